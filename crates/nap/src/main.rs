@@ -1,0 +1,2 @@
+//! The nap binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Tidy checks and generated files.
+fn main() {}
