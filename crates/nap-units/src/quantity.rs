@@ -132,7 +132,11 @@ fn suffix(text: &str) -> Result<Suffix, &'static str> {
                 return Err("its exponent is not a number");
             }
             // Beyond this every digit is out of range anyway, on one side or the other.
-            Suffix::Exponent(exponent.parse::<i32>().unwrap_or(if exponent.starts_with('-') { -999 } else { 999 }))
+            Suffix::Exponent(exponent.parse::<i32>().unwrap_or(if exponent.starts_with('-') {
+                -999
+            } else {
+                999
+            }))
         }
     })
 }
@@ -241,7 +245,11 @@ impl fmt::Display for Quantity {
             exponent += 3;
         }
         if self.format == Format::DecimalExponent {
-            return if exponent == 0 { write!(f, "{sign}{value}") } else { write!(f, "{sign}{value}e{exponent}") };
+            return if exponent == 0 {
+                write!(f, "{sign}{value}")
+            } else {
+                write!(f, "{sign}{value}e{exponent}")
+            };
         }
         let suffix = match exponent {
             -9 => "n",

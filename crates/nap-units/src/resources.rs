@@ -132,7 +132,10 @@ impl Resources {
 
     /// The first resource (in name order) of which `free` has too little.
     pub fn first_shortage(&self, free: &Self) -> Option<&str> {
-        self.0.iter().find(|(name, amount)| **amount > 0 && **amount > free.get(name)).map(|(name, _)| name.as_str())
+        self.0
+            .iter()
+            .find(|(name, amount)| **amount > 0 && **amount > free.get(name))
+            .map(|(name, _)| name.as_str())
     }
 }
 
