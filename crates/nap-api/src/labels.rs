@@ -150,6 +150,13 @@ pub const AKS_NODE_CLASS_HASH_VERSION: &str = "karpenter.azure.com/aksnodeclass-
 /// ARM id of the machine behind a claim.
 pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resource-id";
 
+/// Which pods a NodeClaim was made for (a JSON list of `namespace/name`): their places survive a restart.
+pub const PLANNED_PODS: &str = "nap.karpenter.sh/planned-pods";
+/// Which NodeClaim a replacement stands in for: the command survives a restart.
+pub const REPLACES: &str = "nap.karpenter.sh/replaces";
+/// The price that a NodeClaim's machine was chosen at, in dollars per hour.
+pub const PRICE: &str = "nap.karpenter.sh/price";
+
 /// Finalizer on NodeClaims and Nodes.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
 /// Finalizer on AKSNodeClasses.

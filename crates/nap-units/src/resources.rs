@@ -116,7 +116,7 @@ impl Resources {
 
     /// The larger of both, resource by resource.
     #[must_use]
-    pub fn max(&self, other: &Self) -> Self {
+    pub fn larger(&self, other: &Self) -> Self {
         let mut result = self.clone();
         for (name, amount) in &other.0 {
             let mine = result.0.entry(name.clone()).or_insert(*amount);
