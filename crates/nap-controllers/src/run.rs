@@ -9,6 +9,7 @@ use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
@@ -111,7 +112,7 @@ where
     K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     watcher(api, watcher::Config::default())
-        .default_backoff()
+        .backoff(WatchBackoff::default())
         .filter_map(move |event| async move {
             match event {
                 Ok(event) => Some(wrap(event)),
@@ -122,6 +123,25 @@ where
             }
         })
         .boxed()
+}
+
+/// Doubles from half a second to half a minute. kube's own adds random jitter, which a simulation cannot repeat.
+#[derive(Default)]
+struct WatchBackoff(u32);
+
+impl Iterator for WatchBackoff {
+    type Item = Duration;
+    fn next(&mut self) -> Option<Duration> {
+        let wait = Duration::from_millis(500).saturating_mul(1 << self.0.min(6));
+        self.0 = self.0.saturating_add(1);
+        Some(wait.min(Duration::from_secs(30)))
+    }
+}
+
+impl Backoff for WatchBackoff {
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
 }
 
 struct Driver<'a> {
