@@ -84,7 +84,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
     /// Run timers faster than real time, to match a `nap try --speed`
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
+    #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,
 }
 
