@@ -205,6 +205,8 @@ pub enum Tier {
     /// First-fit-decreasing, then the cheapest offering for each node.
     #[default]
     FirstFit,
+    /// The same with the size of nodes capped, at the cap that came out cheapest.
+    CappedFirstFit,
 }
 
 /// A machine to make.

@@ -54,6 +54,7 @@ impl UsdPerHour {
     }
 
     /// The price for a month of 730 hours.
+    #[must_use]
     pub fn per_month(self) -> Self {
         Self(self.0.saturating_mul(730))
     }
