@@ -1,0 +1,252 @@
+//! Checks of built-in kinds: what the types alone do not refuse, limited to mistakes people make.
+
+use serde_json::{Value, json};
+
+use super::metadata;
+use crate::meta;
+use crate::quantity;
+use crate::resources::Resource;
+use crate::selectors;
+use crate::status::{FieldError, Problem};
+
+/// Checks an object about to be stored; `old` is what an update replaces.
+pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if resource.is_custom() {
+        return errors;
+    }
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "pods") => {
+            pod_spec(spec, "spec", &mut errors);
+            if let Some(old) = old {
+                pod_update(&old["spec"], spec, &mut errors);
+            }
+        }
+        ("apps", _)
+            if spec.get("template").is_some()
+                || resource.scale.is_some()
+                || resource.plural == "daemonsets" =>
+        {
+            workload(spec, &mut errors);
+            if let Some(old) = old
+                && old["spec"]["selector"] != spec["selector"]
+            {
+                errors.push(FieldError::invalid(
+                    "spec.selector",
+                    spec["selector"].clone(),
+                    "field is immutable",
+                ));
+            }
+        }
+        ("batch", "jobs") => {
+            pod_spec(&spec["template"]["spec"], "spec.template.spec", &mut errors);
+            let policy = meta::text(spec, &["template", "spec", "restartPolicy"]);
+            if policy == "Always" {
+                let supported = vec![json!("OnFailure"), json!("Never")];
+                errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, supported));
+            }
+        }
+        ("", "nodes") => node(old, spec, &mut errors),
+        ("policy", "poddisruptionbudgets") => budget(spec, &mut errors),
+        ("scheduling.k8s.io", "priorityclasses") => {
+            if old.is_some_and(|old| old["value"] != object["value"]) {
+                errors.push(FieldError::forbidden("value", "may not be changed in an update."));
+            }
+        }
+        _ => {}
+    }
+    errors
+}
+
+fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    if meta::list(spec, &["containers"]).is_empty() {
+        errors.push(FieldError::required(format!("{path}.containers"), ""));
+    }
+    let policy = meta::text(spec, &["restartPolicy"]);
+    if !matches!(policy, "" | "Always" | "OnFailure" | "Never") {
+        let supported = vec![json!("Always"), json!("OnFailure"), json!("Never")];
+        errors.push(FieldError::not_supported(format!("{path}.restartPolicy"), policy, supported));
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for list in ["initContainers", "containers"] {
+        for (index, container) in meta::list(spec, &[list]).iter().enumerate() {
+            let path = format!("{path}.{list}[{index}]");
+            let name = meta::text(container, &["name"]);
+            if name.is_empty() {
+                errors.push(FieldError::required(format!("{path}.name"), ""));
+            } else if !metadata::is_label(name) {
+                let detail =
+                    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
+                errors.push(FieldError::invalid(format!("{path}.name"), name, detail));
+            } else if names.contains(&name) {
+                let problem = Problem::Duplicate(name.into());
+                errors.push(FieldError { field: format!("{path}.name"), problem });
+            }
+            names.push(name);
+            if meta::text(container, &["image"]).is_empty() {
+                errors.push(FieldError::required(format!("{path}.image"), ""));
+            }
+            amounts(&container["resources"], &format!("{path}.resources"), errors);
+        }
+    }
+    for (index, toleration) in meta::list(spec, &["tolerations"]).iter().enumerate() {
+        let operator = meta::text(toleration, &["operator"]);
+        let path = format!("{path}.tolerations[{index}]");
+        if !matches!(operator, "" | "Equal" | "Exists") {
+            let supported = vec![json!("Equal"), json!("Exists")];
+            errors.push(FieldError::not_supported(format!("{path}.operator"), operator, supported));
+        }
+        if meta::text(toleration, &["key"]).is_empty() && operator != "Exists" {
+            let detail =
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            errors.push(FieldError::invalid(format!("{path}.operator"), operator, detail));
+        }
+        effect(toleration, &path, true, errors);
+    }
+}
+
+fn amounts(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let limits = resources.get("limits").and_then(Value::as_object);
+    for kind in ["requests", "limits"] {
+        let Some(amounts) = resources.get(kind).and_then(Value::as_object) else { continue };
+        for (name, amount) in amounts {
+            let text = amount.as_str().unwrap_or_default();
+            let nanos = quantity::nanos(text);
+            if nanos.is_some_and(|nanos| nanos < 0) {
+                let detail = "must be greater than or equal to 0";
+                errors.push(FieldError::invalid(format!("{path}.{kind}[{name}]"), text, detail));
+            }
+            let limit = limits.and_then(|l| l.get(name)).and_then(Value::as_str);
+            if kind == "requests"
+                && let Some(limit) = limit
+                && nanos > quantity::nanos(limit)
+            {
+                let detail = format!("must be less than or equal to {name} limit of {limit}");
+                errors.push(FieldError::invalid(format!("{path}.requests"), text, detail));
+            }
+        }
+    }
+}
+
+/// Most of a pod's spec cannot change once it exists.
+fn pod_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
+    let gated = !meta::list(old, &["schedulingGates"]).is_empty();
+    let frozen = |spec: &Value| {
+        let mut spec = meta::without(
+            spec,
+            &["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"],
+        );
+        if gated {
+            spec = meta::without(&spec, &["nodeSelector", "affinity"]);
+        }
+        for list in ["containers", "initContainers"] {
+            if let Some(Value::Array(containers)) = spec.get_mut(list) {
+                for container in containers {
+                    meta::object(container).remove("image");
+                }
+            }
+        }
+        spec
+    };
+    if frozen(old) != frozen(new) {
+        errors.push(FieldError::forbidden(
+            "spec",
+            "pod updates may not change fields other than `spec.containers[*].image`,\
+             `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
+             additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set \
+             to 1 if it was previously negative)",
+        ));
+    }
+    let kept = meta::list(new, &["tolerations"]);
+    if meta::list(old, &["tolerations"]).iter().any(|toleration| !kept.contains(toleration)) {
+        errors.push(FieldError::forbidden(
+            "spec.tolerations",
+            "existing toleration can not be modified except its tolerationSeconds",
+        ));
+    }
+}
+
+fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
+    let replicas = meta::integer(spec, &["replicas"]).unwrap_or(0);
+    if replicas < 0 {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid("spec.replicas", replicas, detail));
+    }
+    let Some(selector) = spec.get("selector").filter(|s| s.as_object().is_some_and(|s| !s.is_empty())) else {
+        errors.push(FieldError::required("spec.selector", ""));
+        return;
+    };
+    let labels = meta::at(spec, &["template", "metadata", "labels"]);
+    if !selectors::labels_match(&selectors::from_object(selector), labels) {
+        errors.push(FieldError::invalid(
+            "spec.template.metadata.labels",
+            labels.cloned().unwrap_or_else(|| json!({})),
+            "`selector` does not match template `labels`",
+        ));
+    }
+    metadata::labels(spec, &["template", "metadata", "labels"], "spec.template.labels", errors);
+    pod_spec(&spec["template"]["spec"], "spec.template.spec", errors);
+    let policy = meta::text(spec, &["template", "spec", "restartPolicy"]);
+    if matches!(policy, "OnFailure" | "Never") {
+        let supported = vec![json!("Always")];
+        errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, supported));
+    }
+}
+
+fn effect(value: &Value, path: &str, optional: bool, errors: &mut Vec<FieldError>) {
+    let effect = meta::text(value, &["effect"]);
+    let known = matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute");
+    if !known && !(optional && effect.is_empty()) {
+        let supported = vec![json!("NoSchedule"), json!("PreferNoSchedule"), json!("NoExecute")];
+        errors.push(FieldError::not_supported(format!("{path}.effect"), effect, supported));
+    }
+}
+
+fn node(old: Option<&Value>, spec: &Value, errors: &mut Vec<FieldError>) {
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for (index, taint) in meta::list(spec, &["taints"]).iter().enumerate() {
+        let path = format!("spec.taints[{index}]");
+        let (key, effect_name) = (meta::text(taint, &["key"]), meta::text(taint, &["effect"]));
+        if !metadata::is_qualified(key) {
+            errors.push(FieldError::invalid(format!("{path}.key"), key, "name part must be non-empty"));
+        }
+        effect(taint, &path, false, errors);
+        if seen.contains(&(key, effect_name)) {
+            errors.push(FieldError { field: path, problem: Problem::Duplicate(taint.clone()) });
+        }
+        seen.push((key, effect_name));
+    }
+    if let Some(old) = old {
+        let held = meta::text(old, &["spec", "providerID"]);
+        if !held.is_empty() && held != meta::text(spec, &["providerID"]) {
+            let detail = "node updates may only change labels, taints, or capacity (or configSource, if \
+                 the DynamicKubeletConfig feature gate is enabled)";
+            errors.push(FieldError::forbidden("spec.providerID", detail));
+        }
+    }
+}
+
+fn budget(spec: &Value, errors: &mut Vec<FieldError>) {
+    let given = |field: &str| spec.get(field).filter(|value| !value.is_null());
+    if given("minAvailable").is_some() && given("maxUnavailable").is_some() {
+        errors.push(FieldError::invalid(
+            "spec",
+            spec.clone(),
+            "minAvailable and maxUnavailable cannot be both set",
+        ));
+    }
+    for field in ["minAvailable", "maxUnavailable"] {
+        let Some(value) = given(field) else { continue };
+        let sound = match value {
+            Value::String(text) => text
+                .strip_suffix('%')
+                .is_some_and(|digits| digits.parse::<u32>().is_ok_and(|percent| percent <= 100)),
+            other => other.as_i64().is_some_and(|count| count >= 0),
+        };
+        if !sound {
+            let detail = "must be a non-negative number or a percentage up to 100%";
+            errors.push(FieldError::invalid(format!("spec.{field}"), value.clone(), detail));
+        }
+    }
+}

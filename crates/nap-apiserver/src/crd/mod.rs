@@ -1,0 +1,141 @@
+//! Custom resources: what a CustomResourceDefinition makes the server do.
+
+mod defaulting;
+mod definition;
+mod pruning;
+mod schema;
+mod validation;
+
+use kube::core::cel::{CompiledSchema, ErrorKind, compile_schema, validate_compiled};
+use serde_json::Value;
+
+pub(crate) use definition::{complete, resources_of};
+
+use crate::status::{FieldError, Problem};
+use schema::Schema;
+
+/// The schema of one version of a custom resource, ready to use.
+pub(crate) struct CustomSchema {
+    schema: Schema,
+    rules: CompiledSchema,
+    /// As written in the CRD; what `/openapi/v3` publishes.
+    pub(crate) raw: Value,
+}
+
+impl std::fmt::Debug for CustomSchema {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CustomSchema").finish_non_exhaustive()
+    }
+}
+
+impl CustomSchema {
+    /// Parses the schema and compiles its rules; `path` is where it stands in the CRD.
+    pub(crate) fn parse(raw: &Value, path: &str) -> Result<Self, Vec<FieldError>> {
+        let schema = Schema::parse(raw, path)
+            .map_err(|(path, why)| vec![FieldError::invalid(path, Value::Null, why)])?;
+        let rules = compile_schema(raw);
+        let mut broken = Vec::new();
+        broken_rules(&rules, path, &mut broken);
+        broken.sort_by(|a: &FieldError, b| a.field.cmp(&b.field));
+        if broken.is_empty() { Ok(Self { schema, rules, raw: raw.clone() }) } else { Err(broken) }
+    }
+
+    /// Prunes and defaults; returns the paths of the fields that were dropped.
+    pub(crate) fn normalise(&self, value: &mut Value) -> Vec<String> {
+        let dropped = pruning::apply(value, &self.schema);
+        defaulting::apply(value, &self.schema);
+        dropped
+    }
+
+    pub(crate) fn default(&self, value: &mut Value) {
+        defaulting::apply(value, &self.schema);
+    }
+
+    /// Structure first; the CEL rules run only on a sound structure, as in the real server.
+    pub(crate) fn validate(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = validation::check(value, old, &self.schema);
+        let blocking = errors.iter().any(|error| {
+            matches!(
+                error.problem,
+                Problem::TypeInvalid(..)
+                    | Problem::Required(_)
+                    | Problem::NotSupported(..)
+                    | Problem::TooLong(_)
+                    | Problem::TooMany(..)
+            )
+        });
+        if blocking {
+            errors.push(FieldError::invalid(
+                "<nil>",
+                "null",
+                "some validation rules were not checked because the object was invalid; correct \
+                 the existing errors to complete validation",
+            ));
+            return errors;
+        }
+        errors.extend(self.check_rules(value, old));
+        errors
+    }
+
+    fn check_rules(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let Err(failures) = validate_compiled(&self.rules, value, old) else {
+            return Vec::new();
+        };
+        let mut errors = Vec::new();
+        for failure in failures.into_vec() {
+            let path = failure.field_path.trim_start_matches('.').to_owned();
+            let found = lookup(value, &path);
+            // Ratcheting: what did not change is only judged by rules that compare with the past.
+            let unchanged = old.is_some_and(|old| found.is_some() && lookup(old, &path) == found);
+            if unchanged && !failure.rule.contains("oldSelf") {
+                continue;
+            }
+            let message = match failure.kind {
+                ErrorKind::ValidationFailure => failure.message.clone(),
+                _ => format!("failed rule: {}: {}", failure.rule, failure.message),
+            };
+            let kind = found.map_or("object", validation::type_name);
+            let problem = match failure.reason.as_deref() {
+                Some("FieldValueRequired") => Problem::Required(message),
+                Some("FieldValueForbidden") => Problem::Forbidden(message),
+                _ => Problem::Invalid(kind.into(), message),
+            };
+            errors.push(FieldError { field: if path.is_empty() { "<nil>".into() } else { path }, problem });
+        }
+        // The validator walks hash maps; the answer must not show their order.
+        errors.sort_by_cached_key(ToString::to_string);
+        errors
+    }
+}
+
+/// The rules that do not compile, anywhere in the schema.
+fn broken_rules(rules: &CompiledSchema, path: &str, broken: &mut Vec<FieldError>) {
+    for error in rules.compilation_errors() {
+        let field = format!("{path}.x-kubernetes-validations");
+        broken.push(FieldError::invalid(field, Value::Null, format!("compilation failed: {error}")));
+    }
+    for (name, property) in &rules.properties {
+        broken_rules(property, &format!("{path}.properties[{name}]"), broken);
+    }
+    if let Some(items) = &rules.items {
+        broken_rules(items, &format!("{path}.items"), broken);
+    }
+    if let Some(additional) = &rules.additional_properties {
+        broken_rules(additional, &format!("{path}.additionalProperties"), broken);
+    }
+}
+
+/// The value at a printed field path such as `spec.list[2].name`.
+fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').filter(|step| !step.is_empty()).try_fold(value, |value, step| {
+        let (name, indexes) = step.split_once('[').map_or((step, ""), |(name, rest)| (name, rest));
+        let value = if name.is_empty() { value } else { value.get(name)? };
+        indexes.split(['[', ']']).filter(|index| !index.is_empty()).try_fold(
+            value,
+            |value, index| match index.parse::<usize>() {
+                Ok(position) => value.get(position),
+                Err(_) => value.get(index),
+            },
+        )
+    })
+}

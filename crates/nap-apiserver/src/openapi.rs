@@ -1,0 +1,132 @@
+//! `/openapi/v3`: enough for kubectl to validate, apply and explain. Custom resources publish the
+//! schema of their definition; built-in kinds are open objects, which kubectl knows by itself.
+
+use serde_json::{Map, Value, json};
+
+use crate::meta;
+use crate::resources::Resource;
+use crate::server::Registry;
+
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// The index (empty path) or the document of one group version.
+pub(crate) fn document(registry: &Registry, path: &str) -> Option<Value> {
+    if path.is_empty() {
+        let mut paths = Map::new();
+        for resource in registry.iter() {
+            let path = group_path(resource);
+            let url = format!("/openapi/v3/{path}");
+            paths.entry(path).or_insert_with(|| json!({ "serverRelativeURL": url }));
+        }
+        return Some(json!({ "paths": paths }));
+    }
+    let resources: Vec<_> = registry.iter().filter(|r| group_path(r) == path).collect();
+    if resources.is_empty() {
+        return None;
+    }
+    let (mut paths, mut schemas) = (Map::new(), Map::new());
+    schemas.insert(
+        OBJECT_META.to_owned(),
+        json!({
+            "type": "object",
+            "description": "ObjectMeta is metadata that all persisted resources must have, which \
+                includes all objects users must create.",
+            "x-kubernetes-preserve-unknown-fields": true,
+        }),
+    );
+    for resource in resources {
+        schemas.insert(schema_name(resource), schema(resource));
+        add_paths(resource, &mut paths);
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": { "title": "Kubernetes", "version": "unversioned" },
+        "paths": paths,
+        "components": { "schemas": schemas },
+    }))
+}
+
+fn group_path(resource: &Resource) -> String {
+    if resource.group.is_empty() {
+        format!("api/{}", resource.version)
+    } else {
+        format!("apis/{}/{}", resource.group, resource.version)
+    }
+}
+
+/// Definitions are named by the reversed group: `sh.karpenter.v1.NodePool`.
+fn schema_name(resource: &Resource) -> String {
+    let group = match resource.group.as_str() {
+        "" => "io.k8s.api.core".to_owned(),
+        group if resource.is_custom() => group.rsplit('.').collect::<Vec<_>>().join("."),
+        group => format!("io.k8s.api.{}", group.split('.').next().unwrap_or_default()),
+    };
+    format!("{group}.{}.{}", resource.version, resource.kind)
+}
+
+fn kind_of(resource: &Resource) -> Value {
+    json!({ "group": resource.group, "version": resource.version, "kind": resource.kind })
+}
+
+fn schema(resource: &Resource) -> Value {
+    let mut schema = match &resource.schema {
+        Some(custom) => custom.raw.clone(),
+        None => json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
+    };
+    let properties = meta::child(&mut schema, "properties");
+    let text = |description: &str| json!({ "type": "string", "description": description });
+    meta::default(properties, "apiVersion", || text("The version of the schema of this object."));
+    meta::default(properties, "kind", || text("The kind of this object."));
+    properties["metadata"] =
+        json!({ "allOf": [{ "$ref": format!("#/components/schemas/{OBJECT_META}") }], "default": {} });
+    schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
+    schema
+}
+
+fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
+    let base = format!("/{}", group_path(resource));
+    let collection = if resource.namespaced {
+        format!("{base}/namespaces/{{namespace}}/{}", resource.plural)
+    } else {
+        format!("{base}/{}", resource.plural)
+    };
+    let reference = json!({ "$ref": format!("#/components/schemas/{}", schema_name(resource)) });
+    let content = json!({ "application/json": { "schema": reference } });
+    let operation = |action: &str, write: bool| {
+        let mut parameters = Vec::new();
+        if write {
+            for name in ["dryRun", "fieldManager", "fieldValidation"] {
+                parameters.push(json!({
+                    "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true },
+                }));
+            }
+        }
+        json!({
+            "operationId": format!("{action}{}", resource.kind),
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": kind_of(resource),
+            "parameters": parameters,
+            "responses": { "200": { "description": "OK", "content": content } },
+        })
+    };
+    // No strategic merge patch here: kubectl then uses its own types for the built-in kinds.
+    let mut patch = operation("patch", true);
+    patch["requestBody"] = json!({ "content": {
+        "application/json-patch+json": { "schema": { "type": "object" } },
+        "application/merge-patch+json": { "schema": { "type": "object" } },
+        "application/apply-patch+yaml": { "schema": { "type": "object" } },
+    }});
+    paths.insert(
+        format!("{collection}/{{name}}"),
+        json!({
+            "get": operation("get", false),
+            "put": operation("put", true),
+            "patch": patch,
+            "delete": operation("delete", false),
+        }),
+    );
+    paths.insert(collection, json!({ "get": operation("list", false), "post": operation("post", true) }));
+    if resource.namespaced {
+        paths.insert(format!("{base}/{}", resource.plural), json!({ "get": operation("list", false) }));
+    }
+}

@@ -1,0 +1,211 @@
+//! Routing: which verb on which resource a request is, and the shared state it works on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Response};
+use serde_json::{Value, json};
+
+use crate::request::{ApiRequest, Target};
+use crate::resources::{self, GroupResource, Resource};
+use crate::status::{ApiError, Result};
+use crate::store::{Key, Store};
+use crate::verbs::WriteOptions;
+use crate::{Config, ResponseBody, discovery, lock, meta, openapi, render};
+
+/// Everything the server knows.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) registry: Registry,
+    /// Objects being deleted whose end the server itself waits for: namespaces, definitions and
+    /// owners with foreground deletion.
+    pub(crate) terminating: BTreeSet<(GroupResource, Key)>,
+}
+
+impl State {
+    pub(crate) fn new(config: Config) -> Self {
+        let mut state = Self {
+            store: Store::new(config.seed),
+            registry: Registry::default(),
+            terminating: BTreeSet::new(),
+            config,
+        };
+        for resource in resources::builtin() {
+            state.store.collections.entry(resource.group_resource()).or_default();
+            state.registry.insert(resource);
+        }
+        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+            state.provide("", "namespaces", json!({ "metadata": { "name": name } }));
+        }
+        for (name, value) in
+            [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
+        {
+            let class = json!({ "metadata": { "name": name }, "value": value });
+            state.provide("scheduling.k8s.io", "priorityclasses", class);
+        }
+        state
+    }
+
+    /// Creates an object that every cluster starts with.
+    fn provide(&mut self, group: &str, plural: &str, object: Value) {
+        if let Some(resource) = self.registry.find(group, "v1", plural) {
+            let created = self.create(&resource, "", object, &mut WriteOptions::default());
+            debug_assert!(created.is_ok(), "what every cluster starts with is valid: {created:?}");
+        }
+    }
+
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        (self.config.now)()
+    }
+
+    pub(crate) fn timestamp(&self) -> String {
+        meta::time(self.now())
+    }
+}
+
+/// The served resources by group, version and plural name.
+#[derive(Debug, Default)]
+pub(crate) struct Registry(BTreeMap<(String, String, String), Arc<Resource>>);
+
+impl Registry {
+    pub(crate) fn insert(&mut self, resource: Resource) {
+        let key = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
+        self.0.insert(key, Arc::new(resource));
+    }
+
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        self.0.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
+    }
+
+    /// Any served version of a collection, the storage version first.
+    pub(crate) fn any(&self, resource: &GroupResource) -> Option<Arc<Resource>> {
+        let mut versions = self.iter().filter(|r| r.is(&resource.group, &resource.plural));
+        let first = versions.next()?;
+        let stored = std::iter::once(first).chain(versions).find(|r| r.version == r.storage_version);
+        Some(Arc::clone(stored.unwrap_or(first)))
+    }
+
+    pub(crate) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.iter().find(|r| r.kind == kind && r.api_version() == api_version)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.0.values()
+    }
+
+    pub(crate) fn forget(&mut self, resource: &GroupResource) {
+        self.0.retain(|_, r| !r.is(&resource.group, &resource.plural));
+    }
+}
+
+/// Answers one request. Runs to its end under the lock; only watches outlive it.
+pub(crate) fn handle(shared: &Arc<Mutex<State>>, request: &ApiRequest) -> Result<Response<ResponseBody>> {
+    let mut state = lock(shared);
+    if request.method == Method::GET
+        && let Some(answer) = fixed_paths(&state, request)
+    {
+        return answer;
+    }
+    let target = Target::parse(&request.path).ok_or_else(ApiError::unknown_path)?;
+    let resource = state
+        .registry
+        .find(&target.group, &target.version, &target.plural)
+        .ok_or_else(ApiError::unknown_path)?;
+    if !resource.namespaced && !target.namespace.is_empty() {
+        return Err(ApiError::unknown_path());
+    }
+    if resource.namespaced && target.namespace.is_empty() && !target.name.is_empty() {
+        return Err(ApiError::unknown_path());
+    }
+    let answer = dispatch(&mut state, shared, request, &target, &resource)?;
+    Ok(match &resource.deprecation_warning {
+        Some(warning) => render::with_warnings(answer, std::slice::from_ref(warning)),
+        None => answer,
+    })
+}
+
+fn fixed_paths(state: &State, request: &ApiRequest) -> Option<Result<Response<ResponseBody>>> {
+    let path = request.path.trim_end_matches('/');
+    match path {
+        "/healthz" | "/readyz" | "/livez" => return Some(Ok(render::text("ok"))),
+        "/version" => return Some(Ok(render::json(200, &discovery::version(&state.config)))),
+        _ => {}
+    }
+    if let Some(rest) = path.strip_prefix("/openapi/v3") {
+        return Some(match openapi::document(&state.registry, rest.trim_matches('/')) {
+            Some(document) => Ok(render::json(200, &document)),
+            None => Err(ApiError::unknown_path()),
+        });
+    }
+    discovery::document(&state.registry, path, &request.accept)
+        .map(|(kind, document)| Ok(render::json_as(200, kind, &document)))
+}
+
+fn dispatch(
+    state: &mut State,
+    shared: &Arc<Mutex<State>>,
+    request: &ApiRequest,
+    target: &Target,
+    resource: &Arc<Resource>,
+) -> Result<Response<ResponseBody>> {
+    let key: Key = (target.namespace.clone(), target.name.clone());
+    if !target.subresource.is_empty() {
+        return match (target.subresource.as_str(), &request.method) {
+            ("status", _) if !resource.has_status => Err(ApiError::unknown_path()),
+            ("status", &Method::GET) => state.get_verb(request, resource, &key),
+            ("status", &Method::PUT) => state.update_verb(request, resource, &key, true),
+            ("status", &Method::PATCH) => state.patch_verb(request, resource, &key, true),
+            ("scale", _) if resource.scale.is_none() => Err(ApiError::unknown_path()),
+            ("scale", &Method::GET) => state.scale_get(resource, &key),
+            ("scale", &Method::PUT | &Method::PATCH) => state.scale_write(request, resource, &key),
+            ("binding", &Method::POST) if resource.is("", "pods") => state.bind_verb(request, resource, &key),
+            ("eviction", &Method::POST) if resource.is("", "pods") => {
+                state.evict_verb(request, resource, &key)
+            }
+            ("finalize", &Method::PUT) if resource.is("", "namespaces") => {
+                Err(ApiError::not_implemented("namespaces are finalized by the server itself"))
+            }
+            ("log" | "exec" | "attach" | "portforward" | "proxy", _)
+                if resource.is("", "pods") || resource.is("", "nodes") =>
+            {
+                Err(ApiError::not_implemented(format!(
+                    "{}/{} is not implemented: no containers run here",
+                    resource.plural, target.subresource
+                )))
+            }
+            ("status" | "scale" | "binding" | "eviction" | "finalize", _) => {
+                Err(ApiError::method_not_allowed())
+            }
+            _ => Err(ApiError::unknown_path()),
+        };
+    }
+    let watching = request.query.flag("watch");
+    match (&request.method, target.name.is_empty()) {
+        (&Method::GET, _) if watching => {
+            state.watch_verb(shared, request, resource, &target.namespace, &target.name)
+        }
+        (&Method::GET, true) => state.list_verb(request, resource, &target.namespace),
+        (&Method::GET, false) => state.get_verb(request, resource, &key),
+        (&Method::POST, true) => {
+            if resource.namespaced && target.namespace.is_empty() {
+                return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
+            }
+            state.create_verb(request, resource, &target.namespace)
+        }
+        (&Method::PUT, false) => state.update_verb(request, resource, &key, false),
+        (&Method::PATCH, false) => state.patch_verb(request, resource, &key, false),
+        (&Method::DELETE, false) => state.delete_verb(request, resource, &key),
+        (&Method::DELETE, true) => state.delete_collection_verb(request, resource, &target.namespace),
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}
+
+/// The `Status` of an operation that leaves nothing to show.
+pub(crate) fn success(details: &Value) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": details,
+    })
+}

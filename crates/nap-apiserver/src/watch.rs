@@ -1,0 +1,182 @@
+//! A watch: a response body that follows a collection's history from a position.
+//!
+//! The body owns no queue. It reads the shared history when polled and leaves a waker when there is
+//! nothing new, so that an idle watch costs a map entry and a dropped one costs nothing.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use serde_json::{Value, json};
+use tokio::time::Sleep;
+
+use crate::request::View;
+use crate::resources::{GroupResource, Resource};
+use crate::selectors::Filter;
+use crate::server::State;
+use crate::status::ApiError;
+use crate::{lock, render};
+
+/// How long a watch lasts when the client does not say.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
+/// How often a quiet watch that allows bookmarks gets one.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+
+/// The body of a watch response.
+pub(crate) struct Watch {
+    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) collection: GroupResource,
+    pub(crate) id: u64,
+    pub(crate) position: u64,
+    pub(crate) filter: Filter,
+    pub(crate) view: View,
+    /// Events that precede the history, rendered when the watch was opened.
+    pub(crate) initial: Vec<u8>,
+    /// Whether a Table row event has been sent: only the first carries column definitions.
+    pub(crate) headed: bool,
+    pub(crate) bookmark: Option<Pin<Box<Sleep>>>,
+    pub(crate) deadline: Pin<Box<Sleep>>,
+    pub(crate) ended: bool,
+}
+
+impl Watch {
+    pub(crate) fn next_bookmark() -> Pin<Box<Sleep>> {
+        Box::pin(tokio::time::sleep(BOOKMARK_PERIOD))
+    }
+
+    fn collect(&mut self, context: &Context<'_>) -> Vec<u8> {
+        let state = Arc::clone(&self.state);
+        let mut state = lock(&state);
+        let now = state.now();
+        let mut out = std::mem::take(&mut self.initial);
+        let served = state.registry.find(&self.resource.group, &self.resource.version, &self.resource.plural);
+        let collection = state.store.collections.get_mut(&self.collection);
+        let (Some(collection), true) = (collection, served.is_some()) else {
+            self.ended = true;
+            return out;
+        };
+        match collection.changes_from(self.position) {
+            None => {
+                let error = ApiError::expired("The resourceVersion for the provided watch is too old.");
+                write_event(&mut out, "ERROR", &error.to_status());
+                self.ended = true;
+                return out;
+            }
+            Some(changes) => {
+                for change in changes {
+                    let before = change.old.as_ref().is_some_and(|old| self.filter.matches(old));
+                    let after = !change.deleted && self.filter.matches(&change.new);
+                    let kind = match (before, after) {
+                        (false, false) => continue,
+                        (false, true) => "ADDED",
+                        (true, true) => "MODIFIED",
+                        (true, false) => "DELETED",
+                    };
+                    let object = render::event(&self.resource, &change.new, self.view, now, &mut self.headed);
+                    write_event(&mut out, kind, &object);
+                }
+            }
+        }
+        self.position = collection.end();
+        if out.is_empty() {
+            collection.wakers.insert(self.id, context.waker().clone());
+        }
+        out
+    }
+
+    fn bookmark(&mut self) -> Vec<u8> {
+        let state = lock(&self.state);
+        let mut out = Vec::new();
+        let mark = bookmark(&self.resource, state.store.revision(), self.view);
+        write_event(&mut out, "BOOKMARK", &mark);
+        out
+    }
+}
+
+/// An object that carries nothing but a revision.
+pub(crate) fn bookmark(resource: &Resource, revision: u64, view: View) -> Value {
+    let metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+    match view {
+        View::Object => json!({
+            "kind": resource.kind, "apiVersion": resource.api_version(), "metadata": metadata,
+        }),
+        View::Metadata => json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        }),
+        View::Table => json!({
+            "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+            "metadata": { "resourceVersion": revision.to_string() },
+            "columnDefinitions": null,
+            "rows": [{ "cells": [], "object": {
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            }}],
+        }),
+    }
+}
+
+pub(crate) fn write_event(out: &mut Vec<u8>, kind: &str, object: &Value) {
+    out.extend_from_slice(br#"{"type":""#);
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(br#"","object":"#);
+    // Writing plain JSON values into memory cannot fail.
+    if serde_json::to_writer(&mut *out, object).is_err() {
+        out.extend_from_slice(b"null");
+    }
+    out.extend_from_slice(b"}\n");
+}
+
+impl http_body::Body for Watch {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        let out = this.collect(context);
+        if !out.is_empty() {
+            if this.bookmark.is_some() {
+                this.bookmark = Some(Self::next_bookmark());
+            }
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+        }
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if this.deadline.as_mut().poll(context).is_ready() {
+            this.ended = true;
+            if this.bookmark.is_some() {
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.bookmark())))));
+            }
+            return Poll::Ready(None);
+        }
+        let due = this.bookmark.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
+        if due {
+            let mut next = Self::next_bookmark();
+            // Registers the waker for the next one.
+            let _ = next.as_mut().poll(context);
+            this.bookmark = Some(next);
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.bookmark())))));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        if let Some(collection) = state.store.collections.get_mut(&self.collection) {
+            collection.wakers.remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The server as its clients see it: through `kube::Client` in-process, and through kubectl.
+
+mod crds;
+mod objects;
+mod support;
+mod watches;
