@@ -1,1 +1,39 @@
-//! nap-engine
+//! The decision engine: a [`Snapshot`] of a cluster goes in, a [`Plan`] comes out.
+//!
+//! It is pure. It does no I/O, reads no clock, draws no random number, cannot fail, and gives byte-equal plans for equal
+//! snapshots. Everything that happens to a cluster is decided here, so that a decision can be shown before it happens, stored,
+//! and replayed.
+
+//! # How it decides
+//!
+//! Pods that are alike form a class, and classes are placed in order of priority, then size. What exists is free and is filled first;
+//! the rest is packed onto hypothetical nodes, each of which becomes the cheapest offering that holds its pods. Packing is tried
+//! several times: once in the incumbent's own manner, and then with the size of nodes capped at each of a few sizes, because nodes
+//! that grow without a cap end up on the largest type on offer, whatever it costs. The cheapest plan that places most pods wins, so
+//! a plan never costs more than the incumbent's manner would.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `model` | what is read and what is answered |
+//! | `classes` | which pods are alike |
+//! | `existing` | how what exists is filled |
+//! | `market` | which offerings suit which requirements |
+//! | `pack` | how hypothetical nodes are filled within the limits |
+//! | `solve` | which packing wins, and the plan that it becomes |
+//! | `refuse` | why a pod has no place, as data |
+//! | `reason` | the same as text |
+
+mod classes;
+mod existing;
+mod market;
+mod model;
+mod pack;
+mod reason;
+mod refuse;
+mod solve;
+
+pub use model::{
+    Alternative, CapacityType, Catalogue, Daemon, InstanceType, Launch, Node, Offering, Options, Placement,
+    Plan, Pod, PodKey, Pool, PoolReason, Refusal, Snapshot, Tier, Unplaced, Unsuitable,
+};
+pub use solve::{solve, solve_first_fit};

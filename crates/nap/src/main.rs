@@ -1,2 +1,22 @@
-//! The nap binary.
-fn main() {}
+//! The `nap` command.
+
+mod cli;
+mod demo;
+mod manifests;
+mod run;
+mod serve;
+mod sim;
+mod try_cluster;
+mod user_error;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::main() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            user_error::print(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Disruption budgets: how many nodes of a pool may be disrupted at this moment.

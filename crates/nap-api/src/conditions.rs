@@ -1,0 +1,155 @@
+//! Status conditions, by the incumbent's transition rules.
+//!
+//! `lastTransitionTime` moves only when the status does. `Ready` is the sum of an object's dependents: true when all are,
+//! false when one is, unknown otherwise.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The condition that sums up the others.
+pub const READY: &str = "Ready";
+
+/// `True`, `False` or `Unknown`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// Nobody knows yet.
+    Unknown,
+}
+
+impl Status {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// The condition of a type, if it is there.
+pub fn get<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Whether the condition is there and true.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    get(conditions, type_).is_some_and(|condition| condition.status == "True")
+}
+
+/// When the condition took its present status.
+pub fn since(conditions: &[Condition], type_: &str) -> Option<Timestamp> {
+    get(conditions, type_).map(|condition| condition.last_transition_time.0)
+}
+
+/// Writes one condition. Returns whether anything changed.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    status: Status,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
+    let fresh = Condition {
+        type_: type_.to_owned(),
+        status: status.as_str().to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: generation,
+        last_transition_time: Time(now),
+    };
+    match conditions.iter_mut().find(|condition| condition.type_ == type_) {
+        Some(old) => {
+            let kept = if old.status == fresh.status { old.last_transition_time.clone() } else { Time(now) };
+            let fresh = Condition { last_transition_time: kept, ..fresh };
+            let changed = *old != fresh;
+            *old = fresh;
+            changed
+        }
+        None => {
+            conditions.push(fresh);
+            true
+        }
+    }
+}
+
+/// Writes a true condition: its reason is its own name.
+pub fn set_true(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
+    set(conditions, type_, Status::True, type_, "", generation, now)
+}
+
+/// Removes a condition. Returns whether it was there.
+pub fn clear(conditions: &mut Vec<Condition>, type_: &str) -> bool {
+    let before = conditions.len();
+    conditions.retain(|condition| condition.type_ != type_);
+    conditions.len() != before
+}
+
+/// Adds missing dependents as unknown and recomputes `Ready`, which comes last. Returns whether anything changed.
+pub fn summarise(
+    conditions: &mut Vec<Condition>,
+    dependents: &[&str],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
+    let before = conditions.clone();
+    for type_ in dependents {
+        if get(conditions, type_).is_none() {
+            let message = "object is awaiting reconciliation";
+            set(conditions, type_, Status::Unknown, "AwaitingReconciliation", message, generation, now);
+        }
+    }
+    let mut unhealthy: Vec<&Condition> = conditions
+        .iter()
+        .filter(|condition| dependents.contains(&condition.type_.as_str()) && condition.status != "True")
+        .collect();
+    unhealthy.sort_by(|a, b| (b.last_transition_time.0, &a.type_).cmp(&(a.last_transition_time.0, &b.type_)));
+    let message: Vec<String> = unhealthy.iter().map(|c| format!("{}={}", c.type_, c.status)).collect();
+    let any_false = unhealthy.iter().any(|condition| condition.status == "False");
+    let (status, reason) = match (unhealthy.is_empty(), any_false) {
+        (true, _) => (Status::True, READY),
+        (false, true) => (Status::False, "UnhealthyDependents"),
+        (false, false) => (Status::Unknown, "ReconcilingDependents"),
+    };
+    set(conditions, READY, status, reason, &message.join(", "), generation, now);
+    if let Some(position) = conditions.iter().position(|condition| condition.type_ == READY) {
+        let ready = conditions.remove(position);
+        conditions.push(ready);
+    }
+    *conditions != before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_sums_up_its_dependents_and_times_move_only_with_the_status() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut conditions = Vec::new();
+        summarise(&mut conditions, &["A", "B"], Some(1), at(1));
+        assert_eq!(get(&conditions, READY).unwrap().status, "Unknown");
+        set_true(&mut conditions, "A", Some(1), at(2));
+        set(&mut conditions, "B", Status::False, "Broken", "it broke", Some(1), at(3));
+        summarise(&mut conditions, &["A", "B"], Some(1), at(3));
+        let ready = get(&conditions, READY).unwrap();
+        assert_eq!((ready.status.as_str(), ready.message.as_str()), ("False", "B=False"));
+        set(&mut conditions, "B", Status::False, "Broken", "still", Some(1), at(9));
+        assert_eq!(since(&conditions, "B"), Some(at(3)));
+        set_true(&mut conditions, "B", Some(1), at(10));
+        assert!(summarise(&mut conditions, &["A", "B"], Some(1), at(10)));
+        assert!(is_true(&conditions, READY));
+        assert!(!summarise(&mut conditions, &["A", "B"], Some(1), at(11)));
+    }
+}

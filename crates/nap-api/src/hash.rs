@@ -1,0 +1,1 @@
+//! Drift hashes of NodePool templates and AKSNodeClass specs, digit for digit those of the incumbent.

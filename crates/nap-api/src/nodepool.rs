@@ -1,0 +1,238 @@
+//! NodePool: which machines may be made, and how they may be disrupted.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use nap_units::Quantity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::duration::NillableDuration;
+use crate::requirement::NodeSelectorRequirement;
+use crate::taints::Taint;
+
+/// What a NodePool asks for.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "karpenter.sh",
+    version = "v1",
+    kind = "NodePool",
+    plural = "nodepools",
+    singular = "nodepool",
+    category = "karpenter",
+    status = "NodePoolStatus",
+    derive = "PartialEq",
+    scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.nodes"),
+    printcolumn(name = "NodeClass", type_ = "string", json_path = ".spec.template.spec.nodeClassRef.name"),
+    printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Weight", type_ = "integer", json_path = ".spec.weight", priority = 1),
+    printcolumn(name = "CPU", type_ = "string", json_path = ".status.resources.cpu", priority = 1),
+    printcolumn(name = "Memory", type_ = "string", json_path = ".status.resources.memory", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePoolSpec {
+    /// What every machine of this pool is made from.
+    pub template: NodeClaimTemplate,
+    /// When and how machines may be removed or replaced.
+    #[serde(default = "default_disruption")]
+    pub disruption: Disruption,
+    /// The most that all machines of this pool may have together, by resource; `nodes` counts machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BTreeMap<String, Quantity>>,
+    /// Preference among pools that suit a pod: higher first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub weight: Option<i32>,
+    /// Makes the pool static, with this many machines. Not supported yet: such a pool is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub replicas: Option<i64>,
+}
+
+/// The metadata and spec that NodeClaims of the pool start from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeClaimTemplate {
+    /// Labels and annotations for NodeClaims and Nodes.
+    #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
+    pub metadata: TemplateMetadata,
+    /// The machine itself.
+    pub spec: NodeClaimTemplateSpec,
+}
+
+/// Labels and annotations that every node of the pool gets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TemplateMetadata {
+    /// Labels for NodeClaims and Nodes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations for NodeClaims and Nodes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl TemplateMetadata {
+    fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.annotations.is_empty()
+    }
+}
+
+/// The machine that a pool makes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClaimTemplateSpec {
+    /// Taints that stay on the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Taints that something removes while the node starts; pods need not tolerate them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub startup_taints: Vec<Taint>,
+    /// Which machines are allowed.
+    #[schemars(length(max = 100))]
+    pub requirements: Vec<NodeSelectorRequirement>,
+    /// The AKSNodeClass with the Azure settings.
+    pub node_class_ref: NodeClassRef,
+    /// How long a draining node waits for its pods before they are deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(s|m|h))+$"))]
+    pub termination_grace_period: Option<String>,
+    /// After this long a node is replaced.
+    #[serde(default = "default_expire_after")]
+    pub expire_after: NillableDuration,
+}
+
+/// A reference to a node class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeClassRef {
+    /// API group, `karpenter.azure.com`.
+    #[schemars(length(min = 1))]
+    pub group: String,
+    /// Kind, `AKSNodeClass`.
+    #[schemars(length(min = 1))]
+    pub kind: String,
+    /// Name of the object.
+    #[schemars(length(min = 1))]
+    pub name: String,
+}
+
+/// When and how machines may be removed or replaced.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Disruption {
+    /// How long a node must have been quiet before it is consolidated.
+    #[serde(default = "default_consolidate_after")]
+    pub consolidate_after: NillableDuration,
+    /// Which nodes are consolidated.
+    #[serde(default)]
+    pub consolidation_policy: ConsolidationPolicy,
+    /// How many nodes may be disrupted at once.
+    #[serde(default = "default_budgets")]
+    #[schemars(length(max = 50))]
+    pub budgets: Vec<Budget>,
+}
+
+/// Which nodes are consolidated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ConsolidationPolicy {
+    /// Only nodes without pods that would have to move.
+    WhenEmpty,
+    /// Also nodes whose pods fit elsewhere or on a cheaper machine.
+    #[default]
+    WhenEmptyOrUnderutilized,
+    /// As above, when the saving is worth the disruption. Not supported yet: counts as `WhenEmpty`.
+    Balanced,
+}
+
+/// A limit on simultaneous disruption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Budget {
+    /// The reasons it applies to; absent means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<Vec<DisruptionReason>>,
+    /// A number of nodes, or a percentage of the pool's.
+    #[serde(default = "default_budget_nodes")]
+    #[schemars(regex(pattern = r"^((100|[0-9]{1,2})%|[0-9]+)$"))]
+    pub nodes: String,
+    /// Cron expression (UTC) at which the budget becomes active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// How long it stays active after each hit of the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"))]
+    pub duration: Option<String>,
+}
+
+/// Why a node is disrupted voluntarily.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum DisruptionReason {
+    /// Its pods fit elsewhere, or on a cheaper machine.
+    Underutilized,
+    /// It has no pods that would have to move.
+    Empty,
+    /// It no longer matches its NodePool or node class.
+    Drifted,
+}
+
+impl DisruptionReason {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Underutilized => "Underutilized",
+            Self::Empty => "Empty",
+            Self::Drifted => "Drifted",
+        }
+    }
+}
+
+/// What is known about a NodePool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePoolStatus {
+    /// What all machines of the pool have together.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, Quantity>,
+    /// How many machines the pool has.
+    #[serde(default)]
+    pub nodes: i64,
+    /// The generation of the node class that was looked at last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_class_observed_generation: Option<i64>,
+    /// Status conditions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Condition of a NodePool: its spec passed validation.
+pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
+/// Condition of a NodePool: its node class is ready.
+pub const NODE_CLASS_READY: &str = "NodeClassReady";
+
+fn default_disruption() -> Disruption {
+    Disruption {
+        consolidate_after: default_consolidate_after(),
+        consolidation_policy: ConsolidationPolicy::default(),
+        budgets: default_budgets(),
+    }
+}
+
+fn default_consolidate_after() -> NillableDuration {
+    NillableDuration::parse("0s").unwrap_or_else(NillableDuration::never)
+}
+
+fn default_expire_after() -> NillableDuration {
+    NillableDuration::parse("720h").unwrap_or_else(NillableDuration::never)
+}
+
+fn default_budgets() -> Vec<Budget> {
+    vec![Budget { reasons: None, nodes: default_budget_nodes(), schedule: None, duration: None }]
+}
+
+fn default_budget_nodes() -> String {
+    "10%".to_owned()
+}

@@ -1,0 +1,390 @@
+//! The algebra of label requirements.
+//!
+//! A [`Requirement`] is the set of values that one label may take: a finite set, or the complement of one, optionally bounded
+//! by integers. [`Requirements`] holds one per key. Two questions matter: what is left when two sides both insist
+//! ([`Requirement::intersection`]), and may something with these labels take something with those wishes
+//! ([`Requirements::compatible`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::labels;
+
+/// The operators of a requirement, as users write them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Operator {
+    /// The label has one of the values.
+    In,
+    /// The label has none of the values, or is absent.
+    NotIn,
+    /// The label is present.
+    Exists,
+    /// The label is absent.
+    DoesNotExist,
+    /// The label is an integer greater than the value.
+    Gt,
+    /// The label is an integer less than the value.
+    Lt,
+    /// The label is an integer, the value or greater.
+    Gte,
+    /// The label is an integer, the value or less.
+    Lte,
+}
+
+/// One requirement as it is written in manifests.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelectorRequirement {
+    /// The label's key.
+    #[schemars(
+        length(max = 316),
+        regex(
+            pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+        )
+    )]
+    pub key: String,
+    /// How the label relates to the values.
+    pub operator: Operator,
+    /// The values; exactly one integer for the numeric operators.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+    /// How many different values the chosen instance types must offer between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 50))]
+    pub min_values: Option<i64>,
+}
+
+/// The values that one label may take.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Requirement {
+    /// `values` are the excluded ones instead of the allowed ones.
+    complement: bool,
+    values: BTreeSet<String>,
+    at_least: Option<i64>,
+    at_most: Option<i64>,
+    min_values: Option<i64>,
+}
+
+impl Requirement {
+    /// The requirement that an operator with values stands for. A numeric operator without an integer allows nothing.
+    pub fn new<V: Into<String>>(operator: Operator, values: impl IntoIterator<Item = V>) -> Self {
+        let values: BTreeSet<String> = values.into_iter().map(Into::into).collect();
+        let number = || values.first().and_then(|value| value.parse::<i64>().ok());
+        let none = Self {
+            complement: false,
+            values: BTreeSet::new(),
+            at_least: None,
+            at_most: None,
+            min_values: None,
+        };
+        let exists = Self { complement: true, ..none.clone() };
+        match operator {
+            Operator::In => Self { values, ..none },
+            Operator::NotIn => Self { values, ..exists },
+            Operator::Exists => exists,
+            Operator::DoesNotExist => none,
+            Operator::Gt => match number().and_then(|n| n.checked_add(1)) {
+                Some(n) => Self { at_least: Some(n), ..exists },
+                None => none,
+            },
+            Operator::Lt => match number().and_then(|n| n.checked_sub(1)) {
+                Some(n) => Self { at_most: Some(n), ..exists },
+                None => none,
+            },
+            Operator::Gte => match number() {
+                Some(n) => Self { at_least: Some(n), ..exists },
+                None => none,
+            },
+            Operator::Lte => match number() {
+                Some(n) => Self { at_most: Some(n), ..exists },
+                None => none,
+            },
+        }
+    }
+
+    /// Exactly these values.
+    pub fn is_in<V: Into<String>>(values: impl IntoIterator<Item = V>) -> Self {
+        Self::new(Operator::In, values)
+    }
+
+    /// The label must be absent.
+    pub fn does_not_exist() -> Self {
+        Self::is_in(Vec::<String>::new())
+    }
+
+    /// What this is, in terms of the operators; bounds show as `Exists` or `NotIn`.
+    pub fn operator(&self) -> Operator {
+        match (self.complement, self.values.is_empty()) {
+            (true, true) => Operator::Exists,
+            (true, false) => Operator::NotIn,
+            (false, true) => Operator::DoesNotExist,
+            (false, false) => Operator::In,
+        }
+    }
+
+    /// The allowed values, or the excluded ones of a complement.
+    pub fn values(&self) -> &BTreeSet<String> {
+        &self.values
+    }
+
+    /// The single value that is left, if only one is.
+    pub fn single(&self) -> Option<&str> {
+        match (self.complement, self.values.len()) {
+            (false, 1) => self.values.first().map(String::as_str),
+            _ => None,
+        }
+    }
+
+    /// How many different values must be on offer.
+    pub fn min_values(&self) -> Option<i64> {
+        self.min_values
+    }
+
+    /// The integer bounds, inclusive.
+    pub fn bounds(&self) -> (Option<i64>, Option<i64>) {
+        (self.at_least, self.at_most)
+    }
+
+    /// Whether the label may have this value.
+    pub fn allows(&self, value: &str) -> bool {
+        self.values.contains(value) != self.complement && within(value, self.at_least, self.at_most)
+    }
+
+    /// Tolerates an absent label: `NotIn` and `DoesNotExist` do.
+    pub fn allows_absent(&self) -> bool {
+        matches!(self.operator(), Operator::NotIn | Operator::DoesNotExist)
+    }
+
+    /// The values that both sides allow.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let at_least = self.at_least.max(other.at_least);
+        let at_most = match (self.at_most, other.at_most) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let min_values = self.min_values.max(other.min_values);
+        let nothing = Self { min_values, ..Self::does_not_exist() };
+        if let (Some(low), Some(high)) = (at_least, at_most)
+            && low > high
+        {
+            return nothing;
+        }
+        let values: BTreeSet<String> = match (self.complement, other.complement) {
+            (true, true) => self.values.union(&other.values).cloned().collect(),
+            (true, false) => other.values.difference(&self.values).cloned().collect(),
+            (false, true) => self.values.difference(&other.values).cloned().collect(),
+            (false, false) => self.values.intersection(&other.values).cloned().collect(),
+        };
+        let values = values.into_iter().filter(|value| within(value, at_least, at_most)).collect();
+        if self.complement && other.complement {
+            Self { complement: true, values, at_least, at_most, min_values }
+        } else {
+            Self { values, ..nothing }
+        }
+    }
+
+    /// Whether any value is allowed by both sides.
+    pub fn intersects(&self, other: &Self) -> bool {
+        match (self.complement, other.complement) {
+            (true, true) => match (self.at_least.max(other.at_least), self.at_most, other.at_most) {
+                (Some(low), high, other_high) => {
+                    [high, other_high].into_iter().flatten().all(|high| low <= high)
+                }
+                (None, ..) => true,
+            },
+            (false, _) => self.values.iter().any(|value| self.allows(value) && other.allows(value)),
+            (true, false) => other.values.iter().any(|value| other.allows(value) && self.allows(value)),
+        }
+    }
+
+    /// As it would be written in a manifest; two items when both bounds are set.
+    pub fn to_specs(&self, key: &str) -> Vec<NodeSelectorRequirement> {
+        let item = |operator, values: Vec<String>| NodeSelectorRequirement {
+            key: key.to_owned(),
+            operator,
+            values,
+            min_values: self.min_values,
+        };
+        let mut items = Vec::new();
+        if let Some(low) = self.at_least {
+            items.push(item(Operator::Gte, vec![low.to_string()]));
+        }
+        if let Some(high) = self.at_most {
+            items.push(item(Operator::Lte, vec![high.to_string()]));
+        }
+        if items.is_empty() || !self.values.is_empty() {
+            items.push(item(self.operator(), self.values.iter().cloned().collect()));
+        }
+        items
+    }
+}
+
+fn within(value: &str, at_least: Option<i64>, at_most: Option<i64>) -> bool {
+    if at_least.is_none() && at_most.is_none() {
+        return true;
+    }
+    let Ok(number) = value.parse::<i64>() else { return false };
+    at_least.is_none_or(|low| number >= low) && at_most.is_none_or(|high| number <= high)
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.values.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        match self.operator() {
+            Operator::In => write!(f, "In [{values}]")?,
+            Operator::NotIn => write!(f, "NotIn [{values}]")?,
+            Operator::DoesNotExist => write!(f, "DoesNotExist")?,
+            _ => write!(f, "Exists")?,
+        }
+        if let Some(low) = self.at_least {
+            write!(f, " >={low}")?;
+        }
+        if let Some(high) = self.at_most {
+            write!(f, " <={high}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One requirement per label key. Adding to a key that is there already intersects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Requirements(BTreeMap<String, Requirement>);
+
+/// Whether labels that a side does not define can still be given to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undefined {
+    /// A hypothetical node: well-known labels are filled in by the provider.
+    AllowWellKnown,
+    /// A real node: what it does not have, it does not have.
+    Deny,
+}
+
+/// The first key on which two sides disagree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Incompatible {
+    /// The key is wanted and not defined.
+    #[error("label `{key}` is not defined")]
+    Undefined {
+        /// The label's key.
+        key: String,
+    },
+    /// Both define the key, and no value suits both.
+    #[error("`{key}` {theirs} is not in `{key}` {ours}")]
+    Conflict {
+        /// The label's key.
+        key: String,
+        /// What the node side allows.
+        ours: String,
+        /// What the pod side wants.
+        theirs: String,
+    },
+}
+
+impl Requirements {
+    /// No requirement at all.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Fixed labels: each key with exactly one value.
+    pub fn from_labels<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+        let mut requirements = Self::new();
+        for (key, value) in labels {
+            requirements.add(key, Requirement::is_in([value.as_str()]));
+        }
+        requirements
+    }
+
+    /// What a list in a manifest asks for.
+    pub fn from_specs<'a>(specs: impl IntoIterator<Item = &'a NodeSelectorRequirement>) -> Self {
+        let mut requirements = Self::new();
+        for spec in specs {
+            let mut requirement = Requirement::new(spec.operator, spec.values.iter().map(String::as_str));
+            requirement.min_values = spec.min_values;
+            requirements.add(&spec.key, requirement);
+        }
+        requirements
+    }
+
+    /// As a list for a manifest, in key order.
+    pub fn to_specs(&self) -> Vec<NodeSelectorRequirement> {
+        self.0.iter().flat_map(|(key, requirement)| requirement.to_specs(key)).collect()
+    }
+
+    /// Insists on one more requirement.
+    pub fn add(&mut self, key: &str, requirement: Requirement) {
+        let key = labels::normalise(key);
+        let merged = match self.0.get(key) {
+            Some(mine) => mine.intersection(&requirement),
+            None => requirement,
+        };
+        self.0.insert(key.to_owned(), merged);
+    }
+
+    /// Insists on everything that the other side does.
+    pub fn extend(&mut self, other: &Self) {
+        for (key, requirement) in &other.0 {
+            self.add(key, requirement.clone());
+        }
+    }
+
+    /// Replaces what is said about a key.
+    pub fn set(&mut self, key: &str, requirement: Requirement) {
+        self.0.insert(labels::normalise(key).to_owned(), requirement);
+    }
+
+    /// What is said about a key.
+    pub fn get(&self, key: &str) -> Option<&Requirement> {
+        self.0.get(key)
+    }
+
+    /// Every key with its requirement, in key order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Requirement)> {
+        self.0.iter().map(|(key, requirement)| (key.as_str(), requirement))
+    }
+
+    /// Nothing is required.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The labels that are fixed to one value.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.0
+            .iter()
+            .filter_map(|(key, requirement)| Some((key.clone(), requirement.single()?.to_owned())))
+            .collect()
+    }
+
+    /// Whether no shared key conflicts.
+    pub fn intersects(&self, other: &Self) -> Result<(), Incompatible> {
+        for (key, theirs) in &other.0 {
+            let Some(ours) = self.0.get(key) else { continue };
+            if !ours.intersects(theirs) && !(ours.allows_absent() && theirs.allows_absent()) {
+                return Err(Incompatible::Conflict {
+                    key: key.clone(),
+                    ours: ours.to_string(),
+                    theirs: theirs.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this (a node, or the template of one) can take what `wanted` (a pod) asks for.
+    pub fn compatible(&self, wanted: &Self, undefined: Undefined) -> Result<(), Incompatible> {
+        for (key, theirs) in &wanted.0 {
+            let defined = self.0.contains_key(key) || theirs.allows_absent();
+            let allowed = undefined == Undefined::AllowWellKnown && labels::is_well_known(key);
+            if !defined && !allowed {
+                return Err(Incompatible::Undefined { key: key.clone() });
+            }
+        }
+        self.intersects(wanted)
+    }
+}

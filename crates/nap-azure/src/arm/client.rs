@@ -1,0 +1,225 @@
+//! Requests to ARM: authorised, retried within bounds, paged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::Full;
+use nap_cloud::{Clock, CloudError, ErrorClass};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::{ArmErrorBody, HttpService, TokenCache, TokenProvider, classify};
+
+/// How often one request is sent before its failure is reported.
+pub const MAX_ATTEMPTS: u32 = 4;
+/// How many pages of a list are read before it is given up as endless.
+pub const MAX_PAGES: usize = 1000;
+/// The longest wait between two attempts, whatever `Retry-After` says.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// How long one attempt may take.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A successful answer.
+#[derive(Clone, Debug)]
+pub struct ArmResponse {
+    /// The status, below 300.
+    pub status: StatusCode,
+    /// The headers, where asynchronous operations are named.
+    pub headers: HeaderMap,
+    /// The body; null if it is empty.
+    pub body: Value,
+}
+
+/// A client for ARM and, without a token, for the APIs beside it.
+#[derive(Clone)]
+pub struct ArmClient {
+    service: HttpService,
+    tokens: Option<Arc<TokenCache>>,
+    clock: Clock,
+    endpoint: String,
+}
+
+impl ArmClient {
+    /// A client for an endpoint such as `https://management.azure.com`.
+    pub fn new(service: HttpService, tokens: Arc<dyn TokenProvider>, clock: Clock, endpoint: &str) -> Self {
+        let tokens = Some(Arc::new(TokenCache::new(tokens, clock.clone())));
+        Self { service, tokens, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
+    }
+
+    /// A client that sends no token, for public APIs.
+    pub fn anonymous(service: HttpService, clock: Clock, endpoint: &str) -> Self {
+        Self { service, tokens: None, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
+    }
+
+    /// The clock that it waits on.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Sends a request. `path` is a path with its query, or a whole URL below the endpoint (as in a `nextLink`).
+    pub async fn send(
+        &self,
+        operation: &str,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Option<&Value>,
+    ) -> Result<ArmResponse, CloudError> {
+        let url = self.url(operation, path)?;
+        let body = body.map(|body| Bytes::from(body.to_string()));
+        let mut refused = false;
+        for attempt in 1.. {
+            let token = match &self.tokens {
+                Some(tokens) => Some(tokens.token().await?),
+                None => None,
+            };
+            let request = build(&method, &url, headers, token.as_deref(), body.clone())
+                .map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error))?;
+            let attempted =
+                tokio::time::timeout(ATTEMPT_TIMEOUT, self.service.clone().oneshot(request)).await;
+            let (failure, retry_after) = match attempted {
+                Ok(Ok(response)) if response.status().is_success() => {
+                    let (head, body) = response.into_parts();
+                    return read_body(operation, &body).map(|body| ArmResponse {
+                        status: head.status,
+                        headers: head.headers,
+                        body,
+                    });
+                }
+                Ok(Ok(response)) => {
+                    let status = response.status();
+                    if let (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) =
+                        (status, &self.tokens, &token)
+                        && !refused
+                    {
+                        // The token may have been revoked early: one new one is worth a try.
+                        refused = true;
+                        tokens.forget(token).await;
+                        continue;
+                    }
+                    let failure = failure(operation, status, response.body());
+                    if !is_passing(status) {
+                        return Err(failure);
+                    }
+                    (failure, retry_after(response.headers()))
+                }
+                Ok(Err(error)) => {
+                    (CloudError::new(ErrorClass::Transient, operation, "TransportError", error), None)
+                }
+                Err(_) => (
+                    CloudError::new(ErrorClass::Transient, operation, "Timeout", "no answer within a minute"),
+                    None,
+                ),
+            };
+            if attempt >= MAX_ATTEMPTS {
+                return Err(failure);
+            }
+            let wait =
+                retry_after.unwrap_or(Duration::from_millis(800) * 2_u32.pow(attempt - 1)).min(MAX_WAIT);
+            tracing::debug!(operation, attempt, code = failure.code, ?wait, "retrying a request to Azure");
+            self.clock.sleep(wait).await;
+        }
+        unreachable!("the loop above returns at its bound")
+    }
+
+    /// Gets one thing.
+    pub async fn get(&self, operation: &str, path: &str) -> Result<Value, CloudError> {
+        Ok(self.send(operation, Method::GET, path, &[], None).await?.body)
+    }
+
+    /// Gets every page of a list. The pages are joined by `nextLink` or `NextPageLink`, the items are in `value` or `Items`.
+    pub async fn list<T: DeserializeOwned>(&self, operation: &str, path: &str) -> Result<Vec<T>, CloudError> {
+        let mut items = Vec::new();
+        let mut next = path.to_owned();
+        for _ in 0..MAX_PAGES {
+            let mut page = self.get(operation, &next).await?;
+            let list = ["value", "Items"].iter().find_map(|key| page.get_mut(key).map(Value::take));
+            let Some(Value::Array(list)) = list else {
+                let message = "the answer has no list";
+                return Err(CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", message));
+            };
+            for item in list {
+                // One bad row must not hide every other one.
+                match serde_json::from_value(item) {
+                    Ok(item) => items.push(item),
+                    Err(error) => tracing::warn!(operation, %error, "an item of a list cannot be read"),
+                }
+            }
+            let link = ["nextLink", "NextPageLink"].iter().find_map(|key| page.get(key)?.as_str());
+            match link {
+                Some(link) if !link.is_empty() => link.clone_into(&mut next),
+                _ => return Ok(items),
+            }
+        }
+        let message = format!("the list has more than {MAX_PAGES} pages");
+        Err(CloudError::new(ErrorClass::Transient, operation, "EndlessList", message))
+    }
+
+    /// Tokens are sent to the endpoint only, so a link that leads elsewhere is refused.
+    fn url(&self, operation: &str, path: &str) -> Result<String, CloudError> {
+        if path.starts_with('/') {
+            return Ok(format!("{}{path}", self.endpoint));
+        }
+        let below = path.strip_prefix(&self.endpoint).is_some_and(|rest| rest.starts_with(['/', '?', ':']));
+        if below || self.tokens.is_none() {
+            return Ok(path.to_owned());
+        }
+        let message = format!("the link `{path}` leads away from `{}`", self.endpoint);
+        Err(CloudError::new(ErrorClass::Invalid, operation, "ForeignLink", message))
+    }
+}
+
+fn build(
+    method: &Method,
+    url: &str,
+    headers: &[(&'static str, &str)],
+    token: Option<&str>,
+    body: Option<Bytes>,
+) -> Result<Request<Full<Bytes>>, http::Error> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(url)
+        .header(header::ACCEPT, "application/json")
+        .header(header::USER_AGENT, concat!("nap/", env!("CARGO_PKG_VERSION")));
+    if let Some(token) = token {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    if body.is_some() {
+        request = request.header(header::CONTENT_TYPE, "application/json");
+    }
+    request.body(Full::new(body.unwrap_or_default()))
+}
+
+fn read_body(operation: &str, body: &[u8]) -> Result<Value, CloudError> {
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error))
+}
+
+fn failure(operation: &str, status: StatusCode, body: &[u8]) -> CloudError {
+    let error = ArmErrorBody::parse(body);
+    let cause = error.cause();
+    let class = classify(Some(status), &cause.code, &cause.message);
+    let code = if cause.code.is_empty() { format!("HTTP{}", status.as_u16()) } else { cause.code.clone() };
+    let message =
+        if cause.message.is_empty() { format!("HTTP status {status}") } else { cause.message.clone() };
+    CloudError::new(class, operation, code, message)
+}
+
+fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// Seconds only: ARM does not send the date form.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}

@@ -1,0 +1,233 @@
+//! Settings of the provider, from the environment variables that the incumbent uses.
+
+use std::collections::BTreeMap;
+
+use crate::AzureError;
+
+/// How pods get their addresses; it decides how many fit on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkPlugin {
+    /// Azure CNI with an overlay network.
+    AzureOverlay,
+    /// Azure CNI with pods in the node subnet.
+    AzureNodeSubnet,
+    /// The cluster brings its own.
+    None,
+}
+
+impl NetworkPlugin {
+    /// Pods on a node when the node class does not say.
+    pub fn default_max_pods(self) -> i64 {
+        match self {
+            Self::AzureOverlay | Self::None => 250,
+            Self::AzureNodeSubnet => 30,
+        }
+    }
+}
+
+/// Where the cluster is and how its machines are made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AzureConfig {
+    /// The subscription of the cluster.
+    pub subscription_id: String,
+    /// The resource group of the cluster.
+    pub resource_group: String,
+    /// The resource group of the machines.
+    pub node_resource_group: String,
+    /// The managed cluster's name.
+    pub cluster_name: String,
+    /// The region, in the short spelling (`eastus`).
+    pub location: String,
+    /// The machines-mode agent pool that holds everything we make.
+    pub agent_pool: String,
+    /// Where ARM is.
+    pub arm_endpoint: String,
+    /// Where the retail price API is.
+    pub prices_endpoint: String,
+    /// The control plane's Kubernetes version, without the `v`.
+    pub kubernetes_version: String,
+    /// How pods get their addresses.
+    pub network_plugin: NetworkPlugin,
+    /// The cluster's own subnet, if it was brought by the user.
+    pub vnet_subnet_id: Option<String>,
+    /// The subscription of the shared image galleries.
+    pub gallery_subscription_id: String,
+    /// Share of the nominal memory that the hypervisor and the kernel keep.
+    pub vm_memory_overhead_percent: f64,
+    /// Azure tags of every machine; a node class's own tags win over them.
+    pub additional_tags: BTreeMap<String, String>,
+}
+
+/// The agent pool that AKS itself uses for node auto-provisioning.
+pub const DEFAULT_AGENT_POOL: &str = "aksmanagedap";
+const DEFAULT_ARM_ENDPOINT: &str = "https://management.azure.com";
+const DEFAULT_PRICES_ENDPOINT: &str = "https://prices.azure.com";
+
+impl AzureConfig {
+    /// Settings with every default, for a cluster with this identity.
+    pub fn new(
+        subscription_id: impl Into<String>,
+        resource_group: impl Into<String>,
+        cluster_name: impl Into<String>,
+        location: impl Into<String>,
+        kubernetes_version: impl Into<String>,
+    ) -> Self {
+        let (subscription_id, resource_group) = (subscription_id.into(), resource_group.into());
+        let (cluster_name, location) = (cluster_name.into(), canonical_region(&location.into()));
+        Self {
+            node_resource_group: format!("MC_{resource_group}_{cluster_name}_{location}"),
+            gallery_subscription_id: subscription_id.clone(),
+            subscription_id,
+            resource_group,
+            cluster_name,
+            location,
+            agent_pool: DEFAULT_AGENT_POOL.to_owned(),
+            arm_endpoint: DEFAULT_ARM_ENDPOINT.to_owned(),
+            prices_endpoint: DEFAULT_PRICES_ENDPOINT.to_owned(),
+            kubernetes_version: kubernetes_version.into().trim_start_matches('v').to_owned(),
+            network_plugin: NetworkPlugin::AzureOverlay,
+            vnet_subnet_id: None,
+            vm_memory_overhead_percent: 0.075,
+            additional_tags: BTreeMap::new(),
+        }
+    }
+
+    /// Reads the environment of the process.
+    pub fn from_env() -> Result<Self, AzureError> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// Reads variables from anywhere. An empty variable counts as unset.
+    pub fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Self, AzureError> {
+        let get = |name: &str| read(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty());
+        let need = |name: &'static str, hint: &'static str| {
+            get(name).ok_or(AzureError::MissingVariable { name, hint })
+        };
+        let subscription_id = match get("AZURE_SUBSCRIPTION_ID") {
+            Some(value) => value,
+            None => need("ARM_SUBSCRIPTION_ID", "the id of the cluster's subscription")?,
+        };
+        let mut config = Self::new(
+            subscription_id,
+            need("ARM_RESOURCE_GROUP", "the resource group that holds the managed cluster")?,
+            need("CLUSTER_NAME", "the name of the managed cluster")?,
+            need("LOCATION", "the cluster's region, such as `eastus`")?,
+            need("KUBERNETES_VERSION", "the control plane's version, such as `1.34.1`")?,
+        );
+        config.node_resource_group =
+            need("AZURE_NODE_RESOURCE_GROUP", "the resource group that holds the cluster's machines")?;
+        if let Some(value) = get("AKS_MACHINES_POOL_NAME") {
+            config.agent_pool = value;
+        }
+        if let Some(value) = get("SIG_SUBSCRIPTION_ID") {
+            config.gallery_subscription_id = value;
+        }
+        config.vnet_subnet_id = get("VNET_SUBNET_ID");
+        for (name, target) in [
+            ("NAP_ARM_ENDPOINT", &mut config.arm_endpoint),
+            ("NAP_PRICES_ENDPOINT", &mut config.prices_endpoint),
+        ] {
+            let Some(value) = get(name) else { continue };
+            if !value.starts_with("https://") && !value.starts_with("http://") {
+                let why = "is not a URL with `http://` or `https://`".to_owned();
+                return Err(AzureError::InvalidVariable { name, value, why });
+            }
+            value.trim_end_matches('/').clone_into(target);
+        }
+        let mode = get("NETWORK_PLUGIN_MODE");
+        config.network_plugin = match (get("NETWORK_PLUGIN").as_deref(), mode.as_deref()) {
+            (None | Some("azure"), None | Some("overlay")) => NetworkPlugin::AzureOverlay,
+            (None | Some("azure"), Some("none")) => NetworkPlugin::AzureNodeSubnet,
+            (Some("none"), None) => NetworkPlugin::None,
+            (plugin, mode) => {
+                return Err(AzureError::InvalidVariable {
+                    name: "NETWORK_PLUGIN",
+                    value: format!("{} {}", plugin.unwrap_or("azure"), mode.unwrap_or_default()),
+                    why: "is not `azure` (mode `overlay` or `none`) or `none`".to_owned(),
+                });
+            }
+        };
+        if let Some(value) = get("VM_MEMORY_OVERHEAD_PERCENT") {
+            config.vm_memory_overhead_percent =
+                value.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share)).ok_or_else(|| {
+                    AzureError::InvalidVariable {
+                        name: "VM_MEMORY_OVERHEAD_PERCENT",
+                        value: value.clone(),
+                        why: "is not a number from 0 to 1".to_owned(),
+                    }
+                })?;
+        }
+        if let Some(value) = get("ADDITIONAL_TAGS") {
+            for pair in value.split(',').filter(|pair| !pair.trim().is_empty()) {
+                let Some((key, tag)) = pair.split_once('=') else {
+                    let why = "is not a list of `key=value`".to_owned();
+                    return Err(AzureError::InvalidVariable { name: "ADDITIONAL_TAGS", value, why });
+                };
+                config.additional_tags.insert(key.trim().to_owned(), tag.trim().to_owned());
+            }
+        }
+        Ok(config)
+    }
+
+    /// The ARM path of the cluster.
+    pub fn cluster_path(&self) -> String {
+        format!(
+            "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.ContainerService/managedClusters/{}",
+            self.subscription_id, self.resource_group, self.cluster_name
+        )
+    }
+
+    /// The ARM path of the agent pool.
+    pub fn agent_pool_path(&self) -> String {
+        format!("{}/agentPools/{}", self.cluster_path(), self.agent_pool)
+    }
+}
+
+/// `West Europe` and `westeurope` are the same region.
+pub(crate) fn canonical_region(name: &str) -> String {
+    name.chars().filter(|character| !character.is_whitespace()).collect::<String>().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<AzureConfig, AzureError> {
+        let map: BTreeMap<String, String> =
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        AzureConfig::from_variables(|name| map.get(name).cloned())
+    }
+
+    const WHOLE: [(&str, &str); 6] = [
+        ("ARM_SUBSCRIPTION_ID", "s"),
+        ("ARM_RESOURCE_GROUP", "rg"),
+        ("AZURE_NODE_RESOURCE_GROUP", "mc"),
+        ("CLUSTER_NAME", "c"),
+        ("LOCATION", "West Europe"),
+        ("KUBERNETES_VERSION", "v1.34.1"),
+    ];
+
+    #[test]
+    fn every_missing_variable_is_named() {
+        for (index, (name, _)) in WHOLE.iter().enumerate() {
+            let mut pairs = WHOLE.to_vec();
+            pairs.remove(index);
+            let error = read(&pairs).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{name}` is not set")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_whole_environment_is_read() {
+        let mut pairs = WHOLE.to_vec();
+        pairs.extend([("NAP_ARM_ENDPOINT", "http://127.0.0.1:9/"), ("ADDITIONAL_TAGS", "a=b, c=d")]);
+        let config = read(&pairs).unwrap();
+        assert_eq!(config.location, "westeurope");
+        assert_eq!(config.kubernetes_version, "1.34.1");
+        assert_eq!(config.agent_pool, "aksmanagedap");
+        assert_eq!(config.arm_endpoint, "http://127.0.0.1:9");
+        assert_eq!(config.additional_tags.get("c").map(String::as_str), Some("d"));
+        pairs.push(("NETWORK_PLUGIN", "kubenet"));
+        assert!(read(&pairs).unwrap_err().to_string().contains("NETWORK_PLUGIN"));
+    }
+}

@@ -1,0 +1,249 @@
+//! From sizes, prices and zones to the catalogue that the engine plans with.
+
+use std::collections::BTreeSet;
+
+use nap_api::aksnodeclass::ImageFamily;
+use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
+use nap_engine::{CapacityType, InstanceType, Offering};
+use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
+
+use crate::capacity::{EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity};
+use crate::catalogue::Catalogue;
+use crate::prices::Prices;
+use crate::skus::Sku;
+use crate::unavailable::{REGIONAL, zone_label};
+use crate::{AzureConfig, AzureError};
+
+/// What a node class and a cluster say about every machine; two classes with equal settings share a catalogue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The region.
+    pub region: String,
+    /// The node resource group, which names the cluster in a label.
+    pub node_resource_group: String,
+    /// The operating system.
+    pub image_family: ImageFamily,
+    /// Size of the OS disk.
+    pub os_disk_gb: i64,
+    /// Pods on a node.
+    pub max_pods: i64,
+    /// Share of the memory that never reaches the node.
+    pub memory_overhead: f64,
+}
+
+impl Settings {
+    /// The settings of a node class in a cluster.
+    pub fn new(config: &AzureConfig, class: &AKSNodeClass) -> Self {
+        Self {
+            region: config.location.clone(),
+            node_resource_group: config.node_resource_group.clone(),
+            image_family: class.spec.image_family,
+            os_disk_gb: class.spec.os_disk_size_gb.into(),
+            max_pods: class.spec.max_pods.map_or(config.network_plugin.default_max_pods(), i64::from),
+            memory_overhead: config.vm_memory_overhead_percent,
+        }
+    }
+}
+
+/// Whether machines of a node class may have this size: a GPU needs a driver for the operating system, and drivers are
+/// installed for NVIDIA only.
+pub fn suits(sku: &Sku, settings: &Settings) -> bool {
+    let Some(gpu) = sku.gpu else { return true };
+    let systems: &[&str] = match settings.image_family {
+        ImageFamily::Ubuntu | ImageFamily::Ubuntu2204 | ImageFamily::Ubuntu2404 => &["ubuntu"],
+        ImageFamily::AzureLinux => &["azurelinux", "azurelinux3"],
+    };
+    gpu.manufacturer == "nvidia" && gpu.operating_systems.iter().any(|name| systems.contains(&name.as_str()))
+}
+
+/// The instance type of a size. `can_be_had` is asked for offerings that exist and have a price.
+pub fn instance_type(
+    sku: &Sku,
+    settings: &Settings,
+    prices: &Prices,
+    can_be_had: impl Fn(&str, CapacityType) -> bool,
+) -> InstanceType {
+    let capacity = capacity(sku, settings);
+    InstanceType {
+        name: sku.name.clone(),
+        requirements: requirements(sku, settings),
+        allocatable: allocatable(sku, &capacity),
+        capacity,
+        offerings: offerings(sku, settings, prices, can_be_had),
+    }
+}
+
+/// The instance types of a region from the embedded catalogue, all available: what `nap plan` uses without a cluster.
+pub fn from_catalogue(
+    catalogue: &Catalogue,
+    settings: &Settings,
+) -> Result<nap_engine::Catalogue, AzureError> {
+    let region = catalogue.region(&settings.region)?;
+    let prices = catalogue.prices_in(&region.name);
+    Ok(catalogue
+        .skus_in(&region.name)
+        .filter_map(|row| Sku::read(&row.to_resource_sku(region), &region.name).ok())
+        .filter(|sku| suits(sku, settings))
+        .map(|sku| instance_type(&sku, settings, &prices, |_, _| true))
+        .collect())
+}
+
+/// What a node of this size has in all.
+pub fn capacity(sku: &Sku, settings: &Settings) -> Resources {
+    let mut capacity = Resources::new()
+        .with(CPU, sku.vcpus.saturating_mul(1000))
+        .with(MEMORY, memory_capacity(sku.memory_gib, settings.memory_overhead))
+        .with(EPHEMERAL_STORAGE, settings.os_disk_gb.saturating_mul(1_000_000_000))
+        .with(PODS, settings.max_pods);
+    if let Some(gpu) = sku.gpu
+        && sku.gpus > 0
+    {
+        capacity.set(format!("{}.com/gpu", gpu.manufacturer), sku.gpus);
+    }
+    capacity
+}
+
+/// What is left of it for pods.
+pub fn allocatable(sku: &Sku, capacity: &Resources) -> Resources {
+    let mut allocatable = capacity.clone();
+    allocatable.set(CPU, capacity.get(CPU) - kube_reserved_cpu_milli(sku.vcpus));
+    let reserved = kube_reserved_memory(sku.memory_gib) + EVICTION_THRESHOLD;
+    allocatable.set(MEMORY, (capacity.get(MEMORY) - reserved).max(0));
+    allocatable
+}
+
+fn requirements(sku: &Sku, settings: &Settings) -> Requirements {
+    let mut requirements = Requirements::new();
+    let mut one = |key: &str, value: String| requirements.set(key, Requirement::is_in([value]));
+    let (cpu, memory) = (sku.vcpus.to_string(), sku.memory_mib().to_string());
+    one(labels::INSTANCE_TYPE, sku.name.clone());
+    one(labels::ARCH, sku.arch.clone());
+    one(labels::OS, "linux".to_owned());
+    one(labels::REGION, settings.region.clone());
+    one(labels::SKU_NAME, sku.name.clone());
+    one(labels::SKU_FAMILY, sku.size.family.to_string());
+    one(labels::SKU_SERIES, sku.size.series());
+    one(labels::SKU_VERSION, sku.size.generation().to_string());
+    one(labels::SKU_CPU, cpu.clone());
+    one(labels::SKU_MEMORY, memory.clone());
+    one(labels::AKS_SKU_CPU, cpu);
+    one(labels::AKS_SKU_MEMORY, memory);
+    one(labels::SKU_GPU_COUNT, sku.gpus.to_string());
+    one(labels::SKU_NETWORKING_ACCELERATED, sku.accelerated_networking.to_string());
+    one(labels::SKU_STORAGE_PREMIUM_CAPABLE, sku.premium_io.to_string());
+    one(labels::AKS_CLUSTER, cluster_label(&settings.node_resource_group));
+    one(labels::AKS_OS_SKU, os_sku_label(settings.image_family).to_owned());
+    let accelerator = sku.size.accelerator.clone().filter(|_| sku.gpu.is_some());
+    let maybe = [
+        (labels::SKU_GPU_NAME, accelerator),
+        (labels::SKU_GPU_MANUFACTURER, sku.gpu.map(|gpu| gpu.manufacturer.clone())),
+        (labels::SKU_STORAGE_EPHEMERAL_OS_MAX_SIZE, sku.ephemeral_os_disk.map(|(size, _)| size.to_string())),
+        (labels::AKS_FIPS_ENABLED, None),
+    ];
+    for (key, value) in maybe {
+        requirements.set(key, Requirement::is_in(value));
+    }
+    requirements
+        .set(labels::SKU_HYPERV_GENERATION, Requirement::is_in(sku.hyperv_generations.iter().copied()));
+    requirements.set(labels::AKS_MODE, Requirement::is_in(["system", "user"]));
+    requirements
+}
+
+fn offerings(
+    sku: &Sku,
+    settings: &Settings,
+    prices: &Prices,
+    can_be_had: impl Fn(&str, CapacityType) -> bool,
+) -> Vec<Offering> {
+    let zones: BTreeSet<Option<&String>> = sku.zones.iter().map(Some).chain([None]).collect();
+    let mut offerings = Vec::with_capacity(zones.len() * 2);
+    for zone in zones {
+        let label = zone.map_or_else(|| REGIONAL.to_owned(), |zone| zone_label(&settings.region, zone));
+        let ultra = zone.map_or(sku.ultra_ssd_regional, |zone| sku.ultra_ssd_zones.contains(zone));
+        for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
+            let price = prices.get(&sku.name, capacity_type);
+            let sold = price.is_some() && (capacity_type == CapacityType::OnDemand || sku.spot);
+            // What is not sold keeps the list price, so that nothing looks free.
+            let shown = price.or_else(|| prices.get(&sku.name, CapacityType::OnDemand));
+            offerings.push(Offering {
+                available: sold && can_be_had(&label, capacity_type),
+                requirements: offering_requirements(&label, capacity_type, ultra),
+                zone: label.clone(),
+                capacity_type,
+                price: shown.unwrap_or(UsdPerHour::ZERO),
+            });
+        }
+    }
+    offerings
+}
+
+fn offering_requirements(zone: &str, capacity_type: CapacityType, ultra_ssd: bool) -> Requirements {
+    let mut requirements = Requirements::new();
+    let scope = if zone == REGIONAL { "regional" } else { "zonal" };
+    let priority = if capacity_type == CapacityType::Spot { "spot" } else { "regular" };
+    for (key, value) in [
+        (labels::ZONE, zone),
+        (labels::CAPACITY_TYPE, capacity_type.as_str()),
+        (labels::PLACEMENT_SCOPE, scope),
+        (labels::AKS_PRIORITY, priority),
+        (labels::AKS_SCALE_SET_PRIORITY, priority),
+    ] {
+        requirements.set(key, Requirement::is_in([value]));
+    }
+    let ultra: &[&str] = if ultra_ssd { &["false", "true"] } else { &["false"] };
+    requirements.set(labels::SKU_STORAGE_ULTRA_SSD, Requirement::is_in(ultra.iter().copied()));
+    requirements
+}
+
+/// A resource group as a label value: parentheses are not allowed, nor more than 63 characters, nor a mark at the end.
+pub fn cluster_label(resource_group: &str) -> String {
+    let mut label: String = resource_group.replace(['(', ')'], "-").chars().take(63).collect();
+    if label.ends_with(['-', '_', '.']) {
+        if label.chars().count() == 63 {
+            label.pop();
+        }
+        label.push('z');
+    }
+    label
+}
+
+fn os_sku_label(family: ImageFamily) -> &'static str {
+    match family {
+        ImageFamily::AzureLinux => "AzureLinux",
+        _ => "Ubuntu",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_labels_are_valid_label_values() {
+        assert_eq!(cluster_label("MC_rg(1)"), "MC_rg-1-z");
+        let long = format!("{}-{}", "a".repeat(62), "b");
+        assert_eq!(cluster_label(&long), format!("{}z", "a".repeat(62)));
+        assert_eq!(cluster_label("plain"), "plain");
+    }
+
+    #[test]
+    fn a_size_without_a_price_is_listed_but_cannot_be_had() {
+        let settings = Settings {
+            region: "eastus".into(),
+            node_resource_group: "mc".into(),
+            image_family: ImageFamily::Ubuntu,
+            os_disk_gb: 128,
+            max_pods: 250,
+            memory_overhead: 0.075,
+        };
+        let catalogue = Catalogue::embedded();
+        let row = catalogue.skus_in("eastus").find(|sku| sku.name == "Standard_D4s_v5").unwrap();
+        let sku = Sku::read(&row.to_resource_sku(catalogue.region("eastus").unwrap()), "eastus").unwrap();
+        let priced = instance_type(&sku, &settings, &catalogue.prices_in("eastus"), |_, _| true);
+        assert_eq!(priced.offerings.len(), 8);
+        assert!(priced.offerings.iter().all(|offering| offering.available));
+        let unpriced = instance_type(&sku, &settings, &Prices::default(), |_, _| true);
+        assert_eq!(unpriced.offerings.len(), 8);
+        assert!(unpriced.offerings.iter().all(|offering| !offering.available));
+    }
+}

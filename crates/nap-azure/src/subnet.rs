@@ -1,0 +1,85 @@
+//! Subnets of a node class: their ids, and whether they may be used.
+
+use nap_cloud::{CloudError, ErrorClass};
+
+use crate::AzureConfig;
+use crate::arm::ArmClient;
+
+/// Reason and message of the condition when a subnet cannot be used.
+pub(crate) type Problem = (String, String);
+
+/// The parts of a subnet's ARM id.
+#[derive(Debug, PartialEq, Eq)]
+struct SubnetId<'a> {
+    subscription: &'a str,
+    group: &'a str,
+    network: &'a str,
+    subnet: &'a str,
+}
+
+impl<'a> SubnetId<'a> {
+    fn parse(id: &'a str) -> Option<Self> {
+        let parts: Vec<&str> = id.split('/').collect();
+        let [empty, s, subscription, g, group, p, provider, n, network, u, subnet] = parts.as_slice() else {
+            return None;
+        };
+        let words = [s, g, p, provider, n, u];
+        let expected = [
+            "subscriptions",
+            "resourceGroups",
+            "providers",
+            "Microsoft.Network",
+            "virtualNetworks",
+            "subnets",
+        ];
+        let shape = words.iter().zip(expected).all(|(word, expected)| word.eq_ignore_ascii_case(expected));
+        let filled = [subscription, group, network, subnet].iter().all(|part| !part.is_empty());
+        (shape && filled && empty.is_empty()).then_some(Self { subscription, group, network, subnet })
+    }
+
+    /// Whether both are in one virtual network. ARM ids ignore case.
+    fn shares_network(&self, other: &Self) -> bool {
+        self.subscription.eq_ignore_ascii_case(other.subscription)
+            && self.group.eq_ignore_ascii_case(other.group)
+            && self.network.eq_ignore_ascii_case(other.network)
+    }
+
+    /// AKS made the network itself and does not allow other subnets in it.
+    fn is_managed(&self, node_resource_group: &str) -> bool {
+        let digits = self.network.strip_prefix("aks-vnet-").unwrap_or_default();
+        self.group.eq_ignore_ascii_case(node_resource_group)
+            && digits.len() == 8
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+            && self.subnet != "aks-subnet"
+    }
+}
+
+/// What is wrong with a node class's subnet, if anything is.
+pub(crate) async fn inspect(
+    arm: &ArmClient,
+    config: &AzureConfig,
+    id: Option<&str>,
+) -> Result<Option<Problem>, CloudError> {
+    let problem = |reason: &str, message: String| Ok(Some((reason.to_owned(), message)));
+    let Some(id) = id.or(config.vnet_subnet_id.as_deref()) else { return Ok(None) };
+    let Some(subnet) = SubnetId::parse(id) else {
+        return problem("SubnetIDInvalid", format!("`{id}` is not the id of a subnet"));
+    };
+    if subnet.is_managed(&config.node_resource_group) {
+        return problem("SubnetIDInvalid", format!("`{id}` is in the network that AKS manages"));
+    }
+    if let Some(cluster) = config.vnet_subnet_id.as_deref().and_then(SubnetId::parse)
+        && !subnet.shares_network(&cluster)
+    {
+        return problem("SubnetIDInvalid", format!("`{id}` is not in the cluster's virtual network"));
+    }
+    let operation = format!("get subnet {}", subnet.subnet);
+    match arm.get(&operation, &format!("{id}?api-version=2022-01-01")).await {
+        Ok(_) => Ok(None),
+        Err(error) if error.class == ErrorClass::NotFound => {
+            problem("SubnetNotFound", format!("subnet `{id}` does not exist"))
+        }
+        Err(error) if error.class == ErrorClass::Auth => problem("SubnetUnknownError", error.to_string()),
+        Err(error) => Err(error),
+    }
+}

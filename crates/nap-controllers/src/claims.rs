@@ -1,0 +1,126 @@
+//! From a planned launch to a NodeClaim.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use nap_api::nodeclaim::ResourceRequirements;
+use nap_api::{NodeClaim, NodeClaimSpec, NodePool, Requirement, hash, labels};
+use nap_engine::{CapacityType, Catalogue, Launch};
+use nap_units::UsdPerHour;
+
+use crate::context::{Context, Doing, Error};
+
+/// The most instance types that a claim lists: enough to fall through a stock-out, small enough to read.
+const MOST_TYPES: usize = 60;
+
+/// What a replacement must stay below, and what it replaces.
+#[derive(Clone, Debug)]
+pub struct Replaces {
+    /// The claim that it stands in for.
+    pub claim: String,
+    /// It must cost less than this; `None` if any price will do.
+    pub below: Option<UsdPerHour>,
+}
+
+/// Creates the NodeClaim for a launch and remembers it at once, so that the next plan counts on it.
+pub async fn create(
+    context: &Context,
+    pool: &NodePool,
+    launch: &Launch,
+    catalogue: &Catalogue,
+    replaces: Option<&Replaces>,
+) -> Result<NodeClaim, Error> {
+    let claim = node_claim(pool, launch, catalogue, replaces);
+    let api: Api<NodeClaim> = Api::all(context.client.clone());
+    let created = api.create(&PostParams::default(), &claim).await.doing("creating a NodeClaim of NodePool", &launch.pool)?;
+    context.state().apply_claim(created.clone());
+    Ok(created)
+}
+
+fn node_claim(pool: &NodePool, launch: &Launch, catalogue: &Catalogue, replaces: Option<&Replaces>) -> NodeClaim {
+    let template = &pool.spec.template;
+    let mut requirements = launch.requirements.clone();
+    requirements.set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(pool, launch, catalogue, replaces)));
+    requirements.set(labels::CAPACITY_TYPE, Requirement::is_in(capacity_types(launch, replaces)));
+    let class = &template.spec.node_class_ref;
+    let mut own_labels = template.metadata.labels.clone();
+    own_labels.insert(labels::NODEPOOL.to_owned(), pool.name_any());
+    own_labels.insert(labels::AKS_NODE_CLASS.to_owned(), class.name.clone());
+    let mut annotations: BTreeMap<String, String> = template.metadata.annotations.clone();
+    annotations.insert(labels::NODEPOOL_HASH.to_owned(), hash::nodepool_hash(&pool.spec));
+    annotations.insert(labels::NODEPOOL_HASH_VERSION.to_owned(), hash::NODEPOOL_HASH_VERSION.to_owned());
+    annotations.insert(labels::PLANNED_PODS.to_owned(), serde_json::to_string(&launch.pods).unwrap_or_default());
+    if let Some(replaces) = replaces {
+        annotations.insert(labels::REPLACES.to_owned(), replaces.claim.clone());
+    }
+    let owner = OwnerReference {
+        api_version: NodePool::api_version(&()).into_owned(),
+        kind: NodePool::kind(&()).into_owned(),
+        name: pool.name_any(),
+        uid: pool.uid().unwrap_or_default(),
+        block_owner_deletion: Some(true),
+        controller: None,
+    };
+    NodeClaim {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", pool.name_any())),
+            labels: Some(own_labels),
+            annotations: Some(annotations),
+            finalizers: Some(vec![labels::TERMINATION_FINALIZER.to_owned()]),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: NodeClaimSpec {
+            taints: template.spec.taints.clone(),
+            startup_taints: template.spec.startup_taints.clone(),
+            requirements: requirements.to_specs(),
+            resources: ResourceRequirements { requests: launch.requests.to_quantities() },
+            node_class_ref: class.clone(),
+            termination_grace_period: template.spec.termination_grace_period.clone(),
+            expire_after: template.spec.expire_after.clone(),
+        },
+        status: None,
+    }
+}
+
+/// The chosen type first, then the alternatives in price order that stay within the pool's limits and, for a
+/// replacement, below the old price.
+fn instance_types(
+    pool: &NodePool,
+    launch: &Launch,
+    catalogue: &Catalogue,
+    replaces: Option<&Replaces>,
+) -> Vec<String> {
+    let capacity = |name: &str| catalogue.iter().find(|one| one.name == name).map(|one| &one.capacity);
+    let chosen = capacity(&launch.instance_type);
+    // The limit ledger counted the chosen type; a larger one in its place could break the limit.
+    let within_limits = |name: &str| {
+        pool.spec.limits.iter().flatten().all(|(resource, _)| match (chosen, capacity(name)) {
+            (Some(chosen), Some(other)) => other.get(resource) <= chosen.get(resource),
+            _ => false,
+        })
+    };
+    let below = replaces.and_then(|replaces| replaces.below);
+    let mut seen = BTreeSet::from([launch.instance_type.clone()]);
+    let mut types = vec![launch.instance_type.clone()];
+    for other in &launch.alternatives {
+        let cheaper = below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type);
+        if types.len() < MOST_TYPES && cheaper && !seen.contains(&other.instance_type) && within_limits(&other.instance_type)
+        {
+            seen.insert(other.instance_type.clone());
+            types.push(other.instance_type.clone());
+        }
+    }
+    types
+}
+
+fn capacity_types(launch: &Launch, replaces: Option<&Replaces>) -> BTreeSet<&'static str> {
+    let mut kinds = BTreeSet::from([launch.capacity_type.as_str()]);
+    // A replacement was worth it at its own capacity type only.
+    if replaces.is_none_or(|replaces| replaces.below.is_none()) {
+        kinds.extend(launch.alternatives.iter().map(|other| other.capacity_type).map(CapacityType::as_str));
+    }
+    kinds
+}

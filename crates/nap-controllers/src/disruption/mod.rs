@@ -1,0 +1,224 @@
+//! Fewer and cheaper machines: removes empty ones, replaces drifted ones, and moves pods to cheaper ones.
+//!
+//! A pass looks at what was started before, then at candidates, method by method, and starts at most one method's work. A
+//! command lives in the cluster itself (a mark on the old claim, an annotation on its replacement), so a restart finds it.
+
+mod candidates;
+mod commands;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
+use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
+use nap_api::{budget, conditions};
+use nap_engine::{CapacityType, Catalogue, Plan, solve};
+
+use crate::context::{Context, Error, Outcome};
+use crate::provisioning;
+use crate::state::snapshot::Scope;
+use crate::state::{State, claim_is, is_ready};
+use candidates::Candidate;
+
+/// How often candidates are looked for.
+const PASS: Duration = Duration::from_secs(10);
+/// What is found must still hold after this long: a machine that is empty for a moment is left alone.
+const STILL_HOLDS: SignedDuration = SignedDuration::from_secs(15);
+
+/// One pass.
+pub async fn reconcile(context: &Context) -> Outcome {
+    if !context.state().is_synced() {
+        return Ok(Some(Duration::from_secs(1)));
+    }
+    commands::progress(context).await?;
+    if must_wait(&context.state(), context.clock.now()) {
+        return Ok(Some(PASS));
+    }
+    let catalogues = provisioning::catalogues(context).await?;
+    let now = context.clock.now();
+    let (mut candidates, blocked) = candidates::collect(&context.state(), &catalogues, now);
+    candidates::report(context, &blocked).await;
+    candidates.sort_by(|a, b| (b.price, a.name()).cmp(&(a.price, b.name())));
+    let mut budgets = Budgets::default();
+    let found = find_empty(context, &candidates, &mut budgets, now);
+    if !found.due.is_empty() {
+        for candidate in found.due {
+            commands::start(context, candidate, DisruptionReason::Empty, &Plan::default(), &catalogues).await?;
+        }
+        return Ok(Some(Duration::from_secs(1)));
+    }
+    if context.state().machines().iter().any(crate::state::Machine::is_leaving) {
+        // Pods are on the move: what fits where is not settled yet.
+        return Ok(Some(PASS));
+    }
+    if let Some((candidate, plan)) = find_drifted(context, &candidates, &catalogues, &mut budgets, now) {
+        commands::start(context, candidate, DisruptionReason::Drifted, &plan, &catalogues).await?;
+        return Ok(Some(Duration::from_secs(1)));
+    }
+    let (underutilized, wait) = find_underutilized(context, &candidates, &catalogues, &mut budgets, now);
+    if let Some((candidate, plan)) = underutilized {
+        commands::start(context, candidate, DisruptionReason::Underutilized, &plan, &catalogues).await?;
+        return Ok(Some(Duration::from_secs(1)));
+    }
+    let wait = [found.wait, wait].into_iter().flatten().min().map_or(PASS, |wait| wait.min(PASS));
+    Ok(Some(wait))
+}
+
+/// Pods that were not planned for yet come first.
+fn must_wait(state: &State, now: Timestamp) -> bool {
+    let planned = state.planned(now);
+    state.pending().any(|(key, _)| !planned.contains_key(key) && !state.hopeless.contains(key))
+}
+
+/// How many more machines of each pool may be disrupted for a reason, counted once per pass.
+#[derive(Default)]
+struct Budgets(BTreeMap<(String, DisruptionReason), usize>);
+
+impl Budgets {
+    /// How many are left.
+    fn left(&mut self, state: &State, candidate: &Candidate, reason: DisruptionReason, now: Timestamp) -> usize {
+        let pool = candidate.pool.name_any();
+        *self.0.entry((pool.clone(), reason)).or_insert_with(|| {
+            let machines = state.machines();
+            let mine: Vec<_> =
+                machines.iter().filter(|machine| machine.pool() == Some(&pool) && machine.is_initialized()).collect();
+            let consuming = mine
+                .iter()
+                .filter(|machine| machine.is_leaving() || machine.node.as_ref().is_some_and(|node| !is_ready(node)))
+                .count();
+            budget::allowed(&candidate.pool.spec.disruption.budgets, reason, mine.len(), now).saturating_sub(consuming)
+        })
+    }
+
+    /// Takes one.
+    fn take(&mut self, candidate: &Candidate, reason: DisruptionReason) {
+        if let Some(left) = self.0.get_mut(&(candidate.pool.name_any(), reason)) {
+            *left = left.saturating_sub(1);
+        }
+    }
+}
+
+struct Found<'a> {
+    due: Vec<&'a Candidate>,
+    wait: Option<Duration>,
+}
+
+fn find_empty<'a>(
+    context: &Context,
+    candidates: &'a [Candidate],
+    budgets: &mut Budgets,
+    now: Timestamp,
+) -> Found<'a> {
+    let mut state = context.state();
+    let empty: Vec<&Candidate> = candidates
+        .iter()
+        .filter(|candidate| candidate.pods.is_empty() && claim_is(&candidate.claim, CONSOLIDATABLE))
+        .collect();
+    state.seen_empty.retain(|name, _| empty.iter().any(|candidate| candidate.name() == name));
+    let mut found = Found { due: Vec::new(), wait: None };
+    for candidate in empty {
+        let since = *state.seen_empty.entry(candidate.name().to_owned()).or_insert(now);
+        let left = STILL_HOLDS - now.duration_since(since);
+        if left.is_positive() {
+            let left = Duration::try_from(left).unwrap_or_default();
+            found.wait = Some(found.wait.map_or(left, |wait| wait.min(left)));
+        } else if budgets.left(&state, candidate, DisruptionReason::Empty, now) > 0 {
+            budgets.take(candidate, DisruptionReason::Empty);
+            found.due.push(candidate);
+        }
+    }
+    found
+}
+
+fn find_drifted<'a>(
+    context: &Context,
+    candidates: &'a [Candidate],
+    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    budgets: &mut Budgets,
+    now: Timestamp,
+) -> Option<(&'a Candidate, Plan)> {
+    let state = context.state();
+    let mut drifted: Vec<&Candidate> =
+        candidates.iter().filter(|candidate| claim_is(&candidate.claim, DRIFTED)).collect();
+    let since = |candidate: &Candidate| {
+        candidate.claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DRIFTED))
+    };
+    drifted.sort_by_key(|candidate| (!candidate.pods.is_empty(), since(candidate), candidate.name().to_owned()));
+    for candidate in drifted {
+        if budgets.left(&state, candidate, DisruptionReason::Drifted, now) == 0 {
+            continue;
+        }
+        let plan = without(context, &state, candidate, catalogues, now);
+        if plan.unplaced.is_empty() {
+            return Some((candidate, plan));
+        }
+    }
+    None
+}
+
+/// The candidate whose removal or replacement saves most, if it has been worth it for long enough.
+fn find_underutilized<'a>(
+    context: &Context,
+    candidates: &'a [Candidate],
+    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    budgets: &mut Budgets,
+    now: Timestamp,
+) -> (Option<(&'a Candidate, Plan)>, Option<Duration>) {
+    let mut state = context.state();
+    let mut best: Option<(&Candidate, Plan)> = None;
+    for candidate in candidates {
+        let consolidates =
+            candidate.pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmptyOrUnderutilized;
+        let Some(price) = candidate.price else { continue };
+        let wanted = consolidates && !candidate.pods.is_empty() && claim_is(&candidate.claim, CONSOLIDATABLE);
+        if !wanted || budgets.left(&state, candidate, DisruptionReason::Underutilized, now) == 0 {
+            continue;
+        }
+        let plan = without(context, &state, candidate, catalogues, now);
+        if !plan.unplaced.is_empty() || plan.launches.len() > 1 || plan.cost >= price {
+            continue;
+        }
+        // Spot for spot only moves pods towards what is taken back next.
+        let spot_for_spot = candidate.capacity_type == Some(CapacityType::Spot)
+            && plan.launches.iter().any(|launch| launch.capacity_type == CapacityType::Spot);
+        let saves_more = best.as_ref().is_none_or(|(other, other_plan)| {
+            price - plan.cost > other.price.unwrap_or_default() - other_plan.cost
+        });
+        if !spot_for_spot && saves_more {
+            best = Some((candidate, plan));
+        }
+    }
+    let Some((candidate, plan)) = best else {
+        state.seen_underutilized = None;
+        return (None, None);
+    };
+    let since = match &state.seen_underutilized {
+        Some((name, since)) if name == candidate.name() => *since,
+        _ => now,
+    };
+    state.seen_underutilized = Some((candidate.name().to_owned(), since));
+    let left = STILL_HOLDS - now.duration_since(since);
+    if left.is_positive() {
+        return (None, Some(Duration::try_from(left).unwrap_or_default()));
+    }
+    state.seen_underutilized = None;
+    (Some((candidate, plan)), None)
+}
+
+/// What would happen to a candidate's pods without it.
+fn without(
+    context: &Context,
+    state: &State,
+    candidate: &Candidate,
+    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    now: Timestamp,
+) -> Plan {
+    let snapshot = state.snapshot(Scope::Without(candidate.name()), catalogues, now);
+    solve(&snapshot, &context.settings.engine)
+}
+
+/// Errors are those of the commands.
+type Result<T> = std::result::Result<T, Error>;

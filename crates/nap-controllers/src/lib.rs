@@ -1,0 +1,22 @@
+//! The control loops: they watch a cluster, ask the engine what should happen, and carry it out.
+//!
+//! They speak only to a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the same code runs on AKS, on the embedded
+//! cluster and in simulation. [`run`] drives all of them from one ordered queue.
+
+mod claims;
+mod context;
+mod disruption;
+pub mod events;
+mod garbage;
+mod lifecycle;
+mod nodeclass;
+mod nodepool;
+mod provisioning;
+mod queue;
+mod run;
+pub mod state;
+mod termination;
+mod write;
+
+pub use context::{Context, Error, Settings};
+pub use run::run;

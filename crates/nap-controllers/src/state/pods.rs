@@ -1,0 +1,214 @@
+//! What a pod is to the loops: waiting, movable, evictable, and how much it asks for.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
+use nap_api::duration::parse_go_duration;
+use nap_api::taints::{self, Taint};
+use nap_api::{Effect, Toleration, labels};
+use nap_units::{PODS, Quantity, Resources, Rounding};
+
+/// It has run to its end.
+pub fn is_terminal(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded"))
+}
+
+/// It is being deleted.
+pub fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Neither ended nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !is_terminal(pod) && !is_terminating(pod)
+}
+
+fn is_owned_by(pod: &Pod, kind: &str) -> bool {
+    pod.owner_references().iter().any(|owner| owner.kind == kind)
+}
+
+/// It belongs to one node and goes with it.
+pub fn is_daemon(pod: &Pod) -> bool {
+    is_owned_by(pod, "DaemonSet")
+}
+
+/// The kubelet runs it from a file.
+pub fn is_mirror(pod: &Pod) -> bool {
+    is_owned_by(pod, "Node")
+}
+
+/// The scheduler found no room for it, and nobody else has promised it any.
+pub fn is_provisionable(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let Some(status) = &pod.status else { return false };
+    let unschedulable = status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable")
+    });
+    unschedulable
+        && is_active(pod)
+        && spec.node_name.as_deref().unwrap_or_default().is_empty()
+        && status.nominated_node_name.as_deref().unwrap_or_default().is_empty()
+        && !is_daemon(pod)
+        && !is_mirror(pod)
+}
+
+/// It has to find a place elsewhere when its node goes.
+pub fn is_reschedulable(pod: &Pod) -> bool {
+    let comes_back = is_active(pod) || (is_terminating(pod) && !is_terminal(pod) && is_owned_by(pod, "StatefulSet"));
+    comes_back && !is_daemon(pod) && !is_mirror(pod)
+}
+
+/// Its owner asked that it be left alone for now.
+pub fn is_do_not_disrupt(pod: &Pod, now: Timestamp) -> bool {
+    let Some(value) = pod.annotations().get(labels::DO_NOT_DISRUPT) else { return false };
+    if value == "true" {
+        return true;
+    }
+    let Some(protected) = parse_go_duration(value).filter(|duration| !duration.is_zero()) else { return false };
+    let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
+    started.is_none_or(|started| now.duration_since(started.0).unsigned_abs() < protected)
+}
+
+fn tolerations(pod: &Pod) -> Vec<Toleration> {
+    let list = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_ref());
+    list.into_iter().flatten().map(Toleration::from).collect()
+}
+
+fn tolerates_disruption(pod: &Pod) -> bool {
+    let taint = Taint::new(taints::DISRUPTED, Effect::NoSchedule);
+    tolerations(pod).iter().any(|toleration| toleration.tolerates(&taint))
+}
+
+/// A drain waits for it, and asks it to leave.
+pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
+    // A pod that is still there a minute after its deadline is stuck: it must not hold up the drain for ever.
+    let stuck = pod.metadata.deletion_timestamp.as_ref().is_some_and(|due| now.duration_since(due.0).as_secs() > 60);
+    !is_terminal(pod) && !tolerates_disruption(pod) && !is_mirror(pod) && !stuck
+}
+
+/// Whether a budget's selector covers the pod.
+pub fn budget_covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    budget.namespace() == pod.namespace()
+        && budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).is_some_and(|selector| selects(selector, pod.labels()))
+}
+
+/// Whether a label selector matches. An empty one matches everything.
+pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    equal
+        && selector.match_expressions.iter().flatten().all(|expression| {
+            let value = labels.get(&expression.key);
+            let listed = || value.is_some_and(|value| expression.values.iter().flatten().any(|one| one == value));
+            match expression.operator.as_str() {
+                "In" => listed(),
+                "NotIn" => !listed(),
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// What the pod asks for, its pod slot included, as kube-scheduler counts it. `Err` names a field that cannot be read.
+pub fn requests(spec: &PodSpec) -> Result<Resources, String> {
+    let mut running = Resources::new();
+    for (index, container) in spec.containers.iter().enumerate() {
+        running.add(&container_requests(container, &format!("spec.containers[{index}]"))?);
+    }
+    let mut sidecars = Resources::new();
+    let mut starting = Resources::new();
+    for (index, container) in spec.init_containers.iter().flatten().enumerate() {
+        let wanted = container_requests(container, &format!("spec.initContainers[{index}]"))?;
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars.add(&wanted);
+        } else {
+            let mut with_sidecars = wanted;
+            with_sidecars.add(&sidecars);
+            starting = starting.larger(&with_sidecars);
+        }
+    }
+    running.add(&sidecars);
+    let mut total = running.larger(&starting);
+    if let Some(pod_level) = &spec.resources {
+        for (name, amount) in list(pod_level, "spec.resources")?.iter() {
+            total.set(name, amount);
+        }
+    }
+    if let Some(overhead) = &spec.overhead {
+        total.add(&wire(overhead.iter(), "spec.overhead")?);
+    }
+    total.set(PODS, 1);
+    Ok(total)
+}
+
+fn container_requests(container: &Container, path: &str) -> Result<Resources, String> {
+    match &container.resources {
+        Some(resources) => list(resources, path),
+        None => Ok(Resources::new()),
+    }
+}
+
+/// Requests, with limits standing in for requests that are missing, as the API server does it.
+fn list(resources: &ResourceRequirements, path: &str) -> Result<Resources, String> {
+    let mut wanted = wire(resources.limits.iter().flatten(), path)?;
+    for (name, amount) in wire(resources.requests.iter().flatten(), path)?.iter() {
+        wanted.set(name, amount);
+    }
+    Ok(wanted)
+}
+
+fn wire<'a>(
+    list: impl Iterator<Item = (&'a String, &'a WireQuantity)>,
+    path: &str,
+) -> Result<Resources, String> {
+    let parsed: Vec<(&String, Quantity)> = list
+        .map(|(name, quantity)| match quantity.0.parse() {
+            Ok(quantity) => Ok((name, quantity)),
+            Err(error) => Err(format!("{path}: {name}: {error}")),
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Resources::from_quantities(parsed.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Up))
+}
+
+/// A Node's resource list. What cannot be read counts as nothing.
+pub fn node_resources(list: Option<&BTreeMap<String, WireQuantity>>) -> Resources {
+    let parsed: Vec<(&String, Quantity)> =
+        list.into_iter().flatten().filter_map(|(name, quantity)| Some((name, quantity.0.parse().ok()?))).collect();
+    Resources::from_quantities(parsed.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Down)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(value: serde_json::Value) -> PodSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn requests_count_init_containers_sidecars_and_overhead() {
+        let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+        let plain = spec(json!({"containers": [container("1"), container("500m")]}));
+        assert_eq!(requests(&plain).unwrap().get("cpu"), 1500);
+        assert_eq!(requests(&plain).unwrap().get("pods"), 1);
+        let mut sidecar = container("200m");
+        sidecar["restartPolicy"] = json!("Always");
+        let with_init = spec(json!({
+            "containers": [container("1")],
+            "initContainers": [sidecar, container("2")],
+            "overhead": {"cpu": "50m"},
+        }));
+        assert_eq!(requests(&with_init).unwrap().get("cpu"), 2250);
+        let limited = spec(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}));
+        assert_eq!(requests(&limited).unwrap().get("cpu"), 3000);
+        let broken = spec(json!({"containers": [container("lots")]}));
+        assert_eq!(requests(&broken).unwrap_err(), "spec.containers[0]: cpu: `lots` is not a quantity: it has no digits");
+    }
+}

@@ -1,0 +1,410 @@
+//! From the state to what the engine reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use nap_api::nodeclaim::condition;
+use nap_api::requirement::Undefined;
+use nap_api::{NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints};
+use nap_engine::{Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
+use nap_units::{Resources, Rounding};
+
+use super::{Machine, State, claim_is, pods, pool_of};
+
+/// A plan for a pod holds until its machine has been ready for this long. After that the scheduler has had its chance.
+pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
+
+/// Which pods and machines a decision is about.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// Pods that wait, and pods whose machine is going, on everything that there is.
+    Provisioning,
+    /// The pods of one machine, on everything else that already runs.
+    Without(&'a str),
+}
+
+impl State {
+    /// What the engine reads. Catalogues are by the name of the node class.
+    pub fn snapshot(
+        &self,
+        scope: Scope<'_>,
+        catalogues: &BTreeMap<String, Arc<Catalogue>>,
+        now: Timestamp,
+    ) -> Snapshot {
+        let machines = self.machines();
+        let planned = self.planned(now);
+        let daemons = self.daemons();
+        let pods = match scope {
+            Scope::Provisioning => self.waiting_pods(&machines, &planned, now),
+            Scope::Without(name) => self.movable_pods(name),
+        };
+        let nodes = machines
+            .iter()
+            .filter(|machine| !machine.is_leaving())
+            .filter(|machine| match scope {
+                Scope::Provisioning => true,
+                Scope::Without(name) => machine.name() != name && machine.is_initialized(),
+            })
+            .filter_map(|machine| self.node(machine, &planned, &daemons))
+            .collect();
+        let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
+        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone() }
+    }
+
+    /// Which machine each pod was planned onto, while that plan holds.
+    pub fn planned(&self, now: Timestamp) -> BTreeMap<PodKey, String> {
+        let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
+        let mut planned = BTreeMap::new();
+        for claim in self.claims.values().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+            let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let since = conditions::since(conditions, condition::INITIALIZED);
+            if claim_is(claim, condition::INITIALIZED)
+                && since.is_some_and(|since| now.duration_since(since) >= holds)
+            {
+                continue;
+            }
+            for key in planned_pods(claim) {
+                if self.pods.get(&key).is_some_and(|pod| self.awaits_a_place(pod)) {
+                    planned.insert(key, claim.name_any());
+                }
+            }
+        }
+        planned
+    }
+
+    /// Unbound, or on a machine that is leaving.
+    fn awaits_a_place(&self, pod: &Pod) -> bool {
+        if !pods::is_active(pod) {
+            return false;
+        }
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { return true };
+        self.nodes.get(node).is_none_or(|node| {
+            let claim = self.claim_of_node(node);
+            Machine { claim, node: Some(Arc::clone(node)) }.is_leaving()
+        })
+    }
+
+    /// Pods that wait for a machine, planned or not.
+    pub fn pending(&self) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
+        self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod))
+    }
+
+    fn waiting_pods(
+        &self,
+        machines: &[Machine],
+        planned: &BTreeMap<PodKey, String>,
+        now: Timestamp,
+    ) -> Vec<nap_engine::Pod> {
+        let pending = self.pending().map(|(key, pod)| (key.clone(), Arc::clone(pod)));
+        let leaving = machines
+            .iter()
+            .filter(|machine| machine.is_deleting())
+            .filter_map(|machine| machine.node.as_ref())
+            .flat_map(|node| self.pods_on(&node.name_any()))
+            .filter(|pod| pods::is_reschedulable(pod) && !pods::is_do_not_disrupt(pod, now))
+            .filter(|pod| !self.budgets_of(pod).iter().any(|budget| never_allows(budget)))
+            .map(|pod| (key(&pod), pod));
+        let waiting: BTreeMap<PodKey, Arc<Pod>> = pending.chain(leaving).collect();
+        waiting.iter().filter(|(key, _)| !planned.contains_key(key)).map(|(_, pod)| engine_pod(pod)).collect()
+    }
+
+    fn movable_pods(&self, machine: &str) -> Vec<nap_engine::Pod> {
+        self.pods_on(machine).iter().filter(|pod| pods::is_reschedulable(pod)).map(|pod| engine_pod(pod)).collect()
+    }
+
+    fn daemons(&self) -> Vec<Daemon> {
+        self.daemons
+            .iter()
+            .filter_map(|(name, daemon)| {
+                let spec = daemon.spec.as_ref()?.template.spec.as_ref()?;
+                let (terms, _) = terms(spec);
+                Some(Daemon {
+                    name: name.clone(),
+                    requests: pods::requests(spec).ok()?,
+                    terms,
+                    tolerations: tolerations(spec),
+                })
+            })
+            .collect()
+    }
+
+    fn node(&self, machine: &Machine, planned: &BTreeMap<PodKey, String>, daemons: &[Daemon]) -> Option<Node> {
+        let name = machine.name();
+        let (labels, taints) = labels_and_taints(machine);
+        let mut free = allocatable(machine);
+        let bound = machine.node.as_ref().map(|node| self.pods_on(&node.name_any())).unwrap_or_default();
+        for pod in bound.iter().filter(|pod| !pods::is_terminal(pod)) {
+            free.subtract(&pods::requests(pod.spec.as_ref()?).unwrap_or_default());
+        }
+        let claim = machine.claim.as_ref().map(|claim| claim.name_any());
+        for (key, _) in planned.iter().filter(|(_, target)| Some(*target) == claim.as_ref()) {
+            let spec = self.pods.get(key).and_then(|pod| pod.spec.as_ref());
+            if let Some(Ok(requests)) = spec.map(pods::requests) {
+                free.subtract(&requests);
+            }
+        }
+        let wanted = Requirements::from_labels(&labels);
+        for daemon in daemons {
+            let runs = bound.iter().any(|pod| {
+                pod.owner_references().iter().any(|owner| {
+                    owner.kind == "DaemonSet"
+                        && daemon.name == format!("{}/{}", pod.namespace().unwrap_or_default(), owner.name)
+                })
+            });
+            let suits = taints::first_untolerated(&taints, &daemon.tolerations).is_none()
+                && daemon.terms.iter().any(|term| wanted.compatible(term, Undefined::Deny).is_ok());
+            if suits && !runs {
+                free.subtract(&daemon.requests);
+            }
+        }
+        let unschedulable = machine.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true);
+        if unschedulable {
+            return None;
+        }
+        Some(Node { name, labels, taints, free, initialized: machine.is_initialized() })
+    }
+
+    fn pool(&self, pool: &NodePool, catalogues: &BTreeMap<String, Arc<Catalogue>>) -> Option<Pool> {
+        let ready = pool.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY));
+        let class = &pool.spec.template.spec.node_class_ref.name;
+        if !ready || pool.metadata.deletion_timestamp.is_some() || pool.spec.replicas.is_some() {
+            return None;
+        }
+        let catalogue = catalogues.get(class)?;
+        Some(Pool {
+            name: pool.name_any(),
+            weight: pool.spec.weight.unwrap_or(0),
+            requirements: pool_requirements(pool),
+            taints: pool.spec.template.spec.taints.clone(),
+            headroom: self.headroom(pool, catalogue),
+            catalogue: class.clone(),
+        })
+    }
+
+    /// What the pool may still add: its limits less what its machines have.
+    fn headroom(&self, pool: &NodePool, catalogue: &Catalogue) -> Resources {
+        let Some(limits) = &pool.spec.limits else { return Resources::new() };
+        let mut headroom =
+            Resources::from_quantities(limits.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Down);
+        let used = self.pool_usage(&pool.name_any(), Some(catalogue));
+        for (name, limit) in headroom.clone().iter() {
+            headroom.set(name, limit.saturating_sub(used.get(name)));
+        }
+        headroom
+    }
+
+    /// What the machines of a pool have together; `nodes` counts them. A machine that was not made yet counts as the
+    /// largest that its claim allows, if a catalogue is given.
+    pub fn pool_usage(&self, pool: &str, catalogue: Option<&Catalogue>) -> Resources {
+        let mut used = Resources::new().with("nodes", 0);
+        for claim in self.claims.values().filter(|claim| pool_of(claim.as_ref()) == Some(pool)) {
+            let status = claim.status.as_ref();
+            let mut capacity = status.map(|status| quantities(&status.capacity)).unwrap_or_default();
+            if capacity.is_empty() {
+                capacity = catalogue.map(|catalogue| largest(claim, catalogue)).unwrap_or_default();
+            }
+            used.add(&capacity);
+            used.add(&Resources::new().with("nodes", 1));
+        }
+        used
+    }
+}
+
+/// The largest amounts among the instance types that a claim allows.
+fn largest(claim: &NodeClaim, catalogue: &Catalogue) -> Resources {
+    let requirements = Requirements::from_specs(&claim.spec.requirements);
+    let Some(types) = requirements.get(labels::INSTANCE_TYPE) else { return Resources::new() };
+    let allowed = catalogue.iter().filter(|instance_type| types.allows(&instance_type.name));
+    allowed.fold(Resources::new(), |largest, instance_type| largest.larger(&instance_type.capacity))
+}
+
+/// The pods that a claim was made for.
+pub fn planned_pods(claim: &NodeClaim) -> BTreeSet<PodKey> {
+    let text = claim.annotations().get(labels::PLANNED_PODS);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// What a pool's machines must satisfy: its requirements, its labels and its own name.
+pub fn pool_requirements(pool: &NodePool) -> Requirements {
+    let template = &pool.spec.template;
+    let mut requirements = Requirements::from_specs(&template.spec.requirements);
+    requirements.extend(&Requirements::from_labels(&template.metadata.labels));
+    requirements.add(labels::NODEPOOL, Requirement::is_in([pool.name_any()]));
+    requirements.add(labels::AKS_NODE_CLASS, Requirement::is_in([template.spec.node_class_ref.name.as_str()]));
+    requirements
+}
+
+fn quantities(list: &BTreeMap<String, nap_units::Quantity>) -> Resources {
+    Resources::from_quantities(list.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Down)
+}
+
+/// What a machine has for pods. One that was not made yet has just what its claim asks for.
+fn allocatable(machine: &Machine) -> Resources {
+    let of_node = machine.node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
+    let of_node = pods::node_resources(of_node);
+    let Some(claim) = &machine.claim else { return of_node };
+    let of_claim = claim.status.as_ref().map(|status| quantities(&status.allocatable)).unwrap_or_default();
+    if machine.is_initialized() {
+        return of_node;
+    }
+    // A node that is starting may not report everything yet; what the claim promises stands in for it.
+    let mut known = if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
+    for (name, amount) in of_node.iter().filter(|(_, amount)| *amount > 0) {
+        known.set(name, amount);
+    }
+    known
+}
+
+/// The labels and lasting taints of a machine, those of the claim until its node was registered.
+fn labels_and_taints(machine: &Machine) -> (BTreeMap<String, String>, Vec<Taint>) {
+    let registered = |claim: &NodeClaim| claim_is(claim, condition::REGISTERED);
+    match (&machine.claim, &machine.node) {
+        (Some(claim), node) if !registered(claim) || node.is_none() => {
+            let mut labels = claim.labels().clone();
+            labels.extend(Requirements::from_specs(&claim.spec.requirements).labels());
+            labels.insert(labels::HOSTNAME.to_owned(), machine.name());
+            (labels, claim.spec.taints.clone())
+        }
+        (claim, Some(node)) => {
+            let startup = claim.as_ref().map(|claim| claim.spec.startup_taints.as_slice()).unwrap_or_default();
+            let starting = claim.is_some() && !machine.is_initialized();
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+            let taints = taints
+                .into_iter()
+                .flatten()
+                .map(Taint::from)
+                .filter(|taint| !starting || !(taint.is_ephemeral() || startup.iter().any(|one| one.matches(taint))))
+                .collect();
+            (node.labels().clone(), taints)
+        }
+        (_, None) => (BTreeMap::new(), Vec::new()),
+    }
+}
+
+/// The key of a pod.
+pub fn key(pod: &Pod) -> PodKey {
+    PodKey::new(&pod.namespace().unwrap_or_default(), &pod.name_any())
+}
+
+fn never_allows(budget: &k8s_openapi::api::policy::v1::PodDisruptionBudget) -> bool {
+    let Some(spec) = &budget.spec else { return false };
+    let is = |value: &Option<IntOrString>, number: i32, text: &str| match value {
+        Some(IntOrString::Int(value)) => number >= 0 && *value == number,
+        Some(IntOrString::String(value)) => value == text,
+        None => false,
+    };
+    is(&spec.max_unavailable, 0, "0%") || is(&spec.min_available, -1, "100%")
+}
+
+fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+    spec.tolerations.iter().flatten().map(Toleration::from).collect()
+}
+
+/// The pod as the engine sees it.
+pub fn engine_pod(pod: &Pod) -> nap_engine::Pod {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let (terms, mut unsupported) = terms(spec);
+    let requests = pods::requests(spec).unwrap_or_else(|field| {
+        unsupported = Some(field);
+        Resources::new()
+    });
+    nap_engine::Pod {
+        key: key(pod),
+        requests,
+        terms,
+        tolerations: tolerations(spec),
+        priority: spec.priority.unwrap_or(0),
+        unsupported: unsupported.or_else(|| unsupported_field(spec)),
+    }
+}
+
+/// The first hard constraint of a pod that the engine does not know yet.
+fn unsupported_field(spec: &PodSpec) -> Option<String> {
+    let affinity = spec.affinity.as_ref();
+    let spreads = spec.topology_spread_constraints.iter().flatten();
+    let claims = |volume: &k8s_openapi::api::core::v1::Volume| {
+        volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+    };
+    let host_port = |container: &k8s_openapi::api::core::v1::Container| {
+        container.ports.iter().flatten().any(|port| port.host_port.is_some_and(|port| port != 0))
+    };
+    let required = |list: Option<&Vec<_>>| list.is_some_and(|list| !list.is_empty());
+    let checks = [
+        (spreads.clone().any(|one| one.when_unsatisfiable == "DoNotSchedule"), "spec.topologySpreadConstraints"),
+        (
+            required(affinity.and_then(|affinity| {
+                affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
+            })),
+            "spec.affinity.podAffinity",
+        ),
+        (
+            required(affinity.and_then(|affinity| {
+                affinity.pod_anti_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
+            })),
+            "spec.affinity.podAntiAffinity",
+        ),
+        (spec.volumes.iter().flatten().any(claims), "spec.volumes (persistent volume claims)"),
+        (spec.containers.iter().any(host_port), "spec.containers[].ports[].hostPort"),
+        (spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()), "spec.resourceClaims"),
+    ];
+    checks.into_iter().find(|(found, _)| *found).map(|(_, field)| field.to_owned())
+}
+
+/// Node selector and required node affinity as alternatives, and a field among them that is not understood.
+fn terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
+    let selector = Requirements::from_labels(spec.node_selector.iter().flatten());
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+    let Some(required) = required else { return (vec![selector], None) };
+    let mut terms = Vec::new();
+    let mut unsupported = None;
+    for term in &required.node_selector_terms {
+        match term_requirements(term) {
+            Ok(requirements) => {
+                let mut all = selector.clone();
+                all.extend(&requirements);
+                terms.push(all);
+            }
+            Err(field) => unsupported = Some(format!("spec.affinity.nodeAffinity ({field})")),
+        }
+    }
+    if terms.is_empty() {
+        terms.push(selector);
+        unsupported.get_or_insert_with(|| "spec.affinity.nodeAffinity (no terms)".to_owned());
+    } else {
+        // Another alternative is understood: that one is enough.
+        unsupported = None;
+    }
+    (terms, unsupported)
+}
+
+fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements, String> {
+    if term.match_fields.as_ref().is_some_and(|fields| !fields.is_empty()) {
+        return Err("matchFields".to_owned());
+    }
+    let expressions: Vec<_> = term.match_expressions.iter().flatten().collect();
+    if expressions.is_empty() {
+        return Err("an empty term".to_owned());
+    }
+    let mut requirements = Requirements::new();
+    for expression in expressions {
+        let operator = match expression.operator.as_str() {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            "Gt" => Operator::Gt,
+            "Lt" => Operator::Lt,
+            other => return Err(format!("operator {other}")),
+        };
+        let values = expression.values.iter().flatten().map(String::as_str);
+        requirements.add(&expression.key, Requirement::new(operator, values));
+    }
+    Ok(requirements)
+}

@@ -1,0 +1,313 @@
+//! What the engine reads and what it answers. Plain data that serialises.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use nap_api::{Requirements, Taint, Toleration};
+use nap_units::{Resources, UsdPerHour};
+use serde::{Deserialize, Serialize};
+
+/// Everything a decision depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Pods that need a place.
+    pub pods: Vec<Pod>,
+    /// Machines that exist or are on their way, and may be filled for free.
+    pub nodes: Vec<Node>,
+    /// Where new machines may come from.
+    pub pools: Vec<Pool>,
+    /// Pods that every matching new machine will run.
+    pub daemons: Vec<Daemon>,
+    /// The instance types on offer, by the name that [`Pool::catalogue`] refers to.
+    pub catalogues: BTreeMap<String, Arc<Catalogue>>,
+}
+
+/// The instance types that one node class can have.
+pub type Catalogue = Vec<InstanceType>;
+
+/// `namespace/name` of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodKey(pub String);
+
+impl PodKey {
+    /// The key of a pod in a namespace.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self(format!("{namespace}/{name}"))
+    }
+
+    /// Namespace and name.
+    pub fn parts(&self) -> (&str, &str) {
+        self.0.split_once('/').unwrap_or(("", &self.0))
+    }
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A pod that needs a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Which pod it is.
+    pub key: PodKey,
+    /// What it asks for, with its pod slot.
+    pub requests: Resources,
+    /// Its node selector and required node affinity: it needs a node that suits one of these. Never empty; a pod
+    /// without wishes has one empty term.
+    pub terms: Vec<Requirements>,
+    /// Which taints it tolerates.
+    pub tolerations: Vec<Toleration>,
+    /// Higher goes first.
+    pub priority: i32,
+    /// A hard constraint that the engine does not know yet (the path of the field). Such a pod is never placed.
+    pub unsupported: Option<String>,
+}
+
+/// A daemon pod that every machine it suits will run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Daemon {
+    /// Which DaemonSet it belongs to.
+    pub name: String,
+    /// What each of its pods asks for, with its pod slot.
+    pub requests: Resources,
+    /// As in [`Pod::terms`].
+    pub terms: Vec<Requirements>,
+    /// Which taints it tolerates.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A machine that exists or is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name: the Node's, or the NodeClaim's while it has none.
+    pub name: String,
+    /// Its labels; on a machine that has not joined yet, the ones it will have.
+    pub labels: BTreeMap<String, String>,
+    /// The taints that will still be there once it is up.
+    pub taints: Vec<Taint>,
+    /// What is free for more pods, daemons that are still to come already taken off.
+    pub free: Resources,
+    /// It runs pods already, or will only later. Running ones are filled first.
+    pub initialized: bool,
+}
+
+/// A NodePool that may make machines now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// The NodePool's name.
+    pub name: String,
+    /// Preference: higher first.
+    pub weight: i32,
+    /// Which machines it allows; its template labels are in here too.
+    pub requirements: Requirements,
+    /// The taints of its nodes, without startup taints.
+    pub taints: Vec<Taint>,
+    /// What it may still add, by resource (`nodes` counts machines). A resource that is absent is not limited.
+    pub headroom: Resources,
+    /// Which of [`Snapshot::catalogues`] it buys from.
+    pub catalogue: String,
+}
+
+/// `on-demand`, `spot` or `reserved`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CapacityType {
+    /// Paid for in advance.
+    Reserved,
+    /// Spare capacity that can be taken back.
+    Spot,
+    /// Pay as you go.
+    OnDemand,
+}
+
+impl CapacityType {
+    /// The value of the `karpenter.sh/capacity-type` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reserved => nap_api::labels::capacity_type::RESERVED,
+            Self::Spot => nap_api::labels::capacity_type::SPOT,
+            Self::OnDemand => nap_api::labels::capacity_type::ON_DEMAND,
+        }
+    }
+
+    /// The capacity type with this label value.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Reserved, Self::Spot, Self::OnDemand].into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+impl fmt::Display for CapacityType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A kind of machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceType {
+    /// The VM size.
+    pub name: String,
+    /// The labels that its nodes will have, apart from those of the offering.
+    pub requirements: Requirements,
+    /// What it has in all.
+    pub capacity: Resources,
+    /// What it has for pods.
+    pub allocatable: Resources,
+    /// Where and how it can be had.
+    pub offerings: Vec<Offering>,
+}
+
+/// One way to have an instance type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offering {
+    /// The zone label's value.
+    pub zone: String,
+    /// How it is paid for.
+    pub capacity_type: CapacityType,
+    /// What it costs.
+    pub price: UsdPerHour,
+    /// Whether it can be had at present.
+    pub available: bool,
+    /// The labels that depend on the offering: zone, capacity type and what follows from them.
+    pub requirements: Requirements,
+}
+
+/// What may be changed about how the engine decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// The most pods on one new node; `None` means as many as fit.
+    pub max_pods_per_node: Option<u32>,
+}
+
+/// What should happen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Machines to make.
+    pub launches: Vec<Launch>,
+    /// Pods that go onto machines that exist or are on their way.
+    pub placements: Vec<Placement>,
+    /// Pods that have no place, and why.
+    pub unplaced: Vec<Unplaced>,
+    /// What all launches cost together.
+    pub cost: UsdPerHour,
+    /// Which part of the solver found it.
+    pub tier: Tier,
+}
+
+/// Which part of the solver found a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    /// First-fit-decreasing, then the cheapest offering for each node.
+    #[default]
+    FirstFit,
+    /// The same with the size of nodes capped, at the cap that came out cheapest.
+    CappedFirstFit,
+}
+
+/// A machine to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The NodePool that it belongs to.
+    pub pool: String,
+    /// The chosen VM size.
+    pub instance_type: String,
+    /// The chosen zone.
+    pub zone: String,
+    /// How it is paid for.
+    pub capacity_type: CapacityType,
+    /// What it costs.
+    pub price: UsdPerHour,
+    /// The pods it is for, in key order.
+    pub pods: Vec<PodKey>,
+    /// What those pods and the daemons ask for together.
+    pub requests: Resources,
+    /// What the pool and the pods insist on together: what the machine must satisfy.
+    pub requirements: Requirements,
+    /// Every other offering that holds the same pods, cheapest first, for when the chosen one cannot be had.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// Another offering for the same pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alternative {
+    /// The VM size.
+    pub instance_type: String,
+    /// The zone.
+    pub zone: String,
+    /// How it is paid for.
+    pub capacity_type: CapacityType,
+    /// What it costs.
+    pub price: UsdPerHour,
+}
+
+/// A pod that goes onto a machine that exists or is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The pod.
+    pub pod: PodKey,
+    /// The machine's name, as in [`Node::name`].
+    pub node: String,
+}
+
+/// A pod without a place, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unplaced {
+    /// The pod.
+    pub pod: PodKey,
+    /// Why no place was found.
+    pub refusal: Refusal,
+}
+
+/// Why a pod has no place. Data; text is made at the edge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Refusal {
+    /// The pod has a hard constraint that the engine does not know yet.
+    Unsupported {
+        /// The path of the field.
+        field: String,
+    },
+    /// There is no NodePool that could make machines.
+    NoPools,
+    /// Every pool was asked, and each had a reason.
+    Pools(Vec<PoolReason>),
+}
+
+/// Why one pool could not make a machine for a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolReason {
+    /// The NodePool's name.
+    pub pool: String,
+    /// The reason.
+    pub why: Unsuitable,
+}
+
+/// What made a pool unsuitable for a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Unsuitable {
+    /// The pod does not tolerate a taint of the pool.
+    Taint(Taint),
+    /// The pool's and the pod's requirements exclude each other (said in words).
+    Requirements(String),
+    /// Offerings were left after each step; none after the last.
+    Offerings {
+        /// Offerings in the pool's catalogue.
+        total: usize,
+        /// Those that satisfy the pool and the pod.
+        compatible: usize,
+        /// Those that also hold the pod and the daemons.
+        large_enough: usize,
+        /// Those that can also be had at present.
+        available: usize,
+        /// A resource of which even the largest compatible type has too little, if that was the reason.
+        shortage: Option<String>,
+    },
+    /// A limit of the pool leaves no room (the resource's name).
+    Limit(String),
+}

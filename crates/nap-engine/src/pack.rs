@@ -1,0 +1,410 @@
+//! First-fit-decreasing onto hypothetical nodes.
+//!
+//! A [`Draft`] is a node that is not bought yet: a pool, what its pods insist on and ask for together, and no type. A pod is added while
+//! at least one offering still holds everything; which one is bought is decided at the end. Left alone, drafts grow towards the
+//! largest type on offer whatever it costs, so a [`Strategy`] can cap their size. A cap never keeps a pod out: where the pod alone is
+//! larger than the cap, the smallest size that holds it counts instead.
+//!
+//! Limits are kept by a ledger. A draft of a limited pool reserves what the cheapest type that holds it would be charged, and grows only
+//! while some type fits into the reservation and what is left together. So the sum of what is bought can never exceed a limit.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use nap_units::UsdPerHour;
+
+use crate::classes::{Class, Classes, holds, room};
+use crate::market::{Market, PoolTable, Signature};
+
+/// How large a draft may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cap {
+    /// As large as anything on offer.
+    None,
+    /// Up to this many milli-cores.
+    Cpu(i64),
+    /// Up to the size that costs least per pod of the class that opens it.
+    BestValue,
+}
+
+/// One way of packing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strategy {
+    pub(crate) cap: Cap,
+    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name instead of by price.
+    pub(crate) incumbent: bool,
+}
+
+/// A node that is not bought yet.
+pub(crate) struct Draft {
+    /// Number of its signature.
+    pub(crate) signature: usize,
+    /// What its pods ask for together, by dimension.
+    pub(crate) used: Vec<i64>,
+    /// Classes with how many of their pods are here.
+    pub(crate) content: Vec<(usize, usize)>,
+    pods: usize,
+    cap: i64,
+    /// What the ledger holds for it; empty in a pool without limits.
+    pub(crate) reserved: Vec<i64>,
+    /// What it costs once it is settled.
+    pub(crate) price: UsdPerHour,
+}
+
+/// What a strategy made of the pods that were left.
+pub(crate) struct Packing {
+    pub(crate) drafts: Vec<Draft>,
+    /// How many pods of each class found no place.
+    pub(crate) unplaced: Vec<usize>,
+    /// What is left under the limits of each pool.
+    pub(crate) left: Vec<Vec<i64>>,
+}
+
+struct Packer<'m, 'a> {
+    market: &'m mut Market<'a>,
+    classes: &'m Classes<'a>,
+    strategy: Strategy,
+    most_pods: usize,
+    drafts: Vec<Draft>,
+    left: Vec<Vec<i64>>,
+}
+
+/// Packs what is left of each class.
+pub(crate) fn pack<'a>(
+    market: &mut Market<'a>,
+    classes: &Classes<'a>,
+    pending: &[usize],
+    most_pods: usize,
+    strategy: Strategy,
+) -> Packing {
+    let left =
+        market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect()).collect();
+    let mut packer = Packer { market, classes, strategy, most_pods, drafts: Vec::new(), left };
+    let least = classes.least_to_come();
+    let mut unplaced = vec![0; pending.len()];
+    let mut open: Vec<usize> = Vec::new();
+    for (number, pending) in pending.iter().enumerate() {
+        if *pending == 0 {
+            continue;
+        }
+        open.retain(|index| packer.can_grow(*index, &least[number]));
+        let mut count = if strategy.incumbent {
+            packer.fill_evenly(number, *pending, &open)
+        } else {
+            packer.fill_in_order(number, *pending, &open)
+        };
+        while count > 0 {
+            let Some(opened) = packer.open(number, count) else { break };
+            count -= opened;
+            open.push(packer.drafts.len() - 1);
+        }
+        unplaced[number] = count;
+    }
+    Packing { drafts: packer.drafts, unplaced, left: packer.left }
+}
+
+/// Where a class would go on a draft, and how many of it fit.
+struct Fit {
+    signature: usize,
+    room: usize,
+}
+
+impl Packer<'_, '_> {
+    /// Whether a pod of the least requests to come could still fit.
+    fn can_grow(&mut self, index: usize, least: &[i64]) -> bool {
+        let draft = &self.drafts[index];
+        if draft.pods >= self.most_pods {
+            return false;
+        }
+        let (number, cap) = (draft.signature, draft.cap);
+        let frontier = self.market.frontier(number, cap);
+        let signature = self.market.signature(number);
+        let types = &self.market.table(&signature).types;
+        let used = &self.drafts[index].used;
+        frontier.iter().any(|kind| room(&types[*kind].free, used, least, 1) == 1)
+    }
+
+    fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
+        for index in open {
+            if count == 0 {
+                break;
+            }
+            if let Some(fit) = self.fit(*index, number, count) {
+                count -= self.add(*index, number, &fit, fit.room);
+            }
+        }
+        count
+    }
+
+    /// One pod at a time, always to the draft with the fewest pods.
+    fn fill_evenly(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
+        let mut queue: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
+        let mut fits: Vec<Option<Fit>> = Vec::with_capacity(open.len());
+        for (position, index) in open.iter().enumerate() {
+            let fit = self.fit(*index, number, count);
+            if fit.is_some() {
+                queue.push(Reverse((self.drafts[*index].pods, position)));
+            }
+            fits.push(fit);
+        }
+        while count > 0
+            && let Some(Reverse((_, position))) = queue.pop()
+        {
+            let index = open[position];
+            if !self.drafts[index].reserved.is_empty() {
+                // The drafts of a limited pool compete for what is left of it.
+                fits[position] = self.fit(index, number, count);
+            }
+            let Some(fit) = &mut fits[position] else { continue };
+            let placed = {
+                let once = Fit { signature: fit.signature, room: 1 };
+                fit.room -= 1;
+                self.add(index, number, &once, 1)
+            };
+            count -= placed;
+            if placed > 0 && fits[position].as_ref().is_some_and(|fit| fit.room > 0) {
+                queue.push(Reverse((self.drafts[index].pods, position)));
+            }
+        }
+        count
+    }
+
+    /// The first term of a class that suits a draft, and how many pods of it fit.
+    fn fit(&mut self, index: usize, number: usize, count: usize) -> Option<Fit> {
+        let classes = self.classes;
+        let class = &classes.list[number];
+        let (from, cap) = (self.drafts[index].signature, self.drafts[index].cap);
+        let most = count.min(self.most_pods.saturating_sub(self.drafts[index].pods));
+        let pool = self.market.signature(from).pool;
+        if most == 0 || !self.market.tolerates(pool, class) {
+            return None;
+        }
+        for term in &class.terms {
+            let Some(signature) = self.market.step(from, *term) else { continue };
+            let draft = &self.drafts[index];
+            let (used, reserved) = (draft.used.clone(), draft.reserved.clone());
+            let room = self.room(signature, cap, &used, &reserved, class, most);
+            if room > 0 {
+                return Some(Fit { signature, room });
+            }
+        }
+        None
+    }
+
+    /// How many of a class the largest types of a signature hold beside what is used.
+    fn room(
+        &mut self,
+        number: usize,
+        cap: i64,
+        used: &[i64],
+        reserved: &[i64],
+        class: &Class<'_>,
+        most: usize,
+    ) -> usize {
+        let signature = self.market.signature(number);
+        if self.market.table(&signature).limits.is_empty() {
+            let frontier = self.market.frontier(number, cap);
+            let types = &self.market.table(&signature).types;
+            let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
+            return frontier.iter().map(room).max().unwrap_or(0);
+        }
+        let budget = sum(&self.left[signature.pool], reserved);
+        let table = self.market.table(&signature);
+        signature
+            .types
+            .iter()
+            .map(|(_, kind)| *kind)
+            .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
+            .map(|kind| room(&table.types[kind].free, used, &class.row, most))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Adds pods of a class to a draft; how many were added.
+    fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
+        let draft = &mut self.drafts[index];
+        let times = i64::try_from(count).unwrap_or(i64::MAX);
+        let row = &self.classes.list[number].row;
+        let used: Vec<i64> = draft
+            .used
+            .iter()
+            .zip(row)
+            .map(|(used, request)| used.saturating_add(request.saturating_mul(times)))
+            .collect();
+        let signature = self.market.signature(fit.signature);
+        let table = self.market.table(&signature);
+        if !table.limits.is_empty() {
+            let left = &mut self.left[signature.pool];
+            let budget = sum(left, &draft.reserved);
+            let Some((_, kind)) = cheapest(&signature, table, &used, &budget) else { return 0 };
+            draft.reserved.clone_from(&table.types[kind].charge);
+            *left = difference(&budget, &draft.reserved);
+        }
+        draft.used = used;
+        draft.signature = fit.signature;
+        draft.pods += count;
+        match draft.content.last_mut() {
+            Some((last, placed)) if *last == number => *placed += count,
+            _ => draft.content.push((number, count)),
+        }
+        count
+    }
+
+    /// Opens a draft for a class in the best pool; how many of its pods went there.
+    fn open(&mut self, number: usize, count: usize) -> Option<usize> {
+        let classes = self.classes;
+        let class = &classes.list[number];
+        let most = count.min(self.most_pods);
+        let mut best: Option<(Value, Fit, i64)> = None;
+        for pool in 0..self.market.pools.len() {
+            let weight = self.market.pools[pool].pool.weight;
+            if let Some((_, fit, _)) = &best {
+                let chosen = self.market.signature(fit.signature).pool;
+                if self.strategy.incumbent || self.market.pools[chosen].pool.weight > weight {
+                    break;
+                }
+            }
+            if let Some(offer) = self.offer(pool, class, most)
+                && best.as_ref().is_none_or(|(value, ..)| offer.0.cheaper_than(value))
+            {
+                best = Some(offer);
+            }
+        }
+        let (_, fit, cap) = best?;
+        let limits = self.left[self.market.signature(fit.signature).pool].len();
+        self.drafts.push(Draft {
+            signature: fit.signature,
+            used: vec![0; class.row.len()],
+            content: Vec::new(),
+            pods: 0,
+            cap,
+            reserved: vec![0; limits],
+            price: UsdPerHour::ZERO,
+        });
+        let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
+        if added == 0 {
+            self.drafts.pop();
+            return None;
+        }
+        Some(added)
+    }
+
+    /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
+    fn offer(&mut self, pool: usize, class: &Class<'_>, most: usize) -> Option<(Value, Fit, i64)> {
+        if !self.market.tolerates(pool, class) {
+            return None;
+        }
+        for term in &class.terms {
+            let Some(number) = self.market.step(pool, *term) else { continue };
+            let signature = self.market.signature(number);
+            let table = self.market.table(&signature);
+            let left = &self.left[pool];
+            let unused = vec![0; class.row.len()];
+            let mut best: Option<(Value, i64)> = None;
+            let mut smallest: Option<i64> = None;
+            for (price, kind) in &signature.types {
+                let row = &table.types[*kind];
+                let room = room(&row.free, &unused, &class.row, most);
+                if room == 0 || !table.within(*kind, left) {
+                    continue;
+                }
+                let value = Value { price: *price, pods: room };
+                smallest = Some(smallest.map_or(row.cpu, |cpu| cpu.min(row.cpu)));
+                let capped = matches!(self.strategy.cap, Cap::Cpu(cap) if row.cpu > cap);
+                if !capped && best.as_ref().is_none_or(|(best, _)| value.cheaper_than(best)) {
+                    best = Some((value, row.cpu));
+                }
+            }
+            let Some(smallest) = smallest else { continue };
+            let cap = match (self.strategy.cap, &best) {
+                (Cap::None, _) => i64::MAX,
+                (Cap::Cpu(cap), _) => cap.max(smallest),
+                (Cap::BestValue, best) => best.as_ref().map_or(smallest, |(_, cpu)| *cpu),
+            };
+            // Above the cap only the smallest sizes are let in; what they cost per pod is close enough to compare pools by.
+            let value = match best {
+                Some((value, _)) => value,
+                None => signature
+                    .types
+                    .iter()
+                    .filter(|(_, kind)| table.types[*kind].cpu <= cap && table.within(*kind, left))
+                    .filter(|(_, kind)| room(&table.types[*kind].free, &unused, &class.row, 1) == 1)
+                    .map(|(price, _)| Value { price: *price, pods: 1 })
+                    .next()?,
+            };
+            let reserved = vec![0; left.len()];
+            let room = self.room(number, cap, &unused, &reserved, class, most);
+            if room > 0 {
+                return Some((value, Fit { signature: number, room }, cap));
+            }
+        }
+        None
+    }
+}
+
+/// A price for a number of pods.
+struct Value {
+    price: UsdPerHour,
+    pods: usize,
+}
+
+impl Value {
+    /// Costs less per pod, or the same for more pods at once.
+    fn cheaper_than(&self, other: &Self) -> bool {
+        let mine = i128::from(self.price.micros()).saturating_mul(other.pods as i128);
+        let theirs = i128::from(other.price.micros()).saturating_mul(self.pods as i128);
+        mine < theirs || (mine == theirs && self.pods > other.pods)
+    }
+}
+
+/// The cheapest type of a signature that holds what is used and stays within the budget.
+fn cheapest(
+    signature: &Signature,
+    table: &PoolTable<'_>,
+    used: &[i64],
+    budget: &[i64],
+) -> Option<(UsdPerHour, usize)> {
+    signature
+        .types
+        .iter()
+        .find(|(_, kind)| holds(&table.types[*kind].free, used) && table.within(*kind, budget))
+        .copied()
+}
+
+/// What is left together with what is given back.
+pub(crate) fn sum(left: &[i64], reserved: &[i64]) -> Vec<i64> {
+    left.iter().zip(reserved).map(|(left, reserved)| left.saturating_add(*reserved)).collect()
+}
+
+fn difference(all: &[i64], mine: &[i64]) -> Vec<i64> {
+    all.iter().zip(mine).map(|(all, mine)| all.saturating_sub(*mine)).collect()
+}
+
+impl Packing {
+    /// Settles every draft on the price of the cheapest type that holds it, and says what all cost together.
+    ///
+    /// Each settled draft gives back what it had reserved too much, from which the others may gain: hence the passes, of which
+    /// hardly ever more than two change anything.
+    pub(crate) fn settle(&mut self, market: &Market<'_>) -> UsdPerHour {
+        const PASSES: usize = 4;
+        for _ in 0..PASSES {
+            let mut changed = false;
+            for draft in &mut self.drafts {
+                let signature: Rc<Signature> = market.signature(draft.signature);
+                let table = market.table(&signature);
+                let left = &mut self.left[signature.pool];
+                let budget = sum(left, &draft.reserved);
+                let Some((price, kind)) = cheapest(&signature, table, &draft.used, &budget) else { continue };
+                changed |= price != draft.price;
+                draft.price = price;
+                draft.reserved.clone_from(&table.types[kind].charge);
+                *left = difference(&budget, &draft.reserved);
+            }
+            if !changed {
+                break;
+            }
+        }
+        self.drafts.iter().map(|draft| draft.price).sum()
+    }
+}

@@ -1,0 +1,106 @@
+//! Decisions in words: one line each, fit for an event, a log or a terminal.
+
+use std::fmt;
+
+use nap_units::{CPU, MEMORY};
+
+use crate::model::{Launch, Plan, PoolReason, Refusal, Unsuitable};
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported { field } => write!(f, "`{field}` is not supported yet"),
+            Self::NoPools => f.write_str("there is no nodepool that could make nodes"),
+            Self::Pools(reasons) => {
+                for (position, reason) in reasons.iter().enumerate() {
+                    if position > 0 {
+                        f.write_str("; ")?;
+                    }
+                    reason.fmt(f)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for PoolReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nodepool \"{}\": {}", self.pool, self.why)
+    }
+}
+
+impl fmt::Display for Unsuitable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taint(taint) => {
+                write!(f, "taint `{}", taint.key)?;
+                if !taint.value.is_empty() {
+                    write!(f, "={}", taint.value)?;
+                }
+                write!(f, ":{}` is not tolerated", taint.effect.as_str())
+            }
+            Self::Requirements(conflict) if conflict.is_empty() => {
+                f.write_str("its requirements do not suit the pod")
+            }
+            Self::Requirements(conflict) => f.write_str(conflict),
+            Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
+            Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
+            Self::Offerings { total, compatible: 0, .. } => {
+                write!(f, "{}, none compatible", offerings(*total))
+            }
+            Self::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
+                write!(f, "{}, {compatible} compatible, none ", offerings(*total))?;
+                match shortage {
+                    Some(resource) => write!(f, "with enough {resource}"),
+                    None => f.write_str("large enough in every resource at once"),
+                }
+            }
+            Self::Offerings { total, compatible, large_enough, available, .. } => {
+                write!(f, "{}, {compatible} compatible, {large_enough} large enough, ", offerings(*total))?;
+                match available {
+                    0 => f.write_str("none available at present"),
+                    available => write!(f, "{available} available, but no room in this plan"),
+                }
+            }
+        }
+    }
+}
+
+fn offerings(count: usize) -> String {
+    if count == 1 { "1 offering".to_owned() } else { format!("{count} offerings") }
+}
+
+impl Plan {
+    /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next best.
+    pub fn explain_launch(&self, launch: &Launch) -> String {
+        let mut text = format!(
+            "{} {} in {} at {}/h: ",
+            launch.instance_type, launch.capacity_type, launch.zone, launch.price
+        );
+        let pods =
+            if launch.pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", launch.pods.len()) };
+        let amounts = format!(
+            "{} vCPU, {} GiB",
+            tenths(launch.requests.get(CPU), 1000),
+            tenths(launch.requests.get(MEMORY), 1 << 30)
+        );
+        text += &match launch.alternatives.len() {
+            0 => format!("the only offering that holds {pods} ({amounts})"),
+            others => format!("cheapest of {} offerings that hold {pods} ({amounts})", others + 1),
+        };
+        let other_type = launch.alternatives.iter().find(|other| other.instance_type != launch.instance_type);
+        if let Some(next) = other_type {
+            text += &format!("; next: {} at {}/h", next.instance_type, next.price);
+        } else if let Some(next) = launch.alternatives.first() {
+            text += &format!("; next: {} in {} at {}/h", next.capacity_type, next.zone, next.price);
+        }
+        text
+    }
+}
+
+/// An amount in larger units with one decimal, rounded to the nearest.
+fn tenths(amount: i64, unit: i64) -> String {
+    let tenths = (i128::from(amount.max(0)) * 10 + i128::from(unit) / 2) / i128::from(unit);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}

@@ -1,0 +1,182 @@
+//! The portfolio: several packings, of which the best becomes the plan.
+
+use std::collections::BTreeMap;
+
+use nap_api::{Requirements, labels};
+use nap_units::{Resources, UsdPerHour};
+
+use crate::classes::{Classes, Dimensions, holds};
+use crate::existing::fill;
+use crate::market::{Market, OfferingRow};
+use crate::model::{Alternative, Launch, Options, Plan, Refusal, Snapshot, Tier, Unplaced};
+use crate::pack::{Cap, Draft, Packing, Strategy, pack, sum};
+use crate::refuse::refusal;
+
+/// The most sizes at which nodes are capped, one attempt each.
+const MOST_LEVELS: usize = 12;
+
+/// The incumbent's manner: the plan may never be worse than this.
+const GUARD: Strategy = Strategy { cap: Cap::None, incumbent: true };
+
+/// Decides where the pods of a snapshot go.
+///
+/// It cannot fail: a pod that it cannot place is in the plan with the reason. The same snapshot gives the same plan to the byte, in
+/// whatever order its pods, nodes and pools are listed.
+pub fn solve(snapshot: &Snapshot, options: &Options) -> Plan {
+    plan(snapshot, options, true)
+}
+
+/// The plan that the incumbent's manner alone would give: first fit without regard to price, then the cheapest type for each
+/// node. [`solve`] is never worse; this is what it is measured against.
+pub fn solve_first_fit(snapshot: &Snapshot, options: &Options) -> Plan {
+    plan(snapshot, options, false)
+}
+
+fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
+    let dimensions = Dimensions::of(snapshot);
+    let any = Requirements::new();
+    let classes = Classes::of(snapshot, &dimensions, &any);
+    let filled = fill(snapshot, &dimensions, &classes);
+    let pending: Vec<usize> =
+        classes.list.iter().zip(&filled.placed).map(|(class, placed)| class.pods.len() - placed).collect();
+
+    let mut market = Market::new(snapshot, &dimensions, &classes);
+    let most_pods =
+        options.max_pods_per_node.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    let most_pods = most_pods.max(1);
+    let mut strategies = vec![GUARD];
+    if portfolio && pending.iter().any(|count| *count > 0) {
+        let levels = market.levels(MOST_LEVELS);
+        let caps = [Cap::None, Cap::BestValue].into_iter().chain(levels.into_iter().rev().map(Cap::Cpu));
+        strategies.extend(caps.map(|cap| Strategy { cap, incumbent: false }));
+    }
+    let mut best: Option<(Score, Packing, Tier)> = None;
+    for strategy in strategies {
+        let mut packing = pack(&mut market, &classes, &pending, most_pods, strategy);
+        let score = Score::of(&mut packing, &market, &classes);
+        let tier = if strategy.cap == Cap::None { Tier::FirstFit } else { Tier::CappedFirstFit };
+        if best.as_ref().is_none_or(|(best, ..)| score < *best) {
+            best = Some((score, packing, tier));
+        }
+    }
+    let Some((score, packing, tier)) = best else { return Plan::default() };
+
+    let mut plan = Plan { placements: filled.placements, cost: score.cost, tier, ..Plan::default() };
+    for (pod, field) in &classes.unsupported {
+        let refusal = Refusal::Unsupported { field: (*field).to_owned() };
+        plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal });
+    }
+    for (class, unplaced) in classes.list.iter().zip(&packing.unplaced).filter(|(_, unplaced)| **unplaced > 0)
+    {
+        let refusal = refusal(&mut market, class, &packing.left, &dimensions);
+        let first = class.pods.len() - unplaced;
+        for pod in class.pods.iter().skip(first) {
+            plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal: refusal.clone() });
+        }
+    }
+    plan.unplaced.sort_by(|a, b| a.pod.cmp(&b.pod));
+    let mut buyer =
+        Buyer { market: &market, classes: &classes, taken: filled.placed, zones: zones(snapshot) };
+    plan.launches = packing.drafts.iter().map(|draft| buyer.launch(draft, &packing.left)).collect();
+    plan
+}
+
+/// How good a packing is: less is better, in this order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Score {
+    /// Pods without a place, from the highest priority down.
+    unplaced: Vec<usize>,
+    cost: UsdPerHour,
+    nodes: usize,
+}
+
+impl Score {
+    fn of(packing: &mut Packing, market: &Market<'_>, classes: &Classes<'_>) -> Self {
+        let mut unplaced: BTreeMap<i32, usize> = BTreeMap::new();
+        for (class, count) in classes.list.iter().zip(&packing.unplaced) {
+            *unplaced.entry(class.priority).or_default() += count;
+        }
+        Self {
+            unplaced: unplaced.into_values().rev().collect(),
+            cost: packing.settle(market),
+            nodes: packing.drafts.len(),
+        }
+    }
+}
+
+/// How many machines each zone has.
+fn zones(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
+    let mut zones = BTreeMap::new();
+    for zone in snapshot.nodes.iter().filter_map(|node| node.labels.get(labels::ZONE)) {
+        *zones.entry(zone.as_str()).or_default() += 1;
+    }
+    zones
+}
+
+/// Turns drafts into launches, one after another.
+struct Buyer<'p, 'a> {
+    market: &'p Market<'a>,
+    classes: &'p Classes<'a>,
+    /// How many pods of each class have their place already.
+    taken: Vec<usize>,
+    zones: BTreeMap<&'a str, usize>,
+}
+
+impl Buyer<'_, '_> {
+    fn launch(&mut self, draft: &Draft, left: &[Vec<i64>]) -> Launch {
+        let signature = self.market.signature(draft.signature);
+        let table = self.market.table(&signature);
+        let budget = sum(&left[signature.pool], &draft.reserved);
+        // Every offering that would do. They come in the order of the table: cheapest first.
+        let mut offers: Vec<&OfferingRow<'_>> = signature
+            .usable
+            .ones()
+            .map(|index| &table.offerings[index])
+            .filter(|row| holds(&table.types[row.kind].free, &draft.used) && table.within(row.kind, &budget))
+            .collect();
+        let best = offers
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| row.offering.price == draft.price)
+            .min_by_key(|(index, row)| {
+                (self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0), *index)
+            })
+            .map_or(0, |(index, _)| index);
+        assert!(!offers.is_empty(), "a draft always holds a reservation for a type that holds its pods");
+        let chosen = offers.remove(best);
+        *self.zones.entry(&chosen.offering.zone).or_default() += 1;
+
+        let kind = &table.types[chosen.kind];
+        let mut requests: Resources = kind.daemons.clone();
+        let mut pods = Vec::new();
+        for (number, count) in &draft.content {
+            let class = &self.classes.list[*number];
+            let first = self.taken[*number];
+            self.taken[*number] += count;
+            for pod in class.pods.iter().skip(first).take(*count) {
+                requests.add(class.requests);
+                pods.push((*pod).clone());
+            }
+        }
+        pods.sort_unstable();
+        Launch {
+            pool: table.pool.name.clone(),
+            instance_type: kind.instance_type.name.clone(),
+            zone: chosen.offering.zone.clone(),
+            capacity_type: chosen.offering.capacity_type,
+            price: chosen.offering.price,
+            pods,
+            requests,
+            requirements: signature.requirements.clone(),
+            alternatives: offers
+                .into_iter()
+                .map(|row| Alternative {
+                    instance_type: table.types[row.kind].instance_type.name.clone(),
+                    zone: row.offering.zone.clone(),
+                    capacity_type: row.offering.capacity_type,
+                    price: row.offering.price,
+                })
+                .collect(),
+        }
+    }
+}

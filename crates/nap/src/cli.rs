@@ -1,0 +1,144 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::{demo, run, sim, try_cluster};
+
+/// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
+#[derive(Debug, Parser)]
+#[command(name = "nap", version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Log more: `info`, `debug`, or a filter such as `nap_controllers=debug`. Logs go to stderr
+    #[arg(long, global = true, env = "NAP_LOG", value_name = "FILTER")]
+    log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tell the whole story on an embedded cluster: scale up, consolidate, scale to zero, bill
+    Demo(DemoArgs),
+    /// Start an embedded cluster with an emulated Azure to play with, until interrupted
+    Try(TryArgs),
+    /// Run the controllers on a cluster
+    Run(RunArgs),
+    /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that happened
+    Sim(SimArgs),
+    /// Print the custom resource definitions as YAML, for `kubectl apply -f -`
+    Crds,
+    /// Print the version
+    Version,
+}
+
+/// Options of the emulated Azure.
+#[derive(Clone, Debug, Args)]
+pub struct WorldArgs {
+    /// The Azure region whose VM sizes and prices are used
+    #[arg(long, default_value = "eastus")]
+    pub region: String,
+    /// Where names, ids and delays come from: the same seed gives the same ones
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Options of `nap demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    #[command(flatten)]
+    pub world: WorldArgs,
+    /// How many times faster than real time the story runs
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub speed: u32,
+}
+
+/// Options of `nap try`.
+#[derive(Clone, Debug, Args)]
+pub struct TryArgs {
+    #[command(flatten)]
+    pub world: WorldArgs,
+    /// How many times faster than real time machines boot and timers run
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub speed: u32,
+    /// Where the API server listens; port 0 picks a free one
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// Start the cluster without nap in it, for a `nap run` in another terminal
+    #[arg(long)]
+    pub no_controllers: bool,
+}
+
+/// Options of `nap run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// The kubeconfig to use; default: $KUBECONFIG, then ~/.kube/config, then the pod's own account
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Run timers faster than real time, to match a `nap try --speed`
+    #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
+    pub speed: u32,
+}
+
+/// Options of `nap sim`.
+#[derive(Clone, Debug, Args)]
+pub struct SimArgs {
+    #[command(flatten)]
+    pub world: WorldArgs,
+    /// How many hours to simulate
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
+    pub hours: u32,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads the command line and does what it says.
+pub fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let default = match &cli.command {
+        Command::Run(_) => "info,kube=warn",
+        Command::Try(_) => "warn",
+        _ => "error",
+    };
+    log_to_stderr(cli.log.as_deref().unwrap_or(default))?;
+    match cli.command {
+        Command::Demo(args) => block_on(demo::demo(args)),
+        Command::Try(args) => block_on(try_cluster::try_cluster(args)),
+        Command::Run(args) => block_on(run::run(args)),
+        Command::Sim(args) => sim::sim(&args),
+        Command::Crds => print_crds(),
+        Command::Version => {
+            println!("nap {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+    }
+}
+
+fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(filter).with_context(|| format!("--log: `{filter}` is not a log filter"))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    Ok(())
+}
+
+fn block_on<F: Future<Output = anyhow::Result<()>>>(future: F) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    result
+}
+
+fn print_crds() -> anyhow::Result<()> {
+    for crd in nap_api::crds::all() {
+        println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `nap demo`: the whole story on the embedded cluster, with its own expectations.
+//!
+//! It does what a user would do with kubectl, through the API server, and watches what nap makes of it. An expectation that
+//! does not come true ends the demo with an error.
+
+mod observe;
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use nap_sim::world::{World, WorldConfig};
+use nap_units::UsdPerHour;
+use observe::{Fleet, Observer};
+
+use crate::cli::DemoArgs;
+use crate::manifests;
+
+/// No step of the story takes longer than this, in the story's own time.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// Tells the story.
+pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
+    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed };
+    let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
+    println!("nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n", config.region, config.speed);
+    let story = tell(&world);
+    tokio::select! {
+        biased;
+        result = story => result,
+        result = world.run(true) => Err(result.err().unwrap_or_else(|| anyhow::anyhow!("the embedded cluster stopped"))),
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    }
+}
+
+async fn tell(world: &World) -> anyhow::Result<()> {
+    let observer = Observer::new(world);
+    world.install_crds().await?;
+    manifests::apply(observer.client(), manifests::DEFAULT_NODEPOOL).await?;
+    observer.until("the default NodePool is ready", PATIENCE, async |fleet| fleet.ready_pools().contains("default")).await?;
+    observer.say("The default NodePool is ready: on-demand Linux machines of the D family.");
+
+    observer.command("kubectl apply -f examples/inflate.yaml");
+    manifests::apply(observer.client(), manifests::INFLATE).await?;
+    let fleet = observer.until("10 pods are pending", PATIENCE, async |fleet| fleet.pending() == 10).await?;
+    observer.say(&format!("{} pods are pending: no node has room for them.", fleet.pending()));
+
+    let grown = scale_up(&observer).await?;
+    let two = shrink(&observer, &grown, 2).await?;
+    let one = shrink(&observer, &two, 1).await?;
+    ensure!(one.price() < two.price(), "with one pod the fleet costs {}/h, with two {}/h", one.price(), two.price());
+    to_zero(&observer).await?;
+    observer.bill(world)?;
+    Ok(())
+}
+
+async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
+    observer.until("NodeClaims exist", PATIENCE, async |fleet| !fleet.claims.is_empty()).await?;
+    observer.tell_events("Launching", "nap chooses").await?;
+    observer.until("a machine is launched", PATIENCE, async |fleet| fleet.launched() == fleet.claims.len()).await?;
+    observer.say("Azure has made the machines; they boot.");
+    observer.until("every node is ready", PATIENCE, async |fleet| fleet.ready_nodes() == fleet.claims.len()).await?;
+    let fleet = observer.until("10 pods run", PATIENCE, async |fleet| fleet.running() == 10).await?;
+    observer.say(&format!("{} node(s) joined, {} pods run. The fleet costs {}/h.", fleet.nodes.len(), fleet.running(), fleet.price()));
+    observer.table(&fleet);
+    let offered = fleet.offered_cpu_milli();
+    ensure!(offered >= 10_000, "the fleet offers {offered}m CPU for 10 pods of one CPU");
+    Ok(fleet)
+}
+
+/// Scales down and waits until the fleet is cheaper and settled.
+async fn shrink(observer: &Observer<'_>, before: &Fleet, replicas: usize) -> anyhow::Result<Fleet> {
+    observer.command(&format!("kubectl scale deployment inflate --replicas={replicas}"));
+    observer.scale("inflate", replicas).await?;
+    let old = before.price();
+    let what = format!("{replicas} pod(s) run on a cheaper fleet");
+    let fleet = observer
+        .until(&what, PATIENCE, async |fleet| {
+            fleet.running() == replicas && fleet.pods.len() == replicas && fleet.settled() && fleet.price() < old
+        })
+        .await?;
+    observer.tell_events("DisruptionTerminating", "nap consolidates").await?;
+    observer.tell_events("Launching", "nap chooses").await?;
+    let saved = old - fleet.price();
+    observer.say(&format!("Settled: {} node(s) at {}/h instead of {old}/h. That saves {saved}/h.", fleet.nodes.len(), fleet.price()));
+    observer.table(&fleet);
+    Ok(fleet)
+}
+
+async fn to_zero(observer: &Observer<'_>) -> anyhow::Result<()> {
+    observer.command("kubectl scale deployment inflate --replicas=0");
+    observer.scale("inflate", 0).await?;
+    let fleet = observer
+        .until("nothing is left", PATIENCE, async |fleet| {
+            fleet.pods.is_empty() && fleet.claims.is_empty() && fleet.nodes.is_empty() && fleet.machines == 0
+        })
+        .await?;
+    observer.tell_events("DisruptionTerminating", "nap removes").await?;
+    ensure!(fleet.price() == UsdPerHour::ZERO, "an empty fleet costs {}/h", fleet.price());
+    observer.say("No pods, no nodes, no machines: nothing costs anything.");
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! What the demo sees of the cluster, and how it says it.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use nap_api::nodeclaim::condition::{DISRUPTION_REASON, LAUNCHED};
+use nap_api::{NodeClaim, NodePool, conditions, labels};
+use nap_sim::world::World;
+use nap_units::{Rounding, UsdPerHour};
+use serde_json::json;
+
+/// How often the cluster is looked at, in the story's time.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Looks at the cluster and talks about it.
+pub struct Observer<'a> {
+    world: &'a World,
+    client: Client,
+    started: Timestamp,
+    told: Mutex<BTreeSet<String>>,
+}
+
+/// The cluster at one moment.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// All pods of the default namespace.
+    pub pods: Vec<Pod>,
+    /// All NodeClaims.
+    pub claims: Vec<NodeClaim>,
+    /// All Nodes.
+    pub nodes: Vec<Node>,
+    /// How many machines Azure has.
+    pub machines: usize,
+    pools: Vec<NodePool>,
+    prices: Vec<(String, UsdPerHour)>,
+}
+
+impl<'a> Observer<'a> {
+    /// An observer of a world, from now on.
+    pub fn new(world: &'a World) -> Self {
+        let client = world.client();
+        Self { world, client, started: world.clock().now(), told: Mutex::new(BTreeSet::new()) }
+    }
+
+    /// The cluster.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Says something, with the story's time before it.
+    pub fn say(&self, text: &str) {
+        let passed = self.world.clock().now().duration_since(self.started).as_secs();
+        println!("[{:02}:{:02}] {text}", passed / 60, passed % 60);
+    }
+
+    /// Shows what a user would type.
+    pub fn command(&self, text: &str) {
+        println!("\n        $ {text}");
+    }
+
+    /// Waits until the fleet is as expected.
+    pub async fn until(
+        &self,
+        what: &str,
+        patience: Duration,
+        expected: impl AsyncFn(&Fleet) -> bool,
+    ) -> anyhow::Result<Fleet> {
+        let clock = self.world.clock();
+        let start = clock.now();
+        loop {
+            let fleet = self.look().await?;
+            if expected(&fleet).await {
+                return Ok(fleet);
+            }
+            let waited = clock.now().duration_since(start).unsigned_abs();
+            anyhow::ensure!(
+                waited < patience,
+                "expected that {what}, but after {} s there are {} pending and {} running pods, {} NodeClaims, {} nodes and {} machines",
+                waited.as_secs(),
+                fleet.pending(),
+                fleet.running(),
+                fleet.claims.len(),
+                fleet.nodes.len(),
+                fleet.machines,
+            );
+            clock.sleep(STEP).await;
+        }
+    }
+
+    async fn look(&self) -> anyhow::Result<Fleet> {
+        let all = ListParams::default();
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let machines = self.world.azure().machines();
+        Ok(Fleet {
+            pods: pods.list(&all).await?.items,
+            claims: Api::all(self.client.clone()).list(&all).await?.items,
+            nodes: Api::all(self.client.clone()).list(&all).await?.items,
+            pools: Api::all(self.client.clone()).list(&all).await?.items,
+            machines: machines.len(),
+            prices: machines.into_iter().map(|machine| (machine.provider_id, machine.price)).collect(),
+        })
+    }
+
+    /// Says what events of a reason have to say, each once.
+    pub async fn tell_events(&self, reason: &str, introduction: &str) -> anyhow::Result<()> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        let selector = format!("source=karpenter,reason={reason}");
+        let mut events = api.list(&ListParams::default().fields(&selector)).await?.items;
+        events.sort_by_key(|event| (event.event_time.as_ref().map(|time| time.0), event.name_any()));
+        for event in events {
+            // A node and its claim get the same news; it is told once.
+            if event.involved_object.kind.as_deref() == Some("Node") {
+                continue;
+            }
+            let message = event.message.clone().unwrap_or_default();
+            let fresh = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(event.name_any());
+            if fresh {
+                self.say(&format!("{introduction}: {message}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Scales a Deployment of the default namespace.
+    pub async fn scale(&self, name: &str, replicas: usize) -> anyhow::Result<()> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        let patch = json!({ "spec": { "replicas": replicas } });
+        api.patch_scale(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Shows the fleet as `kubectl get nodeclaims` would, with prices.
+    pub fn table(&self, fleet: &Fleet) {
+        println!("        {:<16} {:<24} {:<10} {:<12} {:>10}", "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE");
+        for claim in &fleet.claims {
+            let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
+            println!(
+                "        {:<16} {:<24} {:<10} {:<12} {:>10}",
+                claim.name_any(),
+                label(labels::INSTANCE_TYPE),
+                label(labels::ZONE),
+                label(labels::CAPACITY_TYPE),
+                format!("{}/h", fleet.price_of(claim)),
+            );
+        }
+    }
+
+    /// Shows what every machine cost, and checks that none is left.
+    pub fn bill(&self, world: &World) -> anyhow::Result<()> {
+        let now = world.clock().now();
+        println!("\n        The bill:");
+        let mut total = 0;
+        for machine in world.azure().bill() {
+            let end = machine.deleted.unwrap_or(now);
+            let seconds = end.duration_since(machine.created).as_secs();
+            let cost = machine.price.cost_micros(seconds);
+            total += cost;
+            println!(
+                "        {:<24} {:<10} {:>4} s at {}/h = ${:.6}",
+                machine.size,
+                machine.zone,
+                seconds,
+                machine.price,
+                dollars(cost),
+            );
+            anyhow::ensure!(machine.deleted.is_some(), "machine {} was never deleted", machine.name);
+        }
+        println!("        {:<24} {:>41}", "total", format!("${:.6}", dollars(total)));
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "only for display")]
+fn dollars(micros: i64) -> f64 {
+    micros as f64 / 1_000_000.0
+}
+
+impl Fleet {
+    fn phase(&self, phase: &str) -> usize {
+        let is = |pod: &&Pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase)
+        };
+        self.pods.iter().filter(is).count()
+    }
+
+    /// Pods that wait.
+    pub fn pending(&self) -> usize {
+        self.phase("Pending")
+    }
+
+    /// Pods that run.
+    pub fn running(&self) -> usize {
+        self.phase("Running")
+    }
+
+    /// Claims whose machine exists.
+    pub fn launched(&self) -> usize {
+        let launched = |claim: &&NodeClaim| has(claim, LAUNCHED);
+        self.claims.iter().filter(launched).count()
+    }
+
+    /// Nodes that take pods.
+    pub fn ready_nodes(&self) -> usize {
+        self.claims.iter().filter(|claim| has(claim, conditions::READY)).count()
+    }
+
+    /// The pools that can make machines.
+    pub fn ready_pools(&self) -> BTreeSet<String> {
+        let ready = |pool: &&NodePool| {
+            pool.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+        };
+        self.pools.iter().filter(ready).map(ResourceExt::name_any).collect()
+    }
+
+    /// Nothing is coming or going.
+    pub fn settled(&self) -> bool {
+        self.claims.iter().all(|claim| {
+            claim.metadata.deletion_timestamp.is_none() && has(claim, conditions::READY) && !has(claim, DISRUPTION_REASON)
+        }) && self.machines == self.claims.len()
+            && self.nodes.len() == self.claims.len()
+    }
+
+    /// What one claim's machine costs.
+    pub fn price_of(&self, claim: &NodeClaim) -> UsdPerHour {
+        let id = claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
+        self.prices.iter().find(|(one, _)| one.eq_ignore_ascii_case(&id)).map_or(UsdPerHour::ZERO, |(_, price)| *price)
+    }
+
+    /// What every machine costs together.
+    pub fn price(&self) -> UsdPerHour {
+        self.prices.iter().map(|(_, price)| *price).sum()
+    }
+
+    /// CPU that the nodes offer to pods.
+    pub fn offered_cpu_milli(&self) -> i64 {
+        let cpu = |node: &Node| {
+            let quantity = node.status.as_ref()?.allocatable.as_ref()?.get("cpu")?;
+            Some(quantity.0.parse::<nap_units::Quantity>().ok()?.to_milli(Rounding::Down))
+        };
+        self.nodes.iter().filter_map(cpu).sum()
+    }
+}
+
+fn has(claim: &NodeClaim, condition: &str) -> bool {
+    claim.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, condition))
+}

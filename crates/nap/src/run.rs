@@ -1,0 +1,76 @@
+//! `nap run`: the controllers on a cluster.
+
+use std::sync::Arc;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use nap_azure::AzureConfig;
+use nap_cloud::Clock;
+use nap_controllers::{Context, Settings};
+
+use crate::cli::RunArgs;
+use crate::try_cluster::interrupted;
+use crate::user_error::UserError;
+
+/// Runs until interrupted.
+pub async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let config = kube_config(&args).await?;
+    let client = Client::try_from(config)?;
+    check_crds(&client).await?;
+    let clock = if args.speed > 1 { Clock::starting_at(Clock::wall().now(), args.speed) } else { Clock::wall() };
+    let azure = AzureConfig::from_env().map_err(|error| {
+        UserError::new(error.to_string(), "set it as the AKS provider does; `docs/running.md` lists every variable")
+    })?;
+    let location = azure.location.clone();
+    let cloud = Arc::new(nap_azure::connect(azure, clock.clone())?);
+    let context = Context::new(client, cloud, clock, Settings::default());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
+    let shutdown = async {
+        if let Err(error) = interrupted().await {
+            tracing::error!(%error, "cannot listen for signals");
+        }
+    };
+    nap_controllers::run(&context, shutdown).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn kube_config(args: &RunArgs) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let found = match &args.kubeconfig {
+        Some(path) => match Kubeconfig::read_from(path) {
+            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(anyhow::Error::from),
+            Err(error) => Err(error.into()),
+        },
+        None if args.context.is_some() => Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from),
+        None => Config::infer().await.map_err(anyhow::Error::from),
+    };
+    found.map_err(|error| {
+        let message = format!("no cluster to run on: {error:#}");
+        UserError::new(message, "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on").into()
+    })
+}
+
+/// Without its definitions nap could not see a single NodePool.
+async fn check_crds(client: &Client) -> anyhow::Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut missing = Vec::new();
+    for crd in nap_api::crds::all() {
+        let name = crd.name_any();
+        let found = api.get_opt(&name).await.map_err(|error| {
+            UserError::new(format!("cannot reach the cluster: {error}"), "check the server address in your kubeconfig")
+        })?;
+        if found.is_none() {
+            missing.push(name);
+        }
+    }
+    anyhow::ensure!(
+        missing.is_empty(),
+        UserError::new(
+            format!("the cluster lacks the custom resource definitions {}", missing.join(", ")),
+            "install them with `nap crds | kubectl apply -f -`",
+        )
+    );
+    Ok(())
+}

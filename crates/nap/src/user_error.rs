@@ -1,0 +1,34 @@
+//! Errors as a user reads them: one line, then what to do.
+
+use std::fmt;
+
+/// An error with a hint.
+#[derive(Debug)]
+pub struct UserError {
+    message: String,
+    hint: String,
+}
+
+impl UserError {
+    /// What went wrong, and what to do.
+    pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
+    }
+}
+
+impl fmt::Display for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for UserError {}
+
+/// Prints an error to stderr.
+pub fn print(error: &anyhow::Error) {
+    let line = format!("{error:#}").replace('\n', " ");
+    eprintln!("error: {line}");
+    if let Some(error) = error.downcast_ref::<UserError>() {
+        eprintln!("hint: {}", error.hint);
+    }
+}
