@@ -1,0 +1,3 @@
+//! The world as nap meets it, in-process and on the paused clock.
+
+mod cluster;
