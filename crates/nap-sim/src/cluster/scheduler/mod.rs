@@ -5,7 +5,7 @@
 
 mod filters;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -111,16 +111,14 @@ fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refus
             (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
         })
     });
-    match chosen {
-        Some(node) => Ok(node.name.clone()),
-        None => {
-            let reasons: BTreeSet<String> =
-                reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-            let reasons: Vec<String> = reasons.into_iter().collect();
-            let message = format!("0/{} nodes are available: {}.", nodes.len(), reasons.join(", "));
-            Err(Refusal { reason: "Unschedulable", message })
-        }
+    if let Some(node) = chosen {
+        return Ok(node.name.clone());
     }
+    let mut reasons: Vec<String> =
+        reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    reasons.sort();
+    let message = format!("0/{} nodes are available: {}.", nodes.len(), reasons.join(", "));
+    Err(Refusal { reason: "Unschedulable", message })
 }
 
 /// How much of the node would stay free, in parts of a thousand for CPU and memory together.
