@@ -37,31 +37,44 @@ async fn node_pools_are_defaulted_and_mistakes_refused() {
     assert_eq!(disruption["consolidationPolicy"], "WhenEmptyOrUnderutilized", "{disruption}");
     assert_eq!(disruption["budgets"], json!([{ "nodes": "10%" }]));
 
-    for (what, change) in [
-        (
-            "budgets",
-            (|p| {
-                p["spec"]["disruption"] =
-                    json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "10%", "schedule": "@daily" }] })
-            }) as fn(&mut Value),
-        ),
-        ("operator", |p| p["spec"]["template"]["spec"]["requirements"][0]["operator"] = json!("Maybe")),
-        ("restricted", |p| {
-            p["spec"]["template"]["metadata"] = json!({ "labels": { "karpenter.sh/nodepool": "x" } })
+    let changes: [(&str, fn(&mut Value)); 2] = [
+        ("operator", |pool| {
+            pool["spec"]["template"]["spec"]["requirements"][0]["operator"] = json!("Maybe");
         }),
-        ("nodeClassRef", |p| {
-            p["spec"]["template"]["spec"].as_object_mut().unwrap().remove("nodeClassRef");
+        ("nodeClassRef", |pool| {
+            pool["spec"]["template"]["spec"].as_object_mut().unwrap().remove("nodeClassRef");
         }),
-    ] {
+    ];
+    for (what, change) in changes {
         let mut wrong = pool(change);
         wrong.metadata.name = Some("wrong".to_owned());
         let refused = pools.create(&PostParams::default(), &wrong).await;
         assert!(
-            matches!(&refused, Err(kube::Error::Api(status)) if status.code == 422),
+            matches!(&refused, Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains(what)),
             "{what}: {refused:?}"
         );
     }
-    let other = json!({ "spec": { "template": { "spec": { "nodeClassRef": { "kind": "Other" } } } } });
-    let refused = pools.patch("default", &PatchParams::default(), &Patch::Merge(other)).await;
-    assert!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 422), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_claims_are_immutable_but_their_status_is_not() {
+    let world = World::start();
+    node_pools(&world).await;
+    let kind = GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim");
+    let claims: Api<DynamicObject> =
+        Api::all_with(world.client.clone(), &ApiResource::from_gvk_with_plural(&kind, "nodeclaims"));
+    let claim = serde_json::from_value(json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "one" },
+        "spec": {
+            "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
+            "requirements": [{ "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] }],
+        },
+    }))
+    .unwrap();
+    claims.create(&PostParams::default(), &claim).await.unwrap();
+    let change = Patch::Merge(json!({ "spec": { "nodeClassRef": { "name": "other" } } }));
+    let refused = claims.patch("one", &PatchParams::default(), &change).await.unwrap_err();
+    assert!(refused.to_string().contains("spec is immutable"), "{refused}");
+    let status = Patch::Merge(json!({ "status": { "providerID": "azure:///one" } }));
+    claims.patch_status("one", &PatchParams::default(), &status).await.unwrap();
 }
