@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
-use nap_azure::AzureConfig;
+use nap_azure::{AzureConfig, AzureProvider};
 use nap_cloud::Clock;
 use nap_controllers::{Context, Settings};
 
@@ -19,11 +19,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let client = Client::try_from(config)?;
     check_crds(&client).await?;
     let clock = if args.speed > 1 { Clock::starting_at(Clock::wall().now(), args.speed) } else { Clock::wall() };
-    let azure = AzureConfig::from_env().map_err(|error| {
+    let version = client.apiserver_version().await?.git_version;
+    let read = |name: &str| std::env::var(name).ok().or_else(|| (name == "KUBERNETES_VERSION").then(|| version.clone()));
+    let azure = AzureConfig::from_variables(read).map_err(|error| {
         UserError::new(error.to_string(), "set it as the AKS provider does; `docs/running.md` lists every variable")
     })?;
     let location = azure.location.clone();
-    let cloud = Arc::new(nap_azure::connect(azure, clock.clone())?);
+    let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
     let context = Context::new(client, cloud, clock, Settings::default());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
     let shutdown = async {

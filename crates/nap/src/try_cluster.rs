@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use nap_cloud::Clock;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
 use crate::cli::TryArgs;
@@ -18,7 +19,7 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
             "the embedded cluster has no authentication: listen on 127.0.0.1 or [::1]",
         )
     );
-    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed };
+    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed, epoch: Clock::wall().now() };
     let world = World::new(&config).map_err(explain_region)?;
     let kubernetes = serve::bind(args.listen).await?;
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;

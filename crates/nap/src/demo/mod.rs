@@ -8,6 +8,7 @@ mod observe;
 use std::time::Duration;
 
 use anyhow::ensure;
+use nap_cloud::Clock;
 use nap_sim::world::{World, WorldConfig};
 use nap_units::UsdPerHour;
 use observe::{Fleet, Observer};
@@ -20,14 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// Tells the story.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
-    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed };
+    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed, epoch: Clock::wall().now() };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
     println!("nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n", config.region, config.speed);
     let story = tell(&world);
     tokio::select! {
         biased;
         result = story => result,
-        result = world.run(true) => Err(result.err().unwrap_or_else(|| anyhow::anyhow!("the embedded cluster stopped"))),
+        result = world.run(true) => Err(result.map_or_else(anyhow::Error::from, |()| anyhow::anyhow!("the embedded cluster stopped"))),
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     }
 }
