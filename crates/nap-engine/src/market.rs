@@ -202,16 +202,14 @@ impl<'a> Market<'a> {
             let mut requirements = mine.requirements.clone();
             requirements.extend(self.terms[term]);
             let key = (pool, requirements);
-            Some(match self.numbers.get(&key) {
-                Some(number) => *number,
-                None => {
-                    let number = self.signatures.len();
-                    let signature = self.appraise(pool, key.1.clone());
-                    self.signatures.push(Rc::new(signature));
-                    self.numbers.insert(key, number);
-                    number
-                }
-            })
+            let known = self.numbers.get(&key).copied();
+            Some(known.unwrap_or_else(|| {
+                let number = self.signatures.len();
+                let signature = self.appraise(pool, key.1.clone());
+                self.signatures.push(Rc::new(signature));
+                self.numbers.insert(key, number);
+                number
+            }))
         };
         self.steps.insert((signature, term), next);
         next

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use nap_api::{Requirements, labels};
+use nap_api::{Requirement, Requirements, labels};
 use nap_units::{Resources, UsdPerHour};
 
 use crate::classes::{Classes, Dimensions, holds};
 use crate::existing::fill;
 use crate::market::{Market, OfferingRow};
-use crate::model::{Alternative, Launch, Options, Plan, Refusal, Snapshot, Tier, Unplaced};
+use crate::model::{Alternative, Launch, Offering, Options, Plan, Refusal, Snapshot, Tier, Unplaced};
 use crate::pack::{Cap, Draft, Packing, Strategy, pack, sum};
 use crate::refuse::refusal;
 
@@ -104,6 +104,12 @@ impl Score {
     }
 }
 
+/// Whether the offering is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
+fn is_regional(offering: &Offering) -> bool {
+    let scope = offering.requirements.get(labels::PLACEMENT_SCOPE);
+    scope.and_then(Requirement::single) == Some("regional")
+}
+
 /// How many machines each zone has.
 fn zones(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
     let mut zones = BTreeMap::new();
@@ -139,7 +145,8 @@ impl Buyer<'_, '_> {
             .enumerate()
             .filter(|(_, row)| row.offering.price == draft.price)
             .min_by_key(|(index, row)| {
-                (self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0), *index)
+                let busy = self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0);
+                (is_regional(row.offering), busy, *index)
             })
             .map_or(0, |(index, _)| index);
         assert!(!offers.is_empty(), "a draft always holds a reservation for a type that holds its pods");

@@ -222,6 +222,16 @@ fn equal_machines_spread_over_the_zones() {
 }
 
 #[test]
+fn a_machine_with_a_zone_is_preferred_to_one_without() {
+    let mut kind = instance_type("d2", 2, 8, 96_000);
+    let mut regional = offering("0", CapacityType::OnDemand, 96_000);
+    regional.requirements.extend(&wants(&[(labels::PLACEMENT_SCOPE, Operator::In, &["regional"])]));
+    kind.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
+    let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![kind], vec![pool("a")]));
+    assert!(plan.launches.iter().all(|launch| launch.zone == "z-1" && launch.alternatives[0].zone == "0"));
+}
+
+#[test]
 fn limits_hold_within_one_plan() {
     let mut limited = pool("a");
     limited.headroom = Resources::new().with(CPU, 20_000);
