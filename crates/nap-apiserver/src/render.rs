@@ -36,9 +36,9 @@ pub(crate) fn one<'a>(
     match view {
         View::Object => present(resource, object),
         View::Metadata => Cow::Owned(partial(object)),
-        View::Table => {
+        View::Table(include) => {
             let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
-            Cow::Owned(table::render(resource, &[object], metadata, now, true))
+            Cow::Owned(table::render(resource, &[object], &metadata, now, true, include))
         }
     }
 }
@@ -51,12 +51,12 @@ pub(crate) fn event<'a>(
     now: jiff::Timestamp,
     headed: &mut bool,
 ) -> Cow<'a, Value> {
-    if view != View::Table {
+    let View::Table(include) = view else {
         return one(resource, object, view, now);
-    }
+    };
     let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
     let first = !std::mem::replace(headed, true);
-    Cow::Owned(table::render(resource, &[object], metadata, now, first))
+    Cow::Owned(table::render(resource, &[object], &metadata, now, first, include))
 }
 
 /// What `PartialObjectMetadata` shows of an object.
@@ -102,9 +102,9 @@ pub(crate) fn list(
                 items: items.iter().map(|item| Cow::Owned(partial(item))).collect(),
             },
         ),
-        View::Table => {
+        View::Table(include) => {
             let objects: Vec<&Value> = items.iter().map(AsRef::as_ref).collect();
-            json(200, &table::render(resource, &objects, metadata, now, true))
+            json(200, &table::render(resource, &objects, &metadata, now, true, include))
         }
     }
 }

@@ -44,7 +44,13 @@ impl ApiRequest {
             }
             match parameters.get("as").copied() {
                 None => return Ok(View::Object),
-                Some("Table") if parameters.get("v") == Some(&"v1") => return Ok(View::Table),
+                Some("Table") if parameters.get("v") == Some(&"v1") => {
+                    return Ok(View::Table(match self.query.text("includeObject") {
+                        "None" => Include::None,
+                        "Object" => Include::Object,
+                        _ => Include::Metadata,
+                    }));
+                }
                 Some("PartialObjectMetadata" | "PartialObjectMetadataList")
                     if parameters.get("v") == Some(&"v1") =>
                 {
@@ -66,8 +72,16 @@ fn header_text(headers: &HeaderMap, name: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
     Object,
-    Table,
+    Table(Include),
     Metadata,
+}
+
+/// What the rows of a Table carry beside their cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Include {
+    None,
+    Metadata,
+    Object,
 }
 
 /// The resource a path points at.

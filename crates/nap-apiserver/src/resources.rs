@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::crd::CustomSchema;
 
-/// How `scale` maps onto the object.
+/// Where the parts of `scale` are in the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scale {
-    pub(crate) spec_path: Vec<String>,
-    pub(crate) status_path: Vec<String>,
+    pub(crate) spec: Vec<String>,
+    pub(crate) status: Vec<String>,
     /// Where the label selector is: an object for built-ins, a string for custom resources.
-    pub(crate) selector_path: Option<Vec<String>>,
+    pub(crate) selector: Option<Vec<String>>,
 }
 
 /// A column of `kubectl get`, as a CRD declares it.
@@ -171,10 +171,10 @@ pub(crate) fn builtin() -> Vec<Resource> {
         "storage.k8s.io" "v1" api::storage::v1.StorageClass "storageclasses" ["sc"] "";
         "storage.k8s.io" "v1" api::storage::v1.VolumeAttachment "volumeattachments" [] "s";
     };
-    rows.into_iter().map(from_row).collect()
+    rows.iter().map(from_row).collect()
 }
 
-fn from_row(row: Row) -> Resource {
+fn from_row(row: &Row) -> Resource {
     let has = |letter: char| row.traits.contains(letter);
     let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
     Resource {
@@ -191,9 +191,9 @@ fn from_row(row: Row) -> Resource {
         has_status: has('s'),
         has_generation: has('g'),
         scale: has('c').then(|| Scale {
-            spec_path: path("spec.replicas"),
-            status_path: path("status.replicas"),
-            selector_path: Some(path("spec.selector")),
+            spec: path("spec.replicas"),
+            status: path("status.replicas"),
+            selector: Some(path("spec.selector")),
         }),
         round_trip: Some(row.round_trip),
         schema: None,

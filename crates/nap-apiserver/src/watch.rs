@@ -23,9 +23,9 @@ use crate::status::ApiError;
 use crate::{lock, render};
 
 /// How long a watch lasts when the client does not say.
-pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 /// How often a quiet watch that allows bookmarks gets one.
-const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 
 /// The body of a watch response.
 pub(crate) struct Watch {
@@ -109,7 +109,7 @@ pub(crate) fn bookmark(resource: &Resource, revision: u64, view: View) -> Value 
         View::Metadata => json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         }),
-        View::Table => json!({
+        View::Table(_) => json!({
             "kind": "Table", "apiVersion": "meta.k8s.io/v1",
             "metadata": { "resourceVersion": revision.to_string() },
             "columnDefinitions": null,

@@ -49,10 +49,10 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
         }
         ("", "nodes") => node(old, spec, &mut errors),
         ("policy", "poddisruptionbudgets") => budget(spec, &mut errors),
-        ("scheduling.k8s.io", "priorityclasses") => {
-            if old.is_some_and(|old| old["value"] != object["value"]) {
-                errors.push(FieldError::forbidden("value", "may not be changed in an update."));
-            }
+        ("scheduling.k8s.io", "priorityclasses")
+            if old.is_some_and(|old| old["value"] != object["value"]) =>
+        {
+            errors.push(FieldError::forbidden("value", "may not be changed in an update."));
         }
         _ => {}
     }
@@ -197,7 +197,7 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
 fn effect(value: &Value, path: &str, optional: bool, errors: &mut Vec<FieldError>) {
     let effect = meta::text(value, &["effect"]);
     let known = matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute");
-    if !known && !(optional && effect.is_empty()) {
+    if !(known || optional && effect.is_empty()) {
         let supported = vec![json!("NoSchedule"), json!("PreferNoSchedule"), json!("NoExecute")];
         errors.push(FieldError::not_supported(format!("{path}.effect"), effect, supported));
     }

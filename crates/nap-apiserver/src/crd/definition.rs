@@ -152,9 +152,9 @@ fn scale_of(scale: &Value) -> Scale {
     };
     let selector = path("labelSelectorPath");
     Scale {
-        spec_path: path("specReplicasPath"),
-        status_path: path("statusReplicasPath"),
-        selector_path: (!selector.is_empty()).then_some(selector),
+        spec: path("specReplicasPath"),
+        status: path("statusReplicasPath"),
+        selector: (!selector.is_empty()).then_some(selector),
     }
 }
 

@@ -12,6 +12,7 @@ const MAX_DEPTH: usize = 100;
 
 /// One node of a structural schema: what defaulting, pruning and validation need to know.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags of OpenAPI, one by one")]
 pub(crate) struct Schema {
     pub(crate) kind: String,
     pub(crate) nullable: bool,

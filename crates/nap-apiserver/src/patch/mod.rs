@@ -59,10 +59,9 @@ impl Patch {
                     refusal
                 })?;
             }
-            Self::Merge(patch) => json_patch::merge(&mut object, patch),
             Self::Strategic(patch) => strategic::merge(&mut object, patch),
-            Self::Apply(patch) if resource.is_custom() => json_patch::merge(&mut object, patch),
-            Self::Apply(patch) => strategic::merge(&mut object, patch),
+            Self::Apply(patch) if !resource.is_custom() => strategic::merge(&mut object, patch),
+            Self::Merge(patch) | Self::Apply(patch) => json_patch::merge(&mut object, patch),
         }
         if object.is_object() {
             Ok(object)

@@ -18,8 +18,17 @@ enum Strategy {
 
 fn strategy(parent: &str, field: &str) -> Strategy {
     match (parent, field) {
-        (_, "containers" | "initContainers" | "ephemeralContainers" | "env" | "volumes")
-        | (_, "imagePullSecrets" | "secrets" | "resourceClaims") => Strategy::ByKey("name"),
+        (
+            _,
+            "containers"
+            | "initContainers"
+            | "ephemeralContainers"
+            | "env"
+            | "volumes"
+            | "imagePullSecrets"
+            | "secrets"
+            | "resourceClaims",
+        ) => Strategy::ByKey("name"),
         (_, "volumeMounts") => Strategy::ByKey("mountPath"),
         (_, "volumeDevices") => Strategy::ByKey("devicePath"),
         (_, "hostAliases" | "podIPs" | "hostIPs") => Strategy::ByKey("ip"),

@@ -1,26 +1,130 @@
-//! Tables: the columns `kubectl get` prints.
+//! Tables: the columns `kubectl get` prints, for built-in kinds from one list and for custom
+//! resources from their definition.
+
+mod age;
+mod builtin;
+mod jsonpath;
 
 use serde_json::{Value, json};
 
 use crate::meta;
 use crate::render;
-use crate::resources::Resource;
+use crate::request::Include;
+use crate::resources::{PrinterColumn, Resource};
 
-/// A `meta.k8s.io/v1` Table of the objects; without `columns` only the rows.
+/// One object to be shown.
+struct Row<'a> {
+    object: &'a Value,
+    now: jiff::Timestamp,
+}
+
+impl Row<'_> {
+    fn text(&self, path: &[&str]) -> &str {
+        meta::text(self.object, path)
+    }
+
+    fn age_of(&self, path: &[&str]) -> String {
+        age::since(self.text(path), self.now)
+    }
+}
+
+/// A column of a built-in kind.
+struct Column {
+    name: &'static str,
+    kind: &'static str,
+    /// Above zero means: only with `-o wide`.
+    priority: i64,
+    cell: fn(&Row<'_>) -> Value,
+}
+
+impl Column {
+    const fn new(name: &'static str, cell: fn(&Row<'_>) -> Value) -> Self {
+        Self { name, kind: "string", priority: 0, cell }
+    }
+
+    const fn wide(name: &'static str, cell: fn(&Row<'_>) -> Value) -> Self {
+        Self { name, kind: "string", priority: 1, cell }
+    }
+
+    const fn number(name: &'static str, cell: fn(&Row<'_>) -> Value) -> Self {
+        Self { name, kind: "integer", priority: 0, cell }
+    }
+}
+
+/// A `meta.k8s.io/v1` Table of the objects; without `headed` only the rows.
 pub(crate) fn render(
-    _resource: &Resource,
+    resource: &Resource,
     objects: &[&Value],
-    metadata: Value,
-    _now: jiff::Timestamp,
-    columns: bool,
+    metadata: &Value,
+    now: jiff::Timestamp,
+    headed: bool,
+    include: Include,
 ) -> Value {
+    let columns = if resource.columns.is_empty() { builtin::columns(resource) } else { Vec::new() };
     let rows: Vec<Value> = objects
         .iter()
-        .map(|object| json!({ "cells": [meta::name(object), object["metadata"]["creationTimestamp"]], "object": render::partial(object) }))
+        .map(|object| {
+            let row = Row { object, now };
+            let mut cells = Vec::new();
+            if resource.columns.is_empty() {
+                cells.extend(columns.iter().map(|column| (column.cell)(&row)));
+            } else {
+                cells.push(json!(meta::name(object)));
+                cells.extend(resource.columns.iter().map(|column| custom_cell(column, &row)));
+            }
+            let mut shown = json!({ "cells": cells });
+            match include {
+                Include::Metadata => shown["object"] = render::partial(object),
+                Include::Object => shown["object"] = render::present(resource, object).into_owned(),
+                Include::None => {}
+            }
+            shown
+        })
         .collect();
+    let definitions = headed.then(|| {
+        if resource.columns.is_empty() {
+            columns.iter().map(definition).collect::<Vec<_>>()
+        } else {
+            let name = definition(&Column::new("Name", |_| Value::Null));
+            std::iter::once(name).chain(resource.columns.iter().map(custom_definition)).collect()
+        }
+    });
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-        "columnDefinitions": if columns { json!([]) } else { Value::Null },
-        "rows": rows,
+        "columnDefinitions": definitions, "rows": rows,
     })
+}
+
+fn definition(column: &Column) -> Value {
+    json!({
+        "name": column.name,
+        "type": column.kind,
+        "format": if column.name == "Name" { "name" } else { "" },
+        "description": "",
+        "priority": column.priority,
+    })
+}
+
+fn custom_definition(column: &PrinterColumn) -> Value {
+    json!({
+        "name": column.name,
+        "type": column.kind,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    })
+}
+
+fn custom_cell(column: &PrinterColumn, row: &Row<'_>) -> Value {
+    let Some(found) = jsonpath::first(row.object, &column.json_path) else {
+        return if column.kind == "date" { json!("<unknown>") } else { Value::Null };
+    };
+    match (column.kind.as_str(), found) {
+        ("date", Value::String(text)) => json!(age::since(text, row.now)),
+        ("string", Value::String(_)) | ("integer" | "number", Value::Number(_)) | (_, Value::Bool(_)) => {
+            found.clone()
+        }
+        ("string", other) => json!(other.to_string()),
+        _ => found.clone(),
+    }
 }

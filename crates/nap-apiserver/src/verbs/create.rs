@@ -56,7 +56,7 @@ impl State {
         let mut object = normalise(resource, object, options)?;
         self.stamp(resource, namespace, &mut object);
         self.name(resource, &mut object)?;
-        self.reset_status(resource, &mut object);
+        reset_status(resource, &mut object);
         builtin::defaults::apply(self, resource, None, &mut object)?;
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             crate::crd::complete(&mut object, &self.timestamp());
@@ -138,18 +138,18 @@ impl State {
         }
         Ok(())
     }
+}
 
-    /// Status belongs to controllers: a creator cannot set it, except on nodes, where the kubelet
-    /// registers with it.
-    fn reset_status(&self, resource: &Resource, object: &mut Value) {
-        if !resource.has_status || resource.is("", "nodes") {
-            return;
-        }
-        let map = meta::object(object);
-        if resource.is_custom() {
-            map.remove("status");
-        } else {
-            map.insert("status".to_owned(), json!({}));
-        }
+/// Status belongs to controllers: a creator cannot set it, except on nodes, where the kubelet
+/// registers with it.
+fn reset_status(resource: &Resource, object: &mut Value) {
+    if !resource.has_status || resource.is("", "nodes") {
+        return;
+    }
+    let map = meta::object(object);
+    if resource.is_custom() {
+        map.remove("status");
+    } else {
+        map.insert("status".to_owned(), json!({}));
     }
 }

@@ -45,7 +45,7 @@ impl State {
             let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
             return Err(ApiError::invalid(resource, &key.1, &[error]));
         }
-        set(&mut object, &scale.spec_path, json!(replicas));
+        set(&mut object, &scale.spec, json!(replicas));
         let outcome = self.replace(resource, key, object, false, &mut options)?;
         Ok(render::json(200, &view(outcome.object(), &scale)))
     }
@@ -65,7 +65,7 @@ fn view(object: &Value, scale: &Scale) -> Value {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         meta::at(object, &path).cloned()
     };
-    let selector = match scale.selector_path.as_deref().and_then(look) {
+    let selector = match scale.selector.as_deref().and_then(look) {
         Some(Value::String(text)) => text,
         Some(selector) => selector_text(&selector),
         None => String::new(),
@@ -81,9 +81,9 @@ fn view(object: &Value, scale: &Scale) -> Value {
             "resourceVersion": metadata["resourceVersion"],
             "creationTimestamp": metadata["creationTimestamp"],
         },
-        "spec": { "replicas": look(&scale.spec_path).unwrap_or_else(|| json!(0)) },
+        "spec": { "replicas": look(&scale.spec).unwrap_or_else(|| json!(0)) },
         "status": {
-            "replicas": look(&scale.status_path).unwrap_or_else(|| json!(0)),
+            "replicas": look(&scale.status).unwrap_or_else(|| json!(0)),
             "selector": selector,
         },
     })

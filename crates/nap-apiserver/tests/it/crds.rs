@@ -22,7 +22,7 @@ async fn definitions_are_established_and_objects_defaulted_and_pruned() {
     assert!(status.conditions.unwrap().iter().any(|c| c.type_ == "Established" && c.status == "True"));
     assert_eq!(status.stored_versions, Some(vec!["v1".to_owned()]));
 
-    let mut wanted = widget("a", json!({ "size": 2, "colour": "red" }));
+    let mut wanted = widget("a", &json!({ "size": 2, "colour": "red" }));
     wanted.data["status"] = json!({ "phase": "Done" });
     let made = api.create(&created(), &wanted).await.unwrap();
     assert_eq!(
@@ -37,7 +37,7 @@ async fn definitions_are_established_and_objects_defaulted_and_pruned() {
 async fn status_and_spec_are_written_apart() {
     let client = client();
     let api = define_widgets(&client).await;
-    api.create(&created(), &widget("a", json!({ "size": 2 }))).await.unwrap();
+    api.create(&created(), &widget("a", &json!({ "size": 2 }))).await.unwrap();
     let both = json!({ "spec": { "size": 3 }, "status": { "phase": "Busy" } });
     let params = PatchParams::default();
     let after = api.patch_status("a", &params, &Patch::Merge(&both)).await.unwrap();
@@ -47,7 +47,7 @@ async fn status_and_spec_are_written_apart() {
     let after = api.patch("a", &params, &Patch::Merge(&both)).await.unwrap();
     assert_eq!((&after.data["spec"]["size"], &after.data["status"]["phase"]), (&json!(3), &json!("Busy")));
     assert_eq!(after.metadata.generation, Some(2));
-    let unversioned: DynamicObject = widget("a", json!({ "size": 4 }));
+    let unversioned: DynamicObject = widget("a", &json!({ "size": 4 }));
     assert_eq!(refusal(api.replace("a", &created(), &unversioned).await).0, 422);
 }
 
@@ -56,7 +56,7 @@ async fn schemas_and_rules_refuse_with_causes() {
     let client = client();
     let api = define_widgets(&client).await;
     let error =
-        api.create(&created(), &widget("a", json!({ "size": 0, "class": "huge" }))).await.unwrap_err();
+        api.create(&created(), &widget("a", &json!({ "size": 0, "class": "huge" }))).await.unwrap_err();
     let kube::Error::Api(status) = error else { panic!("{error:?}") };
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
     assert!(status.message.starts_with("Widget.example.com \"a\" is invalid: ["), "{}", status.message);
@@ -65,20 +65,20 @@ async fn schemas_and_rules_refuse_with_causes() {
     assert!(causes.contains(&("spec.class".into(), "FieldValueNotSupported".into())), "{causes:?}");
     assert!(causes.contains(&("spec.size".into(), "FieldValueInvalid".into())), "{causes:?}");
 
-    let (code, _, message) = refusal(api.create(&created(), &widget("a", json!({ "size": 11 }))).await);
+    let (code, _, message) = refusal(api.create(&created(), &widget("a", &json!({ "size": 11 }))).await);
     assert_eq!(code, 422);
     assert_eq!(
         message,
         "Widget.example.com \"a\" is invalid: spec: Invalid value: \"object\": size must not exceed limit"
     );
-    api.create(&created(), &widget("a", json!({ "size": 1 }))).await.unwrap();
+    api.create(&created(), &widget("a", &json!({ "size": 1 }))).await.unwrap();
     let change = Patch::Merge(json!({ "spec": { "class": "large" } }));
     let (code, _, message) = refusal(api.patch("a", &PatchParams::default(), &change).await);
     assert_eq!(code, 422);
     assert!(message.ends_with("spec.class: Invalid value: \"string\": class is immutable"), "{message}");
     let strategic = Patch::Strategic(json!({ "spec": { "size": 2 } }));
     assert_eq!(refusal(api.patch("a", &PatchParams::default(), &strategic).await).0, 415);
-    let wrong = widget("b", json!({ "size": "big" }));
+    let wrong = widget("b", &json!({ "size": "big" }));
     let (_, _, message) = refusal(api.create(&created(), &wrong).await);
     assert!(message.contains("spec.size in body must be of type integer: \"string\""), "{message}");
 }
@@ -87,7 +87,7 @@ async fn schemas_and_rules_refuse_with_causes() {
 async fn versions_show_one_storage_and_old_ones_warn() {
     let client = client();
     let api = define_widgets(&client).await;
-    api.create(&created(), &widget("a", json!({ "size": 1 }))).await.unwrap();
+    api.create(&created(), &widget("a", &json!({ "size": 1 }))).await.unwrap();
     let beta = widgets(&client, "v1beta1").get("a").await.unwrap();
     assert_eq!(beta.types.unwrap().api_version, "example.com/v1beta1");
     let request =
@@ -108,7 +108,7 @@ async fn versions_show_one_storage_and_old_ones_warn() {
 async fn unknown_fields_can_be_refused() {
     let client = client();
     define_widgets(&client).await;
-    let body = serde_json::to_vec(&widget("a", json!({ "size": 1, "colour": "red" }))).unwrap();
+    let body = serde_json::to_vec(&widget("a", &json!({ "size": 1, "colour": "red" }))).unwrap();
     let post = |query: &str| {
         http::Request::post(format!("/apis/example.com/v1/widgets{query}")).body(body.clone()).unwrap()
     };
@@ -124,10 +124,10 @@ async fn unknown_fields_can_be_refused() {
 async fn a_definition_takes_its_objects_along() {
     let client = client();
     let api = define_widgets(&client).await;
-    let mut held = widget("held", json!({ "size": 1 }));
+    let mut held = widget("held", &json!({ "size": 1 }));
     held.metadata.finalizers = Some(vec!["example.com/hold".into()]);
     api.create(&created(), &held).await.unwrap();
-    api.create(&created(), &widget("free", json!({ "size": 1 }))).await.unwrap();
+    api.create(&created(), &widget("free", &json!({ "size": 1 }))).await.unwrap();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     definitions.delete("widgets.example.com", &DeleteParams::default()).await.unwrap();
     assert!(api.get_opt("free").await.unwrap().is_none());

@@ -124,7 +124,7 @@ pub(crate) fn widgets(client: &Client, version: &str) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "widgets"))
 }
 
-pub(crate) fn widget(name: &str, spec: Value) -> DynamicObject {
+pub(crate) fn widget(name: &str, spec: &Value) -> DynamicObject {
     typed(json!({
         "apiVersion": "example.com/v1", "kind": "Widget",
         "metadata": { "name": name }, "spec": spec,

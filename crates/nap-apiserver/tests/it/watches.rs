@@ -119,7 +119,7 @@ async fn kube_watchers_follow_for_hours() {
         let mut tasks = tokio::task::JoinSet::new();
         let late = name.clone();
         tasks.spawn(async move {
-            tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
+            tokio::time::sleep(Duration::from_hours(3)).await;
             creator.create(&PostParams::default(), &pod(&late)).await.unwrap();
         });
         let seen = loop {
