@@ -39,8 +39,16 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
         result = serve::serve(azure, world.azure().clone()) => result?,
         result = world.run(!args.no_controllers) => result?,
     }
-    eprintln!("\nThe cluster is gone.");
+    farewell(&world);
     Ok(())
+}
+
+/// What the machines cost while the cluster was up.
+fn farewell(world: &World) {
+    let (made, left) = (world.azure().bill().len(), world.azure().machines().len());
+    let cost = world.azure().total_cost_micros(world.clock().now());
+    let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
+    println!("\nThe cluster is gone: {made} machine(s) made, {left} left, ${dollars}.{micros:06} in all.");
 }
 
 fn announce(args: &TryArgs, region: &str, kubeconfig: &Path, env: &Path) {
