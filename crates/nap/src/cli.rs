@@ -138,7 +138,8 @@ pub fn main() -> anyhow::Result<()> {
 }
 
 fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| format!("--log: `{filter}` is not a log filter"))?;
+    let filter =
+        EnvFilter::try_new(filter).with_context(|| format!("--log: `{filter}` is not a log filter"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     Ok(())
 }

@@ -23,7 +23,11 @@ pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
     } else {
         print(&report);
     }
-    eprintln!("{} simulated hours in {seconds:.1} s: {:.0} hours per second", report.hours, f64::from(report.hours) / seconds);
+    eprintln!(
+        "{} simulated hours in {seconds:.1} s: {:.0} hours per second",
+        report.hours,
+        f64::from(report.hours) / seconds
+    );
     ensure!(report.faults.is_empty(), "the checkers found {} fault(s)", report.faults.len());
     Ok(())
 }
@@ -48,7 +52,10 @@ fn print(report: &Report) {
     println!("seed           {}", report.seed);
     println!("hours          {}", report.hours);
     println!("scalings       {}", report.scalings);
-    println!("machines made  {} (at most {} at once, for at most {} pods)", report.machines, report.peak_machines, report.peak_pods);
+    println!(
+        "machines made  {} (at most {} at once, for at most {} pods)",
+        report.machines, report.peak_machines, report.peak_pods
+    );
     println!("cost           ${}.{:06}", report.cost_micros / 1_000_000, report.cost_micros % 1_000_000);
     println!("faults         {}", report.faults.len());
     for fault in &report.faults {

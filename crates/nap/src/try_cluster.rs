@@ -19,7 +19,12 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
             "the embedded cluster has no authentication: listen on 127.0.0.1 or [::1]",
         )
     );
-    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed, epoch: Clock::wall().now() };
+    let config = WorldConfig {
+        region: args.world.region,
+        seed: args.world.seed,
+        speed: args.speed,
+        epoch: Clock::wall().now(),
+    };
     let world = World::new(&config).map_err(explain_region)?;
     let kubernetes = serve::bind(args.listen).await?;
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;
@@ -52,7 +57,10 @@ fn farewell(world: &World) {
 }
 
 fn announce(args: &TryArgs, region: &str, kubeconfig: &Path, env: &Path) {
-    println!("A Kubernetes cluster with an emulated Azure ({region}) is up, at {}x speed. In another terminal:\n", args.speed);
+    println!(
+        "A Kubernetes cluster with an emulated Azure ({region}) is up, at {}x speed. In another terminal:\n",
+        args.speed
+    );
     println!("  export KUBECONFIG={}", kubeconfig.display());
     println!("  kubectl get nodepools");
     println!("  kubectl apply -f examples/inflate.yaml");

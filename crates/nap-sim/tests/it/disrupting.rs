@@ -52,10 +52,7 @@ async fn empty_nodes_go_after_consolidate_after_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn never_means_never_and_a_budget_of_zero_blocks() {
-    for disruption in [
-        json!({ "consolidateAfter": "Never" }),
-        json!({ "budgets": [{ "nodes": "0" }] }),
-    ] {
+    for disruption in [json!({ "consolidateAfter": "Never" }), json!({ "budgets": [{ "nodes": "0" }] })] {
         let user = User::new().await;
         user.run(async {
             user.default_pool(json!({ "spec": { "disruption": disruption } })).await;
@@ -81,7 +78,9 @@ async fn do_not_disrupt_is_honoured_until_it_is_taken_away() {
         let annotate = async |value: serde_json::Value| {
             let patch = json!({ "metadata": { "annotations": { labels::DO_NOT_DISRUPT: value } } });
             for pod in &pods {
-                let _gone = api.patch(pod, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(&patch)).await;
+                let _gone = api
+                    .patch(pod, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(&patch))
+                    .await;
             }
         };
         annotate(json!("true")).await;
@@ -110,16 +109,23 @@ async fn a_changed_template_replaces_nodes_and_the_new_one_is_ready_before_the_o
         let order = Mutex::new(Vec::new());
         user.until("the old node is gone", async || {
             let claims = user.claims().await;
-            let leaving = claims.iter().any(|one| one.name_any() == old && one.metadata.deletion_timestamp.is_some());
+            let leaving =
+                claims.iter().any(|one| one.name_any() == old && one.metadata.deletion_timestamp.is_some());
             let ready = claims.iter().any(|one| {
                 one.name_any() != old
-                    && one.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, INITIALIZED))
+                    && one
+                        .status
+                        .as_ref()
+                        .is_some_and(|status| conditions::is_true(&status.conditions, INITIALIZED))
             });
             order.lock().unwrap().push((leaving, ready));
             claims.iter().all(|one| one.name_any() != old)
         })
         .await;
-        assert!(order.lock().unwrap().iter().all(|(leaving, ready)| *ready || !leaving), "drained before the new one was ready");
+        assert!(
+            order.lock().unwrap().iter().all(|(leaving, ready)| *ready || !leaving),
+            "drained before the new one was ready"
+        );
         user.until_running(3).await;
         assert!(user.claims().await.iter().all(|claim| claim.labels()["wave"] == "two"));
     })

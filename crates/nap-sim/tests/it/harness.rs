@@ -158,7 +158,8 @@ impl User {
     /// The messages of events from `karpenter` with a reason.
     pub async fn events(&self, reason: &str) -> Vec<String> {
         let selector = format!("source=karpenter,reason={reason}");
-        let events: Vec<Event> = self.api().list(&ListParams::default().fields(&selector)).await.unwrap().items;
+        let events: Vec<Event> =
+            self.api().list(&ListParams::default().fields(&selector)).await.unwrap().items;
         events.into_iter().filter_map(|event| event.message).collect()
     }
 
@@ -185,7 +186,11 @@ impl User {
             self.pass(1).await;
         }
         let claims: Vec<String> = self.claims().await.iter().map(ResourceExt::name_any).collect();
-        panic!("never: {what}; claims {claims:?}, {} machines, {} pods run", self.machines(), self.running().await);
+        panic!(
+            "never: {what}; claims {claims:?}, {} machines, {} pods run",
+            self.machines(),
+            self.running().await
+        );
     }
 
     pub async fn until_running(&self, pods: usize) {

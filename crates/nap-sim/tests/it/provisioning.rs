@@ -26,11 +26,18 @@ async fn ten_pods_of_one_cpu_run_on_the_cheapest_machines_that_hold_them() {
         let status = pool.status.unwrap();
         assert_eq!(status.nodes, i64::try_from(claims.len()).unwrap());
         let list = status.resources.iter().map(|(name, quantity)| (name.as_str(), quantity));
-        assert!(Resources::from_quantities(list, Rounding::Down).get("cpu") >= 10_000, "{:?}", status.resources);
+        assert!(
+            Resources::from_quantities(list, Rounding::Down).get("cpu") >= 10_000,
+            "{:?}",
+            status.resources
+        );
         let provisioned = user.events("Provisioned").await;
         assert_eq!(provisioned.len(), claims.len(), "{provisioned:?}");
         let launching = user.events("Launching").await;
-        assert!(launching.iter().all(|text| text.contains("cheapest of") && text.contains("/h")), "{launching:?}");
+        assert!(
+            launching.iter().all(|text| text.contains("cheapest of") && text.contains("/h")),
+            "{launching:?}"
+        );
         assert!(!user.events("Nominated").await.is_empty());
     })
     .await;

@@ -27,7 +27,10 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Whether kubectl is there. A test that needs it says loudly that it was skipped.
 pub fn has_kubectl(test: &str) -> bool {
-    let found = Command::new("kubectl").args(["version", "--client"]).output().is_ok_and(|output| output.status.success());
+    let found = Command::new("kubectl")
+        .args(["version", "--client"])
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !found {
         eprintln!("SKIPPED {test}: `kubectl` is not on PATH; install it to run this test");
     }
@@ -115,7 +118,12 @@ impl Cluster {
     /// What kubectl prints; it must succeed.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.kubectl(arguments);
-        assert!(output.status.success(), "kubectl {arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
         text(&output.stdout)
     }
 
