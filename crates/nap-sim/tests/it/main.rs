@@ -1,7 +1,13 @@
-//! The whole world on a paused clock: what a user of a cluster with nap in it would notice.
+//! The whole world on a paused clock: what a user of a cluster with nap in it would notice, and the real Azure provider
+//! against the emulated Azure.
 
 mod disrupting;
+mod emulator;
 mod harness;
+mod life;
+mod market;
 mod provisioning;
 mod restarting;
 mod terminating;
+mod trouble;
+mod world;
