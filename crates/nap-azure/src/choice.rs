@@ -8,13 +8,14 @@ use crate::unavailable::REGIONAL;
 
 /// The best offering for a claim, with its instance type.
 ///
-/// Equal prices: spot before on-demand, zonal before regional, then by name. Zones of the same size are spread over claims
+/// Equal prices: what was planned (`type/zone/capacity-type`), spot before on-demand, zonal before regional, then by name. Zones of the same size are spread over claims
 /// by a hash of the claim's name, so that a burst does not land in one zone and a repeated try finds the same zone.
 pub(crate) fn best<'a>(
     catalogue: &'a [InstanceType],
     requirements: &Requirements,
     requests: &Resources,
     claim: &str,
+    planned: Option<&str>,
     has_image: impl Fn(&InstanceType) -> bool,
 ) -> Option<(&'a InstanceType, &'a Offering)> {
     catalogue
@@ -27,6 +28,7 @@ pub(crate) fn best<'a>(
         .min_by_key(|(kind, offering)| {
             (
                 offering.price,
+                planned != Some(format!("{}/{}/{}", kind.name, offering.zone, offering.capacity_type).as_str()),
                 offering.capacity_type == CapacityType::OnDemand,
                 offering.zone == REGIONAL,
                 kind.name.as_str(),

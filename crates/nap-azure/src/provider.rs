@@ -257,8 +257,9 @@ impl CloudProvider for AzureProvider {
         for attempt in 1..=MAX_TRIES {
             let catalogue = self.instance_types(class).await?;
             let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
+            let planned = claim.annotations().get(labels::PLANNED_OFFERING).map(String::as_str);
             let best =
-                choice::best(&catalogue, &requirements, &requests, &claim_name, |kind| image(kind).is_some());
+                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| image(kind).is_some());
             let Some((kind, offering)) = best else { break };
             let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else { break };
             let request = MachineRequest {

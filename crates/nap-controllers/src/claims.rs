@@ -62,6 +62,8 @@ fn node_claim(
     annotations.insert(labels::NODEPOOL_HASH_VERSION.to_owned(), hash::NODEPOOL_HASH_VERSION.to_owned());
     annotations
         .insert(labels::PLANNED_PODS.to_owned(), serde_json::to_string(&launch.pods).unwrap_or_default());
+    let offering = format!("{}/{}/{}", launch.instance_type, launch.zone, launch.capacity_type);
+    annotations.insert(labels::PLANNED_OFFERING.to_owned(), offering);
     if let Some(replaces) = replaces {
         annotations.insert(labels::REPLACES.to_owned(), replaces.claim.clone());
     }

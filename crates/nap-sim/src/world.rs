@@ -11,9 +11,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::PostParams;
 use kube::{Api, Client};
 use nap_apiserver::ApiServer;
-use nap_azure::arm::{StaticToken, http_service};
+use nap_azure::arm::{ManagedIdentity, http_service};
 use nap_azure::catalogue::Catalogue;
-use nap_azure::{AzureConfig, AzureProvider};
+use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_cloud::Clock;
 use nap_controllers::{Context, Settings};
 use tokio::sync::mpsc;
@@ -50,6 +50,9 @@ pub enum WorldError {
         /// The names that look most like it.
         nearest: Vec<String>,
     },
+    /// The emulator refused its settings.
+    #[error("starting the Azure emulator: {0}")]
+    Azure(#[from] AzureError),
     /// A request to the world's own API server failed.
     #[error("{doing}: {source}")]
     Kube {
@@ -82,15 +85,11 @@ impl World {
             return Err(WorldError::UnknownRegion { region: config.region.clone(), nearest });
         }
         let clock = Clock::starting_at(config.epoch, config.speed);
-        let azure_config = AzureConfig::new(
-            "00000000-0000-0000-0000-000000000001",
-            "nap-demo-rg",
-            "nap-demo",
-            &config.region,
-            KUBERNETES_VERSION,
-        );
-        let emulator = EmulatorConfig::new(&azure_config, config.seed, clock.clone());
-        let (azure, machines) = Emulator::new(emulator);
+        let mut emulator = EmulatorConfig::new(&config.region, config.seed, clock.clone());
+        emulator.kubernetes_version = KUBERNETES_VERSION.to_owned();
+        emulator.any_subnet = true;
+        let azure_config = emulator.azure_config();
+        let (azure, machines) = Emulator::new(emulator)?;
         let now = {
             let clock = clock.clone();
             Arc::new(move || clock.now())
@@ -139,8 +138,14 @@ impl World {
     /// The provider that reaches the emulator inside the process.
     pub fn provider(&self) -> AzureProvider {
         let service = http_service(Traced::new(self.azure.clone(), self.trace.clone()));
-        let token = Arc::new(StaticToken(self.azure.token()));
-        AzureProvider::new(self.azure_config.clone(), self.clock.clone(), service, token)
+        let tokens = ManagedIdentity {
+            service: service.clone(),
+            clock: self.clock.clone(),
+            endpoint: "http://169.254.169.254".to_owned(),
+            client_id: None,
+            resource: format!("{}/", self.azure_config.arm_endpoint),
+        };
+        AzureProvider::new(self.azure_config.clone(), self.clock.clone(), service, Arc::new(tokens))
     }
 
     /// What another process needs in its environment to reach the emulator at an address.

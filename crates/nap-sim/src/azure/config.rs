@@ -48,6 +48,8 @@ pub struct EmulatorConfig {
     pub default_family_quota: i64,
     /// ARM ids of the subnets that exist.
     pub subnets: BTreeSet<String>,
+    /// Every other subnet exists too, in any subscription: a playground must not refuse what a guide says.
+    pub any_subnet: bool,
     /// What goes wrong.
     pub faults: FaultPlan,
 }
@@ -80,6 +82,7 @@ impl EmulatorConfig {
             page_size: 400,
             default_family_quota: 100_000,
             subnets: BTreeSet::from([subnet]),
+            any_subnet: false,
             faults: FaultPlan::default(),
         }
     }

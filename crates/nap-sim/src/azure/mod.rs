@@ -102,7 +102,8 @@ impl Emulator {
 
     /// Every machine that exists, in name order.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
-        self.0.state().machines.values().map(state::MachineRecord::shown).collect()
+        let price = |machine: &state::MachineRecord| self.0.market.price(&machine.sku.name, machine.capacity_type);
+        self.0.state().machines.values().map(|machine| machine.shown(price(machine))).collect()
     }
 
     /// Every VM that ever ran, in the order of their creation.

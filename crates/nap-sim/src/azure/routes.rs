@@ -47,6 +47,12 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     let Some((&"subscriptions", [subscription, rest @ ..])) = parts.split_first() else {
         return refuse(404, "NotFound", &format!("nothing is at `{}`", request.path));
     };
+    if config.any_subnet
+        && request.method == Method::GET
+        && let ["resourcegroups", _, "providers", "microsoft.network", "virtualnetworks", _, "subnets", _] = rest
+    {
+        return count(inner, request, "subnets", subnet(inner, request));
+    }
     if !subscription.eq_ignore_ascii_case(&config.subscription_id) {
         let message = format!("The subscription '{subscription}' could not be found.");
         return refuse(404, "SubscriptionNotFound", &message);
@@ -213,7 +219,8 @@ fn operation(inner: &Inner, request: &ArmRequest, id: &str) -> Answer {
 }
 
 fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {
-    match inner.config.subnets.iter().find(|id| id.eq_ignore_ascii_case(&request.path)) {
+    let known = inner.config.subnets.iter().find(|id| id.eq_ignore_ascii_case(&request.path));
+    match known.or(inner.config.any_subnet.then_some(&request.path)) {
         Some(id) => {
             let properties = json!({ "addressPrefix": "10.224.0.0/16", "provisioningState": "Succeeded" });
             reply(200, &json!({ "id": id, "name": id.rsplit('/').next(), "properties": properties }))

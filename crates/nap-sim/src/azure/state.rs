@@ -120,7 +120,7 @@ impl MachineRecord {
         format!("azure://{}", parts.join("/"))
     }
 
-    pub(crate) fn shown(&self) -> EmulatedMachine {
+    pub(crate) fn shown(&self, price: UsdPerHour) -> EmulatedMachine {
         EmulatedMachine {
             name: self.name.clone(),
             node_name: self.vm_name.clone(),
@@ -128,6 +128,7 @@ impl MachineRecord {
             size: self.sku.name.clone(),
             zone: self.zone_label.clone(),
             capacity_type: self.capacity_type,
+            price,
             state: self.state.as_str(),
         }
     }
@@ -148,6 +149,8 @@ pub struct EmulatedMachine {
     pub zone: String,
     /// How it is paid for.
     pub capacity_type: CapacityType,
+    /// What it costs while it runs.
+    pub price: UsdPerHour,
     /// `Creating`, `Succeeded`, `Failed` or `Deleting`.
     pub state: &'static str,
 }
