@@ -121,6 +121,8 @@ pub(crate) struct Signature {
     pub(crate) usable: FixedBitSet,
     /// The types of the usable ones with their lowest price, cheapest first.
     pub(crate) types: Vec<(UsdPerHour, usize)>,
+    /// The same types as a set.
+    pub(crate) kinds: FixedBitSet,
 }
 
 /// Every pool's table, and the signatures met so far.
@@ -224,7 +226,7 @@ impl<'a> Market<'a> {
             .collect();
         let mut compatible = FixedBitSet::with_capacity(table.offerings.len());
         let mut usable = FixedBitSet::with_capacity(table.offerings.len());
-        let mut seen = FixedBitSet::with_capacity(table.types.len());
+        let mut kinds = FixedBitSet::with_capacity(table.types.len());
         let mut types = Vec::new();
         for (index, row) in table.offerings.iter().enumerate() {
             if !suits[row.kind] || requirements.intersects(&row.offering.requirements).is_err() {
@@ -236,11 +238,11 @@ impl<'a> Market<'a> {
                 continue;
             }
             usable.insert(index);
-            if !seen.put(row.kind) {
+            if !kinds.put(row.kind) {
                 types.push((row.offering.price, row.kind));
             }
         }
-        Signature { pool, requirements, compatible, usable, types }
+        Signature { pool, requirements, compatible, usable, types, kinds }
     }
 
     /// The types of a signature, no larger than the cap, that no other such type exceeds in every resource.

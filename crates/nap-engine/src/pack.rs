@@ -28,12 +28,22 @@ pub(crate) enum Cap {
     BestValue,
 }
 
+/// In which order drafts are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name instead of by price.
+    Incumbent,
+    /// The oldest draft first, and pools of equal weight by price.
+    InOrder,
+    /// A draft at a time, each filled with the classes that complement each other best; see the module `patterns`.
+    Patterns,
+}
+
 /// One way of packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strategy {
     pub(crate) cap: Cap,
-    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name instead of by price.
-    pub(crate) incumbent: bool,
+    pub(crate) manner: Manner,
 }
 
 /// A node that is not bought yet.
@@ -61,13 +71,14 @@ pub(crate) struct Packing {
     pub(crate) left: Vec<Vec<i64>>,
 }
 
-struct Packer<'m, 'a> {
-    market: &'m mut Market<'a>,
-    classes: &'m Classes<'a>,
-    strategy: Strategy,
-    most_pods: usize,
-    drafts: Vec<Draft>,
-    left: Vec<Vec<i64>>,
+/// A packing in the making.
+pub(crate) struct Packer<'m, 'a> {
+    pub(crate) market: &'m mut Market<'a>,
+    pub(crate) classes: &'m Classes<'a>,
+    pub(crate) strategy: Strategy,
+    pub(crate) most_pods: usize,
+    pub(crate) drafts: Vec<Draft>,
+    pub(crate) left: Vec<Vec<i64>>,
 }
 
 /// Packs what is left of each class.
@@ -81,36 +92,44 @@ pub(crate) fn pack<'a>(
     let left =
         market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect()).collect();
     let mut packer = Packer { market, classes, strategy, most_pods, drafts: Vec::new(), left };
-    let least = classes.least_to_come();
-    let mut unplaced = vec![0; pending.len()];
-    let mut open: Vec<usize> = Vec::new();
-    for (number, pending) in pending.iter().enumerate() {
-        if *pending == 0 {
-            continue;
-        }
-        open.retain(|index| packer.can_grow(*index, &least[number]));
-        let mut count = if strategy.incumbent {
-            packer.fill_evenly(number, *pending, &open)
-        } else {
-            packer.fill_in_order(number, *pending, &open)
-        };
-        while count > 0 {
-            let Some(opened) = packer.open(number, count) else { break };
-            count -= opened;
-            open.push(packer.drafts.len() - 1);
-        }
-        unplaced[number] = count;
+    let mut unplaced = pending.to_vec();
+    if strategy.manner == Manner::Patterns {
+        packer.pack_by_patterns(&mut unplaced);
+    } else {
+        packer.pack_by_class(&mut unplaced);
     }
     Packing { drafts: packer.drafts, unplaced, left: packer.left }
 }
 
 /// Where a class would go on a draft, and how many of it fit.
-struct Fit {
-    signature: usize,
-    room: usize,
+pub(crate) struct Fit {
+    pub(crate) signature: usize,
+    pub(crate) room: usize,
 }
 
 impl Packer<'_, '_> {
+    /// One class after another: first onto the drafts that can still grow, then onto new ones.
+    fn pack_by_class(&mut self, pending: &mut [usize]) {
+        let least = self.classes.least_to_come();
+        let mut open: Vec<usize> = Vec::new();
+        for (number, pending) in pending.iter_mut().enumerate() {
+            if *pending == 0 {
+                continue;
+            }
+            open.retain(|index| self.can_grow(*index, &least[number]));
+            *pending = if self.strategy.manner == Manner::Incumbent {
+                self.fill_evenly(number, *pending, &open)
+            } else {
+                self.fill_in_order(number, *pending, &open)
+            };
+            while *pending > 0 {
+                let Some(opened) = self.open(number, *pending) else { break };
+                *pending -= opened;
+                open.push(self.drafts.len() - 1);
+            }
+        }
+    }
+
     /// Whether a pod of the least requests to come could still fit.
     fn can_grow(&mut self, index: usize, least: &[i64]) -> bool {
         let draft = &self.drafts[index];
@@ -125,7 +144,7 @@ impl Packer<'_, '_> {
         frontier.iter().any(|kind| room(&types[*kind].free, used, least, 1) == 1)
     }
 
-    fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
+    pub(crate) fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
         for index in open {
             if count == 0 {
                 break;
@@ -222,7 +241,7 @@ impl Packer<'_, '_> {
     }
 
     /// Adds pods of a class to a draft; how many were added.
-    fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
+    pub(crate) fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
         let draft = &mut self.drafts[index];
         let times = i64::try_from(count).unwrap_or(i64::MAX);
         let row = &self.classes.list[number].row;
@@ -253,15 +272,43 @@ impl Packer<'_, '_> {
 
     /// Opens a draft for a class in the best pool; how many of its pods went there.
     fn open(&mut self, number: usize, count: usize) -> Option<usize> {
+        let (fit, cap) = self.best_offer(number, count.min(self.most_pods))?;
+        self.push_draft(fit.signature, cap);
+        let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
+        if added == 0 {
+            self.drafts.pop();
+            return None;
+        }
+        Some(added)
+    }
+
+    /// An empty draft. It must be filled or taken away again before anything else happens.
+    pub(crate) fn push_draft(&mut self, signature: usize, cap: i64) {
+        let limits = self.left[self.market.signature(signature).pool].len();
+        let dimensions = self.classes.list.first().map_or(0, |class| class.row.len());
+        self.drafts.push(Draft {
+            signature,
+            used: vec![0; dimensions],
+            content: Vec::new(),
+            pods: 0,
+            cap,
+            reserved: vec![0; limits],
+            price: UsdPerHour::ZERO,
+        });
+    }
+
+    /// The pool that a class would open a draft in, how many of its pods fit, and up to which size the draft may grow: the heaviest pool
+    /// that has anything, and among equals the cheapest per pod.
+    pub(crate) fn best_offer(&mut self, number: usize, most: usize) -> Option<(Fit, i64)> {
         let classes = self.classes;
         let class = &classes.list[number];
-        let most = count.min(self.most_pods);
         let mut best: Option<(Value, Fit, i64)> = None;
         for pool in 0..self.market.pools.len() {
             let weight = self.market.pools[pool].pool.weight;
             if let Some((_, fit, _)) = &best {
                 let chosen = self.market.signature(fit.signature).pool;
-                if self.strategy.incumbent || self.market.pools[chosen].pool.weight > weight {
+                let by_name = self.strategy.manner == Manner::Incumbent;
+                if by_name || self.market.pools[chosen].pool.weight > weight {
                     break;
                 }
             }
@@ -271,23 +318,7 @@ impl Packer<'_, '_> {
                 best = Some(offer);
             }
         }
-        let (_, fit, cap) = best?;
-        let limits = self.left[self.market.signature(fit.signature).pool].len();
-        self.drafts.push(Draft {
-            signature: fit.signature,
-            used: vec![0; class.row.len()],
-            content: Vec::new(),
-            pods: 0,
-            cap,
-            reserved: vec![0; limits],
-            price: UsdPerHour::ZERO,
-        });
-        let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
-        if added == 0 {
-            self.drafts.pop();
-            return None;
-        }
-        Some(added)
+        best.map(|(_, fit, cap)| (fit, cap))
     }
 
     /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
