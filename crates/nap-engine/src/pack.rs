@@ -56,6 +56,10 @@ pub(crate) struct Draft {
     pub(crate) content: Vec<(usize, usize)>,
     pods: usize,
     cap: i64,
+    /// No type that it may still become has more than this left of a resource: most pods that do not fit are told by it at once.
+    slack: Vec<i64>,
+    /// The most that any of those types has of each resource.
+    most: Rc<[i64]>,
     /// What the ledger holds for it; empty in a pool without limits.
     pub(crate) reserved: Vec<i64>,
     /// What it costs once it is settled.
@@ -123,28 +127,25 @@ impl Packer<'_, '_> {
                 self.fill_in_order(number, *pending, &open)
             };
             while *pending > 0 {
-                let Some(opened) = self.open(number, *pending) else { break };
+                let first = self.drafts.len();
+                let opened = self.open(number, *pending);
+                if opened == 0 {
+                    break;
+                }
                 *pending -= opened;
-                open.push(self.drafts.len() - 1);
+                open.extend(first..self.drafts.len());
             }
         }
     }
 
     /// Whether a pod of the least requests to come could still fit.
-    fn can_grow(&mut self, index: usize, least: &[i64]) -> bool {
+    fn can_grow(&self, index: usize, least: &[i64]) -> bool {
         let draft = &self.drafts[index];
-        if draft.pods >= self.most_pods {
-            return false;
-        }
-        let (number, cap) = (draft.signature, draft.cap);
-        let frontier = self.market.frontier(number, cap);
-        let signature = self.market.signature(number);
-        let types = &self.market.table(&signature).types;
-        let used = &self.drafts[index].used;
-        frontier.iter().any(|kind| room(&types[*kind].free, used, least, 1) == 1)
+        draft.pods < self.most_pods && holds(&draft.slack, least)
     }
 
     pub(crate) fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
+        self.market.spend(open.len());
         for index in open {
             if count == 0 {
                 break;
@@ -193,6 +194,9 @@ impl Packer<'_, '_> {
     fn fit(&mut self, index: usize, number: usize, count: usize) -> Option<Fit> {
         let classes = self.classes;
         let class = &classes.list[number];
+        if !holds(&self.drafts[index].slack, &class.row) {
+            return None;
+        }
         let (from, cap) = (self.drafts[index].signature, self.drafts[index].cap);
         let most = count.min(self.most_pods.saturating_sub(self.drafts[index].pods));
         let pool = self.market.signature(from).pool;
@@ -202,8 +206,9 @@ impl Packer<'_, '_> {
         for term in &class.terms {
             let Some(signature) = self.market.step(from, *term) else { continue };
             let draft = &self.drafts[index];
-            let (used, reserved) = (draft.used.clone(), draft.reserved.clone());
-            let room = self.room(signature, cap, &used, &reserved, class, most);
+            let left = &self.left[pool];
+            let room =
+                largest_room(self.market, signature, cap, (&draft.used, &draft.reserved), left, class, most);
             if room > 0 {
                 return Some(Fit { signature, room });
             }
@@ -211,38 +216,12 @@ impl Packer<'_, '_> {
         None
     }
 
-    /// How many of a class the largest types of a signature hold beside what is used.
-    fn room(
-        &mut self,
-        number: usize,
-        cap: i64,
-        used: &[i64],
-        reserved: &[i64],
-        class: &Class<'_>,
-        most: usize,
-    ) -> usize {
-        let signature = self.market.signature(number);
-        if self.market.table(&signature).limits.is_empty() {
-            let frontier = self.market.frontier(number, cap);
-            let types = &self.market.table(&signature).types;
-            let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
-            return frontier.iter().map(room).max().unwrap_or(0);
-        }
-        let budget = sum(&self.left[signature.pool], reserved);
-        let table = self.market.table(&signature);
-        signature
-            .types
-            .iter()
-            .map(|(_, kind)| *kind)
-            .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
-            .map(|kind| room(&table.types[kind].free, used, &class.row, most))
-            .max()
-            .unwrap_or(0)
-    }
-
     /// Adds pods of a class to a draft; how many were added.
     pub(crate) fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
         let draft = &mut self.drafts[index];
+        if draft.pods == 0 || draft.signature != fit.signature {
+            draft.most = self.market.most(fit.signature, draft.cap);
+        }
         let times = i64::try_from(count).unwrap_or(i64::MAX);
         let row = &self.classes.list[number].row;
         let used: Vec<i64> = draft
@@ -260,6 +239,8 @@ impl Packer<'_, '_> {
             draft.reserved.clone_from(&table.types[kind].charge);
             *left = difference(&budget, &draft.reserved);
         }
+        draft.slack.clear();
+        draft.slack.extend(draft.most.iter().zip(&used).map(|(most, used)| most.saturating_sub(*used)));
         draft.used = used;
         draft.signature = fit.signature;
         draft.pods += count;
@@ -270,16 +251,22 @@ impl Packer<'_, '_> {
         count
     }
 
-    /// Opens a draft for a class in the best pool; how many of its pods went there.
-    fn open(&mut self, number: usize, count: usize) -> Option<usize> {
-        let (fit, cap) = self.best_offer(number, count.min(self.most_pods))?;
-        self.push_draft(fit.signature, cap);
-        let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
-        if added == 0 {
-            self.drafts.pop();
-            return None;
+    /// Opens drafts for a class in the best pool; how many of its pods went there.
+    fn open(&mut self, number: usize, count: usize) -> usize {
+        let Some((fit, cap)) = self.best_offer(number, count.min(self.most_pods)) else { return 0 };
+        let limited = !self.left[self.market.signature(fit.signature).pool].is_empty();
+        let mut placed = 0;
+        // Full drafts of a pool without limits are all alike: there is no need to look for the best pool again.
+        while placed == 0 || (!limited && count - placed >= fit.room) {
+            self.push_draft(fit.signature, cap);
+            let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
+            if added == 0 {
+                self.drafts.pop();
+                break;
+            }
+            placed += added;
         }
-        Some(added)
+        placed
     }
 
     /// An empty draft. It must be filled or taken away again before anything else happens.
@@ -292,6 +279,8 @@ impl Packer<'_, '_> {
             content: Vec::new(),
             pods: 0,
             cap,
+            slack: Vec::new(),
+            most: Rc::from([]),
             reserved: vec![0; limits],
             price: UsdPerHour::ZERO,
         });
@@ -332,6 +321,7 @@ impl Packer<'_, '_> {
             let table = self.market.table(&signature);
             let left = &self.left[pool];
             let unused = vec![0; class.row.len()];
+            self.market.spend(signature.types.len());
             let mut best: Option<(Value, i64)> = None;
             let mut smallest: Option<i64> = None;
             for (price, kind) in &signature.types {
@@ -365,13 +355,43 @@ impl Packer<'_, '_> {
                     .next()?,
             };
             let reserved = vec![0; left.len()];
-            let room = self.room(number, cap, &unused, &reserved, class, most);
+            let room = largest_room(self.market, number, cap, (&unused, &reserved), left, class, most);
             if room > 0 {
                 return Some((value, Fit { signature: number, room }, cap));
             }
         }
         None
     }
+}
+
+/// How many of a class the largest types of a signature hold beside what is used, within what is reserved and left under the limits.
+fn largest_room(
+    market: &mut Market<'_>,
+    number: usize,
+    cap: i64,
+    (used, reserved): (&[i64], &[i64]),
+    left: &[i64],
+    class: &Class<'_>,
+    most: usize,
+) -> usize {
+    if left.is_empty() {
+        let frontier = market.frontier(number, cap);
+        let types = &market.table(&market.signature(number)).types;
+        let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
+        return frontier.iter().map(room).max().unwrap_or(0);
+    }
+    let budget = sum(left, reserved);
+    let signature = market.signature(number);
+    let table = market.table(&signature);
+    market.spend(signature.types.len());
+    signature
+        .types
+        .iter()
+        .map(|(_, kind)| *kind)
+        .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
+        .map(|kind| room(&table.types[kind].free, used, &class.row, most))
+        .max()
+        .unwrap_or(0)
 }
 
 /// A price for a number of pods.

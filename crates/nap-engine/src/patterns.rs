@@ -42,12 +42,20 @@ impl Packer<'_, '_> {
             let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
             let batch = start..start + count;
             // What more important pods have left free comes first.
-            let open: Vec<usize> = (0..self.drafts.len()).collect();
-            for number in batch.clone().filter(|_| !open.is_empty()) {
+            self.fill_drafts(batch.clone(), pending);
+            self.pack_batch(batch.clone(), pending, &worth);
+            // Where limits end before the pods do, some may still fit beside the others.
+            self.fill_drafts(batch, pending);
+            start += count;
+        }
+    }
+
+    fn fill_drafts(&mut self, batch: Range<usize>, pending: &mut [usize]) {
+        let open: Vec<usize> = (0..self.drafts.len()).collect();
+        for number in batch {
+            if pending[number] > 0 {
                 pending[number] = self.fill_in_order(number, pending[number], &open);
             }
-            self.pack_batch(batch, pending, &worth);
-            start += count;
         }
     }
 
@@ -122,6 +130,7 @@ impl Packer<'_, '_> {
         let mut counts = vec![0; window.len()];
         let mut pods = 0;
         loop {
+            self.market.spend(window.len());
             let mut best: Option<(f64, usize, usize)> = None;
             for (position, number) in window.iter().enumerate() {
                 if leads_to[position].is_none() || (pods == 0 && position > 0) {
