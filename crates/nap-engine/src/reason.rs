@@ -5,6 +5,7 @@ use std::fmt;
 use nap_units::{CPU, MEMORY};
 
 use crate::model::{Launch, Plan, PoolReason, Refusal, Unsuitable};
+use crate::solve::MOST_ALTERNATIVES;
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,6 +84,7 @@ impl Plan {
         let memory = tenths(launch.requests.get(MEMORY), 1 << 30);
         let choice = match launch.alternatives.len() {
             0 => "the only offering that holds".to_owned(),
+            MOST_ALTERNATIVES => format!("cheapest of more than {MOST_ALTERNATIVES} offerings that hold"),
             others => format!("cheapest of {} offerings that hold", others + 1),
         };
         let other_type = launch.alternatives.iter().find(|other| other.instance_type != *instance_type);

