@@ -18,9 +18,9 @@ pub const MAX_ATTEMPTS: u32 = 4;
 /// How many pages of a list are read before it is given up as endless.
 pub const MAX_PAGES: usize = 1000;
 /// The longest wait between two attempts, whatever `Retry-After` says.
-const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// How long one attempt may take.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A successful answer.
 #[derive(Clone, Debug)]

@@ -74,9 +74,7 @@ impl Market {
         };
         let mut usages: Vec<Value> = families
             .into_iter()
-            .map(|family| {
-                usage(family, family_cores(state, family), family_limit(config, state, family))
-            })
+            .map(|family| usage(family, family_cores(state, family), family_limit(config, state, family)))
             .collect();
         let spot = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
         let limit = config.default_family_quota;
@@ -85,7 +83,7 @@ impl Market {
         page(request, &usages, config.page_size, ("value", "nextLink"), Value::clone)
     }
 
-    pub(crate) fn images(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
+    pub(crate) fn images(config: &EmulatorConfig, request: &ArmRequest) -> Answer {
         let images = published_images(config);
         page(request, &images, config.page_size, ("value", "nextLink"), |(gallery, definition, version)| {
             json!({

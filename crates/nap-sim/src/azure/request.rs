@@ -94,6 +94,23 @@ pub(crate) fn reply_with(status: u16, body: &Value, headers: &[(&'static str, St
     response.body(Full::new(bytes)).unwrap_or_default()
 }
 
+/// Why a request is refused.
+pub(crate) struct Refusal {
+    pub status: u16,
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    pub(crate) fn answer(&self) -> Answer {
+        refuse(self.status, self.code, &self.message)
+    }
+}
+
 /// A refusal in ARM's shape.
 pub(crate) fn refuse(status: u16, code: &str, message: &str) -> Answer {
     reply(status, &json!({ "error": { "code": code, "message": message } }))
@@ -128,7 +145,10 @@ fn encode(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~$".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+            encoded.push('%');
+            for nibble in [byte >> 4, byte & 15] {
+                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
+            }
         }
     }
     encoded
