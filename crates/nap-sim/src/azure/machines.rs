@@ -24,8 +24,8 @@ const MAX_NAME: usize = 34;
 impl Inner {
     pub(crate) fn list_machines(&self, request: &ArmRequest) -> Answer {
         let state = self.state();
-        let all: Vec<&MachineRecord> = state.machines.values().collect();
-        page(request, &all, self.config.page_size, ("value", "nextLink"), |machine| self.show(machine))
+        let all: Vec<Value> = state.machines.values().map(|machine| self.show(machine)).collect();
+        page(request, &all, self.config.page_size, ("value", "nextLink"))
     }
 
     pub(crate) fn get_machine(&self, name: &str) -> Answer {
