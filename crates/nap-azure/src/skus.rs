@@ -107,6 +107,7 @@ pub enum EphemeralPlacement {
 
 /// A VM size that a subscription can have in one region.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent capability")]
 pub struct Sku {
     /// The full name.
     pub name: String,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use nap_cloud::{Clock, CloudError, ErrorClass};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -18,9 +19,9 @@ pub const MAX_ATTEMPTS: u32 = 4;
 /// How many pages of a list are read before it is given up as endless.
 pub const MAX_PAGES: usize = 1000;
 /// The longest wait between two attempts, whatever `Retry-After` says.
-const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// How long one attempt may take.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A successful answer.
 #[derive(Clone, Debug)]
@@ -68,6 +69,19 @@ impl ArmClient {
         headers: &[(&'static str, &str)],
         body: Option<&Value>,
     ) -> Result<ArmResponse, CloudError> {
+        let (status, headers, body) = self.exchange(operation, method, path, headers, body).await?;
+        let body = if body.is_empty() { Value::Null } else { read(operation, &body)? };
+        Ok(ArmResponse { status, headers, body })
+    }
+
+    async fn exchange(
+        &self,
+        operation: &str,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), CloudError> {
         let url = self.url(operation, path)?;
         let body = body.map(|body| Bytes::from(body.to_string()));
         let mut refused = false;
@@ -83,11 +97,7 @@ impl ArmClient {
             let (failure, retry_after) = match attempted {
                 Ok(Ok(response)) if response.status().is_success() => {
                     let (head, body) = response.into_parts();
-                    return read_body(operation, &body).map(|body| ArmResponse {
-                        status: head.status,
-                        headers: head.headers,
-                        body,
-                    });
+                    return Ok((head.status, head.headers, body));
                 }
                 Ok(Ok(response)) => {
                     let status = response.status();
@@ -135,22 +145,11 @@ impl ArmClient {
         let mut items = Vec::new();
         let mut next = path.to_owned();
         for _ in 0..MAX_PAGES {
-            let mut page = self.get(operation, &next).await?;
-            let list = ["value", "Items"].iter().find_map(|key| page.get_mut(key).map(Value::take));
-            let Some(Value::Array(list)) = list else {
-                let message = "the answer has no list";
-                return Err(CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", message));
-            };
-            for item in list {
-                // One bad row must not hide every other one.
-                match serde_json::from_value(item) {
-                    Ok(item) => items.push(item),
-                    Err(error) => tracing::warn!(operation, %error, "an item of a list cannot be read"),
-                }
-            }
-            let link = ["nextLink", "NextPageLink"].iter().find_map(|key| page.get(key)?.as_str());
-            match link {
-                Some(link) if !link.is_empty() => link.clone_into(&mut next),
+            let (_, _, body) = self.exchange(operation, Method::GET, &next, &[], None).await?;
+            let page = read_page(operation, &body)?;
+            items.extend(page.items);
+            match page.next {
+                Some(link) if !link.is_empty() => next = link,
                 _ => return Ok(items),
             }
         }
@@ -196,10 +195,31 @@ fn build(
     request.body(Full::new(body.unwrap_or_default()))
 }
 
-fn read_body(operation: &str, body: &[u8]) -> Result<Value, CloudError> {
-    if body.is_empty() {
-        return Ok(Value::Null);
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(alias = "Items", alias = "value")]
+    items: Vec<T>,
+    #[serde(default, alias = "nextLink", alias = "NextPageLink")]
+    next: Option<String>,
+}
+
+/// Reads a page in one go; if that fails, item by item, because one bad row must not hide every other one.
+fn read_page<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<Page<T>, CloudError> {
+    if let Ok(page) = serde_json::from_slice(body) {
+        return Ok(page);
     }
+    let page: Page<Value> = read(operation, body)?;
+    let mut items = Vec::with_capacity(page.items.len());
+    for item in page.items {
+        match serde_json::from_value(item) {
+            Ok(item) => items.push(item),
+            Err(error) => tracing::warn!(operation, %error, "an item of a list cannot be read"),
+        }
+    }
+    Ok(Page { items, next: page.next })
+}
+
+fn read<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<T, CloudError> {
     serde_json::from_slice(body)
         .map_err(|error| CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error))
 }
@@ -222,4 +242,18 @@ fn is_passing(status: StatusCode) -> bool {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bad_row_does_not_hide_the_others() {
+        let page: Page<u8> = read_page("x", br#"{"value":[1,"two",3],"nextLink":"n"}"#).unwrap();
+        assert_eq!((page.items, page.next.as_deref()), (vec![1, 3], Some("n")));
+        let page: Page<u8> = read_page("x", br#"{"Items":[1],"NextPageLink":null}"#).unwrap();
+        assert_eq!((page.items, page.next), (vec![1], None));
+        assert!(read_page::<u8>("x", b"{}").is_err());
+    }
 }

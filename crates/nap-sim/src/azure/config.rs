@@ -78,7 +78,7 @@ impl EmulatorConfig {
             vm_create: seconds(15, 30),
             vm_delete: seconds(20, 40),
             node_boot: seconds(25, 45),
-            token_lifetime: Duration::from_secs(3600),
+            token_lifetime: Duration::from_hours(1),
             page_size: 400,
             default_family_quota: 100_000,
             subnets: BTreeSet::from([subnet]),
@@ -89,13 +89,8 @@ impl EmulatorConfig {
 
     /// Settings for a provider of this cluster.
     pub fn azure_config(&self) -> AzureConfig {
-        let mut config = AzureConfig::new(
-            &self.subscription_id,
-            &self.resource_group,
-            &self.cluster_name,
-            &self.region,
-            &self.kubernetes_version,
-        );
+        let mut config =
+            AzureConfig::new(&self.subscription_id, &self.resource_group, &self.cluster_name, &self.region);
         config.node_resource_group.clone_from(&self.node_resource_group);
         config.agent_pool.clone_from(&self.agent_pool);
         config

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Inner;
 use super::market::{family_cores, family_limit, published_images};
 use super::node::{node_labels, node_resources, node_taints};
-use super::request::{Answer, ArmRequest, page, refuse, reply, reply_with};
+use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{BilledMachine, MachineRecord, MachineState, OperationRecord, State};
 use crate::machines::MachineEvent;
 
@@ -24,8 +24,8 @@ const MAX_NAME: usize = 34;
 impl Inner {
     pub(crate) fn list_machines(&self, request: &ArmRequest) -> Answer {
         let state = self.state();
-        let all: Vec<&MachineRecord> = state.machines.values().collect();
-        page(request, &all, self.config.page_size, ("value", "nextLink"), |machine| self.show(machine))
+        let all: Vec<Value> = state.machines.values().map(|machine| self.show(machine)).collect();
+        page(request, &all, self.config.page_size, ("value", "nextLink"))
     }
 
     pub(crate) fn get_machine(&self, name: &str) -> Answer {
@@ -54,7 +54,7 @@ impl Inner {
         }
         let machine = match self.accept(&mut state, request, name, &body) {
             Ok(machine) => machine,
-            Err(refusal) => return refusal,
+            Err(refusal) => return refusal.answer(),
         };
         let operation = state.begin_operation();
         let (incarnation, vm_name) = (machine.incarnation, machine.vm_name.clone());
@@ -122,13 +122,14 @@ impl Inner {
         request: &ArmRequest,
         name: &str,
         body: &Value,
-    ) -> Result<MachineRecord, Answer> {
+    ) -> Result<MachineRecord, Refusal> {
         let config = &self.config;
-        let invalid = |message: &str| refuse(400, "InvalidParameter", message);
+        let invalid = |message: &str| Refusal::new(400, "InvalidParameter", message);
         let properties = body.get("properties").filter(|value| value.is_object());
         let properties = properties.ok_or_else(|| invalid("Required parameter properties is missing."))?;
         let text = |pointer: &str| properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let named = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let named =
+            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         if name.is_empty() || name.len() > MAX_NAME || !named {
             return Err(invalid("The machine name is invalid."));
         }
@@ -138,7 +139,7 @@ impl Inner {
                 "The VM size of {size} is not allowed in your subscription in location '{}'.",
                 config.region
             );
-            refuse(400, "VMSizeNotSupported", &message)
+            Refusal::new(400, "VMSizeNotSupported", message)
         })?;
         let zones: Vec<String> = body
             .get("zones")
@@ -149,19 +150,22 @@ impl Inner {
             .collect();
         if zones.len() > 1 || zones.iter().any(|zone| !sku.zones.contains(zone)) {
             let message = format!("The zone(s) {zones:?} for resource '{name}' is not supported for {size}.");
-            return Err(refuse(400, "AvailabilityZoneNotSupported", &message));
+            return Err(Refusal::new(400, "AvailabilityZoneNotSupported", message));
         }
         let capacity_type = match text("/priority") {
             "" | "Regular" => CapacityType::OnDemand,
             "Spot" if sku.spot => CapacityType::Spot,
             "Spot" => {
                 let message = format!("The VM size {size} does not support Spot priority.");
-                return Err(refuse(400, "BadRequest", &message));
+                return Err(Refusal::new(400, "BadRequest", message));
             }
             _ => return Err(invalid("The value of parameter priority is invalid.")),
         };
         let system = text("/mode") == "System";
-        if system && capacity_type == CapacityType::Spot && request.header("allowspotvmsystemnode") != Some("true") {
+        if system
+            && capacity_type == CapacityType::Spot
+            && request.header("allowspotvmsystemnode") != Some("true")
+        {
             return Err(invalid("A System machine cannot be Spot."));
         }
         let image = text("/nodeImageVersion");
@@ -244,9 +248,13 @@ impl Inner {
         let mut guard = self.state();
         let state = &mut *guard;
         let code = match state.machines.get_mut(name) {
-            Some(machine) if machine.incarnation == incarnation && machine.state == MachineState::Creating => {
-                let code = if machine.zones.is_empty() { "AllocationFailed" } else { "ZonalAllocationFailed" };
-                let message = "Allocation failed. We do not have sufficient capacity for the requested VM size.";
+            Some(machine)
+                if machine.incarnation == incarnation && machine.state == MachineState::Creating =>
+            {
+                let code =
+                    if machine.zones.is_empty() { "AllocationFailed" } else { "ZonalAllocationFailed" };
+                let message =
+                    "Allocation failed. We do not have sufficient capacity for the requested VM size.";
                 machine.state = MachineState::Failed;
                 machine.error = Some((code.to_owned(), message.to_owned()));
                 code
@@ -320,14 +328,14 @@ fn check_quota(
     state: &State,
     sku: &nap_azure::skus::Sku,
     capacity_type: CapacityType,
-) -> Result<(), Answer> {
+) -> Result<(), Refusal> {
     let exceeded = |what: &str, limit: i64, usage: i64| {
         let message = format!(
             "Operation could not be completed as it results in exceeding approved {what} quota. Additional details - \
              Location: {}, Current Limit: {limit}, Current Usage: {usage}, Additional Required: {}.",
             inner.config.region, sku.vcpus
         );
-        Err(refuse(409, "OperationNotAllowed", &message))
+        Err(Refusal::new(409, "OperationNotAllowed", message))
     };
     if capacity_type == CapacityType::Spot {
         let usage = state.cores(|machine| machine.capacity_type == CapacityType::Spot);

@@ -3,7 +3,7 @@
 use nap_api::aksnodeclass::ImageFamily;
 use nap_azure::AzureError;
 use nap_azure::catalogue::Catalogue;
-use nap_azure::images;
+use nap_azure::images::{self, ImageVersion};
 use nap_azure::prices::{PriceItem, Prices};
 use nap_azure::skus::{ResourceSku, Sku};
 use nap_engine::CapacityType;
@@ -51,14 +51,14 @@ impl Market {
                 return refuse(400, "InvalidFilter", &message);
             }
         }
-        page(request, &self.rows, config.page_size, ("value", "nextLink"), |row| json!(row))
+        page(request, &self.rows, config.page_size, ("value", "nextLink"))
     }
 
     pub(crate) fn prices(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
         let filter = request.query.get("$filter").map(String::as_str).unwrap_or_default();
         let here = quoted_after(filter, "armRegionName eq ") == Some(&config.region);
         let items = if here { self.items.as_slice() } else { &[] };
-        page(request, items, config.page_size, ("Items", "NextPageLink"), |item| json!(item))
+        page(request, items, config.page_size, ("Items", "NextPageLink"))
     }
 
     pub(crate) fn usages(&self, config: &EmulatorConfig, state: &State, request: &ArmRequest) -> Answer {
@@ -74,25 +74,26 @@ impl Market {
         };
         let mut usages: Vec<Value> = families
             .into_iter()
-            .map(|family| {
-                usage(family, family_cores(state, family), family_limit(config, state, family))
-            })
+            .map(|family| usage(family, family_cores(state, family), family_limit(config, state, family)))
             .collect();
         let spot = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
         let limit = config.default_family_quota;
         usages.push(usage("cores", state.cores(|_| true) - spot, limit));
         usages.push(usage("lowPriorityCores", spot, state.faults.spot_quota.unwrap_or(limit)));
-        page(request, &usages, config.page_size, ("value", "nextLink"), Value::clone)
+        page(request, &usages, config.page_size, ("value", "nextLink"))
     }
 
-    pub(crate) fn images(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
-        let images = published_images(config);
-        page(request, &images, config.page_size, ("value", "nextLink"), |(gallery, definition, version)| {
-            json!({
-                "fullName": format!("{gallery}-{definition}-{version}"),
-                "os": gallery, "sku": definition, "version": version,
+    pub(crate) fn images(config: &EmulatorConfig, request: &ArmRequest) -> Answer {
+        let images: Vec<ImageVersion> = published_images(config)
+            .into_iter()
+            .map(|(gallery, definition, version)| ImageVersion {
+                full_name: format!("{gallery}-{definition}-{version}"),
+                os: gallery.to_owned(),
+                sku: definition.to_owned(),
+                version,
             })
-        })
+            .collect();
+        page(request, &images, config.page_size, ("value", "nextLink"))
     }
 }
 

@@ -24,7 +24,8 @@ pub(crate) fn node_labels(config: &EmulatorConfig, machine: &MachineRecord) -> B
         .flatten()
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect();
-    let text = |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let text =
+        |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let priority = if machine.capacity_type == CapacityType::Spot { "spot" } else { "regular" };
     let os_sku = if text("/operatingSystem/osSKU") == "AzureLinux" { "AzureLinux" } else { "Ubuntu" };
     let cluster = cluster_label(&config.node_resource_group);

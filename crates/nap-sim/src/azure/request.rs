@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, header};
 use http_body_util::Full;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// An answer.
@@ -59,24 +60,26 @@ impl ArmRequest {
 }
 
 /// One page of a list: the items from the request's offset on, and a link to the rest.
-pub(crate) fn page<T>(
+pub(crate) fn page<T: Serialize>(
     request: &ArmRequest,
     items: &[T],
     size: usize,
     names: (&str, &str),
-    show: impl Fn(&T) -> Value,
 ) -> Answer {
     let (items_name, link_name) = names;
     let offset: usize = request.query.get("$skiptoken").and_then(|token| token.parse().ok()).unwrap_or(0);
-    let shown: Vec<Value> = items.iter().skip(offset).take(size.max(1)).map(show).collect();
-    let end = offset.saturating_add(shown.len());
-    let mut body = json!({ items_name: shown });
+    let end = offset.saturating_add(size.max(1)).min(items.len());
+    let mut link = Value::Null;
     if end < items.len() {
         let mut query = request.query.clone();
         query.insert("$skiptoken".to_owned(), end.to_string());
-        body[link_name] = request.link(&query).into();
+        link = request.link(&query).into();
     }
-    reply(200, &body)
+    // Written in one go: a list of a thousand sizes is too much for a tree of values.
+    match serde_json::to_string(items.get(offset..end).unwrap_or_default()) {
+        Ok(items) => answer(200, format!(r#"{{"{items_name}":{items},"{link_name}":{link}}}"#).into(), &[]),
+        Err(error) => refuse(500, "InternalServerError", &error.to_string()),
+    }
 }
 
 /// An answer with a JSON body.
@@ -86,12 +89,32 @@ pub(crate) fn reply(status: u16, body: &Value) -> Answer {
 
 /// An answer with a JSON body and headers.
 pub(crate) fn reply_with(status: u16, body: &Value, headers: &[(&'static str, String)]) -> Answer {
-    let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+    answer(status, if body.is_null() { Bytes::new() } else { body.to_string().into() }, headers)
+}
+
+fn answer(status: u16, body: Bytes, headers: &[(&'static str, String)]) -> Answer {
     let mut response = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
     for (name, value) in headers {
         response = response.header(*name, value);
     }
-    response.body(Full::new(bytes)).unwrap_or_default()
+    response.body(Full::new(body)).unwrap_or_default()
+}
+
+/// Why a request is refused.
+pub(crate) struct Refusal {
+    pub status: u16,
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    pub(crate) fn answer(&self) -> Answer {
+        refuse(self.status, self.code, &self.message)
+    }
 }
 
 /// A refusal in ARM's shape.
@@ -128,7 +151,10 @@ fn encode(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~$".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+            encoded.push('%');
+            for nibble in [byte >> 4, byte & 15] {
+                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
+            }
         }
     }
     encoded

@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::Inner;
+use super::market::Market;
 use super::request::{Answer, ArmRequest, refuse, reply, reply_with};
 use super::state::OperationRecord;
 
@@ -88,7 +89,7 @@ fn provider_level(
             ("usages", inner.market.usages(config, &inner.state(), request))
         }
         ("microsoft.containerservice", ["locations", _, "nodeimageversions"]) => {
-            ("nodeImageVersions", inner.market.images(config, request))
+            ("nodeImageVersions", Market::images(config, request))
         }
         ("microsoft.containerservice", ["locations", _, "operations", id]) => {
             ("operations", operation(inner, request, id))
@@ -161,7 +162,8 @@ fn fault(inner: &Inner) -> Option<Answer> {
     let faults = &mut inner.state().faults;
     if faults.throttle_next > 0 {
         faults.throttle_next -= 1;
-        let body = json!({ "error": { "code": "TooManyRequests", "message": "The request is being throttled." } });
+        let body =
+            json!({ "error": { "code": "TooManyRequests", "message": "The request is being throttled." } });
         return Some(reply_with(429, &body, &[("retry-after", "7".to_owned())]));
     }
     if faults.unavailable_next > 0 {

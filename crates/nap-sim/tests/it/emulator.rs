@@ -47,25 +47,40 @@ async fn what_azure_would_refuse_is_refused_with_its_codes() {
     let machine = format!(
         "{BASE}/resourceGroups/nap/providers/Microsoft.ContainerService/managedClusters/nap/agentPools/aksmanagedap/machines/m-1?api-version=1"
     );
-    let body = |size: &str, zone: &str, image: &str| {
-        json!({ "zones": [zone], "properties": { "hardware": { "vmSize": size }, "nodeImageVersion": image } })
-    };
+    let body = |size: &str, zone: &str, image: &str| json!({ "zones": [zone], "properties": { "hardware": { "vmSize": size }, "nodeImageVersion": image } });
     let image = "AKSUbuntu-2404gen2containerd-202610.12.0";
-    let usages = |region: &str| {
-        format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1")
-    };
+    let usages =
+        |region: &str| format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1");
     for (method, url, body, status, code) in [
         (Method::GET, machine.replace("?api-version=1", ""), json!({}), 400, "MissingApiVersionParameter"),
         (Method::GET, machine.clone(), json!({}), 404, "NotFound"),
         (Method::GET, usages("atlantis"), json!({}), 400, "NoRegisteredProviderFound"),
         (Method::PUT, machine.clone(), body("Standard_X9", "1", image), 400, "VMSizeNotSupported"),
-        (Method::PUT, machine.clone(), body("Standard_D4s_v5", "9", image), 400, "AvailabilityZoneNotSupported"),
+        (
+            Method::PUT,
+            machine.clone(),
+            body("Standard_D4s_v5", "9", image),
+            400,
+            "AvailabilityZoneNotSupported",
+        ),
         (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", "x"), 400, "InvalidParameter"),
-        (Method::PUT, machine.replace("m-1", "M_1"), body("Standard_D4s_v5", "1", image), 400, "InvalidParameter"),
+        (
+            Method::PUT,
+            machine.replace("m-1", "M_1"),
+            body("Standard_D4s_v5", "1", image),
+            400,
+            "InvalidParameter",
+        ),
         (Method::DELETE, machine.clone(), json!({}), 501, "NotImplemented"),
         (Method::GET, machine.replace("aksmanagedap", "other"), json!({}), 404, "ResourceNotFound"),
         (Method::GET, machine.replace("/nap/", "/other/"), json!({}), 404, "ResourceNotFound"),
-        (Method::GET, format!("{BASE}/providers/Microsoft.Storage/skus?api-version=1"), json!({}), 501, "NotImplemented"),
+        (
+            Method::GET,
+            format!("{BASE}/providers/Microsoft.Storage/skus?api-version=1"),
+            json!({}),
+            501,
+            "NotImplemented",
+        ),
         (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", image), 201, ""),
         (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", image), 200, ""),
         (Method::PUT, machine.clone(), body("Standard_D8s_v5", "1", image), 400, "PropertyChangeNotAllowed"),
@@ -85,14 +100,14 @@ async fn an_unknown_region_is_refused_with_a_hint() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_repeats_and_another_seed_differs() {
-    async fn run(seed: u64) -> String {
+    async fn run(seed: u64) -> Vec<String> {
         let mut world = World::with(|config| config.seed = seed).await;
-        let mut trace = String::new();
+        let mut trace = Vec::new();
         for index in 0..5 {
             let claim = claim(&format!("default-{index:05}"), "2", &DEFAULT_POOL);
             let made = world.provider.create(&claim, &world.class).await.unwrap();
-            trace.push_str(&format!("{} {}\n", made.provider_id, world.clock.now()));
-            trace.push_str(&format!("{:?}\n", world.events.recv().await));
+            trace.push(format!("{} {}", made.provider_id, world.clock.now()));
+            trace.push(format!("{:?}", world.events.recv().await));
         }
         trace
     }
@@ -121,7 +136,8 @@ async fn workload_identity_exchanges_its_file_for_a_token() {
     assert_eq!(token.expires.duration_since(world.clock.now()).as_secs(), 3600);
     let config = world::config(&world.clock).azure_config();
     let fixed = nap_azure::arm::StaticToken(token.secret);
-    let provider = AzureProvider::new(config, world.clock.clone(), world.emulator.http_service(), Arc::new(fixed));
+    let provider =
+        AzureProvider::new(config, world.clock.clone(), world.emulator.http_service(), Arc::new(fixed));
     assert_eq!(provider.list().await.unwrap(), []);
 }
 

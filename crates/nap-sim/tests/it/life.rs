@@ -1,9 +1,15 @@
 //! A machine's life, as the controllers see it.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::join_all;
 use nap_api::{Effect, Taint, labels, taints};
+use nap_azure::machines::Machines;
 use nap_cloud::{CloudProvider, ErrorClass};
 use nap_sim::machines::MachineEvent;
 use nap_units::{CPU, MEMORY};
+use serde_json::json;
 
 use crate::world::{DEFAULT_POOL, World, claim};
 
@@ -28,15 +34,17 @@ async fn a_machine_is_made_found_and_deleted() {
     assert_eq!(provider_id, made.provider_id);
     assert!(provider_id.ends_with(&node_name) && provider_id.contains("/resourceGroups/mc_nap_nap_eastus/"));
     assert!(taints.contains(&Taint::new(taints::UNREGISTERED, Effect::NoExecute)));
-    assert!(allocatable.get(MEMORY) >= made.allocatable.get(MEMORY), "a node never has less than was planned with");
+    assert!(
+        allocatable.get(MEMORY) >= made.allocatable.get(MEMORY),
+        "a node never has less than was planned with"
+    );
     assert!(allocatable.get(CPU) >= made.allocatable.get(CPU));
     for (key, value) in &made.labels {
-        // The Hyper-V generation stays on the claim; everything else is on the node too.
         assert_eq!(node.get(key), Some(value), "label {key}");
     }
 
     assert_eq!(world.provider.get(&made.provider_id).await.unwrap(), made);
-    assert_eq!(world.provider.list().await.unwrap(), [made.clone()]);
+    assert_eq!(world.provider.list().await.unwrap(), std::slice::from_ref(&made));
 
     world.provider.delete(&claim).await.unwrap();
     world.provider.delete(&claim).await.unwrap();
@@ -63,7 +71,7 @@ async fn creating_twice_makes_one_machine() {
 async fn a_create_that_was_cut_off_is_taken_up_again() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
-    let cut = std::time::Duration::from_secs(5);
+    let cut = Duration::from_secs(5);
     let lost = tokio::time::timeout(cut, world.provider.create(&claim, &world.class)).await;
     assert!(lost.is_err(), "the machine takes longer than that");
     assert_eq!(world.emulator.machines()[0].state, "Creating");
@@ -73,26 +81,54 @@ async fn a_create_that_was_cut_off_is_taken_up_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_machine_of_the_same_name_is_not_taken() {
+async fn a_machine_of_something_else_is_not_taken() {
     let world = World::new().await;
-    // Two claim names that differ but share a machine would need a hash clash, so the tag is what must hold: a machine
-    // that was made for another claim has another tag.
-    let first = claim("default-abc12", "1", &DEFAULT_POOL);
-    world.provider.create(&first, &world.class).await.unwrap();
-    let mut orphan = claim("default-abc12", "1", &DEFAULT_POOL);
-    orphan.metadata.name = Some("default-abc12".to_owned());
-    let made = world.provider.create(&orphan, &world.class).await.unwrap();
+    let machines = Machines::new(world.provider.arm().clone(), world.provider.config());
+    let body = json!({ "zones": [], "properties": {
+        "hardware": { "vmSize": "Standard_D4s_v5" },
+        "nodeImageVersion": "AKSUbuntu-2404gen2containerd-202610.12.0",
+        "tags": { "karpenter.azure.com_aksmachine_nodeclaim": "another" },
+    }});
+    machines.put("default-abc12", &body).await.unwrap();
+    let claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let error = world.provider.create(&claim, &world.class).await.unwrap_err();
+    assert_eq!((error.class, error.code.as_str()), (ErrorClass::Invalid, "MachineNameTaken"));
+    assert_eq!(world.provider.list().await.unwrap(), [], "it belongs to no NodePool");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_is_deleted_by_its_id_and_foreign_ids_are_refused() {
+    let world = World::new().await;
+    let claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let made = world.provider.create(&claim, &world.class).await.unwrap();
     world.provider.delete_orphan(&made.provider_id).await.unwrap();
-    world.clock.sleep(std::time::Duration::from_secs(60)).await;
+    world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(world.emulator.machines(), []);
-    let error = world.provider.delete_orphan("azure:///subscriptions/s/x/virtualMachines/other").await.unwrap_err();
-    assert_eq!(error.class, ErrorClass::NotFound);
+    let foreign =
+        "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/other";
+    assert_eq!(world.provider.get(foreign).await.unwrap_err().class, ErrorClass::Invalid);
+    assert_eq!(world.provider.delete_orphan(foreign).await.unwrap_err().class, ErrorClass::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_claims_gets_one_machine_each() {
+    let world = World::new().await;
+    world.emulator.set_faults(|faults| {
+        faults.capacity_errors.insert(("Standard_D2as_v5".to_owned(), "eastus-1".to_owned()));
+        faults.throttle_next = 5;
+    });
+    let claims: Vec<_> = (0..40).map(|n| claim(&format!("default-{n:05}"), "1", &DEFAULT_POOL)).collect();
+    let made = join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class))).await;
+    let ids: BTreeSet<String> = made.into_iter().map(|made| made.unwrap().provider_id).collect();
+    assert_eq!(ids.len(), 40);
+    assert_eq!(world.provider.list().await.unwrap().len(), 40);
+    assert_eq!(world.emulator.bill().len(), 40);
 }
 
 #[tokio::test(start_paused = true)]
 async fn zones_are_spread_over_claims() {
     let world = World::new().await;
-    let mut zones = std::collections::BTreeSet::new();
+    let mut zones = BTreeSet::new();
     for index in 0..12 {
         let claim = claim(&format!("default-{index:05}"), "1", &DEFAULT_POOL);
         let made = world.provider.create(&claim, &world.class).await.unwrap();
@@ -112,7 +148,7 @@ async fn money_is_counted_from_creation_to_deletion() {
     let later = billed.created + jiff::SignedDuration::from_hours(10);
     assert_eq!(world.emulator.total_cost_micros(later), 1_920_000);
     world.provider.delete(&claim).await.unwrap();
-    world.clock.sleep(std::time::Duration::from_secs(3600)).await;
+    world.clock.sleep(Duration::from_hours(1)).await;
     let deleted = world.emulator.bill()[0].deleted.unwrap();
     assert_eq!(world.emulator.total_cost_micros(later), world.emulator.total_cost_micros(deleted));
 }

@@ -46,7 +46,8 @@ async fn sizes_and_prices_are_fetched_once_for_many_questions() {
 #[tokio::test(start_paused = true)]
 async fn subnets_are_checked() {
     let world = World::new().await;
-    let base = "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/byo/providers/Microsoft.Network";
+    let base =
+        "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/byo/providers/Microsoft.Network";
     for (id, reason) in [
         (format!("{base}/virtualNetworks/v/subnets/missing"), "SubnetNotFound"),
         ("/not/a/subnet".to_owned(), "SubnetIDInvalid"),
@@ -78,8 +79,9 @@ async fn a_refresh_rewrites_one_region() {
     let embedded = Catalogue::embedded();
     let mut catalogue = Catalogue::default();
     let subscription = "00000000-0000-0000-0000-000000000001";
-    let found =
-        refresh::refresh(&mut catalogue, world.provider.arm(), &prices, subscription, "East US").await.unwrap();
+    let found = refresh::refresh(&mut catalogue, world.provider.arm(), &prices, subscription, "East US")
+        .await
+        .unwrap();
     assert_eq!(found.sizes, embedded.skus_in("eastus").count());
     assert_eq!(found.unpriced, 0);
     assert_eq!(catalogue.prices_in("eastus").on_demand, embedded.prices_in("eastus").on_demand);
@@ -97,7 +99,8 @@ async fn a_refresh_rewrites_one_region() {
         world.clock.clone(),
         "https://management.azure.com",
     );
-    let error = refresh::refresh(&mut catalogue, &refused, &prices, subscription, "eastus").await.unwrap_err();
+    let error =
+        refresh::refresh(&mut catalogue, &refused, &prices, subscription, "eastus").await.unwrap_err();
     assert!(error.to_string().contains("access token is invalid"), "{error}");
     assert!(read == catalogue, "a failed refresh changes nothing");
 }

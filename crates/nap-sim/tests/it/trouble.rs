@@ -21,7 +21,8 @@ fn full(world: &World, size: &str, zones: &[&str]) {
 async fn a_full_zone_falls_through_to_the_next_offering() {
     let world = World::new().await;
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2"]);
-    let made = world.provider.create(&claim("default-abc12", "1", &[SIZE, ON_DEMAND]), &world.class).await.unwrap();
+    let made =
+        world.provider.create(&claim("default-abc12", "1", &[SIZE, ON_DEMAND]), &world.class).await.unwrap();
     assert_eq!(made.labels[labels::ZONE], "eastus-3");
     assert_eq!(world.emulator.machines().len(), 1, "nothing is left of the failed tries");
     assert_eq!(world.emulator.bill().len(), 1);
@@ -33,7 +34,8 @@ async fn a_size_without_room_falls_through_to_another_size() {
     let all = ["eastus-1", "eastus-2", "eastus-3", "0"];
     full(&world, "Standard_D4s_v5", &all);
     let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v4"][..]);
-    let made = world.provider.create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class).await.unwrap();
+    let made =
+        world.provider.create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class).await.unwrap();
     assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v4");
 }
 
@@ -56,7 +58,7 @@ async fn what_failed_is_remembered_and_forgiven() {
     assert_eq!(available(&types, "Standard_D16s_v5"), 0, "larger sizes of the family are not tried either");
     assert_eq!(available(&types, "Standard_D2s_v5"), 4);
     world.emulator.set_faults(|faults| faults.capacity_errors.clear());
-    world.clock.sleep(Duration::from_secs(2 * 3600)).await;
+    world.clock.sleep(Duration::from_hours(2)).await;
     let types = world.provider.instance_types(&world.class).await.unwrap();
     assert_eq!(available(&types, "Standard_D4s_v5"), 4);
     world.provider.create(&wanted, &world.class).await.unwrap();
@@ -71,10 +73,14 @@ async fn a_family_without_quota_is_left_for_another() {
         faults.family_quota.insert("standardDSv5Family".to_owned(), 2);
     });
     let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v4"][..]);
-    let made = world.provider.create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class).await.unwrap();
+    let made =
+        world.provider.create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class).await.unwrap();
     assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v4");
-    let error =
-        world.provider.create(&claim("default-abc13", "1", &[SIZE, ON_DEMAND]), &world.class).await.unwrap_err();
+    let error = world
+        .provider
+        .create(&claim("default-abc13", "1", &[SIZE, ON_DEMAND]), &world.class)
+        .await
+        .unwrap_err();
     assert_eq!(error.class, ErrorClass::Capacity);
     let spot = [SIZE, (labels::CAPACITY_TYPE, &["spot"][..])];
     world.provider.create(&claim("default-abc14", "1", &spot), &world.class).await.unwrap();
@@ -137,7 +143,9 @@ async fn tokens_are_renewed_before_they_end_and_after_they_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_nothing_satisfies_is_a_capacity_error() {
     let world = World::new().await;
-    for wanted in [claim("default-abc12", "100000", &DEFAULT_POOL), claim("x-1", "1", &[(labels::ARCH, &["s390x"])])] {
+    for wanted in
+        [claim("default-abc12", "100000", &DEFAULT_POOL), claim("x-1", "1", &[(labels::ARCH, &["s390x"])])]
+    {
         let error = world.provider.create(&wanted, &world.class).await.unwrap_err();
         assert_eq!((error.class, error.code.as_str()), (ErrorClass::Capacity, "InsufficientCapacity"));
     }

@@ -90,8 +90,5 @@ pub fn claim(name: &str, cpu: &str, requirements: &[(&str, &[&str])]) -> NodeCla
 }
 
 /// What the default pool of AKS asks for.
-pub const DEFAULT_POOL: [(&str, &[&str]); 3] = [
-    (labels::ARCH, &["amd64"]),
-    (labels::CAPACITY_TYPE, &["on-demand"]),
-    (labels::SKU_FAMILY, &["D"]),
-];
+pub const DEFAULT_POOL: [(&str, &[&str]); 3] =
+    [(labels::ARCH, &["amd64"]), (labels::CAPACITY_TYPE, &["on-demand"]), (labels::SKU_FAMILY, &["D"])];
