@@ -275,7 +275,8 @@ impl CloudProvider for AzureProvider {
         for attempt in 1..=MAX_TRIES {
             let catalogue = self.instance_types(class).await?;
             let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
-            let planned = claim.annotations().get(labels::PLANNED_OFFERING).map(String::as_str);
+            let annotations = claim.metadata.annotations.as_ref();
+            let planned = annotations.and_then(|all| all.get(labels::PLANNED_OFFERING)).map(String::as_str);
             let best =
                 choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| image(kind).is_some());
             let Some((kind, offering)) = best else { break };

@@ -20,7 +20,7 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
         )
     );
     let config = WorldConfig {
-        region: args.world.region,
+        region: args.world.region.clone(),
         seed: args.world.seed,
         speed: args.speed,
         epoch: Clock::wall().now(),

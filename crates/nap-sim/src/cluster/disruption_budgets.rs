@@ -1,0 +1,156 @@
+//! The status of PodDisruptionBudgets: how many pods there should be, how many are healthy, how many may go.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+
+use super::index::Index;
+use super::write::Writer;
+use super::{earliest, pods};
+
+/// An eviction that was allowed but not followed by a deletion is forgotten after this long.
+const DISRUPTED_FOR: SignedDuration = SignedDuration::from_mins(2);
+
+/// Brings every status up to date; says when the next entry expires.
+pub(super) async fn pass(index: &mut Index, writer: &mut Writer) -> Option<Timestamp> {
+    let mut wake = None;
+    for budget in index.budgets.snapshot() {
+        let (status, expiry) = status(&budget, index, writer.now());
+        wake = earliest(wake, expiry);
+        if budget.status.as_ref() != Some(&status) {
+            let mut budget = (*budget).clone();
+            budget.status = Some(status);
+            writer.replace_status(&mut index.budgets, &budget).await;
+        }
+    }
+    wake
+}
+
+fn status(
+    budget: &PodDisruptionBudget,
+    index: &Index,
+    now: Timestamp,
+) -> (PodDisruptionBudgetStatus, Option<Timestamp>) {
+    let spec = budget.spec.clone().unwrap_or_default();
+    let covered: Vec<_> = index
+        .pods
+        .values()
+        .filter(|pod| {
+            pod.namespace() == budget.namespace()
+                && !pods::is_finished(pod)
+                && spec.selector.as_ref().is_some_and(|selector| pods::selects(selector, pod.labels()))
+        })
+        .collect();
+    let old = budget.status.clone().unwrap_or_default();
+    let mut expiry = None;
+    let mut disrupted = old.disrupted_pods.clone().unwrap_or_default();
+    disrupted.retain(|name, since| {
+        let until = since.0.checked_add(DISRUPTED_FOR).unwrap_or(since.0);
+        let held =
+            until > now && covered.iter().any(|pod| pod.name_any() == *name && !pods::is_deleting(pod));
+        if held {
+            expiry = earliest(expiry, Some(until));
+        }
+        held
+    });
+    let healthy = covered
+        .iter()
+        .filter(|pod| {
+            pods::is_ready(pod) && !pods::is_deleting(pod) && !disrupted.contains_key(&pod.name_any())
+        })
+        .count();
+    let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
+    let (expected, desired) = needs(&spec.min_available, &spec.max_unavailable, &covered, index);
+    let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
+    let (verdict, reason) =
+        if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let held = old.conditions.iter().flatten().find(|condition| condition.type_ == "DisruptionAllowed");
+    let since = held
+        .filter(|held| held.status == verdict)
+        .map_or(whole_seconds(now), |held| held.last_transition_time.0);
+    let status = PodDisruptionBudgetStatus {
+        conditions: Some(vec![Condition {
+            type_: "DisruptionAllowed".to_owned(),
+            status: verdict.to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+            last_transition_time: Time(since),
+            observed_generation: budget.metadata.generation,
+        }]),
+        current_healthy: healthy,
+        desired_healthy: desired,
+        disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
+        disruptions_allowed: allowed,
+        expected_pods: expected,
+        observed_generation: budget.metadata.generation,
+    };
+    (status, expiry)
+}
+
+fn whole_seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// How many pods there should be, and how many of them must be healthy.
+fn needs(
+    min_available: &Option<IntOrString>,
+    max_unavailable: &Option<IntOrString>,
+    covered: &[&std::sync::Arc<Pod>],
+    index: &Index,
+) -> (i32, i32) {
+    let count = i32::try_from(covered.len()).unwrap_or(i32::MAX);
+    match (min_available, max_unavailable) {
+        (Some(IntOrString::Int(least)), _) => (count, *least),
+        (Some(least), _) => {
+            let expected = expected_count(covered, index);
+            (expected, resolve(least, expected))
+        }
+        (None, most) => {
+            let expected = expected_count(covered, index);
+            let most = most.as_ref().map_or(1, |most| resolve(most, expected));
+            (expected, (expected - most).max(0))
+        }
+    }
+}
+
+/// A number, or a percentage of `total` rounded up.
+pub(super) fn resolve(value: &IntOrString, total: i32) -> i32 {
+    match value {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            i32::try_from((percent * i64::from(total) + 99) / 100).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// The scales of the pods' controllers, each counted once. Pods without one count as themselves.
+fn expected_count(covered: &[&std::sync::Arc<Pod>], index: &Index) -> i32 {
+    let mut owners = std::collections::BTreeSet::new();
+    let mut expected = 0;
+    for pod in covered {
+        let Some(owner) = pods::controller_of(&***pod) else {
+            expected += 1;
+            continue;
+        };
+        if !owners.insert(owner.uid.clone()) {
+            continue;
+        }
+        let key = (pod.namespace().unwrap_or_default(), owner.name.clone());
+        let set = index.replica_sets.get(&key).filter(|set| set.uid().as_ref() == Some(&owner.uid));
+        expected += match set {
+            Some(set) => set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
+            // A controller whose scale is not known here: its pods are what it wants.
+            None => covered
+                .iter()
+                .filter(|pod| pods::is_managed_by(&****pod, &owner.uid))
+                .count()
+                .try_into()
+                .unwrap_or(i32::MAX),
+        };
+    }
+    expected
+}

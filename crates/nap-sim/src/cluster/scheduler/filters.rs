@@ -1,0 +1,199 @@
+//! The filters: what keeps a pod off a node, in kube-scheduler's words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
+};
+use kube::ResourceExt;
+use nap_units::{PODS, Resources, Rounding};
+
+use crate::cluster::pods;
+
+/// A node that pods may go to.
+#[derive(Debug)]
+pub(in crate::cluster) struct Candidate {
+    pub(in crate::cluster) name: String,
+    pub(in crate::cluster) allocatable: Resources,
+    pub(in crate::cluster) free: Resources,
+    labels: BTreeMap<String, String>,
+    taints: Vec<Taint>,
+    unschedulable: bool,
+    ports: BTreeSet<(String, i32)>,
+}
+
+impl Candidate {
+    pub(in crate::cluster) fn new(node: &Node) -> Self {
+        let spec = node.spec.clone().unwrap_or_default();
+        let status = node.status.as_ref();
+        let allocatable = status
+            .and_then(|status| status.allocatable.as_ref())
+            .map(|list| pods::resources(list, Rounding::Down))
+            .unwrap_or_default();
+        Self {
+            name: node.name_any(),
+            free: allocatable.clone(),
+            allocatable,
+            labels: node.labels().clone(),
+            taints: spec.taints.unwrap_or_default(),
+            unschedulable: spec.unschedulable.unwrap_or_default(),
+            ports: BTreeSet::new(),
+        }
+    }
+
+    /// Counts a pod that runs here.
+    pub(in crate::cluster) fn take(&mut self, spec: &PodSpec) {
+        self.free.subtract(&pods::occupies(spec));
+        self.ports.extend(host_ports(spec));
+    }
+
+    /// Why the pod cannot run here; nothing when it can. The first filter that refuses speaks alone, as in kube-scheduler.
+    pub(in crate::cluster) fn problems(&self, spec: &PodSpec, needs: &Resources) -> Vec<String> {
+        if self.unschedulable && !tolerates_unschedulable(spec) {
+            return vec!["node(s) were unschedulable".to_owned()];
+        }
+        if let Some(taint) = self.untolerated(spec) {
+            let value = taint.value.as_deref().unwrap_or_default();
+            return vec![format!("node(s) had untolerated taint {{{}: {value}}}", taint.key)];
+        }
+        if !self.is_selected(spec) {
+            return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
+        }
+        if host_ports(spec).any(|port| self.ports.contains(&port)) {
+            return vec!["node(s) didn't have free ports for the requested pod ports".to_owned()];
+        }
+        needs
+            .iter()
+            .filter(|(name, amount)| *amount > 0 && *amount > self.free.get(name))
+            .map(|(name, _)| match name {
+                PODS => "Too many pods".to_owned(),
+                name => format!("Insufficient {name}"),
+            })
+            .collect()
+    }
+
+    /// The first taint that keeps the pod away.
+    fn untolerated(&self, spec: &PodSpec) -> Option<&Taint> {
+        let hard =
+            self.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+        hard.into_iter().find(|taint| !tolerates(spec, taint))
+    }
+
+    /// How many soft taints speak against the node.
+    pub(in crate::cluster) fn avoided(&self, spec: &PodSpec) -> usize {
+        let soft = self.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
+        soft.filter(|taint| !tolerates(spec, taint)).count()
+    }
+
+    /// The node selector and the required node affinity.
+    pub(in crate::cluster) fn is_selected(&self, spec: &PodSpec) -> bool {
+        let exact =
+            spec.node_selector.iter().flatten().all(|(key, value)| self.labels.get(key) == Some(value));
+        let required = spec
+            .affinity
+            .as_ref()
+            .and_then(|affinity| affinity.node_affinity.as_ref())
+            .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+        exact
+            && required
+                .is_none_or(|selector| selector.node_selector_terms.iter().any(|term| self.meets(term)))
+    }
+
+    /// A term without requirements selects nothing.
+    fn meets(&self, term: &NodeSelectorTerm) -> bool {
+        let labels = term.match_expressions.iter().flatten();
+        let fields = term.match_fields.iter().flatten();
+        let given = term.match_expressions.as_ref().is_some_and(|list| !list.is_empty())
+            || term.match_fields.as_ref().is_some_and(|list| !list.is_empty());
+        given
+            && labels.into_iter().all(|requirement| holds(requirement, self.labels.get(&requirement.key)))
+            && fields
+                .into_iter()
+                .all(|requirement| requirement.key == "metadata.name" && holds(requirement, Some(&self.name)))
+    }
+
+    /// Whether a daemon with this spec belongs here: it tolerates what a daemon must and asks for no room.
+    pub(in crate::cluster) fn wants_daemon(&self, spec: &PodSpec) -> bool {
+        self.untolerated(spec).is_none() && self.is_selected(spec)
+    }
+}
+
+fn holds(requirement: &NodeSelectorRequirement, found: Option<&String>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let number = |text: &String| text.parse::<i64>().ok();
+    let compare = |wanted: std::cmp::Ordering| match (found.and_then(number), values.first().and_then(number))
+    {
+        (Some(found), Some(bound)) => found.cmp(&bound) == wanted,
+        _ => false,
+    };
+    match requirement.operator.as_str() {
+        "In" => found.is_some_and(|found| values.contains(found)),
+        "NotIn" => !found.is_some_and(|found| values.contains(found)),
+        "Exists" => found.is_some(),
+        "DoesNotExist" => found.is_none(),
+        "Gt" => compare(std::cmp::Ordering::Greater),
+        "Lt" => compare(std::cmp::Ordering::Less),
+        _ => false,
+    }
+}
+
+fn tolerates(spec: &PodSpec, taint: &Taint) -> bool {
+    spec.tolerations.iter().flatten().any(|toleration| matches_taint(toleration, taint))
+}
+
+fn matches_taint(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let same_value =
+        toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    let exists = toleration.operator.as_deref() == Some("Exists");
+    (effect.is_empty() || effect == taint.effect)
+        && (key.is_empty() && exists || key == taint.key)
+        && (exists || same_value)
+}
+
+fn tolerates_unschedulable(spec: &PodSpec) -> bool {
+    let taint = Taint {
+        key: "node.kubernetes.io/unschedulable".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    };
+    tolerates(spec, &taint)
+}
+
+fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (String, i32)> {
+    spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
+        let number = port.host_port.filter(|number| *number > 0)?;
+        Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), number))
+    })
+}
+
+/// A hard constraint that this scheduler cannot judge.
+pub(in crate::cluster) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
+    let affinity = spec.affinity.as_ref();
+    let together = affinity
+        .and_then(|affinity| affinity.pod_affinity.as_ref())
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let apart = affinity
+        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let spread = spec.topology_spread_constraints.iter().flatten();
+    if together.is_some_and(|terms| !terms.is_empty()) {
+        Some("required pod affinity")
+    } else if apart.is_some_and(|terms| !terms.is_empty()) {
+        Some("required pod anti-affinity")
+    } else if spread.into_iter().any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule") {
+        Some("topology spread constraints with DoNotSchedule")
+    } else if spec
+        .volumes
+        .iter()
+        .flatten()
+        .any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
+    {
+        Some("volumes with claims")
+    } else if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        Some("resource claims")
+    } else {
+        None
+    }
+}

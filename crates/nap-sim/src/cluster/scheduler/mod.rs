@@ -1,0 +1,152 @@
+//! Binds pending pods, as kube-scheduler does with its default profile: highest priority first, filters that must all pass,
+//! and a simple score (the emptiest node, then the first by name).
+//!
+//! A pod with a hard constraint that is not understood here is never bound: it stays pending with a message that says so.
+
+mod filters;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use nap_units::{CPU, MEMORY, Resources};
+use serde_json::json;
+
+use super::index::{Index, key};
+use super::pods;
+use super::write::Writer;
+pub(super) use filters::Candidate;
+
+/// The name pods ask for when they do not care.
+const NAME: &str = "default-scheduler";
+
+/// Tries every pending pod once, against nodes that count what was bound before.
+pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
+    let mut pending: Vec<Arc<Pod>> = index.pods.values().filter(|pod| is_waiting(pod)).cloned().collect();
+    if pending.is_empty() {
+        return;
+    }
+    pending.sort_by_cached_key(|pod| {
+        let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (std::cmp::Reverse(priority), created, key(&**pod))
+    });
+    let mut nodes = candidates(index);
+    for pod in pending {
+        let Some(spec) = pod.spec.as_ref() else { continue };
+        match place(&pod, spec, &nodes) {
+            Ok(name) => {
+                if writer.bind(&mut index.pods, &pod, &name).await {
+                    if let Some(node) = nodes.iter_mut().find(|node| node.name == name) {
+                        node.take(spec);
+                    }
+                    let (namespace, pod_name) = key(&*pod);
+                    let message = format!("Successfully assigned {namespace}/{pod_name} to {name}");
+                    writer.event(&pod, "Normal", "Scheduled", &message).await;
+                }
+            }
+            Err(refusal) => refuse(&pod, &refusal, index, writer).await,
+        }
+    }
+}
+
+fn is_waiting(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| {
+        spec.node_name.as_deref().unwrap_or_default().is_empty()
+            && spec.scheduler_name.as_deref().unwrap_or(NAME) == NAME
+            && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
+    }) && !pods::is_deleting(pod)
+        && !pods::is_finished(pod)
+}
+
+fn candidates(index: &Index) -> Vec<Candidate> {
+    let mut nodes: Vec<Candidate> = index
+        .nodes
+        .values()
+        .filter(|node| node.metadata.deletion_timestamp.is_none())
+        .map(|node| Candidate::new(node))
+        .collect();
+    let places: BTreeMap<String, usize> =
+        nodes.iter().enumerate().map(|(place, node)| (node.name.clone(), place)).collect();
+    for pod in index.pods.values().filter(|pod| !pods::is_finished(pod)) {
+        let place = places.get(pods::node_of(pod)).copied();
+        if let (Some(node), Some(spec)) = (place.and_then(|place| nodes.get_mut(place)), &pod.spec) {
+            node.take(spec);
+        }
+    }
+    nodes
+}
+
+/// Why a pod was not bound.
+struct Refusal {
+    reason: &'static str,
+    message: String,
+}
+
+fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refusal> {
+    if let Some(what) = filters::unsupported(spec) {
+        // Not `Unschedulable`: a new node would not help.
+        let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
+        return Err(Refusal { reason: "SchedulerError", message });
+    }
+    if nodes.is_empty() {
+        let message = "no nodes available to schedule pods".to_owned();
+        return Err(Refusal { reason: "Unschedulable", message });
+    }
+    let needs = pods::occupies(spec);
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+    let mut feasible: Vec<&Candidate> = Vec::new();
+    for node in nodes {
+        let problems = node.problems(spec, &needs);
+        if problems.is_empty() {
+            feasible.push(node);
+        }
+        for problem in problems {
+            *reasons.entry(problem).or_default() += 1;
+        }
+    }
+    let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
+    let chosen = feasible.iter().find(|node| Some(node.name.as_str()) == nominated).or_else(|| {
+        feasible.iter().min_by_key(|node| {
+            (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
+        })
+    });
+    match chosen {
+        Some(node) => Ok(node.name.clone()),
+        None => {
+            let reasons: BTreeSet<String> =
+                reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+            let reasons: Vec<String> = reasons.into_iter().collect();
+            let message = format!("0/{} nodes are available: {}.", nodes.len(), reasons.join(", "));
+            Err(Refusal { reason: "Unschedulable", message })
+        }
+    }
+}
+
+/// How much of the node would stay free, in parts of a thousand for CPU and memory together.
+fn emptiness(node: &Candidate, needs: &Resources) -> i64 {
+    [CPU, MEMORY]
+        .into_iter()
+        .map(|name| {
+            let all = node.allocatable.get(name);
+            let free = node.free.get(name).saturating_sub(needs.get(name)).max(0);
+            if all > 0 { i64::try_from(i128::from(free) * 1000 / i128::from(all)).unwrap_or(0) } else { 0 }
+        })
+        .sum()
+}
+
+async fn refuse(pod: &Pod, refusal: &Refusal, index: &mut Index, writer: &mut Writer) {
+    let held = pods::condition(pod, "PodScheduled");
+    if held == Some(("False", refusal.message.as_str())) {
+        return;
+    }
+    let stamp = writer.stamp();
+    let mut condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": refusal.reason, "message": refusal.message,
+    });
+    if held.is_none_or(|(status, _)| status != "False") {
+        condition["lastTransitionTime"] = json!(stamp);
+    }
+    writer.patch_status(&mut index.pods, &key(pod), &json!({ "conditions": [condition] })).await;
+    writer.event(pod, "Warning", "FailedScheduling", &refusal.message).await;
+}

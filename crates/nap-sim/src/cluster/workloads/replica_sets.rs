@@ -1,0 +1,109 @@
+//! ReplicaSets: as many pods as asked for.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::owner;
+use crate::cluster::index::Index;
+use crate::cluster::pods;
+use crate::cluster::write::Writer;
+
+/// The real controller creates at most this many pods before it looks again.
+const BURST: usize = 500;
+
+pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: &mut Writer) {
+    if set.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    let (Some(uid), Some(spec)) = (set.uid(), set.spec.as_ref()) else { return };
+    let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let mut held = active(&uid, index);
+    if held.len() < wanted {
+        let namespace = set.namespace().unwrap_or_default();
+        let template = serde_json::to_value(&spec.template).unwrap_or_default();
+        let metadata = json!({
+            "generateName": format!("{}-", set.name_any()),
+            "labels": template["metadata"]["labels"],
+            "annotations": template["metadata"]["annotations"],
+            "ownerReferences": owner("ReplicaSet", &**set),
+        });
+        let pod = json!({ "metadata": metadata, "spec": template["spec"] });
+        for _ in held.len()..wanted.min(held.len() + BURST) {
+            writer.create(&mut index.pods, &namespace, &pod).await;
+        }
+    } else if held.len() > wanted {
+        held.sort_by_cached_key(|pod| deletion_rank(pod));
+        for pod in held.iter().take(held.len() - wanted) {
+            writer.delete(&mut index.pods, pod, None).await;
+        }
+    }
+    let held = active(&uid, index);
+    let ready = held.iter().filter(|pod| pods::is_ready(pod)).count();
+    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+    let status = ReplicaSetStatus {
+        replicas: count(held.len()),
+        fully_labeled_replicas: Some(count(held.len())),
+        ready_replicas: Some(count(ready)),
+        available_replicas: Some(count(ready)),
+        observed_generation: set.metadata.generation,
+        ..ReplicaSetStatus::default()
+    };
+    if set.status.as_ref() != Some(&status) {
+        let mut set = (**set).clone();
+        set.status = Some(status);
+        writer.replace_status(&mut index.replica_sets, &set).await;
+    }
+}
+
+/// The pods that count: owned, not finished, not on their way out.
+fn active(uid: &str, index: &Index) -> Vec<Arc<Pod>> {
+    index
+        .pods
+        .values()
+        .filter(|pod| pods::is_managed_by(&***pod, uid) && !pods::is_deleting(pod) && !pods::is_finished(pod))
+        .cloned()
+        .collect()
+}
+
+/// Which pod goes first: unscheduled, then not running, then not ready, then cheap, then young.
+fn deletion_rank(pod: &Pod) -> (bool, bool, bool, i64, std::cmp::Reverse<Option<jiff::Timestamp>>, String) {
+    let cost = pod.annotations().get("controller.kubernetes.io/pod-deletion-cost");
+    (
+        !pods::node_of(pod).is_empty(),
+        pods::phase(pod) == "Running",
+        pods::is_ready(pod),
+        cost.and_then(|text| text.parse().ok()).unwrap_or(0),
+        std::cmp::Reverse(pod.metadata.creation_timestamp.as_ref().map(|time| time.0)),
+        pod.name_any(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_useful_pod_goes_first() {
+        let pod = |name: &str, node: Option<&str>, ready: &str, created: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": name, "creationTimestamp": created },
+                "spec": { "nodeName": node, "containers": [] },
+                "status": { "phase": if node.is_some() { "Running" } else { "Pending" },
+                    "conditions": [{ "type": "Ready", "status": ready }] },
+            }))
+            .unwrap()
+        };
+        let mut pods = [
+            pod("old", Some("n"), "True", "2030-01-01T00:00:00Z"),
+            pod("young", Some("n"), "True", "2030-01-02T00:00:00Z"),
+            pod("broken", Some("n"), "False", "2030-01-01T00:00:00Z"),
+            pod("waiting", None, "False", "2030-01-01T00:00:00Z"),
+        ];
+        pods.sort_by_cached_key(deletion_rank);
+        assert_eq!(pods.map(|pod| pod.name_any()), ["waiting", "broken", "young", "old"]);
+    }
+}
