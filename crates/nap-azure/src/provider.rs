@@ -303,6 +303,7 @@ impl CloudProvider for AzureProvider {
                         reason = error.code,
                         "an offering cannot be had"
                     );
+                    self.market.release(&sku, offering.capacity_type);
                     if !self.market.learn(&error, &sku, &offering.zone, offering.capacity_type) {
                         return Err(error);
                     }
