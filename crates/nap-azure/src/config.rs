@@ -134,11 +134,12 @@ impl AzureConfig {
             }
             value.trim_end_matches('/').clone_into(target);
         }
-        let mode = get("NETWORK_PLUGIN_MODE");
+        // Here an empty variable is a value of its own: it stands for "no overlay".
+        let mode = read("NETWORK_PLUGIN_MODE").map(|value| value.trim().to_owned());
         config.network_plugin = match (get("NETWORK_PLUGIN").as_deref(), mode.as_deref()) {
             (None | Some("azure"), None | Some("overlay")) => NetworkPlugin::AzureOverlay,
-            (None | Some("azure"), Some("none")) => NetworkPlugin::AzureNodeSubnet,
-            (Some("none"), None) => NetworkPlugin::None,
+            (None | Some("azure"), Some("" | "none")) => NetworkPlugin::AzureNodeSubnet,
+            (Some("none"), None | Some("" | "none")) => NetworkPlugin::None,
             (plugin, mode) => {
                 return Err(AzureError::InvalidVariable {
                     name: "NETWORK_PLUGIN",
@@ -228,6 +229,9 @@ mod tests {
         assert_eq!(config.agent_pool, "aksmanagedap");
         assert_eq!(config.arm_endpoint, "http://127.0.0.1:9");
         assert_eq!(config.additional_tags.get("c").map(String::as_str), Some("d"));
+        assert_eq!(config.network_plugin, NetworkPlugin::AzureOverlay);
+        pairs.push(("NETWORK_PLUGIN_MODE", ""));
+        assert_eq!(read(&pairs).unwrap().network_plugin, NetworkPlugin::AzureNodeSubnet);
         pairs.push(("NETWORK_PLUGIN", "kubenet"));
         assert!(read(&pairs).unwrap_err().to_string().contains("NETWORK_PLUGIN"));
     }

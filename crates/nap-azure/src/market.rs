@@ -114,18 +114,27 @@ impl Market {
 
     /// Counts the cores of a launch that is about to be tried.
     pub(crate) fn reserve(&self, sku: &Sku, capacity_type: CapacityType) {
+        self.count(sku, capacity_type, sku.vcpus);
+    }
+
+    fn count(&self, sku: &Sku, capacity_type: CapacityType, vcpus: i64) {
         if capacity_type != CapacityType::OnDemand {
             return;
         }
         let mut state = self.state();
         let before = state.fits_quota();
         if let Some(quota) = &state.quota.data {
-            quota.launched(&sku.family, sku.vcpus);
+            quota.launched(&sku.family, vcpus);
         }
         // Most launches leave room for every size, and then the catalogue stays as it is.
         if state.fits_quota() != before {
             state.generation += 1;
         }
+    }
+
+    /// Gives back what was counted for a launch that failed.
+    pub(crate) fn release(&self, sku: &Sku, capacity_type: CapacityType) {
+        self.count(sku, capacity_type, -sku.vcpus);
     }
 
     /// Remembers a failed launch. Answers whether it says anything about offerings.

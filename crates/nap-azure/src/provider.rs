@@ -228,7 +228,7 @@ impl AzureProvider {
             annotations: [(labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone())].into(),
             capacity,
             allocatable,
-            created: properties.status.creation_timestamp,
+            created: machine.created(),
             deleting: machine.is_deleting(),
         })
     }
@@ -305,6 +305,7 @@ impl CloudProvider for AzureProvider {
                         reason = error.code,
                         "an offering cannot be had"
                     );
+                    self.market.release(&sku, offering.capacity_type);
                     if !self.market.learn(&error, &sku, &offering.zone, offering.capacity_type) {
                         return Err(error);
                     }
@@ -339,6 +340,11 @@ impl CloudProvider for AzureProvider {
 
     async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
         let machine = self.machines.get(&self.name_of(provider_id)?).await?;
+        if machine.is_lost() {
+            let message = "the VM of the machine is gone";
+            let operation = format!("get machine {}", machine.name);
+            return Err(CloudError::new(ErrorClass::NotFound, operation, "VirtualMachineGone", message));
+        }
         self.instance(&machine).await
     }
 

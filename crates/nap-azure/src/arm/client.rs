@@ -85,7 +85,9 @@ impl ArmClient {
         let url = self.url(operation, path)?;
         let body = body.map(|body| Bytes::from(body.to_string()));
         let mut refused = false;
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let token = match &self.tokens {
                 Some(tokens) => Some(tokens.token().await?),
                 None => None,
@@ -132,7 +134,6 @@ impl ArmClient {
             tracing::debug!(operation, attempt, code = failure.code, ?wait, "retrying a request to Azure");
             self.clock.sleep(wait).await;
         }
-        unreachable!("the loop above returns at its bound")
     }
 
     /// Gets one thing.
@@ -162,7 +163,9 @@ impl ArmClient {
         if path.starts_with('/') {
             return Ok(format!("{}{path}", self.endpoint));
         }
-        let below = path.strip_prefix(&self.endpoint).is_some_and(|rest| rest.starts_with(['/', '?', ':']));
+        let below = path
+            .strip_prefix(&self.endpoint)
+            .is_some_and(|rest| rest.starts_with(['/', '?']) || rest.starts_with(":443/"));
         if below || self.tokens.is_none() {
             return Ok(path.to_owned());
         }
@@ -247,6 +250,21 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn tokens_are_not_sent_to_other_hosts() {
+        let service = super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+        }));
+        let token = Arc::new(super::super::StaticToken("secret".to_owned()));
+        let client = ArmClient::new(service, token, Clock::wall(), "https://arm.example");
+        for url in ["/x", "https://arm.example/x", "https://arm.example:443/x"] {
+            assert!(client.get("x", url).await.is_ok(), "{url}");
+        }
+        for url in ["https://arm.example.evil/x", "https://arm.example:a@evil/x", "https://evil/x", "x"] {
+            assert_eq!(client.get("x", url).await.unwrap_err().code, "ForeignLink", "{url}");
+        }
+    }
 
     #[test]
     fn one_bad_row_does_not_hide_the_others() {

@@ -205,6 +205,7 @@ impl Inner {
             created: config.clock.now(),
             error: None,
             billed: None,
+            evicted: false,
         })
     }
 
@@ -277,11 +278,29 @@ impl Inner {
         Some(MachineEvent::Deleted { provider_id: machine.provider_id(), node_name: machine.vm_name })
     }
 
+    /// Takes a running VM away; the machine stays. Answers whether there was one.
+    pub(crate) fn evict(self: &Arc<Self>, name: &str) -> bool {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(machine) = state.machines.get_mut(name) else { return false };
+        let Some(billed) = machine.billed.take().and_then(|index| state.bill.get_mut(index)) else {
+            return false;
+        };
+        billed.deleted = Some(self.config.clock.now());
+        machine.evicted = true;
+        let (provider_id, node_name) = (machine.provider_id(), machine.vm_name.clone());
+        drop(guard);
+        self.later(Duration::ZERO, move |_| Some(MachineEvent::Deleted { provider_id, node_name }));
+        true
+    }
+
     fn show(&self, machine: &MachineRecord) -> Value {
         let mut properties = machine.properties.clone();
         properties["provisioningState"] = machine.state.as_str().into();
         properties["resourceId"] = machine.vm_id.clone().into();
-        let mut status = json!({ "creationTimestamp": machine.created.to_string() });
+        let vm_state = if machine.evicted { "Deleted" } else { "Running" };
+        let mut status = json!({ "creationTimestamp": machine.created.to_string(), "vmState": vm_state });
+        properties["kubernetes"]["nodeName"] = machine.vm_name.clone().into();
         if let Some((code, message)) = &machine.error {
             status["provisioningError"] = json!({
                 "code": "ProvisioningFailed", "message": message,

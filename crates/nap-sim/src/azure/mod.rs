@@ -100,6 +100,12 @@ impl Emulator {
         self.0.state().tokens.clear();
     }
 
+    /// Takes the VM of a machine away, as Azure does with spot VMs; the machine stays until it is deleted. Answers whether
+    /// there was one.
+    pub fn evict(&self, machine: &str) -> bool {
+        self.0.evict(machine)
+    }
+
     /// Every machine that exists, in name order.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
         let price = |machine: &state::MachineRecord| self.0.market.price(&machine.sku.name, machine.capacity_type);

@@ -109,6 +109,8 @@ pub(crate) struct MachineRecord {
     pub error: Option<(String, String)>,
     /// The VM's place on the bill, once it exists.
     pub billed: Option<usize>,
+    /// The VM was taken away.
+    pub evicted: bool,
 }
 
 impl MachineRecord {

@@ -152,3 +152,20 @@ async fn money_is_counted_from_creation_to_deletion() {
     let deleted = world.emulator.bill()[0].deleted.unwrap();
     assert_eq!(world.emulator.total_cost_micros(later), world.emulator.total_cost_micros(deleted));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_machine_counts_as_gone_and_can_still_be_deleted() {
+    let mut world = World::new().await;
+    let claim = claim("default-abc12", "1", &[(labels::CAPACITY_TYPE, &["spot"])]);
+    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    assert!(matches!(world.events.recv().await, Some(MachineEvent::Created { .. })));
+    assert!(world.emulator.evict("default-abc12"));
+    assert!(!world.emulator.evict("default-abc12"));
+    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert!(world.emulator.bill()[0].deleted.is_some());
+    assert_eq!(world.provider.get(&made.provider_id).await.unwrap_err().class, ErrorClass::NotFound);
+    world.provider.delete(&claim).await.unwrap();
+    world.clock.sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.emulator.machines(), []);
+    assert!(world.events.try_recv().is_err(), "the VM was gone before");
+}
