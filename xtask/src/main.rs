@@ -1,2 +1,67 @@
 //! Tidy checks and generated files.
-fn main() {}
+//!
+//! - `cargo run -p xtask -- tidy` checks what compilers and linters cannot: one line for each violation, and a failing exit.
+//! - `cargo run -p xtask -- generate` writes the files that are made from code. `tidy` fails while one of them is stale.
+
+mod dependencies;
+mod generate;
+mod sources;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+
+/// One thing to put right.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Violation {
+    path: String,
+    line: usize,
+    /// What is wrong, and what to do.
+    message: String,
+}
+
+impl Violation {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into() }
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let workspace = || Workspace::load().context("reading the workspace");
+    match arguments.as_slice() {
+        ["tidy"] => {
+            let violations = tidy(&workspace()?)?;
+            for Violation { path, line, message } in &violations {
+                println!("{path}:{line}: {message}");
+            }
+            Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        ["generate"] => {
+            for path in generate::write(&workspace()?.root)? {
+                println!("{path}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => {
+            eprintln!("usage: cargo run -p xtask -- tidy|generate");
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn tidy(workspace: &Workspace) -> Result<Vec<Violation>> {
+    let mut violations = dependencies::check(workspace);
+    for path in &workspace.files {
+        if let Some(text) = workspace.read(path)? {
+            violations.extend(sources::check(path, &text));
+        }
+    }
+    violations.extend(generate::check(&workspace.root)?);
+    violations.sort();
+    Ok(violations)
+}

@@ -64,18 +64,15 @@ pub fn set(
         observed_generation: generation,
         last_transition_time: Time(now),
     };
-    match conditions.iter_mut().find(|condition| condition.type_ == type_) {
-        Some(old) => {
-            let kept = if old.status == fresh.status { old.last_transition_time.clone() } else { Time(now) };
-            let fresh = Condition { last_transition_time: kept, ..fresh };
-            let changed = *old != fresh;
-            *old = fresh;
-            changed
-        }
-        None => {
-            conditions.push(fresh);
-            true
-        }
+    if let Some(old) = conditions.iter_mut().find(|condition| condition.type_ == type_) {
+        let kept = if old.status == fresh.status { old.last_transition_time.clone() } else { Time(now) };
+        let fresh = Condition { last_transition_time: kept, ..fresh };
+        let changed = *old != fresh;
+        *old = fresh;
+        changed
+    } else {
+        conditions.push(fresh);
+        true
     }
 }
 

@@ -14,7 +14,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
 fn aks_node_class() -> CustomResourceDefinition {
     let mut crd = AKSNodeClass::crd();
     if let Some(mut old) = crd.spec.versions.first().cloned() {
-        old.name = "v1alpha2".to_owned();
+        "v1alpha2".clone_into(&mut old.name);
         old.storage = false;
         old.deprecated = Some(true);
         old.deprecation_warning = Some(

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn durations_keep_their_words() {
         let duration = NillableDuration::parse("1h30m").unwrap();
-        assert_eq!(duration.get(), Some(Duration::from_secs(5400)));
+        assert_eq!(duration.get(), Some(Duration::from_mins(90)));
         assert_eq!(serde_json::to_string(&duration).unwrap(), "\"1h30m\"");
         assert_eq!(NillableDuration::parse("Never").unwrap().get(), None);
         for bad in ["", "5", "h", "1d", "-1s", "never", "1.5h"] {

@@ -4,13 +4,19 @@
 //! - [`requirement`] is the algebra of label requirements that everything else is built on.
 //! - [`labels`] is the table of every label, annotation and finalizer; [`taints`] has the taint rules.
 //! - [`conditions`] writes status conditions by the incumbent's transition rules; [`budget`] counts disruption budgets.
+//! - [`hash`] makes the drift hashes, and [`validation`] says what is wrong with a NodePool.
 //!
 //! The requirement, taint and label modules are plain data: no client, no I/O, no clock.
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each `printcolumn(…)` of kube's derive has keys of its own"
+)]
 
 pub mod aksnodeclass;
 pub mod budget;
 pub mod conditions;
 pub mod crds;
+mod cron;
 pub mod duration;
 pub mod hash;
 pub mod labels;
@@ -18,6 +24,7 @@ pub mod nodeclaim;
 pub mod nodepool;
 pub mod requirement;
 pub mod taints;
+pub mod validation;
 
 pub use aksnodeclass::{AKSNodeClass, AKSNodeClassSpec, AKSNodeClassStatus};
 pub use duration::NillableDuration;

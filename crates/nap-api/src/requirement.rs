@@ -365,7 +365,8 @@ impl Requirements {
     pub fn intersects(&self, other: &Self) -> Result<(), Incompatible> {
         for (key, theirs) in &other.0 {
             let Some(ours) = self.0.get(key) else { continue };
-            if !ours.intersects(theirs) && !(ours.allows_absent() && theirs.allows_absent()) {
+            let both_may_lack_it = ours.allows_absent() && theirs.allows_absent();
+            if !both_may_lack_it && !ours.intersects(theirs) {
                 return Err(Incompatible::Conflict {
                     key: key.clone(),
                     ours: ours.to_string(),

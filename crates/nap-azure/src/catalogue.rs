@@ -35,6 +35,7 @@ pub struct Region {
 
 /// A VM size.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent capability")]
 pub struct CatalogueSku {
     /// The full name.
     pub name: String,
@@ -159,12 +160,12 @@ impl Catalogue {
         }
         let mut regions = "name,display_name,zones\n".to_owned();
         for region in self.regions.values() {
-            regions.push_str(&format!(
-                "{},{},{}\n",
-                region.name,
-                region.display_name,
-                region.zones.join("+")
-            ));
+            let cells = [region.name.as_str(), &region.display_name, &region.zones.join("+")];
+            regions.push_str(
+                &(cells.join(",")
+                    + "
+"),
+            );
         }
         let columns: Vec<&str> = self.regions.keys().map(String::as_str).collect();
         let mut prices = format!("name,{}\n", columns.join(","));
@@ -173,7 +174,7 @@ impl Catalogue {
                 .iter()
                 .map(|region| row.get(*region).map(|p| dollars(*p)).unwrap_or_default())
                 .collect();
-            prices.push_str(&format!("{name},{}\n", cells.join(",")));
+            prices.push_str(&([name.clone()].into_iter().chain(cells).collect::<Vec<_>>().join(",") + "\n"));
         }
         [(SKUS, skus), (PRICES, prices), (REGIONS, regions)]
     }

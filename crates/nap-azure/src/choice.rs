@@ -8,13 +8,14 @@ use crate::unavailable::REGIONAL;
 
 /// The best offering for a claim, with its instance type.
 ///
-/// Equal prices: spot before on-demand, zonal before regional, then by name. Zones of the same size are spread over claims
+/// Equal prices: what was planned (`type/zone/capacity-type`), spot before on-demand, zonal before regional, then by name. Zones of the same size are spread over claims
 /// by a hash of the claim's name, so that a burst does not land in one zone and a repeated try finds the same zone.
 pub(crate) fn best<'a>(
     catalogue: &'a [InstanceType],
     requirements: &Requirements,
     requests: &Resources,
     claim: &str,
+    planned: Option<&str>,
     has_image: impl Fn(&InstanceType) -> bool,
 ) -> Option<(&'a InstanceType, &'a Offering)> {
     catalogue
@@ -27,6 +28,7 @@ pub(crate) fn best<'a>(
         .min_by_key(|(kind, offering)| {
             (
                 offering.price,
+                planned != Some(format!("{}/{}/{}", kind.name, offering.zone, offering.capacity_type).as_str()),
                 offering.capacity_type == CapacityType::OnDemand,
                 offering.zone == REGIONAL,
                 kind.name.as_str(),
@@ -39,4 +41,59 @@ pub(crate) fn best<'a>(
 pub(crate) fn fnv1(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AzureConfig;
+    use crate::catalogue::Catalogue;
+    use crate::instance_types::{Settings, from_catalogue};
+    use nap_api::{AKSNodeClass, Requirement, labels};
+
+    fn types() -> nap_engine::Catalogue {
+        let config = AzureConfig::new("s", "rg", "c", "eastus");
+        from_catalogue(Catalogue::embedded(), &Settings::new(&config, &AKSNodeClass::default())).unwrap()
+    }
+
+    fn wanted(pairs: &[(&str, &str)]) -> Requirements {
+        let mut requirements = Requirements::new();
+        for (key, value) in pairs {
+            requirements.add(key, Requirement::is_in([*value]));
+        }
+        requirements
+    }
+
+    #[test]
+    fn the_cheapest_that_holds_the_requests_is_taken() {
+        let types = types();
+        let requests = Resources::new().with("cpu", 3000);
+        let requirements = wanted(&[(labels::SKU_FAMILY, "D"), (labels::ARCH, "amd64"), ("team", "a")]);
+        let (kind, offering) = best(&types, &requirements, &requests, "claim", |_| true).unwrap();
+        assert_eq!(offering.capacity_type, CapacityType::Spot, "spot is cheaper");
+        assert!(kind.allocatable.get("cpu") >= 3000);
+        let dearer = |other: &&InstanceType| {
+            requests.fits(&other.allocatable) && other.requirements.intersects(&requirements).is_ok()
+        };
+        let cheapest = types.iter().filter(dearer).flat_map(|kind| &kind.offerings).map(|o| o.price).min();
+        assert_eq!(Some(offering.price), cheapest);
+    }
+
+    #[test]
+    fn equal_prices_prefer_zones_and_spread_over_them() {
+        let types = types();
+        let requirements =
+            wanted(&[(labels::INSTANCE_TYPE, "Standard_D4s_v5"), (labels::CAPACITY_TYPE, "on-demand")]);
+        let zone = |claim: &str| {
+            best(&types, &requirements, &Resources::new(), claim, |_| true).unwrap().1.zone.clone()
+        };
+        let zones: std::collections::BTreeSet<String> =
+            (0..30).map(|n| zone(&format!("claim-{n}"))).collect();
+        assert_eq!(zones.into_iter().collect::<Vec<_>>(), ["eastus-1", "eastus-2", "eastus-3"]);
+        assert_eq!(zone("claim-1"), zone("claim-1"));
+        let regional =
+            wanted(&[(labels::INSTANCE_TYPE, "Standard_D4s_v5"), (labels::PLACEMENT_SCOPE, "regional")]);
+        assert_eq!(best(&types, &regional, &Resources::new(), "c", |_| true).unwrap().1.zone, "0");
+        assert!(best(&types, &regional, &Resources::new(), "c", |_| false).is_none());
+    }
 }

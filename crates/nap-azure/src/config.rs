@@ -44,8 +44,8 @@ pub struct AzureConfig {
     pub arm_endpoint: String,
     /// Where the retail price API is.
     pub prices_endpoint: String,
-    /// The control plane's Kubernetes version, without the `v`.
-    pub kubernetes_version: String,
+    /// The Kubernetes version of new machines, without the `v`; `None` follows the control plane.
+    pub kubernetes_version: Option<String>,
     /// How pods get their addresses.
     pub network_plugin: NetworkPlugin,
     /// The cluster's own subnet, if it was brought by the user.
@@ -70,7 +70,6 @@ impl AzureConfig {
         resource_group: impl Into<String>,
         cluster_name: impl Into<String>,
         location: impl Into<String>,
-        kubernetes_version: impl Into<String>,
     ) -> Self {
         let (subscription_id, resource_group) = (subscription_id.into(), resource_group.into());
         let (cluster_name, location) = (cluster_name.into(), canonical_region(&location.into()));
@@ -84,7 +83,7 @@ impl AzureConfig {
             agent_pool: DEFAULT_AGENT_POOL.to_owned(),
             arm_endpoint: DEFAULT_ARM_ENDPOINT.to_owned(),
             prices_endpoint: DEFAULT_PRICES_ENDPOINT.to_owned(),
-            kubernetes_version: kubernetes_version.into().trim_start_matches('v').to_owned(),
+            kubernetes_version: None,
             network_plugin: NetworkPlugin::AzureOverlay,
             vnet_subnet_id: None,
             vm_memory_overhead_percent: 0.075,
@@ -112,7 +111,6 @@ impl AzureConfig {
             need("ARM_RESOURCE_GROUP", "the resource group that holds the managed cluster")?,
             need("CLUSTER_NAME", "the name of the managed cluster")?,
             need("LOCATION", "the cluster's region, such as `eastus`")?,
-            need("KUBERNETES_VERSION", "the control plane's version, such as `1.34.1`")?,
         );
         config.node_resource_group =
             need("AZURE_NODE_RESOURCE_GROUP", "the resource group that holds the cluster's machines")?;
@@ -122,6 +120,8 @@ impl AzureConfig {
         if let Some(value) = get("SIG_SUBSCRIPTION_ID") {
             config.gallery_subscription_id = value;
         }
+        config.kubernetes_version =
+            get("KUBERNETES_VERSION").map(|version| version.trim_start_matches('v').to_owned());
         config.vnet_subnet_id = get("VNET_SUBNET_ID");
         for (name, target) in [
             ("NAP_ARM_ENDPOINT", &mut config.arm_endpoint),
@@ -134,11 +134,12 @@ impl AzureConfig {
             }
             value.trim_end_matches('/').clone_into(target);
         }
-        let mode = get("NETWORK_PLUGIN_MODE");
+        // Here an empty variable is a value of its own: it stands for "no overlay".
+        let mode = read("NETWORK_PLUGIN_MODE").map(|value| value.trim().to_owned());
         config.network_plugin = match (get("NETWORK_PLUGIN").as_deref(), mode.as_deref()) {
             (None | Some("azure"), None | Some("overlay")) => NetworkPlugin::AzureOverlay,
-            (None | Some("azure"), Some("none")) => NetworkPlugin::AzureNodeSubnet,
-            (Some("none"), None) => NetworkPlugin::None,
+            (None | Some("azure"), Some("" | "none")) => NetworkPlugin::AzureNodeSubnet,
+            (Some("none"), None | Some("" | "none")) => NetworkPlugin::None,
             (plugin, mode) => {
                 return Err(AzureError::InvalidVariable {
                     name: "NETWORK_PLUGIN",
@@ -198,13 +199,12 @@ mod tests {
         AzureConfig::from_variables(|name| map.get(name).cloned())
     }
 
-    const WHOLE: [(&str, &str); 6] = [
+    const WHOLE: [(&str, &str); 5] = [
         ("ARM_SUBSCRIPTION_ID", "s"),
         ("ARM_RESOURCE_GROUP", "rg"),
         ("AZURE_NODE_RESOURCE_GROUP", "mc"),
         ("CLUSTER_NAME", "c"),
         ("LOCATION", "West Europe"),
-        ("KUBERNETES_VERSION", "v1.34.1"),
     ];
 
     #[test]
@@ -220,13 +220,18 @@ mod tests {
     #[test]
     fn a_whole_environment_is_read() {
         let mut pairs = WHOLE.to_vec();
+        assert_eq!(read(&pairs).unwrap().kubernetes_version, None);
+        pairs.push(("KUBERNETES_VERSION", "v1.34.1"));
         pairs.extend([("NAP_ARM_ENDPOINT", "http://127.0.0.1:9/"), ("ADDITIONAL_TAGS", "a=b, c=d")]);
         let config = read(&pairs).unwrap();
         assert_eq!(config.location, "westeurope");
-        assert_eq!(config.kubernetes_version, "1.34.1");
+        assert_eq!(config.kubernetes_version.as_deref(), Some("1.34.1"));
         assert_eq!(config.agent_pool, "aksmanagedap");
         assert_eq!(config.arm_endpoint, "http://127.0.0.1:9");
         assert_eq!(config.additional_tags.get("c").map(String::as_str), Some("d"));
+        assert_eq!(config.network_plugin, NetworkPlugin::AzureOverlay);
+        pairs.push(("NETWORK_PLUGIN_MODE", ""));
+        assert_eq!(read(&pairs).unwrap().network_plugin, NetworkPlugin::AzureNodeSubnet);
         pairs.push(("NETWORK_PLUGIN", "kubenet"));
         assert!(read(&pairs).unwrap_err().to_string().contains("NETWORK_PLUGIN"));
     }

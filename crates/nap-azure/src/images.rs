@@ -43,10 +43,9 @@ impl Release {
     fn of(family: ImageFamily, kubernetes_version: &str) -> Self {
         let minor = minor_version(kubernetes_version);
         match family {
-            ImageFamily::Ubuntu2204 => Self::Ubuntu2204,
             ImageFamily::Ubuntu2404 => Self::Ubuntu2404,
             ImageFamily::Ubuntu if minor >= (1, 34) => Self::Ubuntu2404,
-            ImageFamily::Ubuntu => Self::Ubuntu2204,
+            ImageFamily::Ubuntu | ImageFamily::Ubuntu2204 => Self::Ubuntu2204,
             ImageFamily::AzureLinux if minor >= (1, 32) => Self::AzureLinux3,
             ImageFamily::AzureLinux => Self::AzureLinux2,
         }
@@ -96,8 +95,13 @@ pub async fn list(arm: &ArmClient, config: &AzureConfig) -> Result<Vec<ImageVers
 }
 
 /// The newest images for a family, in order of preference; definitions that are not published are left out.
-pub fn resolve(config: &AzureConfig, family: ImageFamily, published: &[ImageVersion]) -> Vec<NodeImage> {
-    let release = Release::of(family, &config.kubernetes_version);
+pub fn resolve(
+    config: &AzureConfig,
+    family: ImageFamily,
+    kubernetes_version: &str,
+    published: &[ImageVersion],
+) -> Vec<NodeImage> {
+    let release = Release::of(family, kubernetes_version);
     let (group, gallery) = release.gallery();
     let mut newest: BTreeMap<&str, &str> = BTreeMap::new();
     for image in published.iter().filter(|image| image.os == gallery) {
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_newest_version_of_each_definition_is_taken_in_order() {
-        let config = AzureConfig::new("sub", "rg", "c", "eastus", "1.33.4");
+        let config = AzureConfig::new("sub", "rg", "c", "eastus");
         let image = |os: &str, sku: &str, version: &str| ImageVersion {
             full_name: String::new(),
             os: os.into(),
@@ -178,7 +182,7 @@ mod tests {
             image("AKSUbuntu", "2204gen2arm64containerd", "202508.20.0"),
             image("AKSUbuntu", "2404gen2containerd", "202509.1.0"),
         ];
-        let images = resolve(&config, ImageFamily::Ubuntu, &published);
+        let images = resolve(&config, ImageFamily::Ubuntu, "1.33.4", &published);
         let names: Vec<_> = images.iter().filter_map(|image| node_image_version(&image.id)).collect();
         assert_eq!(
             names,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::AzureConfig;
-use crate::arm::{ArmClient, ArmErrorBody, Operation, classify};
+use crate::arm::{ArmClient, ArmErrorBody, Operation, classify, nullable};
 use crate::choice::fnv1;
 use crate::images;
 use crate::skus::Sku;
@@ -31,9 +31,13 @@ const MAX_NAME: usize = 34;
 #[serde(default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct Machine {
+    #[serde(deserialize_with = "nullable")]
     pub id: String,
+    #[serde(deserialize_with = "nullable")]
     pub name: String,
+    #[serde(deserialize_with = "nullable")]
     pub zones: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     pub properties: MachineProperties,
 }
 
@@ -42,15 +46,21 @@ pub struct Machine {
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct MachineProperties {
+    #[serde(deserialize_with = "nullable")]
     pub provisioning_state: String,
     /// The ARM id of the VM.
     pub resource_id: Option<String>,
     pub node_image_version: Option<String>,
     pub priority: Option<String>,
+    #[serde(deserialize_with = "nullable")]
     pub tags: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
     pub hardware: MachineHardware,
+    #[serde(deserialize_with = "nullable")]
     pub operating_system: MachineOperatingSystem,
+    #[serde(deserialize_with = "nullable")]
     pub kubernetes: MachineKubernetes,
+    #[serde(deserialize_with = "nullable")]
     pub status: MachineStatus,
 }
 
@@ -59,7 +69,9 @@ pub struct MachineProperties {
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct MachineHardware {
+    #[serde(deserialize_with = "nullable")]
     pub vm_size: String,
+    #[serde(deserialize_with = "nullable")]
     pub ultra_ssd_enabled: bool,
 }
 
@@ -71,6 +83,7 @@ pub struct MachineOperatingSystem {
     #[serde(rename = "osDiskSizeGB")]
     pub os_disk_size_gb: Option<i64>,
     #[serde(rename = "osSKU")]
+    #[serde(deserialize_with = "nullable")]
     pub os_sku: String,
 }
 
@@ -79,6 +92,7 @@ pub struct MachineOperatingSystem {
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct MachineKubernetes {
+    #[serde(deserialize_with = "nullable")]
     pub node_labels: BTreeMap<String, String>,
     pub max_pods: Option<i64>,
     pub orchestrator_version: Option<String>,
@@ -90,7 +104,8 @@ pub struct MachineKubernetes {
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct MachineStatus {
     pub provisioning_error: Option<ArmErrorBody>,
-    pub creation_timestamp: Option<Timestamp>,
+    pub creation_timestamp: Option<String>,
+    pub vm_state: Option<String>,
 }
 
 impl Machine {
@@ -131,6 +146,16 @@ impl Machine {
         };
         let class = classify(None, &cause.code, &cause.message);
         Some(CloudError::new(class, operation, &cause.code, &cause.message))
+    }
+
+    /// When it was made.
+    pub fn created(&self) -> Option<Timestamp> {
+        self.properties.status.creation_timestamp.as_deref()?.parse().ok()
+    }
+
+    /// Its VM is gone although nobody asked for that, as after a spot eviction.
+    pub fn is_lost(&self) -> bool {
+        self.properties.status.vm_state.as_deref() == Some("Deleted")
     }
 
     /// It is being deleted.
@@ -385,6 +410,16 @@ mod tests {
             "thisisaverylongnodepooap1tx8-a1b2c"
         );
         assert_eq!(machine_name(&"x".repeat(40)).unwrap_err().class, ErrorClass::Invalid);
+    }
+
+    #[test]
+    fn nulls_hide_nothing() {
+        let machine: Machine = serde_json::from_value(json!({
+            "name": "m", "zones": null,
+            "properties": { "tags": null, "kubernetes": null, "hardware": { "vmSize": "S", "ultraSsdEnabled": null } },
+        }))
+        .unwrap();
+        assert_eq!((machine.name.as_str(), machine.properties.hardware.vm_size.as_str()), ("m", "S"));
     }
 
     #[test]

@@ -49,19 +49,19 @@ struct State {
 
 struct Fetched<T> {
     data: Option<Arc<T>>,
-    fetched: Option<Timestamp>,
+    at: Option<Timestamp>,
     next: Timestamp,
 }
 
 impl<T> Default for Fetched<T> {
     fn default() -> Self {
-        Self { data: None, fetched: None, next: Timestamp::MIN }
+        Self { data: None, at: None, next: Timestamp::MIN }
     }
 }
 
 impl<T> Fetched<T> {
     fn store(&mut self, data: T, now: Timestamp, lifetime: SignedDuration) {
-        *self = Self { data: Some(Arc::new(data)), fetched: Some(now), next: later(now, lifetime) };
+        *self = Self { data: Some(Arc::new(data)), at: Some(now), next: later(now, lifetime) };
     }
 }
 
@@ -114,13 +114,27 @@ impl Market {
 
     /// Counts the cores of a launch that is about to be tried.
     pub(crate) fn reserve(&self, sku: &Sku, capacity_type: CapacityType) {
+        self.count(sku, capacity_type, sku.vcpus);
+    }
+
+    fn count(&self, sku: &Sku, capacity_type: CapacityType, vcpus: i64) {
+        if capacity_type != CapacityType::OnDemand {
+            return;
+        }
         let mut state = self.state();
-        if capacity_type == CapacityType::OnDemand
-            && let Some(quota) = &state.quota.data
-        {
-            quota.launched(&sku.family, sku.vcpus);
+        let before = state.fits_quota();
+        if let Some(quota) = &state.quota.data {
+            quota.launched(&sku.family, vcpus);
+        }
+        // Most launches leave room for every size, and then the catalogue stays as it is.
+        if state.fits_quota() != before {
             state.generation += 1;
         }
+    }
+
+    /// Gives back what was counted for a launch that failed.
+    pub(crate) fn release(&self, sku: &Sku, capacity_type: CapacityType) {
+        self.count(sku, capacity_type, -sku.vcpus);
     }
 
     /// Remembers a failed launch. Answers whether it says anything about offerings.
@@ -219,24 +233,34 @@ impl Market {
         if quota_due {
             let fetched = quota::fetch(&self.arm, subscription, region).await;
             let mut state = self.state();
+            let before = state.fits_quota();
             match fetched {
                 Ok(quota) => state.quota.store(quota, now, QUOTA_FOR),
                 Err(error) => {
                     tracing::warn!(%error, "quota usage could not be read");
-                    let believed = state.quota.fetched.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
+                    let believed = state.quota.at.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
                     if !believed {
                         state.quota.data = None;
                     }
                     state.quota.next = later(now, RETRY_AFTER);
                 }
             }
-            state.generation += 1;
+            if state.fits_quota() != before {
+                state.generation += 1;
+            }
         }
         Ok(())
     }
 }
 
 impl State {
+    /// Whether each size, in name order, is within its quota.
+    fn fits_quota(&self) -> Vec<bool> {
+        let skus = self.skus.data.iter().flat_map(|skus| skus.values());
+        skus.map(|sku| self.quota.data.as_ref().is_none_or(|quota| quota.fits(&sku.family, sku.vcpus)))
+            .collect()
+    }
+
     fn compute(&self, settings: &Settings, now: Timestamp) -> Catalogue {
         let (Some(skus), Some(prices)) = (&self.skus.data, &self.prices.data) else { return Vec::new() };
         skus.values()

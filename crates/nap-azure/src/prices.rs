@@ -7,7 +7,7 @@ use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
-use crate::arm::ArmClient;
+use crate::arm::{ArmClient, nullable};
 
 /// What the sizes of one region cost. A size that is absent has no known price and is not bought: guessing one, however
 /// high, would make it win whenever nothing else fits.
@@ -24,15 +24,24 @@ pub struct Prices {
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct PriceItem {
+    #[serde(deserialize_with = "nullable")]
     pub currency_code: String,
+    #[serde(deserialize_with = "nullable")]
     pub retail_price: f64,
+    #[serde(deserialize_with = "nullable")]
     pub arm_region_name: String,
+    #[serde(deserialize_with = "nullable")]
     pub product_name: String,
+    #[serde(deserialize_with = "nullable")]
     pub sku_name: String,
+    #[serde(deserialize_with = "nullable")]
     pub meter_name: String,
+    #[serde(deserialize_with = "nullable")]
     pub arm_sku_name: String,
+    #[serde(deserialize_with = "nullable")]
     pub unit_of_measure: String,
     #[serde(rename = "type")]
+    #[serde(deserialize_with = "nullable")]
     pub kind: String,
 }
 

@@ -12,7 +12,8 @@ use nap_units::{Resources, Rounding};
 use crate::arm::{ArmClient, HttpService, TokenProvider, https_client, tokens_from_env};
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
-    Machine, MachineRequest, Machines, NODECLAIM_TAG, NODEPOOL_TAG, machine_name, machine_name_of,
+    API_VERSION, Machine, MachineRequest, Machines, NODECLAIM_TAG, NODEPOOL_TAG, machine_name,
+    machine_name_of,
 };
 use crate::market::Market;
 use crate::prices::Prices;
@@ -157,10 +158,27 @@ impl AzureProvider {
         self.machines.delete(name).await.map(|_| ())
     }
 
+    /// The version of new machines: the one that was set, or the control plane's.
+    async fn kubernetes_version(&self) -> Result<String, CloudError> {
+        if let Some(version) = &self.config.kubernetes_version {
+            return Ok(version.clone());
+        }
+        let path = format!("{}?api-version={API_VERSION}", self.config.cluster_path());
+        let cluster = self.arm.get("get the managed cluster", &path).await?;
+        let current = ["currentKubernetesVersion", "kubernetesVersion"]
+            .iter()
+            .find_map(|name| cluster.pointer(&format!("/properties/{name}"))?.as_str());
+        current.map(str::to_owned).ok_or_else(|| {
+            let message = "the managed cluster does not state its Kubernetes version";
+            CloudError::new(ErrorClass::Transient, "get the managed cluster", "InvalidResponse", message)
+        })
+    }
+
+    /// An id of another shape is refused, not reported as gone: something that we cannot see may still exist.
     fn name_of(&self, provider_id: &str) -> Result<String, CloudError> {
         machine_name_of(provider_id, &self.config.agent_pool).ok_or_else(|| {
             let message = format!("`{provider_id}` is no machine of agent pool `{}`", self.config.agent_pool);
-            CloudError::new(ErrorClass::NotFound, "find a machine", "NotAMachine", message)
+            CloudError::new(ErrorClass::Invalid, "find a machine", "NotAMachine", message)
         })
     }
 
@@ -210,7 +228,7 @@ impl AzureProvider {
             annotations: [(labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone())].into(),
             capacity,
             allocatable,
-            created: properties.status.creation_timestamp,
+            created: machine.created(),
             deleting: machine.is_deleting(),
         })
     }
@@ -257,8 +275,10 @@ impl CloudProvider for AzureProvider {
         for attempt in 1..=MAX_TRIES {
             let catalogue = self.instance_types(class).await?;
             let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
+            let annotations = claim.metadata.annotations.as_ref();
+            let planned = annotations.and_then(|all| all.get(labels::PLANNED_OFFERING)).map(String::as_str);
             let best =
-                choice::best(&catalogue, &requirements, &requests, &claim_name, |kind| image(kind).is_some());
+                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| image(kind).is_some());
             let Some((kind, offering)) = best else { break };
             let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else { break };
             let request = MachineRequest {
@@ -285,6 +305,7 @@ impl CloudProvider for AzureProvider {
                         reason = error.code,
                         "an offering cannot be had"
                     );
+                    self.market.release(&sku, offering.capacity_type);
                     if !self.market.learn(&error, &sku, &offering.zone, offering.capacity_type) {
                         return Err(error);
                     }
@@ -319,6 +340,11 @@ impl CloudProvider for AzureProvider {
 
     async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
         let machine = self.machines.get(&self.name_of(provider_id)?).await?;
+        if machine.is_lost() {
+            let message = "the VM of the machine is gone";
+            let operation = format!("get machine {}", machine.name);
+            return Err(CloudError::new(ErrorClass::NotFound, operation, "VirtualMachineGone", message));
+        }
         self.instance(&machine).await
     }
 
@@ -348,12 +374,13 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn inspect_node_class(&self, class: &AKSNodeClass) -> Result<NodeClassReport, CloudError> {
+        let version = self.kubernetes_version().await?;
+        let published = images::list(&self.arm, &self.config).await?;
         let mut report = NodeClassReport {
-            kubernetes_version: Some(self.config.kubernetes_version.clone()),
+            images: images::resolve(&self.config, class.spec.image_family, &version, &published),
+            kubernetes_version: Some(version),
             ..NodeClassReport::default()
         };
-        let published = images::list(&self.arm, &self.config).await?;
-        report.images = images::resolve(&self.config, class.spec.image_family, &published);
         if report.images.is_empty() {
             let message =
                 format!("no image of family {:?} is published in the region", class.spec.image_family);

@@ -26,10 +26,12 @@ impl Quota {
         vcpus <= left - launched
     }
 
-    /// Counts a launch, so that a burst between two counts does not overrun the quota.
+    /// Counts a launch, so that a burst between two counts does not overrun the quota. A negative number gives it back.
     pub fn launched(&self, family: &str, vcpus: i64) {
         if let Ok(mut map) = self.launched.lock() {
-            *map.entry(family.to_lowercase()).or_default() += vcpus;
+            let count = map.entry(family.to_lowercase()).or_default();
+            // Azure may have counted in between, and then what is given back is not there any more.
+            *count = (*count + vcpus).max(0);
         }
     }
 }

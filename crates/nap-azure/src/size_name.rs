@@ -39,8 +39,9 @@ impl SizeName {
         let mut accelerator = None;
         for token in tail {
             // `cc` marks confidential children, a bare number a memory variant, `NDR` and `xl` the network.
-            let ignored = matches!(token, "cc" | "NDR" | "xl")
-                || token.len() == 1 && token.as_bytes()[0].is_ascii_digit();
+            let digits =
+                token.len() <= 2 && token.bytes().all(|byte| byte.is_ascii_digit()) && !token.is_empty();
+            let ignored = digits || matches!(token, "cc" | "NDR" | "xl");
             if ignored {
                 continue;
             }
@@ -127,6 +128,7 @@ mod tests {
             ("D2", "D", None, '1'),
             ("NC24ads_A100_v4", "NCads_v4", Some("A100"), '4'),
             ("M416s_8_v2", "Ms_v2", None, '2'),
+            ("M832is_16_v3", "Mis_v3", None, '3'),
             ("D128nlds_v6", "Dnlds_v6", None, '6'),
             ("D11_v2_Promo", "D_v2", None, '2'),
             ("NC6s_v3", "NCs_v3", Some("V100"), '3'),

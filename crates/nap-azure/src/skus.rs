@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use nap_cloud::CloudError;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-use crate::arm::ArmClient;
+use crate::arm::{ArmClient, nullable};
 use crate::catalogue::{Gpu, gpu};
 use crate::config::canonical_region;
 use crate::size_name::SizeName;
@@ -87,13 +87,6 @@ pub struct RestrictionInfo {
     pub zones: Vec<String>,
 }
 
-/// Azure writes `null` for an empty list now and then.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
-}
-
 /// Where an ephemeral OS disk would live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EphemeralPlacement {
@@ -107,6 +100,7 @@ pub enum EphemeralPlacement {
 
 /// A VM size that a subscription can have in one region.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent capability")]
 pub struct Sku {
     /// The full name.
     pub name: String,

@@ -20,10 +20,7 @@ struct SubnetId<'a> {
 impl<'a> SubnetId<'a> {
     fn parse(id: &'a str) -> Option<Self> {
         let parts: Vec<&str> = id.split('/').collect();
-        let [empty, s, subscription, g, group, p, provider, n, network, u, subnet] = parts.as_slice() else {
-            return None;
-        };
-        let words = [s, g, p, provider, n, u];
+        let [empty, names @ ..] = parts.as_slice() else { return None };
         let expected = [
             "subscriptions",
             "resourceGroups",
@@ -32,6 +29,10 @@ impl<'a> SubnetId<'a> {
             "virtualNetworks",
             "subnets",
         ];
+        let [word1, subscription, word2, group, word3, word4, word5, network, word6, subnet] = names else {
+            return None;
+        };
+        let words = [word1, word2, word3, word4, word5, word6];
         let shape = words.iter().zip(expected).all(|(word, expected)| word.eq_ignore_ascii_case(expected));
         let filled = [subscription, group, network, subnet].iter().all(|part| !part.is_empty());
         (shape && filled && empty.is_empty()).then_some(Self { subscription, group, network, subnet })

@@ -34,15 +34,24 @@ pub async fn create(
 ) -> Result<NodeClaim, Error> {
     let claim = node_claim(pool, launch, catalogue, replaces);
     let api: Api<NodeClaim> = Api::all(context.client.clone());
-    let created = api.create(&PostParams::default(), &claim).await.doing("creating a NodeClaim of NodePool", &launch.pool)?;
+    let created = api
+        .create(&PostParams::default(), &claim)
+        .await
+        .doing("creating a NodeClaim of NodePool", &launch.pool)?;
     context.state().apply_claim(created.clone());
     Ok(created)
 }
 
-fn node_claim(pool: &NodePool, launch: &Launch, catalogue: &Catalogue, replaces: Option<&Replaces>) -> NodeClaim {
+fn node_claim(
+    pool: &NodePool,
+    launch: &Launch,
+    catalogue: &Catalogue,
+    replaces: Option<&Replaces>,
+) -> NodeClaim {
     let template = &pool.spec.template;
     let mut requirements = launch.requirements.clone();
-    requirements.set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(pool, launch, catalogue, replaces)));
+    requirements
+        .set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(pool, launch, catalogue, replaces)));
     requirements.set(labels::CAPACITY_TYPE, Requirement::is_in(capacity_types(launch, replaces)));
     let class = &template.spec.node_class_ref;
     let mut own_labels = template.metadata.labels.clone();
@@ -51,7 +60,10 @@ fn node_claim(pool: &NodePool, launch: &Launch, catalogue: &Catalogue, replaces:
     let mut annotations: BTreeMap<String, String> = template.metadata.annotations.clone();
     annotations.insert(labels::NODEPOOL_HASH.to_owned(), hash::nodepool_hash(&pool.spec));
     annotations.insert(labels::NODEPOOL_HASH_VERSION.to_owned(), hash::NODEPOOL_HASH_VERSION.to_owned());
-    annotations.insert(labels::PLANNED_PODS.to_owned(), serde_json::to_string(&launch.pods).unwrap_or_default());
+    annotations
+        .insert(labels::PLANNED_PODS.to_owned(), serde_json::to_string(&launch.pods).unwrap_or_default());
+    let offering = format!("{}/{}/{}", launch.instance_type, launch.zone, launch.capacity_type);
+    annotations.insert(labels::PLANNED_OFFERING.to_owned(), offering);
     if let Some(replaces) = replaces {
         annotations.insert(labels::REPLACES.to_owned(), replaces.claim.clone());
     }
@@ -106,8 +118,12 @@ fn instance_types(
     let mut seen = BTreeSet::from([launch.instance_type.clone()]);
     let mut types = vec![launch.instance_type.clone()];
     for other in &launch.alternatives {
-        let cheaper = below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type);
-        if types.len() < MOST_TYPES && cheaper && !seen.contains(&other.instance_type) && within_limits(&other.instance_type)
+        let cheaper =
+            below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type);
+        if types.len() < MOST_TYPES
+            && cheaper
+            && !seen.contains(&other.instance_type)
+            && within_limits(&other.instance_type)
         {
             seen.insert(other.instance_type.clone());
             types.push(other.instance_type.clone());

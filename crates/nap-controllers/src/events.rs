@@ -16,7 +16,7 @@ use nap_cloud::Clock;
 /// The event source that published guides select by.
 pub const COMPONENT: &str = "karpenter";
 /// The same event about the same object is not repeated within this time.
-const QUIET: Duration = Duration::from_secs(120);
+const QUIET: Duration = Duration::from_mins(2);
 /// The most events that are remembered for that.
 const REMEMBERED: usize = 10_000;
 
@@ -49,7 +49,11 @@ impl Recorder {
     {
         let now = self.clock.now();
         let reference = object.object_ref(&());
-        let key = format!("{}/{}/{reason}/{message}", reference.kind.as_deref().unwrap_or_default(), object.uid().unwrap_or_default());
+        let key = format!(
+            "{}/{}/{reason}/{message}",
+            reference.kind.as_deref().unwrap_or_default(),
+            object.uid().unwrap_or_default()
+        );
         if !self.is_news(key, now) {
             return;
         }

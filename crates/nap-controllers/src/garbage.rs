@@ -10,7 +10,7 @@ use crate::context::{Context, Outcome};
 use crate::state::{claim_is, is_ready};
 
 /// How often machines and claims are compared.
-const AGAIN: Duration = Duration::from_secs(120);
+const AGAIN: Duration = Duration::from_mins(2);
 /// A machine without a claim is left alone until it is this old: its claim may not have been written yet.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
@@ -26,7 +26,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
     for instance in instances.iter().filter(|instance| !instance.deleting) {
         let named = claims.iter().any(|claim| {
             let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
-            id == Some(instance.provider_id.as_str()) || instance.node_claim.as_deref() == Some(claim.name_any().as_str())
+            id == Some(instance.provider_id.as_str())
+                || instance.node_claim.as_deref() == Some(claim.name_any().as_str())
         });
         let old = instance.created.is_some_and(|created| now.duration_since(created) >= GRACE);
         if !named && old {
@@ -39,7 +40,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
         }
     }
     for claim in claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-        let Some(id) = claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) else { continue };
+        let Some(id) = claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) else {
+            continue;
+        };
         let exists = instances.iter().any(|instance| instance.provider_id == id);
         let node_is_ready = context.state().nodes_with_id(id).iter().any(|node| is_ready(node));
         let was_there = claim_is(claim, LAUNCHED) && claim_is(claim, REGISTERED);

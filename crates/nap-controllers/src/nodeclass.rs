@@ -11,14 +11,16 @@ use crate::context::{Context, Doing, Outcome, is_conflict};
 use crate::events::Severity;
 
 /// How often a healthy class is looked at again.
-const AGAIN: Duration = Duration::from_secs(300);
+const AGAIN: Duration = Duration::from_mins(5);
 /// How soon an unhealthy one is.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// Brings one AKSNodeClass up to date.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let api: Api<AKSNodeClass> = Api::all(context.client.clone());
-    let Some(mut class) = api.get_opt(name).await.doing("reading AKSNodeClass", name)? else { return Ok(None) };
+    let Some(mut class) = api.get_opt(name).await.doing("reading AKSNodeClass", name)? else {
+        return Ok(None);
+    };
     if class.metadata.deletion_timestamp.is_some() {
         return finalize(context, &api, class).await;
     }
@@ -27,7 +29,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         (labels::AKS_NODE_CLASS_HASH, hash.as_str()),
         (labels::AKS_NODE_CLASS_HASH_VERSION, hash::AKS_NODE_CLASS_HASH_VERSION),
     ];
-    let annotated = wanted.iter().all(|(key, value)| class.annotations().get(*key).is_some_and(|have| have == value));
+    let annotated =
+        wanted.iter().all(|(key, value)| class.annotations().get(*key).is_some_and(|have| have == value));
     let finalizer = labels::AKS_NODE_CLASS_FINALIZER.to_owned();
     if !annotated || !class.finalizers().contains(&finalizer) {
         for (key, value) in wanted {
@@ -36,7 +39,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         if !class.finalizers().contains(&finalizer) {
             class.finalizers_mut().push(finalizer);
         }
-        class = api.replace(name, &PostParams::default(), &class).await.doing("writing AKSNodeClass", name)?;
+        class =
+            api.replace(name, &PostParams::default(), &class).await.doing("writing AKSNodeClass", name)?;
     }
     let report = context.cloud.inspect_node_class(&class).await?;
     let now = context.clock.now();
@@ -48,9 +52,15 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     status.images.clone_from(&report.images);
     for type_ in DEPENDENTS {
         match report.problems.get(type_) {
-            Some((reason, message)) => {
-                conditions::set(&mut status.conditions, type_, conditions::Status::False, reason, message, generation, now)
-            }
+            Some((reason, message)) => conditions::set(
+                &mut status.conditions,
+                type_,
+                conditions::Status::False,
+                reason,
+                message,
+                generation,
+                now,
+            ),
             None if type_ == KUBERNETES_VERSION_READY && report.kubernetes_version.is_none() => false,
             None => conditions::set_true(&mut status.conditions, type_, generation, now),
         };

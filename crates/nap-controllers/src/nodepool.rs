@@ -46,10 +46,23 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             } else {
                 let message = problems.join("; ");
                 let (status_, reason) = (conditions::Status::False, "NodePoolValidationFailed");
-                conditions::set(&mut status.conditions, VALIDATION_SUCCEEDED, status_, reason, &message, generation, now);
+                conditions::set(
+                    &mut status.conditions,
+                    VALIDATION_SUCCEEDED,
+                    status_,
+                    reason,
+                    &message,
+                    generation,
+                    now,
+                );
             }
             node_class_ready(&mut status, pool, class.as_deref(), now);
-            conditions::summarise(&mut status.conditions, &[VALIDATION_SUCCEEDED, NODE_CLASS_READY], generation, now);
+            conditions::summarise(
+                &mut status.conditions,
+                &[VALIDATION_SUCCEEDED, NODE_CLASS_READY],
+                generation,
+                now,
+            );
             let changed = pool.status.as_ref() != Some(&status);
             pool.status = Some(status);
             changed
@@ -58,7 +71,12 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     Ok(None)
 }
 
-fn node_class_ready(status: &mut NodePoolStatus, pool: &NodePool, class: Option<&AKSNodeClass>, now: jiff::Timestamp) {
+fn node_class_ready(
+    status: &mut NodePoolStatus,
+    pool: &NodePool,
+    class: Option<&AKSNodeClass>,
+    now: jiff::Timestamp,
+) {
     use conditions::Status::{False, Unknown};
     let generation = pool.metadata.generation;
     let reference = &pool.spec.template.spec.node_class_ref;
@@ -75,20 +93,24 @@ fn node_class_ready(status: &mut NodePoolStatus, pool: &NodePool, class: Option<
             set(False, "NodeClassNotFound", &message);
         }
         None => {
-            let message = format!("AKSNodeClass `{}` does not exist: create it, or name another", reference.name);
+            let message =
+                format!("AKSNodeClass `{}` does not exist: create it, or name another", reference.name);
             set(False, "NodeClassNotFound", &message);
         }
         Some(class) if class.metadata.deletion_timestamp.is_some() => {
             set(False, "NodeClassTerminating", "the AKSNodeClass is being deleted");
         }
         Some(class) => {
-            let conditions = class.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let conditions =
+                class.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
             match conditions::get(conditions, conditions::READY) {
                 Some(ready) if ready.status == "True" => {
                     conditions::set_true(&mut status.conditions, NODE_CLASS_READY, generation, now);
                     status.node_class_observed_generation = class.metadata.generation;
                 }
-                Some(ready) if ready.status == "False" => set(False, &ready.reason.clone(), &ready.message.clone()),
+                Some(ready) if ready.status == "False" => {
+                    set(False, &ready.reason.clone(), &ready.message.clone());
+                }
                 _ => set(Unknown, "NodeClassReadinessUnknown", "the AKSNodeClass was not looked at yet"),
             }
         }

@@ -26,7 +26,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
             return Ok(Some(Duration::from_millis(200)));
         }
         if let Some((first, last)) = state.batch {
-            let age = |since: jiff::Timestamp| Duration::try_from(now.duration_since(since)).unwrap_or_default();
+            let age =
+                |since: jiff::Timestamp| Duration::try_from(now.duration_since(since)).unwrap_or_default();
             let idle = context.settings.batch_idle.saturating_sub(age(last));
             let most = context.settings.batch_max.saturating_sub(age(first));
             if !idle.is_zero() && !most.is_zero() {
@@ -55,7 +56,13 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let Some(catalogue) = catalogues.get(class) else { continue };
         let claim = claims::create(context, &pool, launch, catalogue, None).await?;
         let why = plan.explain_launch(launch);
-        tracing::info!(nodepool = launch.pool, nodeclaim = claim.name_any(), pods = launch.pods.len(), why, "created nodeclaim");
+        tracing::info!(
+            nodepool = launch.pool,
+            nodeclaim = claim.name_any(),
+            pods = launch.pods.len(),
+            why,
+            "created nodeclaim"
+        );
         context.events.publish(&claim, Severity::Normal, "Launching", &why).await;
         for key in &launch.pods {
             let pod = context.state().pods.get(key).cloned();
@@ -105,7 +112,9 @@ pub async fn catalogues(context: &Context) -> Result<BTreeMap<String, Arc<Catalo
             Ok(types) => {
                 catalogues.insert(class.name_any(), types);
             }
-            Err(error) => tracing::warn!(nodeclass = class.name_any(), %error, "could not read instance types"),
+            Err(error) => {
+                tracing::warn!(nodeclass = class.name_any(), %error, "could not read instance types");
+            }
         }
     }
     Ok(catalogues)

@@ -334,7 +334,8 @@ impl Driver<'_> {
     fn claim(&mut self, claim: NodeClaim) {
         let name = claim.name_any();
         let leaving = claim.metadata.deletion_timestamp.is_some();
-        let in_command = claim.annotations().contains_key(labels::REPLACES) || claim_is(&claim, DISRUPTION_REASON);
+        let in_command =
+            claim.annotations().contains_key(labels::REPLACES) || claim_is(&claim, DISRUPTION_REASON);
         let pool = pool_of(&claim).map(str::to_owned);
         self.context.state().apply_claim(claim);
         self.add(Key::Claim(name));
@@ -391,7 +392,8 @@ impl Driver<'_> {
     fn touch_pools_of(&mut self, class: &str) {
         let pools: Vec<String> = {
             let state = self.context.state();
-            let uses = state.pools.values().filter(|pool| pool.spec.template.spec.node_class_ref.name == class);
+            let uses =
+                state.pools.values().filter(|pool| pool.spec.template.spec.node_class_ref.name == class);
             uses.map(|pool| pool.name_any()).collect()
         };
         for pool in pools {

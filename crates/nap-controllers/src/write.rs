@@ -46,7 +46,11 @@ impl Context {
     }
 
     /// Changes a claim's metadata. As [`Context::update_claim_status`].
-    pub async fn update_claim(&self, name: &str, change: impl Fn(&mut NodeClaim) -> bool) -> Result<(), Error> {
+    pub async fn update_claim(
+        &self,
+        name: &str,
+        change: impl Fn(&mut NodeClaim) -> bool,
+    ) -> Result<(), Error> {
         let api: Api<NodeClaim> = Api::all(self.client.clone());
         for attempt in 1.. {
             // The first try starts from what is known, which is nearly always current; a stale one is refused.
@@ -108,7 +112,11 @@ impl Context {
     }
 
     /// Changes a NodePool's status. As [`Context::update_claim_status`].
-    pub async fn update_pool_status(&self, name: &str, change: impl Fn(&mut NodePool) -> bool) -> Result<(), Error> {
+    pub async fn update_pool_status(
+        &self,
+        name: &str,
+        change: impl Fn(&mut NodePool) -> bool,
+    ) -> Result<(), Error> {
         let api: Api<NodePool> = Api::all(self.client.clone());
         for attempt in 1.. {
             // The first try starts from what is known, which is nearly always current; a stale one is refused.
@@ -137,7 +145,12 @@ impl Context {
     }
 
     /// Sets annotations on an object without touching anything else.
-    pub async fn annotate<K>(&self, api: &Api<K>, name: &str, annotations: &[(&str, &str)]) -> Result<Option<K>, Error>
+    pub async fn annotate<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        annotations: &[(&str, &str)],
+    ) -> Result<Option<K>, Error>
     where
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {

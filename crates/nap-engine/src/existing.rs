@@ -6,7 +6,7 @@ use nap_api::Requirements;
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 
-use crate::classes::{Class, Classes, Dimensions, room};
+use crate::classes::{Class, Classes, Dimensions};
 use crate::model::{Node, Placement, Snapshot};
 
 /// The pods that go onto machines which exist or are on their way.
@@ -62,9 +62,8 @@ pub(crate) fn fill(snapshot: &Snapshot, dimensions: &Dimensions<'_>, classes: &C
 
 /// How many fit. Only what a pod asks for counts: a resource that is overdrawn keeps nobody away who wants none of it.
 fn fitting(free: &[i64], class: &Class<'_>, most: usize) -> usize {
-    let (free, request): (Vec<i64>, Vec<i64>) =
-        free.iter().zip(&class.row).filter(|(_, request)| **request > 0).unzip();
-    room(&free, &vec![0; free.len()], &request, most)
+    let asked = free.iter().zip(&class.row).filter(|(_, request)| **request > 0);
+    asked.map(|(free, request)| usize::try_from(free / request).unwrap_or(0)).fold(most, usize::min)
 }
 
 fn suits(node: &Node, labels: &Requirements, class: &Class<'_>, classes: &Classes<'_>) -> bool {

@@ -8,8 +8,9 @@
 //!
 //! Pods that are alike form a class, and classes are placed in order of priority, then size. What exists is free and is filled first;
 //! the rest is packed onto hypothetical nodes, each of which becomes the cheapest offering that holds its pods. Packing is tried
-//! several times: once in the incumbent's own manner, and then with the size of nodes capped at each of a few sizes, because nodes
-//! that grow without a cap end up on the largest type on offer, whatever it costs. The cheapest plan that places most pods wins, so
+//! several times: once in the incumbent's own manner; then with the size of nodes capped at each of a few sizes, because nodes that grow
+//! without a cap end up on the largest type on offer, whatever it costs; and once node by node, with pods that complement each other,
+//! on the type that is cheapest for what it holds. The cheapest plan that places most pods wins, so
 //! a plan never costs more than the incumbent's manner would.
 //!
 //! | module | what it knows |
@@ -19,6 +20,8 @@
 //! | `existing` | how what exists is filled |
 //! | `market` | which offerings suit which requirements |
 //! | `pack` | how hypothetical nodes are filled within the limits |
+//! | `patterns` | which pods complement each other on a node |
+//! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `solve` | which packing wins, and the plan that it becomes |
 //! | `refuse` | why a pod has no place, as data |
 //! | `reason` | the same as text |
@@ -28,9 +31,11 @@ mod existing;
 mod market;
 mod model;
 mod pack;
+mod patterns;
 mod reason;
 mod refuse;
 mod solve;
+mod worth;
 
 pub use model::{
     Alternative, CapacityType, Catalogue, Daemon, InstanceType, Launch, Node, Offering, Options, Placement,

@@ -4,6 +4,7 @@
 //! everything is integers. A signature knows its offerings as a set of bits over the pool's table, and its types in price order.
 //! While a node grows, only the types that no other type exceeds in every resource matter: its *frontier*, which is a handful.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -121,6 +122,8 @@ pub(crate) struct Signature {
     pub(crate) usable: FixedBitSet,
     /// The types of the usable ones with their lowest price, cheapest first.
     pub(crate) types: Vec<(UsdPerHour, usize)>,
+    /// The same types as a set.
+    pub(crate) kinds: FixedBitSet,
 }
 
 /// Every pool's table, and the signatures met so far.
@@ -134,6 +137,9 @@ pub(crate) struct Market<'a> {
     steps: BTreeMap<(usize, usize), Option<usize>>,
     frontiers: BTreeMap<(usize, i64), Rc<[usize]>>,
     tolerated: BTreeMap<(usize, usize), bool>,
+    most: BTreeMap<(usize, i64), Rc<[i64]>>,
+    /// How many comparisons were made so far, roughly.
+    effort: Cell<usize>,
 }
 
 impl<'a> Market<'a> {
@@ -148,6 +154,8 @@ impl<'a> Market<'a> {
             steps: BTreeMap::new(),
             frontiers: BTreeMap::new(),
             tolerated: BTreeMap::new(),
+            most: BTreeMap::new(),
+            effort: Cell::new(0),
         };
         for pool in 0..market.pools.len() {
             // The signature of a pool without pods has the pool's own number.
@@ -202,16 +210,14 @@ impl<'a> Market<'a> {
             let mut requirements = mine.requirements.clone();
             requirements.extend(self.terms[term]);
             let key = (pool, requirements);
-            Some(match self.numbers.get(&key) {
-                Some(number) => *number,
-                None => {
-                    let number = self.signatures.len();
-                    let signature = self.appraise(pool, key.1.clone());
-                    self.signatures.push(Rc::new(signature));
-                    self.numbers.insert(key, number);
-                    number
-                }
-            })
+            let known = self.numbers.get(&key).copied();
+            Some(known.unwrap_or_else(|| {
+                let number = self.signatures.len();
+                let signature = self.appraise(pool, key.1.clone());
+                self.signatures.push(Rc::new(signature));
+                self.numbers.insert(key, number);
+                number
+            }))
         };
         self.steps.insert((signature, term), next);
         next
@@ -226,7 +232,7 @@ impl<'a> Market<'a> {
             .collect();
         let mut compatible = FixedBitSet::with_capacity(table.offerings.len());
         let mut usable = FixedBitSet::with_capacity(table.offerings.len());
-        let mut seen = FixedBitSet::with_capacity(table.types.len());
+        let mut kinds = FixedBitSet::with_capacity(table.types.len());
         let mut types = Vec::new();
         for (index, row) in table.offerings.iter().enumerate() {
             if !suits[row.kind] || requirements.intersects(&row.offering.requirements).is_err() {
@@ -238,11 +244,11 @@ impl<'a> Market<'a> {
                 continue;
             }
             usable.insert(index);
-            if !seen.put(row.kind) {
+            if !kinds.put(row.kind) {
                 types.push((row.offering.price, row.kind));
             }
         }
-        Signature { pool, requirements, compatible, usable, types }
+        Signature { pool, requirements, compatible, usable, types, kinds }
     }
 
     /// The types of a signature, no larger than the cap, that no other such type exceeds in every resource.
@@ -268,6 +274,31 @@ impl<'a> Market<'a> {
         let frontier: Rc<[usize]> = kept.into();
         self.frontiers.insert((signature, cap), Rc::clone(&frontier));
         frontier
+    }
+
+    /// The most that any type of a signature, no larger than the cap, has of each resource.
+    pub(crate) fn most(&mut self, signature: usize, cap: i64) -> Rc<[i64]> {
+        if let Some(known) = self.most.get(&(signature, cap)) {
+            return Rc::clone(known);
+        }
+        let frontier = self.frontier(signature, cap);
+        let types = &self.pools[self.signatures[signature].pool].types;
+        let width = types.first().map_or(0, |row| row.free.len());
+        let most =
+            |dimension: usize| frontier.iter().map(|kind| types[*kind].free[dimension]).max().unwrap_or(0);
+        let most: Rc<[i64]> = (0..width).map(most).collect();
+        self.most.insert((signature, cap), Rc::clone(&most));
+        most
+    }
+
+    /// Notes that comparisons were made.
+    pub(crate) fn spend(&self, comparisons: usize) {
+        self.effort.set(self.effort.get().saturating_add(comparisons));
+    }
+
+    /// How many comparisons were made so far, roughly: a measure of time that is the same on every machine.
+    pub(crate) fn effort(&self) -> usize {
+        self.effort.get()
     }
 
     /// Sizes at which growing nodes can be capped: vCPU counts on offer, each about twice the one before.

@@ -207,6 +207,8 @@ pub enum Tier {
     FirstFit,
     /// The same with the size of nodes capped, at the cap that came out cheapest.
     CappedFirstFit,
+    /// Each node filled with pods that complement each other, on the type that is cheapest for what it then holds.
+    Patterns,
 }
 
 /// A machine to make.
@@ -228,7 +230,8 @@ pub struct Launch {
     pub requests: Resources,
     /// What the pool and the pods insist on together: what the machine must satisfy.
     pub requirements: Requirements,
-    /// Every other offering that holds the same pods, cheapest first, for when the chosen one cannot be had.
+    /// Other offerings that hold the same pods, cheapest first, for when the chosen one cannot be had: all of them, up to 600. Each
+    /// fits the pool's limits by itself; whoever falls back on several launches at once must count for themselves.
     pub alternatives: Vec<Alternative>,
 }
 

@@ -28,12 +28,22 @@ pub(crate) enum Cap {
     BestValue,
 }
 
+/// In which order drafts are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name instead of by price.
+    Incumbent,
+    /// The oldest draft first, and pools of equal weight by price.
+    InOrder,
+    /// A draft at a time, each filled with the classes that complement each other best; see the module `patterns`.
+    Patterns,
+}
+
 /// One way of packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strategy {
     pub(crate) cap: Cap,
-    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name instead of by price.
-    pub(crate) incumbent: bool,
+    pub(crate) manner: Manner,
 }
 
 /// A node that is not bought yet.
@@ -46,6 +56,10 @@ pub(crate) struct Draft {
     pub(crate) content: Vec<(usize, usize)>,
     pods: usize,
     cap: i64,
+    /// No type that it may still become has more than this left of a resource: most pods that do not fit are told by it at once.
+    slack: Vec<i64>,
+    /// The most that any of those types has of each resource.
+    most: Rc<[i64]>,
     /// What the ledger holds for it; empty in a pool without limits.
     pub(crate) reserved: Vec<i64>,
     /// What it costs once it is settled.
@@ -61,13 +75,14 @@ pub(crate) struct Packing {
     pub(crate) left: Vec<Vec<i64>>,
 }
 
-struct Packer<'m, 'a> {
-    market: &'m mut Market<'a>,
-    classes: &'m Classes<'a>,
-    strategy: Strategy,
-    most_pods: usize,
-    drafts: Vec<Draft>,
-    left: Vec<Vec<i64>>,
+/// A packing in the making.
+pub(crate) struct Packer<'m, 'a> {
+    pub(crate) market: &'m mut Market<'a>,
+    pub(crate) classes: &'m Classes<'a>,
+    pub(crate) strategy: Strategy,
+    pub(crate) most_pods: usize,
+    pub(crate) drafts: Vec<Draft>,
+    pub(crate) left: Vec<Vec<i64>>,
 }
 
 /// Packs what is left of each class.
@@ -81,51 +96,56 @@ pub(crate) fn pack<'a>(
     let left =
         market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect()).collect();
     let mut packer = Packer { market, classes, strategy, most_pods, drafts: Vec::new(), left };
-    let least = classes.least_to_come();
-    let mut unplaced = vec![0; pending.len()];
-    let mut open: Vec<usize> = Vec::new();
-    for (number, pending) in pending.iter().enumerate() {
-        if *pending == 0 {
-            continue;
-        }
-        open.retain(|index| packer.can_grow(*index, &least[number]));
-        let mut count = if strategy.incumbent {
-            packer.fill_evenly(number, *pending, &open)
-        } else {
-            packer.fill_in_order(number, *pending, &open)
-        };
-        while count > 0 {
-            let Some(opened) = packer.open(number, count) else { break };
-            count -= opened;
-            open.push(packer.drafts.len() - 1);
-        }
-        unplaced[number] = count;
+    let mut unplaced = pending.to_vec();
+    if strategy.manner == Manner::Patterns {
+        packer.pack_by_patterns(&mut unplaced);
+    } else {
+        packer.pack_by_class(&mut unplaced);
     }
     Packing { drafts: packer.drafts, unplaced, left: packer.left }
 }
 
 /// Where a class would go on a draft, and how many of it fit.
-struct Fit {
-    signature: usize,
-    room: usize,
+pub(crate) struct Fit {
+    pub(crate) signature: usize,
+    pub(crate) room: usize,
 }
 
 impl Packer<'_, '_> {
-    /// Whether a pod of the least requests to come could still fit.
-    fn can_grow(&mut self, index: usize, least: &[i64]) -> bool {
-        let draft = &self.drafts[index];
-        if draft.pods >= self.most_pods {
-            return false;
+    /// One class after another: first onto the drafts that can still grow, then onto new ones.
+    fn pack_by_class(&mut self, pending: &mut [usize]) {
+        let least = self.classes.least_to_come();
+        let mut open: Vec<usize> = Vec::new();
+        for (number, pending) in pending.iter_mut().enumerate() {
+            if *pending == 0 {
+                continue;
+            }
+            open.retain(|index| self.can_grow(*index, &least[number]));
+            *pending = if self.strategy.manner == Manner::Incumbent {
+                self.fill_evenly(number, *pending, &open)
+            } else {
+                self.fill_in_order(number, *pending, &open)
+            };
+            while *pending > 0 {
+                let first = self.drafts.len();
+                let opened = self.open(number, *pending);
+                if opened == 0 {
+                    break;
+                }
+                *pending -= opened;
+                open.extend(first..self.drafts.len());
+            }
         }
-        let (number, cap) = (draft.signature, draft.cap);
-        let frontier = self.market.frontier(number, cap);
-        let signature = self.market.signature(number);
-        let types = &self.market.table(&signature).types;
-        let used = &self.drafts[index].used;
-        frontier.iter().any(|kind| room(&types[*kind].free, used, least, 1) == 1)
     }
 
-    fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
+    /// Whether a pod of the least requests to come could still fit.
+    fn can_grow(&self, index: usize, least: &[i64]) -> bool {
+        let draft = &self.drafts[index];
+        draft.pods < self.most_pods && holds(&draft.slack, least)
+    }
+
+    pub(crate) fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
+        self.market.spend(open.len());
         for index in open {
             if count == 0 {
                 break;
@@ -174,6 +194,9 @@ impl Packer<'_, '_> {
     fn fit(&mut self, index: usize, number: usize, count: usize) -> Option<Fit> {
         let classes = self.classes;
         let class = &classes.list[number];
+        if !holds(&self.drafts[index].slack, &class.row) {
+            return None;
+        }
         let (from, cap) = (self.drafts[index].signature, self.drafts[index].cap);
         let most = count.min(self.most_pods.saturating_sub(self.drafts[index].pods));
         let pool = self.market.signature(from).pool;
@@ -183,8 +206,9 @@ impl Packer<'_, '_> {
         for term in &class.terms {
             let Some(signature) = self.market.step(from, *term) else { continue };
             let draft = &self.drafts[index];
-            let (used, reserved) = (draft.used.clone(), draft.reserved.clone());
-            let room = self.room(signature, cap, &used, &reserved, class, most);
+            let left = &self.left[pool];
+            let room =
+                largest_room(self.market, signature, cap, (&draft.used, &draft.reserved), left, class, most);
             if room > 0 {
                 return Some(Fit { signature, room });
             }
@@ -192,38 +216,12 @@ impl Packer<'_, '_> {
         None
     }
 
-    /// How many of a class the largest types of a signature hold beside what is used.
-    fn room(
-        &mut self,
-        number: usize,
-        cap: i64,
-        used: &[i64],
-        reserved: &[i64],
-        class: &Class<'_>,
-        most: usize,
-    ) -> usize {
-        let signature = self.market.signature(number);
-        if self.market.table(&signature).limits.is_empty() {
-            let frontier = self.market.frontier(number, cap);
-            let types = &self.market.table(&signature).types;
-            let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
-            return frontier.iter().map(room).max().unwrap_or(0);
-        }
-        let budget = sum(&self.left[signature.pool], reserved);
-        let table = self.market.table(&signature);
-        signature
-            .types
-            .iter()
-            .map(|(_, kind)| *kind)
-            .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
-            .map(|kind| room(&table.types[kind].free, used, &class.row, most))
-            .max()
-            .unwrap_or(0)
-    }
-
     /// Adds pods of a class to a draft; how many were added.
-    fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
+    pub(crate) fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
         let draft = &mut self.drafts[index];
+        if draft.pods == 0 || draft.signature != fit.signature {
+            draft.most = self.market.most(fit.signature, draft.cap);
+        }
         let times = i64::try_from(count).unwrap_or(i64::MAX);
         let row = &self.classes.list[number].row;
         let used: Vec<i64> = draft
@@ -241,6 +239,8 @@ impl Packer<'_, '_> {
             draft.reserved.clone_from(&table.types[kind].charge);
             *left = difference(&budget, &draft.reserved);
         }
+        draft.slack.clear();
+        draft.slack.extend(draft.most.iter().zip(&used).map(|(most, used)| most.saturating_sub(*used)));
         draft.used = used;
         draft.signature = fit.signature;
         draft.pods += count;
@@ -251,17 +251,53 @@ impl Packer<'_, '_> {
         count
     }
 
-    /// Opens a draft for a class in the best pool; how many of its pods went there.
-    fn open(&mut self, number: usize, count: usize) -> Option<usize> {
+    /// Opens drafts for a class in the best pool; how many of its pods went there.
+    fn open(&mut self, number: usize, count: usize) -> usize {
+        let Some((fit, cap)) = self.best_offer(number, count.min(self.most_pods)) else { return 0 };
+        let limited = !self.left[self.market.signature(fit.signature).pool].is_empty();
+        let mut placed = 0;
+        // Full drafts of a pool without limits are all alike: there is no need to look for the best pool again.
+        while placed == 0 || (!limited && count - placed >= fit.room) {
+            self.push_draft(fit.signature, cap);
+            let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
+            if added == 0 {
+                self.drafts.pop();
+                break;
+            }
+            placed += added;
+        }
+        placed
+    }
+
+    /// An empty draft. It must be filled or taken away again before anything else happens.
+    pub(crate) fn push_draft(&mut self, signature: usize, cap: i64) {
+        let limits = self.left[self.market.signature(signature).pool].len();
+        let dimensions = self.classes.list.first().map_or(0, |class| class.row.len());
+        self.drafts.push(Draft {
+            signature,
+            used: vec![0; dimensions],
+            content: Vec::new(),
+            pods: 0,
+            cap,
+            slack: Vec::new(),
+            most: Rc::from([]),
+            reserved: vec![0; limits],
+            price: UsdPerHour::ZERO,
+        });
+    }
+
+    /// The pool that a class would open a draft in, how many of its pods fit, and up to which size the draft may grow: the heaviest pool
+    /// that has anything, and among equals the cheapest per pod.
+    pub(crate) fn best_offer(&mut self, number: usize, most: usize) -> Option<(Fit, i64)> {
         let classes = self.classes;
         let class = &classes.list[number];
-        let most = count.min(self.most_pods);
         let mut best: Option<(Value, Fit, i64)> = None;
         for pool in 0..self.market.pools.len() {
             let weight = self.market.pools[pool].pool.weight;
             if let Some((_, fit, _)) = &best {
                 let chosen = self.market.signature(fit.signature).pool;
-                if self.strategy.incumbent || self.market.pools[chosen].pool.weight > weight {
+                let by_name = self.strategy.manner == Manner::Incumbent;
+                if by_name || self.market.pools[chosen].pool.weight > weight {
                     break;
                 }
             }
@@ -271,23 +307,7 @@ impl Packer<'_, '_> {
                 best = Some(offer);
             }
         }
-        let (_, fit, cap) = best?;
-        let limits = self.left[self.market.signature(fit.signature).pool].len();
-        self.drafts.push(Draft {
-            signature: fit.signature,
-            used: vec![0; class.row.len()],
-            content: Vec::new(),
-            pods: 0,
-            cap,
-            reserved: vec![0; limits],
-            price: UsdPerHour::ZERO,
-        });
-        let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
-        if added == 0 {
-            self.drafts.pop();
-            return None;
-        }
-        Some(added)
+        best.map(|(_, fit, cap)| (fit, cap))
     }
 
     /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
@@ -301,6 +321,7 @@ impl Packer<'_, '_> {
             let table = self.market.table(&signature);
             let left = &self.left[pool];
             let unused = vec![0; class.row.len()];
+            self.market.spend(signature.types.len());
             let mut best: Option<(Value, i64)> = None;
             let mut smallest: Option<i64> = None;
             for (price, kind) in &signature.types {
@@ -334,13 +355,43 @@ impl Packer<'_, '_> {
                     .next()?,
             };
             let reserved = vec![0; left.len()];
-            let room = self.room(number, cap, &unused, &reserved, class, most);
+            let room = largest_room(self.market, number, cap, (&unused, &reserved), left, class, most);
             if room > 0 {
                 return Some((value, Fit { signature: number, room }, cap));
             }
         }
         None
     }
+}
+
+/// How many of a class the largest types of a signature hold beside what is used, within what is reserved and left under the limits.
+fn largest_room(
+    market: &mut Market<'_>,
+    number: usize,
+    cap: i64,
+    (used, reserved): (&[i64], &[i64]),
+    left: &[i64],
+    class: &Class<'_>,
+    most: usize,
+) -> usize {
+    if left.is_empty() {
+        let frontier = market.frontier(number, cap);
+        let types = &market.table(&market.signature(number)).types;
+        let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
+        return frontier.iter().map(room).max().unwrap_or(0);
+    }
+    let budget = sum(left, reserved);
+    let signature = market.signature(number);
+    let table = market.table(&signature);
+    market.spend(signature.types.len());
+    signature
+        .types
+        .iter()
+        .map(|(_, kind)| *kind)
+        .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
+        .map(|kind| room(&table.types[kind].free, used, &class.row, most))
+        .max()
+        .unwrap_or(0)
 }
 
 /// A price for a number of pods.

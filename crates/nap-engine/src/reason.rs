@@ -5,6 +5,7 @@ use std::fmt;
 use nap_units::{CPU, MEMORY};
 
 use crate::model::{Launch, Plan, PoolReason, Refusal, Unsuitable};
+use crate::solve::MOST_ALTERNATIVES;
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,28 +75,29 @@ fn offerings(count: usize) -> String {
 impl Plan {
     /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next best.
     pub fn explain_launch(&self, launch: &Launch) -> String {
-        let mut text = format!(
-            "{} {} in {} at {}/h: ",
-            launch.instance_type, launch.capacity_type, launch.zone, launch.price
-        );
-        let pods =
-            if launch.pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", launch.pods.len()) };
-        let amounts = format!(
-            "{} vCPU, {} GiB",
-            tenths(launch.requests.get(CPU), 1000),
-            tenths(launch.requests.get(MEMORY), 1 << 30)
-        );
-        text += &match launch.alternatives.len() {
-            0 => format!("the only offering that holds {pods} ({amounts})"),
-            others => format!("cheapest of {} offerings that hold {pods} ({amounts})", others + 1),
+        let Launch { instance_type, capacity_type, zone, price, .. } = launch;
+        let pods = match launch.pods.len() {
+            1 => "1 pod".to_owned(),
+            count => format!("{count} pods"),
         };
-        let other_type = launch.alternatives.iter().find(|other| other.instance_type != launch.instance_type);
-        if let Some(next) = other_type {
-            text += &format!("; next: {} at {}/h", next.instance_type, next.price);
-        } else if let Some(next) = launch.alternatives.first() {
-            text += &format!("; next: {} in {} at {}/h", next.capacity_type, next.zone, next.price);
-        }
-        text
+        let cpu = tenths(launch.requests.get(CPU), 1000);
+        let memory = tenths(launch.requests.get(MEMORY), 1 << 30);
+        let choice = match launch.alternatives.len() {
+            0 => "the only offering that holds".to_owned(),
+            MOST_ALTERNATIVES => format!("cheapest of more than {MOST_ALTERNATIVES} offerings that hold"),
+            others => format!("cheapest of {} offerings that hold", others + 1),
+        };
+        let other_type = launch.alternatives.iter().find(|other| other.instance_type != *instance_type);
+        let next = match (other_type, launch.alternatives.first()) {
+            (Some(next), _) => format!("; next: {} at {}/h", next.instance_type, next.price),
+            (None, Some(next)) => {
+                format!("; next: {} in {} at {}/h", next.capacity_type, next.zone, next.price)
+            }
+            (None, None) => String::new(),
+        };
+        format!(
+            "{instance_type} {capacity_type} in {zone} at {price}/h: {choice} {pods} ({cpu} vCPU, {memory} GiB){next}"
+        )
     }
 }
 

@@ -2,21 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use nap_api::{Requirements, labels};
+use nap_api::{Requirement, Requirements, labels};
 use nap_units::{Resources, UsdPerHour};
 
 use crate::classes::{Classes, Dimensions, holds};
 use crate::existing::fill;
 use crate::market::{Market, OfferingRow};
-use crate::model::{Alternative, Launch, Options, Plan, Refusal, Snapshot, Tier, Unplaced};
-use crate::pack::{Cap, Draft, Packing, Strategy, pack, sum};
+use crate::model::{Alternative, Launch, Offering, Options, Plan, Refusal, Snapshot, Tier, Unplaced};
+use crate::pack::{Cap, Draft, Manner, Packing, Strategy, pack, sum};
 use crate::refuse::refusal;
 
 /// The most sizes at which nodes are capped, one attempt each.
 const MOST_LEVELS: usize = 12;
 
+/// Roughly how many comparisons may be made before no further packing is tried: a bound on time that is the same on every machine. The
+/// packings that find most are tried first.
+const MOST_EFFORT: usize = 60_000_000;
+
+/// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a plan can have thousands of launches;
+/// who has tried this many in vain should solve again with what was learnt.
+pub(crate) const MOST_ALTERNATIVES: usize = 600;
+
 /// The incumbent's manner: the plan may never be worse than this.
-const GUARD: Strategy = Strategy { cap: Cap::None, incumbent: true };
+const GUARD: Strategy = Strategy { cap: Cap::None, manner: Manner::Incumbent };
 
 /// Decides where the pods of a snapshot go.
 ///
@@ -46,15 +54,23 @@ fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
     let most_pods = most_pods.max(1);
     let mut strategies = vec![GUARD];
     if portfolio && pending.iter().any(|count| *count > 0) {
+        strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
         let levels = market.levels(MOST_LEVELS);
-        let caps = [Cap::None, Cap::BestValue].into_iter().chain(levels.into_iter().rev().map(Cap::Cpu));
-        strategies.extend(caps.map(|cap| Strategy { cap, incumbent: false }));
+        let caps = [Cap::BestValue, Cap::None].into_iter().chain(levels.into_iter().rev().map(Cap::Cpu));
+        strategies.extend(caps.map(|cap| Strategy { cap, manner: Manner::InOrder }));
     }
     let mut best: Option<(Score, Packing, Tier)> = None;
     for strategy in strategies {
+        if best.is_some() && market.effort() > MOST_EFFORT {
+            break;
+        }
         let mut packing = pack(&mut market, &classes, &pending, most_pods, strategy);
         let score = Score::of(&mut packing, &market, &classes);
-        let tier = if strategy.cap == Cap::None { Tier::FirstFit } else { Tier::CappedFirstFit };
+        let tier = match (strategy.manner, strategy.cap) {
+            (Manner::Patterns, _) => Tier::Patterns,
+            (_, Cap::None) => Tier::FirstFit,
+            _ => Tier::CappedFirstFit,
+        };
         if best.as_ref().is_none_or(|(best, ..)| score < *best) {
             best = Some((score, packing, tier));
         }
@@ -104,6 +120,12 @@ impl Score {
     }
 }
 
+/// Whether the offering is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
+fn is_regional(offering: &Offering) -> bool {
+    let scope = offering.requirements.get(labels::PLACEMENT_SCOPE);
+    scope.and_then(Requirement::single) == Some("regional")
+}
+
 /// How many machines each zone has.
 fn zones(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
     let mut zones = BTreeMap::new();
@@ -139,7 +161,8 @@ impl Buyer<'_, '_> {
             .enumerate()
             .filter(|(_, row)| row.offering.price == draft.price)
             .min_by_key(|(index, row)| {
-                (self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0), *index)
+                let busy = self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0);
+                (is_regional(row.offering), busy, *index)
             })
             .map_or(0, |(index, _)| index);
         assert!(!offers.is_empty(), "a draft always holds a reservation for a type that holds its pods");
@@ -170,6 +193,7 @@ impl Buyer<'_, '_> {
             requirements: signature.requirements.clone(),
             alternatives: offers
                 .into_iter()
+                .take(MOST_ALTERNATIVES)
                 .map(|row| Alternative {
                     instance_type: table.types[row.kind].instance_type.name.clone(),
                     zone: row.offering.zone.clone(),

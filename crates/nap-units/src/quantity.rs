@@ -131,12 +131,9 @@ fn suffix(text: &str) -> Result<Suffix, &'static str> {
             if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err("its exponent is not a number");
             }
-            // Beyond this every digit is out of range anyway, on one side or the other.
-            Suffix::Exponent(exponent.parse::<i32>().unwrap_or(if exponent.starts_with('-') {
-                -999
-            } else {
-                999
-            }))
+            // An exponent beyond `i32` leaves nothing of the number, on one side or the other.
+            let beyond = if exponent.starts_with('-') { i32::MIN } else { i32::MAX };
+            Suffix::Exponent(exponent.parse().unwrap_or(beyond))
         }
     })
 }
@@ -173,51 +170,48 @@ fn parse(text: &str) -> Result<Quantity, &'static str> {
         Suffix::Exponent(exponent) => (Format::DecimalExponent, exponent, 0),
     };
     let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|byte| byte - b'0').collect();
-    let fraction_len = i32::try_from(fraction.len()).map_err(|_| "it is too long")?;
-    let nanos = magnitude(&digits, power_of_ten + 9 - fraction_len, power_of_two);
+    let fraction_digits = i64::try_from(fraction.len()).map_err(|_| "it is too long")?;
+    let nanos = magnitude(&digits, i64::from(power_of_ten) + 9 - fraction_digits, power_of_two);
     Ok(Quantity { nanos: if negative { -nanos } else { nanos }, format })
 }
 
 /// `digits × 10^power × 2^bits`, rounded up to an integer and capped at the largest magnitude.
-fn magnitude(digits: &[u8], power: i32, bits: u32) -> i128 {
-    // 39 digits overflow i128: beyond ~45 significant digits only "is anything left" matters for rounding up.
-    let mut value: i128 = 0;
-    let mut power = power;
-    let mut rest = false;
-    for digit in digits {
-        if value > i128::MAX / 2000 {
-            rest |= *digit != 0;
-            power += 1;
-        } else {
-            value = value * 10 + i128::from(*digit);
-        }
-    }
-    if value == 0 {
-        return i128::from(rest);
-    }
-    // A binary suffix multiplies first, so that `0.5Ki` is exact; dividing by ten afterwards rounds once.
+///
+/// Exact for any number of digits: the binary suffix doubles the decimal digits themselves, and only then is the decimal point
+/// set, so that what is left behind it decides alone about rounding up.
+fn magnitude(digits: &[u8], power: i64, bits: u32) -> i128 {
+    /// Digits of the largest magnitude.
+    const MOST_DIGITS: i64 = 28;
+    let mut digits: Vec<u8> = digits.iter().copied().skip_while(|digit| *digit == 0).collect();
     for _ in 0..bits {
-        if value > MAX_NANOS.saturating_mul(1_000_000_000) {
-            // Too large to double again: give up a decimal digit, which cannot matter at this size.
-            rest |= value % 10 != 0;
-            value /= 10;
-            power += 1;
-        }
-        value *= 2;
+        double(&mut digits);
     }
-    while power > 0 {
-        value = value.saturating_mul(10);
-        power -= 1;
-        if value > MAX_NANOS {
-            return MAX_NANOS;
-        }
+    let length = i64::try_from(digits.len()).unwrap_or(i64::MAX);
+    let whole = length.saturating_add(power).max(0);
+    if digits.is_empty() {
+        return 0;
     }
-    while power < 0 && value > 0 {
-        rest |= value % 10 != 0;
-        value /= 10;
-        power += 1;
+    if whole > MOST_DIGITS {
+        return MAX_NANOS;
     }
-    (value + i128::from(rest)).min(MAX_NANOS)
+    let whole = usize::try_from(whole).unwrap_or(0);
+    let integer = (0..whole)
+        .fold(0, |value, position| value * 10 + i128::from(digits.get(position).copied().unwrap_or(0)));
+    let rest = digits.iter().skip(whole).any(|digit| *digit != 0);
+    (integer + i128::from(rest)).min(MAX_NANOS)
+}
+
+/// Doubles a number that is given by its decimal digits.
+fn double(digits: &mut Vec<u8>) {
+    let mut carry = 0;
+    for digit in digits.iter_mut().rev() {
+        let doubled = *digit * 2 + carry;
+        *digit = doubled % 10;
+        carry = doubled / 10;
+    }
+    if carry > 0 {
+        digits.insert(0, carry);
+    }
 }
 
 impl fmt::Display for Quantity {

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{demo, run, sim, try_cluster};
+use crate::{bench, demo, run, sim, try_cluster};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ enum Command {
     Run(RunArgs),
     /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that happened
     Sim(SimArgs),
+    /// Measure how long decisions take and what they cost, on generated problems
+    Bench(BenchArgs),
     /// Print the custom resource definitions as YAML, for `kubectl apply -f -`
     Crds,
     /// Print the version
@@ -101,6 +103,17 @@ pub struct SimArgs {
     pub json: bool,
 }
 
+/// Options of `nap bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// The Azure region whose VM sizes and prices are used
+    #[arg(long, default_value = "eastus")]
+    pub region: String,
+    /// How many times each problem is solved
+    #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+}
+
 /// Reads the command line and does what it says.
 pub fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
@@ -115,6 +128,7 @@ pub fn main() -> anyhow::Result<()> {
         Command::Try(args) => block_on(try_cluster::try_cluster(args)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Sim(args) => sim::sim(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Crds => print_crds(),
         Command::Version => {
             println!("nap {}", env!("CARGO_PKG_VERSION"));
@@ -124,7 +138,8 @@ pub fn main() -> anyhow::Result<()> {
 }
 
 fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| format!("--log: `{filter}` is not a log filter"))?;
+    let filter =
+        EnvFilter::try_new(filter).with_context(|| format!("--log: `{filter}` is not a log filter"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The `nap` command.
 
+mod bench;
 mod cli;
 mod demo;
 mod manifests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
-use nap_azure::AzureConfig;
+use nap_azure::{AzureConfig, AzureProvider};
 use nap_cloud::Clock;
 use nap_controllers::{Context, Settings};
 
@@ -18,12 +18,20 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let config = kube_config(&args).await?;
     let client = Client::try_from(config)?;
     check_crds(&client).await?;
-    let clock = if args.speed > 1 { Clock::starting_at(Clock::wall().now(), args.speed) } else { Clock::wall() };
-    let azure = AzureConfig::from_env().map_err(|error| {
-        UserError::new(error.to_string(), "set it as the AKS provider does; `docs/running.md` lists every variable")
+    let clock =
+        if args.speed > 1 { Clock::starting_at(Clock::wall().now(), args.speed) } else { Clock::wall() };
+    let version = client.apiserver_version().await?.git_version;
+    let read = |name: &str| {
+        std::env::var(name).ok().or_else(|| (name == "KUBERNETES_VERSION").then(|| version.clone()))
+    };
+    let azure = AzureConfig::from_variables(read).map_err(|error| {
+        UserError::new(
+            error.to_string(),
+            "set it as the AKS provider does; `docs/running.md` lists every variable",
+        )
     })?;
     let location = azure.location.clone();
-    let cloud = Arc::new(nap_azure::connect(azure, clock.clone())?);
+    let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
     let context = Context::new(client, cloud, clock, Settings::default());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
     let shutdown = async {
@@ -40,15 +48,23 @@ async fn kube_config(args: &RunArgs) -> anyhow::Result<Config> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let found = match &args.kubeconfig {
         Some(path) => match Kubeconfig::read_from(path) {
-            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(anyhow::Error::from),
+            Ok(kubeconfig) => {
+                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(anyhow::Error::from)
+            }
             Err(error) => Err(error.into()),
         },
-        None if args.context.is_some() => Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from),
+        None if args.context.is_some() => {
+            Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
+        }
         None => Config::infer().await.map_err(anyhow::Error::from),
     };
     found.map_err(|error| {
         let message = format!("no cluster to run on: {error:#}");
-        UserError::new(message, "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on").into()
+        UserError::new(
+            message,
+            "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on",
+        )
+        .into()
     })
 }
 
@@ -59,7 +75,10 @@ async fn check_crds(client: &Client) -> anyhow::Result<()> {
     for crd in nap_api::crds::all() {
         let name = crd.name_any();
         let found = api.get_opt(&name).await.map_err(|error| {
-            UserError::new(format!("cannot reach the cluster: {error}"), "check the server address in your kubeconfig")
+            UserError::new(
+                format!("cannot reach the cluster: {error}"),
+                "check the server address in your kubeconfig",
+            )
         })?;
         if found.is_none() {
             missing.push(name);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use nap_cloud::Clock;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
 use crate::cli::TryArgs;
@@ -18,7 +19,12 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
             "the embedded cluster has no authentication: listen on 127.0.0.1 or [::1]",
         )
     );
-    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed };
+    let config = WorldConfig {
+        region: args.world.region.clone(),
+        seed: args.world.seed,
+        speed: args.speed,
+        epoch: Clock::wall().now(),
+    };
     let world = World::new(&config).map_err(explain_region)?;
     let kubernetes = serve::bind(args.listen).await?;
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;
@@ -38,12 +44,23 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
         result = serve::serve(azure, world.azure().clone()) => result?,
         result = world.run(!args.no_controllers) => result?,
     }
-    eprintln!("\nThe cluster is gone.");
+    farewell(&world);
     Ok(())
 }
 
+/// What the machines cost while the cluster was up.
+fn farewell(world: &World) {
+    let (made, left) = (world.azure().bill().len(), world.azure().machines().len());
+    let cost = world.azure().total_cost_micros(world.clock().now());
+    let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
+    println!("\nThe cluster is gone: {made} machine(s) made, {left} left, ${dollars}.{micros:06} in all.");
+}
+
 fn announce(args: &TryArgs, region: &str, kubeconfig: &Path, env: &Path) {
-    println!("A Kubernetes cluster with an emulated Azure ({region}) is up, at {}x speed. In another terminal:\n", args.speed);
+    println!(
+        "A Kubernetes cluster with an emulated Azure ({region}) is up, at {}x speed. In another terminal:\n",
+        args.speed
+    );
     println!("  export KUBECONFIG={}", kubeconfig.display());
     println!("  kubectl get nodepools");
     println!("  kubectl apply -f examples/inflate.yaml");

@@ -3,19 +3,19 @@
 
 use http::StatusCode;
 use nap_cloud::ErrorClass;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// The error object of ARM: `{"error": {"code", "message", "details"}}`, or the same without its envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ArmErrorBody {
     /// The code, such as `SkuNotAvailable`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     pub code: String,
     /// The text.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     pub message: String,
     /// Nested errors; the first is usually the cause.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     pub details: Vec<ArmErrorBody>,
 }
 
@@ -49,6 +49,13 @@ impl ArmErrorBody {
         }
         cause
     }
+}
+
+/// Azure writes `null` for what is empty now and then; it must not hide the rest.
+pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// The class of an error by its code and text, and by the HTTP status where there is one.
@@ -149,7 +156,7 @@ mod tests {
             br#"{"error":{"code":"A","message":"a","details":[{"code":"B","message":"b"}]}}"#,
         );
         assert_eq!(nested.cause().code, "B");
-        assert_eq!(ArmErrorBody::parse(br#"{"code":"C","message":"c"}"#).code, "C");
+        assert_eq!(ArmErrorBody::parse(br#"{"code":"C","message":"c","details":null}"#).code, "C");
         assert_eq!(ArmErrorBody::parse(b"<html>bad gateway").message, "<html>bad gateway");
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use nap_cloud::{Clock, CloudError, ErrorClass};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -18,9 +19,9 @@ pub const MAX_ATTEMPTS: u32 = 4;
 /// How many pages of a list are read before it is given up as endless.
 pub const MAX_PAGES: usize = 1000;
 /// The longest wait between two attempts, whatever `Retry-After` says.
-const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// How long one attempt may take.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A successful answer.
 #[derive(Clone, Debug)]
@@ -68,10 +69,25 @@ impl ArmClient {
         headers: &[(&'static str, &str)],
         body: Option<&Value>,
     ) -> Result<ArmResponse, CloudError> {
+        let (status, headers, body) = self.exchange(operation, method, path, headers, body).await?;
+        let body = if body.is_empty() { Value::Null } else { read(operation, &body)? };
+        Ok(ArmResponse { status, headers, body })
+    }
+
+    async fn exchange(
+        &self,
+        operation: &str,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), CloudError> {
         let url = self.url(operation, path)?;
         let body = body.map(|body| Bytes::from(body.to_string()));
         let mut refused = false;
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let token = match &self.tokens {
                 Some(tokens) => Some(tokens.token().await?),
                 None => None,
@@ -83,11 +99,7 @@ impl ArmClient {
             let (failure, retry_after) = match attempted {
                 Ok(Ok(response)) if response.status().is_success() => {
                     let (head, body) = response.into_parts();
-                    return read_body(operation, &body).map(|body| ArmResponse {
-                        status: head.status,
-                        headers: head.headers,
-                        body,
-                    });
+                    return Ok((head.status, head.headers, body));
                 }
                 Ok(Ok(response)) => {
                     let status = response.status();
@@ -122,7 +134,6 @@ impl ArmClient {
             tracing::debug!(operation, attempt, code = failure.code, ?wait, "retrying a request to Azure");
             self.clock.sleep(wait).await;
         }
-        unreachable!("the loop above returns at its bound")
     }
 
     /// Gets one thing.
@@ -135,22 +146,11 @@ impl ArmClient {
         let mut items = Vec::new();
         let mut next = path.to_owned();
         for _ in 0..MAX_PAGES {
-            let mut page = self.get(operation, &next).await?;
-            let list = ["value", "Items"].iter().find_map(|key| page.get_mut(key).map(Value::take));
-            let Some(Value::Array(list)) = list else {
-                let message = "the answer has no list";
-                return Err(CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", message));
-            };
-            for item in list {
-                // One bad row must not hide every other one.
-                match serde_json::from_value(item) {
-                    Ok(item) => items.push(item),
-                    Err(error) => tracing::warn!(operation, %error, "an item of a list cannot be read"),
-                }
-            }
-            let link = ["nextLink", "NextPageLink"].iter().find_map(|key| page.get(key)?.as_str());
-            match link {
-                Some(link) if !link.is_empty() => link.clone_into(&mut next),
+            let (_, _, body) = self.exchange(operation, Method::GET, &next, &[], None).await?;
+            let page = read_page(operation, &body)?;
+            items.extend(page.items);
+            match page.next {
+                Some(link) if !link.is_empty() => next = link,
                 _ => return Ok(items),
             }
         }
@@ -163,7 +163,9 @@ impl ArmClient {
         if path.starts_with('/') {
             return Ok(format!("{}{path}", self.endpoint));
         }
-        let below = path.strip_prefix(&self.endpoint).is_some_and(|rest| rest.starts_with(['/', '?', ':']));
+        let below = path
+            .strip_prefix(&self.endpoint)
+            .is_some_and(|rest| rest.starts_with(['/', '?']) || rest.starts_with(":443/"));
         if below || self.tokens.is_none() {
             return Ok(path.to_owned());
         }
@@ -196,10 +198,31 @@ fn build(
     request.body(Full::new(body.unwrap_or_default()))
 }
 
-fn read_body(operation: &str, body: &[u8]) -> Result<Value, CloudError> {
-    if body.is_empty() {
-        return Ok(Value::Null);
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(alias = "Items", alias = "value")]
+    items: Vec<T>,
+    #[serde(default, alias = "nextLink", alias = "NextPageLink")]
+    next: Option<String>,
+}
+
+/// Reads a page in one go; if that fails, item by item, because one bad row must not hide every other one.
+fn read_page<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<Page<T>, CloudError> {
+    if let Ok(page) = serde_json::from_slice(body) {
+        return Ok(page);
     }
+    let page: Page<Value> = read(operation, body)?;
+    let mut items = Vec::with_capacity(page.items.len());
+    for item in page.items {
+        match serde_json::from_value(item) {
+            Ok(item) => items.push(item),
+            Err(error) => tracing::warn!(operation, %error, "an item of a list cannot be read"),
+        }
+    }
+    Ok(Page { items, next: page.next })
+}
+
+fn read<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<T, CloudError> {
     serde_json::from_slice(body)
         .map_err(|error| CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error))
 }
@@ -222,4 +245,33 @@ fn is_passing(status: StatusCode) -> bool {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tokens_are_not_sent_to_other_hosts() {
+        let service = super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+        }));
+        let token = Arc::new(super::super::StaticToken("secret".to_owned()));
+        let client = ArmClient::new(service, token, Clock::wall(), "https://arm.example");
+        for url in ["/x", "https://arm.example/x", "https://arm.example:443/x"] {
+            assert!(client.get("x", url).await.is_ok(), "{url}");
+        }
+        for url in ["https://arm.example.evil/x", "https://arm.example:a@evil/x", "https://evil/x", "x"] {
+            assert_eq!(client.get("x", url).await.unwrap_err().code, "ForeignLink", "{url}");
+        }
+    }
+
+    #[test]
+    fn one_bad_row_does_not_hide_the_others() {
+        let page: Page<u8> = read_page("x", br#"{"value":[1,"two",3],"nextLink":"n"}"#).unwrap();
+        assert_eq!((page.items, page.next.as_deref()), (vec![1, 3], Some("n")));
+        let page: Page<u8> = read_page("x", br#"{"Items":[1],"NextPageLink":null}"#).unwrap();
+        assert_eq!((page.items, page.next), (vec![1], None));
+        assert!(read_page::<u8>("x", b"{}").is_err());
+    }
 }

@@ -7,7 +7,7 @@ mod operation;
 mod token;
 
 pub use classify::{ArmErrorBody, classify};
-pub(crate) use classify::{is_family_quota, is_spot_quota};
+pub(crate) use classify::{is_family_quota, is_spot_quota, nullable};
 pub use client::{ArmClient, ArmResponse, MAX_ATTEMPTS, MAX_PAGES};
 pub use http_service::{HttpService, http_service, https_client};
 pub use operation::{Operation, POLL_BOUND};

@@ -207,7 +207,9 @@ async fn exchange(
     let request =
         request.map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error))?;
     let mut wait = Duration::from_secs(1);
-    for attempt in 1.. {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
         let failure = match service.clone().oneshot(request.clone()).await {
             Ok(response) if response.status() == StatusCode::OK => {
                 let token: TokenResponse = serde_json::from_slice(response.body()).map_err(|error| {
@@ -238,7 +240,6 @@ async fn exchange(
         clock.sleep(wait).await;
         wait *= 2;
     }
-    unreachable!("the loop above returns at its bound")
 }
 
 /// Percent-encodes everything but unreserved characters.
@@ -248,7 +249,10 @@ pub(crate) fn percent_encode(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+            encoded.push('%');
+            for nibble in [byte >> 4, byte & 15] {
+                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
+            }
         }
     }
     encoded

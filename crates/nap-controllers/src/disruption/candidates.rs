@@ -56,14 +56,18 @@ pub enum Blocker {
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node => write!(f, "Disruption is blocked through the \"{}\" annotation", labels::DO_NOT_DISRUPT),
+            Self::Node => {
+                write!(f, "Disruption is blocked through the \"{}\" annotation", labels::DO_NOT_DISRUPT)
+            }
             Self::Pod(pod) => {
                 write!(f, "Pod has \"{}\" annotation (Pod={pod})", labels::DO_NOT_DISRUPT)
             }
             Self::Budget(pod, budget) => {
                 write!(f, "Pdb prevents pod evictions (PodDisruptionBudget={budget}, Pod={pod})")
             }
-            Self::Budgets(pod) => write!(f, "Pod is covered by more than one PodDisruptionBudget (Pod={pod})"),
+            Self::Budgets(pod) => {
+                write!(f, "Pod is covered by more than one PodDisruptionBudget (Pod={pod})")
+            }
         }
     }
 }
@@ -88,8 +92,13 @@ pub fn collect(
         let Machine { claim: Some(claim), node: Some(node) } = machine else { continue };
         let Some(pool) = pool else { continue };
         let name = node.name_any();
-        let nominated = [&name, &claim.name_any()].into_iter().any(|one| state.nominated.get(one).is_some_and(|until| *until > now));
-        if nominated || planned.values().any(|target| *target == claim.name_any()) || pool.spec.replicas.is_some() {
+        let nominated = [&name, &claim.name_any()]
+            .into_iter()
+            .any(|one| state.nominated.get(one).is_some_and(|until| *until > now));
+        if nominated
+            || planned.values().any(|target| *target == claim.name_any())
+            || pool.spec.replicas.is_some()
+        {
             continue;
         }
         let interesting = claim_is(&claim, CONSOLIDATABLE) || claim_is(&claim, DRIFTED);
@@ -108,7 +117,13 @@ pub fn collect(
     (candidates, blocked)
 }
 
-fn blocker(state: &State, claim: &NodeClaim, node: &Node, pods: &[Arc<Pod>], now: Timestamp) -> Option<Blocker> {
+fn blocker(
+    state: &State,
+    claim: &NodeClaim,
+    node: &Node,
+    pods: &[Arc<Pod>],
+    now: Timestamp,
+) -> Option<Blocker> {
     let says_no = |annotations: &BTreeMap<String, String>| {
         annotations.get(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true")
     };
@@ -143,7 +158,8 @@ fn price(
     let capacity_type = label(labels::CAPACITY_TYPE).and_then(CapacityType::parse);
     let price = || {
         let catalogue = catalogues.get(&claim.spec.node_class_ref.name)?;
-        let instance_type = catalogue.iter().find(|one| Some(one.name.as_str()) == label(labels::INSTANCE_TYPE))?;
+        let instance_type =
+            catalogue.iter().find(|one| Some(one.name.as_str()) == label(labels::INSTANCE_TYPE))?;
         let zone = label(labels::ZONE)?;
         let mut offerings = instance_type.offerings.iter();
         let offering = offerings.find(|one| one.zone == zone && Some(one.capacity_type) == capacity_type)?;

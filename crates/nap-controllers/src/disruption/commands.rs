@@ -17,8 +17,8 @@ use super::candidates::Candidate;
 use crate::claims::{self, Replaces};
 use crate::context::Context;
 use crate::events::Severity;
-use crate::state::snapshot::PLAN_HOLDS;
 use crate::state::claim_is;
+use crate::state::snapshot::PLAN_HOLDS;
 
 /// A replacement that is not ready by then is not waited for any longer.
 const REPLACEMENT_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
@@ -112,7 +112,13 @@ pub async fn progress(context: &Context) -> Result<()> {
             .collect();
         let tainted = state.nodes.values().filter(|node| {
             node.metadata.deletion_timestamp.is_none()
-                && node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten().any(|t| t.key == taints::DISRUPTED)
+                && node
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.taints.as_ref())
+                    .into_iter()
+                    .flatten()
+                    .any(|t| t.key == taints::DISRUPTED)
         });
         let stray = tainted
             .filter(|node| {
@@ -141,7 +147,8 @@ async fn finish_or_take_back(context: &Context, claim: &NodeClaim) -> Result<()>
         let live = |one: &&Arc<NodeClaim>| one.metadata.deletion_timestamp.is_none();
         state.claims.values().filter(stands_in).filter(live).cloned().collect()
     };
-    let since = claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DISRUPTION_REASON));
+    let since =
+        claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DISRUPTION_REASON));
     let late = since.is_some_and(|since| context.clock.now().duration_since(since) > REPLACEMENT_TIMEOUT);
     if !replacements.is_empty() && replacements.iter().all(|one| claim_is(one, INITIALIZED)) {
         tracing::info!(nodeclaim = name, "its replacement is ready");
@@ -150,7 +157,10 @@ async fn finish_or_take_back(context: &Context, claim: &NodeClaim) -> Result<()>
     if !replacements.is_empty() && !late {
         for one in &replacements {
             let message = "Waiting on readiness to continue disruption";
-            context.events.publish(one.as_ref(), Severity::Normal, "DisruptionWaitingReadiness", message).await;
+            context
+                .events
+                .publish(one.as_ref(), Severity::Normal, "DisruptionWaitingReadiness", message)
+                .await;
         }
         return Ok(());
     }
@@ -158,7 +168,10 @@ async fn finish_or_take_back(context: &Context, claim: &NodeClaim) -> Result<()>
     let node = claim.status.as_ref().and_then(|status| status.node_name.clone());
     context
         .update_claim_status(&name, |claim| {
-            claim.status.as_mut().is_some_and(|status| conditions::clear(&mut status.conditions, DISRUPTION_REASON))
+            claim
+                .status
+                .as_mut()
+                .is_some_and(|status| conditions::clear(&mut status.conditions, DISRUPTION_REASON))
         })
         .await?;
     match node {

@@ -46,7 +46,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let found = find_empty(context, &candidates, &mut budgets, now);
     if !found.due.is_empty() {
         for candidate in found.due {
-            commands::start(context, candidate, DisruptionReason::Empty, &Plan::default(), &catalogues).await?;
+            commands::start(context, candidate, DisruptionReason::Empty, &Plan::default(), &catalogues)
+                .await?;
         }
         return Ok(Some(Duration::from_secs(1)));
     }
@@ -79,17 +80,28 @@ struct Budgets(BTreeMap<(String, DisruptionReason), usize>);
 
 impl Budgets {
     /// How many are left.
-    fn left(&mut self, state: &State, candidate: &Candidate, reason: DisruptionReason, now: Timestamp) -> usize {
+    fn left(
+        &mut self,
+        state: &State,
+        candidate: &Candidate,
+        reason: DisruptionReason,
+        now: Timestamp,
+    ) -> usize {
         let pool = candidate.pool.name_any();
         *self.0.entry((pool.clone(), reason)).or_insert_with(|| {
             let machines = state.machines();
-            let mine: Vec<_> =
-                machines.iter().filter(|machine| machine.pool() == Some(&pool) && machine.is_initialized()).collect();
+            let mine: Vec<_> = machines
+                .iter()
+                .filter(|machine| machine.pool() == Some(&pool) && machine.is_initialized())
+                .collect();
             let consuming = mine
                 .iter()
-                .filter(|machine| machine.is_leaving() || machine.node.as_ref().is_some_and(|node| !is_ready(node)))
+                .filter(|machine| {
+                    machine.is_leaving() || machine.node.as_ref().is_some_and(|node| !is_ready(node))
+                })
                 .count();
-            budget::allowed(&candidate.pool.spec.disruption.budgets, reason, mine.len(), now).saturating_sub(consuming)
+            budget::allowed(&candidate.pool.spec.disruption.budgets, reason, mine.len(), now)
+                .saturating_sub(consuming)
         })
     }
 
@@ -146,7 +158,8 @@ fn find_drifted<'a>(
     let since = |candidate: &Candidate| {
         candidate.claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DRIFTED))
     };
-    drifted.sort_by_key(|candidate| (!candidate.pods.is_empty(), since(candidate), candidate.name().to_owned()));
+    drifted
+        .sort_by_key(|candidate| (!candidate.pods.is_empty(), since(candidate), candidate.name().to_owned()));
     for candidate in drifted {
         if budgets.left(&state, candidate, DisruptionReason::Drifted, now) == 0 {
             continue;
@@ -170,8 +183,8 @@ fn find_underutilized<'a>(
     let mut state = context.state();
     let mut best: Option<(&Candidate, Plan)> = None;
     for candidate in candidates {
-        let consolidates =
-            candidate.pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmptyOrUnderutilized;
+        let consolidates = candidate.pool.spec.disruption.consolidation_policy
+            == ConsolidationPolicy::WhenEmptyOrUnderutilized;
         let Some(price) = candidate.price else { continue };
         let wanted = consolidates && !candidate.pods.is_empty() && claim_is(&candidate.claim, CONSOLIDATABLE);
         if !wanted || budgets.left(&state, candidate, DisruptionReason::Underutilized, now) == 0 {

@@ -20,7 +20,12 @@ pub async fn launch(context: &Context, claim: &NodeClaim) -> Outcome {
     let class_name = &claim.spec.node_class_ref.name;
     let Some(class) = context.state().classes.get(class_name).cloned() else {
         let message = format!("AKSNodeClass `{class_name}` does not exist");
-        return failed(context, claim, CloudError::new(ErrorClass::NodeClassNotReady, "launching", "NodeClassNotFound", message)).await;
+        return failed(
+            context,
+            claim,
+            CloudError::new(ErrorClass::NodeClassNotReady, "launching", "NodeClassNotFound", message),
+        )
+        .await;
     };
     let instance = match context.cloud.create(claim, &class).await {
         Ok(instance) => instance,
@@ -77,7 +82,8 @@ fn describe(instance: &Instance) -> String {
 async fn failed(context: &Context, claim: &NodeClaim, error: CloudError) -> Outcome {
     let name = claim.name_any();
     let now = context.clock.now();
-    let gives_up = matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota | ErrorClass::NodeClassNotReady);
+    let gives_up =
+        matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota | ErrorClass::NodeClassNotReady);
     if gives_up {
         let reason = match error.class {
             ErrorClass::NodeClassNotReady => "NodeClassNotReady",
@@ -96,7 +102,15 @@ async fn failed(context: &Context, claim: &NodeClaim, error: CloudError) -> Outc
             let generation = claim.metadata.generation;
             let status = claim.status.get_or_insert_default();
             let unknown = conditions::Status::Unknown;
-            let changed = conditions::set(&mut status.conditions, LAUNCHED, unknown, &reason, &message, generation, now);
+            let changed = conditions::set(
+                &mut status.conditions,
+                LAUNCHED,
+                unknown,
+                &reason,
+                &message,
+                generation,
+                now,
+            );
             super::summarise(claim, now);
             changed
         })

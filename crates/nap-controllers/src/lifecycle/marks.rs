@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED, INITIALIZED};
 use nap_api::requirement::Undefined;
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, Requirements, conditions, labels};
-use kube::ResourceExt;
 
 use crate::context::{Context, Outcome};
 use crate::state::pool_of;
@@ -15,7 +15,7 @@ use crate::state::pool_of;
 /// `lastPodEventTime` is not written more often than this.
 const POD_EVENT_STEP: SignedDuration = SignedDuration::from_secs(10);
 /// Drift in the cloud is looked for this often.
-const AGAIN: Duration = Duration::from_secs(300);
+const AGAIN: Duration = Duration::from_mins(5);
 
 /// Brings the marks up to date.
 pub async fn mark(context: &Context, name: &str) -> Outcome {
@@ -66,13 +66,19 @@ pub async fn mark(context: &Context, name: &str) -> Outcome {
             *status != before
         })
         .await?;
-    let expiry = super::expires_at(&claim).map(|due| Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO));
+    let expiry = super::expires_at(&claim)
+        .map(|due| Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO));
     let next = [Some(AGAIN), quiet.filter(|wait| !wait.is_zero()), expiry].into_iter().flatten().min();
     Ok(next)
 }
 
 /// How long until the claim counts as quiet; zero if it does; `None` if it never will.
-fn quiet_in(claim: &NodeClaim, pool: &NodePool, last_event: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+fn quiet_in(
+    claim: &NodeClaim,
+    pool: &NodePool,
+    last_event: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Duration> {
     let after = pool.spec.disruption.consolidate_after.get()?;
     if pool.spec.replicas.is_some() {
         return None;

@@ -47,7 +47,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         return launch::launch(context, &claim).await;
     }
     if !claim_is(&claim, REGISTERED) && !registration::register(context, &claim).await? {
-        return give_up_after(context, &claim, REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout").await;
+        return give_up_after(context, &claim, REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout")
+            .await;
     }
     if !claim_is(&claim, INITIALIZED) && !registration::initialize(context, &claim).await? {
         // The node's own changes bring this claim up again; this is only against a missed one.
@@ -57,7 +58,10 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
 }
 
 /// Deletes a claim that is past its time. Otherwise `None`, and the claim comes up again by its marks.
-async fn expire(context: &Context, claim: &NodeClaim) -> Result<Option<Option<Duration>>, crate::context::Error> {
+async fn expire(
+    context: &Context,
+    claim: &NodeClaim,
+) -> Result<Option<Option<Duration>>, crate::context::Error> {
     let Some(due) = expires_at(claim) else { return Ok(None) };
     if context.clock.now() < due {
         return Ok(None);

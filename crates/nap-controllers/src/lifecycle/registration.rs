@@ -74,7 +74,8 @@ fn synchronise(node: &mut Node, claim: &NodeClaim) {
     let keeps_taints = node.labels().get(labels::DO_NOT_SYNC_TAINTS).is_some_and(|value| value == "true");
     node.labels_mut().extend(claim.labels().clone());
     node.labels_mut().insert(labels::REGISTERED.to_owned(), "true".to_owned());
-    let own_annotations = claim.annotations().clone().into_iter().filter(|(key, _)| !key.starts_with("kubectl."));
+    let own_annotations =
+        claim.annotations().clone().into_iter().filter(|(key, _)| !key.starts_with("kubectl."));
     node.annotations_mut().extend(own_annotations);
     let spec = node.spec.get_or_insert_default();
     let list = spec.taints.get_or_insert_default();
@@ -131,19 +132,35 @@ fn not_ready_because(node: &Node, claim: &NodeClaim) -> Option<(&'static str, St
     if !is_ready(node) {
         return Some(("NodeNotReady", "Node status is NotReady".to_owned()));
     }
-    let list: Vec<Taint> =
-        node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(Taint::from).collect();
-    if let Some(taint) = list.iter().find(|taint| claim.spec.startup_taints.iter().any(|one| one.matches(taint))) {
+    let list: Vec<Taint> = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_ref())
+        .into_iter()
+        .flatten()
+        .map(Taint::from)
+        .collect();
+    if let Some(taint) =
+        list.iter().find(|taint| claim.spec.startup_taints.iter().any(|one| one.matches(taint)))
+    {
         return Some(("StartupTaintsExist", format!("StartupTaint {:?} still exists", taint.key)));
     }
     if let Some(taint) = list.iter().find(|taint| taint.is_ephemeral()) {
-        return Some(("KnownEphemeralTaintsExist", format!("KnownEphemeralTaint {:?} still exists", taint.key)));
+        return Some((
+            "KnownEphemeralTaintsExist",
+            format!("KnownEphemeralTaint {:?} still exists", taint.key),
+        ));
     }
     let has = pods::node_resources(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
-    let missing = claim.spec.resources.requests.iter().find(|(name, wanted)| {
-        wanted.to_milli(nap_units::Rounding::Up) > 0 && has.get(name) == 0
-    });
-    missing.map(|(name, _)| ("ResourceNotRegistered", format!("Resource {name:?} was requested but not registered")))
+    let missing = claim
+        .spec
+        .resources
+        .requests
+        .iter()
+        .find(|(name, wanted)| wanted.to_milli(nap_units::Rounding::Up) > 0 && has.get(name) == 0);
+    missing.map(|(name, _)| {
+        ("ResourceNotRegistered", format!("Resource {name:?} was requested but not registered"))
+    })
 }
 
 async fn waits(context: &Context, name: &str, type_: &str, reason: &str, message: &str) -> Result<(), Error> {
@@ -153,7 +170,8 @@ async fn waits(context: &Context, name: &str, type_: &str, reason: &str, message
             let generation = claim.metadata.generation;
             let status = claim.status.get_or_insert_default();
             let unknown = conditions::Status::Unknown;
-            let changed = conditions::set(&mut status.conditions, type_, unknown, reason, message, generation, now);
+            let changed =
+                conditions::set(&mut status.conditions, type_, unknown, reason, message, generation, now);
             super::summarise(claim, now);
             changed
         })

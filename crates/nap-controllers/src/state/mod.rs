@@ -85,7 +85,8 @@ pub struct Machine {
 
 /// An object with a resourceVersion that can be compared: an older one never replaces a newer one.
 fn is_stale<K: Resource>(known: Option<&Arc<K>>, new: &K) -> bool {
-    let version = |meta: &kube::api::ObjectMeta| meta.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
+    let version =
+        |meta: &kube::api::ObjectMeta| meta.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
     match known.map(|known| (known.meta(), new.meta())) {
         Some((known, new)) if known.uid == new.uid => version(known) > version(new),
         _ => false,
@@ -220,7 +221,9 @@ impl State {
     /// The claim that a node came from.
     pub fn claim_of_node(&self, node: &Node) -> Option<Arc<NodeClaim>> {
         let id = provider_id(node)?;
-        let is_it = |claim: &&Arc<NodeClaim>| claim.status.as_ref().and_then(|s| s.provider_id.as_deref()) == Some(id);
+        let is_it = |claim: &&Arc<NodeClaim>| {
+            claim.status.as_ref().and_then(|s| s.provider_id.as_deref()) == Some(id)
+        };
         self.claims.values().find(is_it).cloned()
     }
 
@@ -281,7 +284,8 @@ impl Machine {
 
     /// It was chosen to be disrupted, or is on its way out.
     pub fn is_leaving(&self) -> bool {
-        self.is_deleting() || self.claim.as_ref().is_some_and(|claim| claim_is(claim, condition::DISRUPTION_REASON))
+        self.is_deleting()
+            || self.claim.as_ref().is_some_and(|claim| claim_is(claim, condition::DISRUPTION_REASON))
     }
 
     /// It runs pods already. Nodes that nap did not make always count as such.

@@ -59,7 +59,8 @@ pub fn is_provisionable(pod: &Pod) -> bool {
 
 /// It has to find a place elsewhere when its node goes.
 pub fn is_reschedulable(pod: &Pod) -> bool {
-    let comes_back = is_active(pod) || (is_terminating(pod) && !is_terminal(pod) && is_owned_by(pod, "StatefulSet"));
+    let comes_back =
+        is_active(pod) || (is_terminating(pod) && !is_terminal(pod) && is_owned_by(pod, "StatefulSet"));
     comes_back && !is_daemon(pod) && !is_mirror(pod)
 }
 
@@ -69,7 +70,9 @@ pub fn is_do_not_disrupt(pod: &Pod, now: Timestamp) -> bool {
     if value == "true" {
         return true;
     }
-    let Some(protected) = parse_go_duration(value).filter(|duration| !duration.is_zero()) else { return false };
+    let Some(protected) = parse_go_duration(value).filter(|duration| !duration.is_zero()) else {
+        return false;
+    };
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
     started.is_none_or(|started| now.duration_since(started.0).unsigned_abs() < protected)
 }
@@ -87,14 +90,19 @@ fn tolerates_disruption(pod: &Pod) -> bool {
 /// A drain waits for it, and asks it to leave.
 pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     // A pod that is still there a minute after its deadline is stuck: it must not hold up the drain for ever.
-    let stuck = pod.metadata.deletion_timestamp.as_ref().is_some_and(|due| now.duration_since(due.0).as_secs() > 60);
+    let stuck =
+        pod.metadata.deletion_timestamp.as_ref().is_some_and(|due| now.duration_since(due.0).as_secs() > 60);
     !is_terminal(pod) && !tolerates_disruption(pod) && !is_mirror(pod) && !stuck
 }
 
 /// Whether a budget's selector covers the pod.
 pub fn budget_covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     budget.namespace() == pod.namespace()
-        && budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).is_some_and(|selector| selects(selector, pod.labels()))
+        && budget
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref())
+            .is_some_and(|selector| selects(selector, pod.labels()))
 }
 
 /// Whether a label selector matches. An empty one matches everything.
@@ -103,7 +111,8 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
     equal
         && selector.match_expressions.iter().flatten().all(|expression| {
             let value = labels.get(&expression.key);
-            let listed = || value.is_some_and(|value| expression.values.iter().flatten().any(|one| one == value));
+            let listed =
+                || value.is_some_and(|value| expression.values.iter().flatten().any(|one| one == value));
             match expression.operator.as_str() {
                 "In" => listed(),
                 "NotIn" => !listed(),
@@ -172,14 +181,23 @@ fn wire<'a>(
             Err(error) => Err(format!("{path}: {name}: {error}")),
         })
         .collect::<Result<_, _>>()?;
-    Ok(Resources::from_quantities(parsed.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Up))
+    Ok(Resources::from_quantities(
+        parsed.iter().map(|(name, quantity)| (name.as_str(), quantity)),
+        Rounding::Up,
+    ))
 }
 
 /// A Node's resource list. What cannot be read counts as nothing.
 pub fn node_resources(list: Option<&BTreeMap<String, WireQuantity>>) -> Resources {
-    let parsed: Vec<(&String, Quantity)> =
-        list.into_iter().flatten().filter_map(|(name, quantity)| Some((name, quantity.0.parse().ok()?))).collect();
-    Resources::from_quantities(parsed.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Down)
+    let parsed: Vec<(&String, Quantity)> = list
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, quantity)| Some((name, quantity.0.parse().ok()?)))
+        .collect();
+    Resources::from_quantities(
+        parsed.iter().map(|(name, quantity)| (name.as_str(), quantity)),
+        Rounding::Down,
+    )
 }
 
 #[cfg(test)]
@@ -209,6 +227,9 @@ mod tests {
         let limited = spec(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}));
         assert_eq!(requests(&limited).unwrap().get("cpu"), 3000);
         let broken = spec(json!({"containers": [container("lots")]}));
-        assert_eq!(requests(&broken).unwrap_err(), "spec.containers[0]: cpu: `lots` is not a quantity: it has no digits");
+        assert_eq!(
+            requests(&broken).unwrap_err(),
+            "spec.containers[0]: cpu: `lots` is not a quantity: it has no digits"
+        );
     }
 }

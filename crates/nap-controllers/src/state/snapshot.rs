@@ -10,7 +10,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition;
 use nap_api::requirement::Undefined;
-use nap_api::{NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints};
+use nap_api::{
+    NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints,
+};
 use nap_engine::{Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
 use nap_units::{Resources, Rounding};
 
@@ -61,7 +63,8 @@ impl State {
         let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
         let mut planned = BTreeMap::new();
         for claim in self.claims.values().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-            let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let conditions =
+                claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
             let since = conditions::since(conditions, condition::INITIALIZED);
             if claim_is(claim, condition::INITIALIZED)
                 && since.is_some_and(|since| now.duration_since(since) >= holds)
@@ -114,7 +117,11 @@ impl State {
     }
 
     fn movable_pods(&self, machine: &str) -> Vec<nap_engine::Pod> {
-        self.pods_on(machine).iter().filter(|pod| pods::is_reschedulable(pod)).map(|pod| engine_pod(pod)).collect()
+        self.pods_on(machine)
+            .iter()
+            .filter(|pod| pods::is_reschedulable(pod))
+            .map(|pod| engine_pod(pod))
+            .collect()
     }
 
     fn daemons(&self) -> Vec<Daemon> {
@@ -133,7 +140,12 @@ impl State {
             .collect()
     }
 
-    fn node(&self, machine: &Machine, planned: &BTreeMap<PodKey, String>, daemons: &[Daemon]) -> Option<Node> {
+    fn node(
+        &self,
+        machine: &Machine,
+        planned: &BTreeMap<PodKey, String>,
+        daemons: &[Daemon],
+    ) -> Option<Node> {
         let name = machine.name();
         let (labels, taints) = labels_and_taints(machine);
         let mut free = allocatable(machine);
@@ -162,7 +174,8 @@ impl State {
                 free.subtract(&daemon.requests);
             }
         }
-        let unschedulable = machine.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true);
+        let unschedulable =
+            machine.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true);
         if unschedulable {
             return None;
         }
@@ -170,7 +183,10 @@ impl State {
     }
 
     fn pool(&self, pool: &NodePool, catalogues: &BTreeMap<String, Arc<Catalogue>>) -> Option<Pool> {
-        let ready = pool.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY));
+        let ready = pool
+            .status
+            .as_ref()
+            .is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY));
         let class = &pool.spec.template.spec.node_class_ref.name;
         if !ready || pool.metadata.deletion_timestamp.is_some() || pool.spec.replicas.is_some() {
             return None;
@@ -189,8 +205,10 @@ impl State {
     /// What the pool may still add: its limits less what its machines have.
     fn headroom(&self, pool: &NodePool, catalogue: &Catalogue) -> Resources {
         let Some(limits) = &pool.spec.limits else { return Resources::new() };
-        let mut headroom =
-            Resources::from_quantities(limits.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Down);
+        let mut headroom = Resources::from_quantities(
+            limits.iter().map(|(name, quantity)| (name.as_str(), quantity)),
+            Rounding::Down,
+        );
         let used = self.pool_usage(&pool.name_any(), Some(catalogue));
         for (name, limit) in headroom.clone().iter() {
             headroom.set(name, limit.saturating_sub(used.get(name)));
@@ -235,7 +253,8 @@ pub fn pool_requirements(pool: &NodePool) -> Requirements {
     let mut requirements = Requirements::from_specs(&template.spec.requirements);
     requirements.extend(&Requirements::from_labels(&template.metadata.labels));
     requirements.add(labels::NODEPOOL, Requirement::is_in([pool.name_any()]));
-    requirements.add(labels::AKS_NODE_CLASS, Requirement::is_in([template.spec.node_class_ref.name.as_str()]));
+    requirements
+        .add(labels::AKS_NODE_CLASS, Requirement::is_in([template.spec.node_class_ref.name.as_str()]));
     requirements
 }
 
@@ -271,14 +290,17 @@ fn labels_and_taints(machine: &Machine) -> (BTreeMap<String, String>, Vec<Taint>
             (labels, claim.spec.taints.clone())
         }
         (claim, Some(node)) => {
-            let startup = claim.as_ref().map(|claim| claim.spec.startup_taints.as_slice()).unwrap_or_default();
+            let startup =
+                claim.as_ref().map(|claim| claim.spec.startup_taints.as_slice()).unwrap_or_default();
             let starting = claim.is_some() && !machine.is_initialized();
             let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
             let taints = taints
                 .into_iter()
                 .flatten()
                 .map(Taint::from)
-                .filter(|taint| !starting || !(taint.is_ephemeral() || startup.iter().any(|one| one.matches(taint))))
+                .filter(|taint| {
+                    !starting || !(taint.is_ephemeral() || startup.iter().any(|one| one.matches(taint)))
+                })
                 .collect();
             (node.labels().clone(), taints)
         }
@@ -336,7 +358,10 @@ fn unsupported_field(spec: &PodSpec) -> Option<String> {
     };
     let required = |list: Option<&Vec<_>>| list.is_some_and(|list| !list.is_empty());
     let checks = [
-        (spreads.clone().any(|one| one.when_unsatisfiable == "DoNotSchedule"), "spec.topologySpreadConstraints"),
+        (
+            spreads.clone().any(|one| one.when_unsatisfiable == "DoNotSchedule"),
+            "spec.topologySpreadConstraints",
+        ),
         (
             required(affinity.and_then(|affinity| {
                 affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
@@ -345,7 +370,11 @@ fn unsupported_field(spec: &PodSpec) -> Option<String> {
         ),
         (
             required(affinity.and_then(|affinity| {
-                affinity.pod_anti_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
+                affinity
+                    .pod_anti_affinity
+                    .as_ref()?
+                    .required_during_scheduling_ignored_during_execution
+                    .as_ref()
             })),
             "spec.affinity.podAntiAffinity",
         ),

@@ -39,7 +39,11 @@ pub async fn drain(
         }
     }
     if !blocked.is_empty() {
-        let message = format!("Failed to drain node, {} pod(s) may not be evicted: {}", blocked.len(), blocked.join(", "));
+        let message = format!(
+            "Failed to drain node, {} pod(s) may not be evicted: {}",
+            blocked.len(),
+            blocked.join(", ")
+        );
         context.events.publish(node, Severity::Warning, "FailedDraining", &message).await;
     }
     Ok(waiting)
@@ -53,7 +57,9 @@ fn tier(pod: &Pod) -> u8 {
 }
 
 fn grace(pod: &Pod) -> SignedDuration {
-    SignedDuration::from_secs(pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30))
+    SignedDuration::from_secs(
+        pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30),
+    )
 }
 
 /// Whether the pod must be told now to be gone by the deadline.
@@ -67,15 +73,24 @@ fn is_overdue(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
 
 /// Deletes a pod so that it is gone by the deadline, whatever protects it: the user asked for that with
 /// `terminationGracePeriod`.
-async fn force_delete(context: &Context, pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> Result<(), Error> {
+async fn force_delete(
+    context: &Context,
+    pod: &Pod,
+    deadline: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), Error> {
     let left = deadline.map_or(1, |deadline| deadline.duration_since(now).as_secs()).max(1);
     let seconds = u32::try_from(left).unwrap_or(u32::MAX);
     let same = Preconditions { uid: pod.uid(), resource_version: None };
-    let params =
-        DeleteParams { grace_period_seconds: Some(seconds), preconditions: Some(same), ..DeleteParams::default() };
+    let params = DeleteParams {
+        grace_period_seconds: Some(seconds),
+        preconditions: Some(same),
+        ..DeleteParams::default()
+    };
     match pods_api(context, pod).delete(&pod.name_any(), &params).await {
         Ok(_) => {
-            let message = format!("Deleted the pod to fit the node's termination time, with {seconds} s of grace");
+            let message =
+                format!("Deleted the pod to fit the node's termination time, with {seconds} s of grace");
             context.events.publish(pod, Severity::Normal, "Disrupted", &message).await;
             Ok(())
         }
@@ -91,7 +106,8 @@ async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Resul
     let params = EvictParams { delete_options, ..EvictParams::default() };
     match pods_api(context, pod).evict(&pod.name_any(), &params).await {
         Ok(_) => {
-            let conditions = claim.and_then(|claim| claim.status.as_ref()).map(|status| status.conditions.as_slice());
+            let conditions =
+                claim.and_then(|claim| claim.status.as_ref()).map(|status| status.conditions.as_slice());
             let why = conditions.and_then(|conditions| conditions::get(conditions, DISRUPTION_REASON));
             let why = why.map_or("Forceful Termination", |condition| condition.reason.as_str());
             context.events.publish(pod, Severity::Normal, "Evicted", &format!("Evicted pod: {why}")).await;

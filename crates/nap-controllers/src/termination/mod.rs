@@ -78,7 +78,8 @@ async fn stamp_deadline(context: &Context, claim: &NodeClaim) -> Result<(), crat
     let deadline = deleted.checked_add(deadline).unwrap_or(Timestamp::MAX).to_string();
     let message = format!("All pods will be deleted by {deadline}");
     let api: Api<NodeClaim> = Api::all(context.client.clone());
-    let written = context.annotate(&api, &claim.name_any(), &[(labels::TERMINATION_TIMESTAMP, &deadline)]).await?;
+    let written =
+        context.annotate(&api, &claim.name_any(), &[(labels::TERMINATION_TIMESTAMP, &deadline)]).await?;
     if let Some(written) = written {
         context.state().apply_claim(written);
     }
@@ -126,7 +127,8 @@ pub async fn finalize_node(context: &Context, name: &str) -> Outcome {
         return remove_finalizer(context, name).await;
     }
     taint(context, name).await?;
-    let deadline = claim.as_ref().and_then(|claim| claim.annotations().get(labels::TERMINATION_TIMESTAMP)?.parse().ok());
+    let deadline =
+        claim.as_ref().and_then(|claim| claim.annotations().get(labels::TERMINATION_TIMESTAMP)?.parse().ok());
     let waiting = drain::drain(context, &node, claim.as_deref(), deadline).await?;
     let now = context.clock.now();
     if let Some(claim) = &claim {

@@ -50,7 +50,18 @@ fn a_cap_beats_growing_onto_giants() {
     assert_eq!((grown.launches.len(), grown.cost), (1, UsdPerHour::from_micros(9_000_000)));
     let plan = run(&input);
     assert_eq!((plan.launches.len(), plan.cost), (15, UsdPerHour::from_micros(3_000_000)));
-    assert_eq!(plan.tier, Tier::CappedFirstFit);
+    assert_ne!(plan.tier, Tier::FirstFit);
+}
+
+#[test]
+fn pods_that_complement_each_other_share_machines() {
+    // By size, pairs of the first kind would take the vCPUs of five machines and leave their memory unused.
+    let mut all = pods("compute", 10, 4000, 2);
+    all.extend(pods("memory", 10, 3900, 28));
+    let input = snapshot(all, vec![instance_type("d8", 8, 32, 384_000)], vec![pool("a")]);
+    assert_eq!(solve_first_fit(&input, &Options::default()).launches.len(), 15);
+    let plan = run(&input);
+    assert_eq!((plan.launches.len(), plan.tier), (10, Tier::Patterns));
 }
 
 #[test]
@@ -219,6 +230,16 @@ fn equal_machines_spread_over_the_zones() {
     let mut zones: Vec<&str> = plan.launches.iter().map(|launch| launch.zone.as_str()).collect();
     zones.sort_unstable();
     assert_eq!(zones, ["z-1", "z-1", "z-2", "z-2", "z-3", "z-3"]);
+}
+
+#[test]
+fn a_machine_with_a_zone_is_preferred_to_one_without() {
+    let mut kind = instance_type("d2", 2, 8, 96_000);
+    let mut regional = offering("0", CapacityType::OnDemand, 96_000);
+    regional.requirements.extend(&wants(&[(labels::PLACEMENT_SCOPE, Operator::In, &["regional"])]));
+    kind.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
+    let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![kind], vec![pool("a")]));
+    assert!(plan.launches.iter().all(|launch| launch.zone == "z-1" && launch.alternatives[0].zone == "0"));
 }
 
 #[test]

@@ -1,5 +1,16 @@
-//! The world as nap meets it, in-process and on the paused clock.
+//! The whole world on a paused clock: what a user of a cluster with nap in it would notice, and the real Azure provider
+//! against the emulated Azure.
 
 mod cluster;
 mod definitions;
+mod disrupting;
+mod emulator;
+mod harness;
+mod life;
+mod market;
+mod provisioning;
+mod restarting;
 mod scale;
+mod terminating;
+mod trouble;
+mod world;

@@ -8,6 +8,7 @@ mod observe;
 use std::time::Duration;
 
 use anyhow::ensure;
+use nap_cloud::Clock;
 use nap_sim::world::{World, WorldConfig};
 use nap_units::UsdPerHour;
 use observe::{Fleet, Observer};
@@ -20,14 +21,22 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// Tells the story.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
-    let config = WorldConfig { region: args.world.region, seed: args.world.seed, speed: args.speed };
+    let config = WorldConfig {
+        region: args.world.region,
+        seed: args.world.seed,
+        speed: args.speed,
+        epoch: Clock::wall().now(),
+    };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
-    println!("nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n", config.region, config.speed);
+    println!(
+        "nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n",
+        config.region, config.speed
+    );
     let story = tell(&world);
     tokio::select! {
         biased;
         result = story => result,
-        result = world.run(true) => Err(result.err().unwrap_or_else(|| anyhow::anyhow!("the embedded cluster stopped"))),
+        result = world.run(true) => Err(result.map_or_else(anyhow::Error::from, |()| anyhow::anyhow!("the embedded cluster stopped"))),
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     }
 }
@@ -36,7 +45,11 @@ async fn tell(world: &World) -> anyhow::Result<()> {
     let observer = Observer::new(world);
     world.install_crds().await?;
     manifests::apply(observer.client(), manifests::DEFAULT_NODEPOOL).await?;
-    observer.until("the default NodePool is ready", PATIENCE, async |fleet| fleet.ready_pools().contains("default")).await?;
+    observer
+        .until("the default NodePool is ready", PATIENCE, async |fleet| {
+            fleet.ready_pools().contains("default")
+        })
+        .await?;
     observer.say("The default NodePool is ready: on-demand Linux machines of the D family.");
 
     observer.command("kubectl apply -f examples/inflate.yaml");
@@ -47,7 +60,12 @@ async fn tell(world: &World) -> anyhow::Result<()> {
     let grown = scale_up(&observer).await?;
     let two = shrink(&observer, &grown, 2).await?;
     let one = shrink(&observer, &two, 1).await?;
-    ensure!(one.price() < two.price(), "with one pod the fleet costs {}/h, with two {}/h", one.price(), two.price());
+    ensure!(
+        one.price() < two.price(),
+        "with one pod the fleet costs {}/h, with two {}/h",
+        one.price(),
+        two.price()
+    );
     to_zero(&observer).await?;
     observer.bill(world)?;
     Ok(())
@@ -56,11 +74,20 @@ async fn tell(world: &World) -> anyhow::Result<()> {
 async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
     observer.until("NodeClaims exist", PATIENCE, async |fleet| !fleet.claims.is_empty()).await?;
     observer.tell_events("Launching", "nap chooses").await?;
-    observer.until("a machine is launched", PATIENCE, async |fleet| fleet.launched() == fleet.claims.len()).await?;
+    observer
+        .until("a machine is launched", PATIENCE, async |fleet| fleet.launched() == fleet.claims.len())
+        .await?;
     observer.say("Azure has made the machines; they boot.");
-    observer.until("every node is ready", PATIENCE, async |fleet| fleet.ready_nodes() == fleet.claims.len()).await?;
+    observer
+        .until("every node is ready", PATIENCE, async |fleet| fleet.ready_nodes() == fleet.claims.len())
+        .await?;
     let fleet = observer.until("10 pods run", PATIENCE, async |fleet| fleet.running() == 10).await?;
-    observer.say(&format!("{} node(s) joined, {} pods run. The fleet costs {}/h.", fleet.nodes.len(), fleet.running(), fleet.price()));
+    observer.say(&format!(
+        "{} node(s) joined, {} pods run. The fleet costs {}/h.",
+        fleet.nodes.len(),
+        fleet.running(),
+        fleet.price()
+    ));
     observer.table(&fleet);
     let offered = fleet.offered_cpu_milli();
     ensure!(offered >= 10_000, "the fleet offers {offered}m CPU for 10 pods of one CPU");
@@ -75,13 +102,20 @@ async fn shrink(observer: &Observer<'_>, before: &Fleet, replicas: usize) -> any
     let what = format!("{replicas} pod(s) run on a cheaper fleet");
     let fleet = observer
         .until(&what, PATIENCE, async |fleet| {
-            fleet.running() == replicas && fleet.pods.len() == replicas && fleet.settled() && fleet.price() < old
+            fleet.running() == replicas
+                && fleet.pods.len() == replicas
+                && fleet.settled()
+                && fleet.price() < old
         })
         .await?;
     observer.tell_events("DisruptionTerminating", "nap consolidates").await?;
     observer.tell_events("Launching", "nap chooses").await?;
     let saved = old - fleet.price();
-    observer.say(&format!("Settled: {} node(s) at {}/h instead of {old}/h. That saves {saved}/h.", fleet.nodes.len(), fleet.price()));
+    observer.say(&format!(
+        "Settled: {} node(s) at {}/h instead of {old}/h. That saves {saved}/h.",
+        fleet.nodes.len(),
+        fleet.price()
+    ));
     observer.table(&fleet);
     Ok(fleet)
 }

@@ -119,7 +119,8 @@ impl<'a> Observer<'a> {
                 continue;
             }
             let message = event.message.clone().unwrap_or_default();
-            let fresh = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(event.name_any());
+            let fresh =
+                self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(event.name_any());
             if fresh {
                 self.say(&format!("{introduction}: {message}"));
             }
@@ -137,7 +138,10 @@ impl<'a> Observer<'a> {
 
     /// Shows the fleet as `kubectl get nodeclaims` would, with prices.
     pub fn table(&self, fleet: &Fleet) {
-        println!("        {:<16} {:<24} {:<10} {:<12} {:>10}", "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE");
+        println!(
+            "        {:<16} {:<24} {:<10} {:<12} {:>10}",
+            "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE"
+        );
         for claim in &fleet.claims {
             let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
             println!(
@@ -214,7 +218,9 @@ impl Fleet {
     /// The pools that can make machines.
     pub fn ready_pools(&self) -> BTreeSet<String> {
         let ready = |pool: &&NodePool| {
-            pool.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+            pool.status
+                .as_ref()
+                .is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
         };
         self.pools.iter().filter(ready).map(ResourceExt::name_any).collect()
     }
@@ -222,7 +228,9 @@ impl Fleet {
     /// Nothing is coming or going.
     pub fn settled(&self) -> bool {
         self.claims.iter().all(|claim| {
-            claim.metadata.deletion_timestamp.is_none() && has(claim, conditions::READY) && !has(claim, DISRUPTION_REASON)
+            claim.metadata.deletion_timestamp.is_none()
+                && has(claim, conditions::READY)
+                && !has(claim, DISRUPTION_REASON)
         }) && self.machines == self.claims.len()
             && self.nodes.len() == self.claims.len()
     }
@@ -230,7 +238,10 @@ impl Fleet {
     /// What one claim's machine costs.
     pub fn price_of(&self, claim: &NodeClaim) -> UsdPerHour {
         let id = claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
-        self.prices.iter().find(|(one, _)| one.eq_ignore_ascii_case(&id)).map_or(UsdPerHour::ZERO, |(_, price)| *price)
+        self.prices
+            .iter()
+            .find(|(one, _)| one.eq_ignore_ascii_case(&id))
+            .map_or(UsdPerHour::ZERO, |(_, price)| *price)
     }
 
     /// What every machine costs together.

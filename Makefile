@@ -1,0 +1,25 @@
+# Everything a user or CI calls. Rust is the only thing that must be there; rustup fetches the pinned toolchain by itself.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench
+
+help: ## Print this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: need-cargo ## Tell the whole story on the embedded cluster: scale up, consolidate, scale to zero
+	@cargo build --quiet --release --package nap
+	@target/release/nap demo
+
+test: need-cargo ## Run every test
+	cargo test --workspace --quiet
+
+check: need-cargo ## Formatting, lints with warnings denied, and the tidy checks
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo run --quiet --package xtask -- tidy
+
+bench: need-cargo ## Print the benchmark table
+	@cargo run --quiet --release --package nap -- bench
+
+.PHONY: need-cargo
+need-cargo:
+	@command -v cargo >/dev/null || { echo "error: cargo is missing: install Rust from https://rustup.rs"; exit 1; }

@@ -1,0 +1,4 @@
+//! The requirement algebra against golden tables and the laws of algebra.
+
+mod laws;
+mod tables;

@@ -1,0 +1,4 @@
+//! The provider's arithmetic and bodies against those of the incumbent.
+
+mod bodies;
+mod types;

@@ -1,0 +1,258 @@
+//! Packing a node at a time, with pods that complement each other.
+//!
+//! First fit fills nodes with pods of one size after another, and so with what is large in one resource and wasteful in the others. A
+//! *pattern* is one node's load put together deliberately: it begins with the largest pod that has no place, and then always takes the
+//! class that points most in the direction of what is still free. Patterns are made for one type of each size, and the one wins that
+//! costs least for the worth of what it holds. It is then repeated while there are pods for it, so that the work depends on the
+//! number of classes, not of pods.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::classes::room;
+use crate::pack::{Fit, Packer};
+use crate::worth::worth;
+
+/// The most classes that a pattern is put together from. Of more, an even selection is taken.
+const MOST_CLASSES: usize = 64;
+
+/// One node's load: classes with where they lead and how many, and the size of the type it was made for.
+struct Pattern {
+    start: usize,
+    cpu: i64,
+    content: Vec<(usize, Fit)>,
+    /// Price for each unit of worth: less is better.
+    rate: f64,
+}
+
+impl Packer<'_, '_> {
+    /// Packs everything that is pending, the highest priority first.
+    pub(crate) fn pack_by_patterns(&mut self, pending: &mut [usize]) {
+        let classes = self.classes;
+        let mut demand = vec![0_i64; classes.list.first().map_or(0, |class| class.row.len())];
+        for (class, count) in classes.list.iter().zip(pending.iter()) {
+            let times = i64::try_from(*count).unwrap_or(i64::MAX);
+            for (demand, request) in demand.iter_mut().zip(&class.row) {
+                *demand = demand.saturating_add(request.saturating_mul(times));
+            }
+        }
+        let worth = worth(self.market, &demand);
+        let mut start = 0;
+        while let Some(first) = classes.list.get(start) {
+            let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
+            let batch = start..start + count;
+            // What more important pods have left free comes first.
+            self.fill_drafts(batch.clone(), pending);
+            self.pack_batch(batch.clone(), pending, &worth);
+            // Where limits end before the pods do, some may still fit beside the others.
+            self.fill_drafts(batch, pending);
+            start += count;
+        }
+    }
+
+    fn fill_drafts(&mut self, batch: Range<usize>, pending: &mut [usize]) {
+        let open: Vec<usize> = (0..self.drafts.len()).collect();
+        for number in batch {
+            if pending[number] > 0 {
+                pending[number] = self.fill_in_order(number, pending[number], &open);
+            }
+        }
+    }
+
+    fn pack_batch(&mut self, batch: Range<usize>, pending: &mut [usize], worth: &[f64]) {
+        let mut next = batch.start;
+        while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0) {
+            next = seed;
+            let placed = match self.best_pattern(seed, batch.clone(), pending, worth) {
+                Some(pattern) => self.repeat(&pattern, pending),
+                None => 0,
+            };
+            if placed == 0 {
+                // There is no place for it, and what others take meanwhile makes none.
+                next += 1;
+            }
+        }
+    }
+
+    fn best_pattern(
+        &mut self,
+        seed: usize,
+        batch: Range<usize>,
+        pending: &[usize],
+        worth: &[f64],
+    ) -> Option<Pattern> {
+        let (fit, _) = self.best_offer(seed, pending[seed].min(self.most_pods))?;
+        let row = &self.classes.list[seed].row;
+        let unused = vec![0; row.len()];
+        let signature = self.market.signature(fit.signature);
+        let table = self.market.table(&signature);
+        let left = &self.left[signature.pool];
+        // For each size, doubling from one to the next, the type that costs least for the worth of what it has.
+        let mut by_size: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
+        for (price, kind) in &signature.types {
+            let free = &table.types[*kind].free;
+            if room(free, &unused, row, 1) == 0 || !table.within(*kind, left) {
+                continue;
+            }
+            let size = table.types[*kind].cpu.max(1).ilog2();
+            let rate = rate(price.micros(), free, worth);
+            let best = by_size.entry(size).or_insert((rate, *kind));
+            if rate < best.0 {
+                *best = (rate, *kind);
+            }
+        }
+        let window = window(seed, batch, pending);
+        let mut best: Option<Pattern> = None;
+        for (_, kind) in by_size.into_values() {
+            let pattern = self.pattern(fit.signature, kind, &window, pending, worth);
+            if best.as_ref().is_none_or(|best| pattern.rate < best.rate) {
+                best = Some(pattern);
+            }
+        }
+        best
+    }
+
+    /// Puts together the load of one node of a type. The window's first class is the seed.
+    fn pattern(
+        &mut self,
+        start: usize,
+        kind: usize,
+        window: &[usize],
+        pending: &[usize],
+        worth: &[f64],
+    ) -> Pattern {
+        let classes = self.classes;
+        let mut signature = start;
+        let mut leads_to = self.steps(start, kind, window);
+        let free = self.market.table(&self.market.signature(start)).types[kind].free.clone();
+        let mut used = vec![0; free.len()];
+        let mut content: Vec<(usize, Fit)> = Vec::new();
+        let mut counts = vec![0; window.len()];
+        let mut pods = 0;
+        loop {
+            self.market.spend(window.len());
+            let mut best: Option<(f64, usize, usize)> = None;
+            for (position, number) in window.iter().enumerate() {
+                if leads_to[position].is_none() || (pods == 0 && position > 0) {
+                    continue;
+                }
+                let most = (pending[*number] - counts[position]).min(self.most_pods - pods);
+                let row = &classes.list[*number].row;
+                let room = room(&free, &used, row, most);
+                if room == 0 {
+                    continue;
+                }
+                let score = alignment(&free, &used, row);
+                if best.is_none_or(|(best, ..)| score > best) {
+                    best = Some((score, position, room));
+                }
+            }
+            let Some((_, position, room)) = best else { break };
+            let Some(next) = leads_to[position] else { break };
+            // A few at a time: the direction of what is free changes with each.
+            let count = (room / 8).max(1);
+            counts[position] += count;
+            pods += count;
+            let times = i64::try_from(count).unwrap_or(i64::MAX);
+            for (used, request) in used.iter_mut().zip(&classes.list[window[position]].row) {
+                *used = used.saturating_add(request.saturating_mul(times));
+            }
+            match content
+                .iter_mut()
+                .find(|(number, fit)| *number == window[position] && fit.signature == next)
+            {
+                Some((_, fit)) => fit.room += count,
+                None => content.push((window[position], Fit { signature: next, room: count })),
+            }
+            if next != signature {
+                signature = next;
+                leads_to = self.steps(signature, kind, window);
+            }
+        }
+        let signature = self.market.signature(signature);
+        let table = self.market.table(&signature);
+        let price =
+            signature.types.iter().find(|(_, other)| *other == kind).map_or(0, |(price, _)| price.micros());
+        Pattern { start, cpu: table.types[kind].cpu, content, rate: rate(price, &used, worth) }
+    }
+
+    /// For each class of a window, the signature with its first term that still allows the type.
+    fn steps(&mut self, signature: usize, kind: usize, window: &[usize]) -> Vec<Option<usize>> {
+        let classes = self.classes;
+        let pool = self.market.signature(signature).pool;
+        let mut steps = Vec::with_capacity(window.len());
+        for number in window {
+            let class = &classes.list[*number];
+            let mut step = None;
+            if self.market.tolerates(pool, class) {
+                step = class.terms.iter().find_map(|term| {
+                    let next = self.market.step(signature, *term)?;
+                    self.market.signature(next).kinds.contains(kind).then_some(next)
+                });
+            }
+            steps.push(step);
+        }
+        steps
+    }
+
+    /// Opens drafts with a pattern while there are pods for it; how many pods were placed.
+    fn repeat(&mut self, pattern: &Pattern, pending: &mut [usize]) -> usize {
+        let mut placed = 0;
+        loop {
+            let complete = {
+                let mut asked: BTreeMap<usize, usize> = BTreeMap::new();
+                for (number, fit) in &pattern.content {
+                    *asked.entry(*number).or_default() += fit.room;
+                }
+                !asked.is_empty() && asked.iter().all(|(number, count)| pending[*number] >= *count)
+            };
+            if !complete {
+                return placed;
+            }
+            self.push_draft(pattern.start, pattern.cpu);
+            let index = self.drafts.len() - 1;
+            let mut whole = true;
+            for (number, fit) in &pattern.content {
+                // In a limited pool the limits may end before the pods do.
+                let added = self.add(index, *number, fit, fit.room);
+                whole &= added == fit.room;
+                pending[*number] -= added;
+                placed += added;
+            }
+            if self.drafts[index].content.is_empty() {
+                self.drafts.pop();
+            }
+            if !whole {
+                return placed;
+            }
+        }
+    }
+}
+
+/// The seed, and then an even selection of the other classes that have pods.
+fn window(seed: usize, batch: Range<usize>, pending: &[usize]) -> Vec<usize> {
+    let others: Vec<usize> = batch.filter(|number| *number != seed && pending[*number] > 0).collect();
+    let stride = others.len().div_ceil(MOST_CLASSES).max(1);
+    std::iter::once(seed).chain(others.into_iter().step_by(stride)).collect()
+}
+
+/// How much a request points in the direction of what is free, each resource counted in parts of the whole node.
+#[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
+fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
+    let mut sum = 0.0;
+    for ((free, used), request) in free.iter().zip(used).zip(request) {
+        if *free > 0 {
+            let whole = *free as f64;
+            sum += (*request as f64 / whole) * (free.saturating_sub(*used) as f64 / whole);
+        }
+    }
+    sum
+}
+
+/// The price for each unit of worth.
+#[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
+fn rate(micros: i64, amounts: &[i64], worth: &[f64]) -> f64 {
+    let total: f64 = amounts.iter().zip(worth).map(|(amount, worth)| *amount as f64 * worth).sum();
+    // Something without worth is as good as a millionth of a dollar, so that the cheaper one wins.
+    micros as f64 / (total + 1.0)
+}

@@ -1,0 +1,169 @@
+//! The emulator by itself: what it refuses, that it repeats, and that it can be reached over a socket.
+
+use std::sync::Arc;
+
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use nap_azure::AzureProvider;
+use nap_azure::arm::{ManagedIdentity, TokenProvider, WorkloadIdentity, https_client};
+use nap_cloud::{Clock, CloudProvider};
+use nap_sim::azure::{Emulator, EmulatorConfig};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::world::{self, DEFAULT_POOL, World, claim};
+
+const BASE: &str = "https://management.azure.com/subscriptions/00000000-0000-0000-0000-000000000001";
+
+async fn send(emulator: &Emulator, token: &str, method: Method, url: &str, body: Value) -> (u16, String) {
+    let request = Request::builder()
+        .method(method)
+        .uri(url)
+        .header("authorization", format!("Bearer {token}"))
+        .body(Full::new(bytes::Bytes::from(body.to_string())))
+        .unwrap();
+    let response = emulator.clone().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    (status, body.pointer("/error/code").and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+async fn token(emulator: &Emulator, clock: &Clock) -> String {
+    let identity = ManagedIdentity {
+        service: emulator.http_service(),
+        clock: clock.clone(),
+        endpoint: "http://169.254.169.254".into(),
+        client_id: None,
+        resource: "https://management.azure.com/".into(),
+    };
+    identity.token().await.unwrap().secret
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_azure_would_refuse_is_refused_with_its_codes() {
+    let world = World::new().await;
+    let token = token(&world.emulator, &world.clock).await;
+    let machine = format!(
+        "{BASE}/resourceGroups/nap/providers/Microsoft.ContainerService/managedClusters/nap/agentPools/aksmanagedap/machines/m-1?api-version=1"
+    );
+    let body = |size: &str, zone: &str, image: &str| json!({ "zones": [zone], "properties": { "hardware": { "vmSize": size }, "nodeImageVersion": image } });
+    let image = "AKSUbuntu-2404gen2containerd-202610.12.0";
+    let usages =
+        |region: &str| format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1");
+    for (method, url, body, status, code) in [
+        (Method::GET, machine.replace("?api-version=1", ""), json!({}), 400, "MissingApiVersionParameter"),
+        (Method::GET, machine.clone(), json!({}), 404, "NotFound"),
+        (Method::GET, usages("atlantis"), json!({}), 400, "NoRegisteredProviderFound"),
+        (Method::PUT, machine.clone(), body("Standard_X9", "1", image), 400, "VMSizeNotSupported"),
+        (
+            Method::PUT,
+            machine.clone(),
+            body("Standard_D4s_v5", "9", image),
+            400,
+            "AvailabilityZoneNotSupported",
+        ),
+        (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", "x"), 400, "InvalidParameter"),
+        (
+            Method::PUT,
+            machine.replace("m-1", "M_1"),
+            body("Standard_D4s_v5", "1", image),
+            400,
+            "InvalidParameter",
+        ),
+        (Method::DELETE, machine.clone(), json!({}), 501, "NotImplemented"),
+        (Method::GET, machine.replace("aksmanagedap", "other"), json!({}), 404, "ResourceNotFound"),
+        (Method::GET, machine.replace("/nap/", "/other/"), json!({}), 404, "ResourceNotFound"),
+        (
+            Method::GET,
+            format!("{BASE}/providers/Microsoft.Storage/skus?api-version=1"),
+            json!({}),
+            501,
+            "NotImplemented",
+        ),
+        (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", image), 201, ""),
+        (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", image), 200, ""),
+        (Method::PUT, machine.clone(), body("Standard_D8s_v5", "1", image), 400, "PropertyChangeNotAllowed"),
+    ] {
+        let answer = send(&world.emulator, &token, method.clone(), &url, body).await;
+        assert_eq!(answer, (status, code.to_owned()), "{method} {url}");
+    }
+    let (status, code) = send(&world.emulator, "wrong", Method::GET, &machine, json!({})).await;
+    assert_eq!((status, code.as_str()), (401, "InvalidAuthenticationToken"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_region_is_refused_with_a_hint() {
+    let error = Emulator::new(EmulatorConfig::new("eastsu", 1, world::clock())).err().unwrap().to_string();
+    assert!(error.contains("`eastsu` is unknown") && error.contains("eastus"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_repeats_and_another_seed_differs() {
+    async fn run(seed: u64) -> Vec<String> {
+        let mut world = World::with(|config| config.seed = seed).await;
+        let mut trace = Vec::new();
+        for index in 0..5 {
+            let claim = claim(&format!("default-{index:05}"), "2", &DEFAULT_POOL);
+            let made = world.provider.create(&claim, &world.class).await.unwrap();
+            trace.push(format!("{} {}", made.provider_id, world.clock.now()));
+            trace.push(format!("{:?}", world.events.recv().await));
+        }
+        trace
+    }
+    assert_eq!(run(1).await, run(1).await);
+    assert_ne!(run(1).await, run(2).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workload_identity_exchanges_its_file_for_a_token() {
+    let world = World::new().await;
+    let file = std::env::temp_dir().join(format!("nap-federated-{}", std::process::id()));
+    let identity = WorkloadIdentity {
+        service: world.emulator.http_service(),
+        clock: world.clock.clone(),
+        authority: "https://login.microsoftonline.com/".into(),
+        tenant_id: "tenant".into(),
+        client_id: "client".into(),
+        token_file: file.clone(),
+        scope: "https://management.azure.com/.default".into(),
+    };
+    let error = identity.token().await.err().unwrap();
+    assert_eq!(error.code, "FederatedTokenUnreadable");
+    std::fs::write(&file, "header.payload.signature\n").unwrap();
+    let token = identity.token().await.unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(token.expires.duration_since(world.clock.now()).as_secs(), 3600);
+    let config = world::config(&world.clock).azure_config();
+    let fixed = nap_azure::arm::StaticToken(token.secret);
+    let provider =
+        AzureProvider::new(config, world.clock.clone(), world.emulator.http_service(), Arc::new(fixed));
+    assert_eq!(provider.list().await.unwrap(), []);
+}
+
+/// The one test with a socket and the real clock: the same value behind axum, and the TLS client on plain HTTP.
+#[tokio::test]
+async fn the_emulator_can_be_reached_over_a_socket() {
+    let clock = Clock::starting_at("2026-11-01T00:00:00Z".parse().unwrap(), 1000);
+    let (emulator, _events) = Emulator::new(world::config(&clock)).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback_service(emulator.clone());
+    let mut server = tokio::task::JoinSet::new();
+    server.spawn(async move { axum::serve(listener, router).await });
+    let mut config = world::config(&clock).azure_config();
+    config.arm_endpoint.clone_from(&endpoint);
+    config.prices_endpoint.clone_from(&endpoint);
+    let service = https_client().unwrap();
+    let identity = ManagedIdentity {
+        service: service.clone(),
+        clock: clock.clone(),
+        endpoint,
+        client_id: None,
+        resource: "https://management.azure.com/".into(),
+    };
+    let provider = AzureProvider::new(config, clock, service, Arc::new(identity));
+    let class = world::ready(&provider, nap_api::AKSNodeClass::default()).await;
+    let made = provider.create(&claim("default-abc12", "1", &DEFAULT_POOL), &class).await.unwrap();
+    assert_eq!(provider.list().await.unwrap(), [made]);
+}

@@ -1,0 +1,211 @@
+//! Runs a script, as a user would with kubectl, against a world on the paused clock.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool};
+use nap_sim::world::{World, WorldConfig};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// A world and a client, for scripts.
+pub struct User {
+    pub world: World,
+    pub client: Client,
+}
+
+impl User {
+    /// A world with nap's definitions, a node class and a NodePool of on-demand D machines.
+    pub async fn new() -> Self {
+        let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
+        let config = WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch };
+        let world = World::new(&config).unwrap();
+        let client = world.client();
+        world.install_crds().await.unwrap();
+        let user = Self { world, client };
+        user.create::<AKSNodeClass>(json!({ "metadata": { "name": "default" }, "spec": {} })).await;
+        user
+    }
+
+    /// Runs a script while the cluster and nap run.
+    pub async fn run(&self, script: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            () = script => {}
+            result = self.world.run(true) => panic!("the world stopped: {result:?}"),
+        }
+    }
+
+    /// Runs a script while the cluster runs, without nap.
+    pub async fn run_without_nap(&self, script: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            () = script => {}
+            result = self.world.run(false) => panic!("the world stopped: {result:?}"),
+        }
+    }
+
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        Api::all(self.client.clone())
+    }
+
+    pub async fn create<K>(&self, mut object: Value) -> K
+    where
+        K: Resource<DynamicType = ()> + serde::Serialize + DeserializeOwned + Clone + Debug,
+    {
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        let object: K = serde_json::from_value(object).unwrap();
+        self.api::<K>().create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    /// The NodePool of the managed product, with changes merged in.
+    pub async fn default_pool(&self, changes: Value) -> NodePool {
+        let mut pool = json!({
+            "metadata": { "name": "default" },
+            "spec": {
+                "disruption": { "consolidateAfter": "0s" },
+                "template": { "spec": {
+                    "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
+                    "expireAfter": "Never",
+                    "requirements": [
+                        { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+                        { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
+                        { "key": "karpenter.azure.com/sku-family", "operator": "In", "values": ["D"] },
+                    ],
+                } },
+            },
+        });
+        merge(&mut pool, changes);
+        self.create(pool).await
+    }
+
+    /// A Deployment of pods of one CPU and 1 Gi each, with changes merged into the pod template.
+    pub async fn deploy(&self, name: &str, replicas: usize, template: Value) -> Deployment {
+        let mut deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": name } },
+                "template": {
+                    "metadata": { "labels": { "app": name } },
+                    "spec": { "containers": [{
+                        "name": "app", "image": "example.com/app:1",
+                        "resources": { "requests": { "cpu": "1", "memory": "1Gi" } },
+                    }] },
+                },
+            },
+        });
+        merge(&mut deployment["spec"]["template"], template);
+        let object: Deployment = serde_json::from_value(deployment).unwrap();
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        api.create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    pub async fn scale(&self, name: &str, replicas: usize) {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        let patch = json!({ "spec": { "replicas": replicas } });
+        api.patch_scale(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    pub async fn patch<K>(&self, name: &str, patch: Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    pub async fn delete<K>(&self, name: &str)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        self.api::<K>().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub async fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        self.api::<K>().list(&ListParams::default()).await.unwrap().items
+    }
+
+    /// Pods that run and are not being deleted.
+    pub async fn running(&self) -> usize {
+        let pods = self.list::<Pod>().await;
+        let runs = |pod: &&Pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+        };
+        pods.iter().filter(runs).count()
+    }
+
+    pub async fn claims(&self) -> Vec<NodeClaim> {
+        self.list().await
+    }
+
+    pub async fn nodes(&self) -> Vec<Node> {
+        self.list().await
+    }
+
+    /// The messages of events from `karpenter` with a reason.
+    pub async fn events(&self, reason: &str) -> Vec<String> {
+        let selector = format!("source=karpenter,reason={reason}");
+        let events: Vec<Event> =
+            self.api().list(&ListParams::default().fields(&selector)).await.unwrap().items;
+        events.into_iter().filter_map(|event| event.message).collect()
+    }
+
+    /// Machines that Azure has now.
+    pub fn machines(&self) -> usize {
+        self.world.azure().machines().len()
+    }
+
+    /// Machines that Azure ever made.
+    pub fn machines_ever(&self) -> usize {
+        self.world.azure().bill().len()
+    }
+
+    pub async fn pass(&self, seconds: u64) {
+        self.world.clock().sleep(Duration::from_secs(seconds)).await;
+    }
+
+    /// Waits until something holds, for at most an hour of the world's time.
+    pub async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        for _ in 0..3600 {
+            if holds().await {
+                return;
+            }
+            self.pass(1).await;
+        }
+        let claims: Vec<String> = self.claims().await.iter().map(ResourceExt::name_any).collect();
+        panic!(
+            "never: {what}; claims {claims:?}, {} machines, {} pods run",
+            self.machines(),
+            self.running().await
+        );
+    }
+
+    pub async fn until_running(&self, pods: usize) {
+        self.until(&format!("{pods} pods run"), async || self.running().await == pods).await;
+    }
+}
+
+/// RFC 7386, without removal.
+fn merge(target: &mut Value, changes: Value) {
+    match (target, changes) {
+        (Value::Object(target), Value::Object(changes)) => {
+            for (key, change) in changes {
+                merge(target.entry(key).or_insert(Value::Null), change);
+            }
+        }
+        (target, change) => *target = change,
+    }
+}

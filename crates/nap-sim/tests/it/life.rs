@@ -1,0 +1,171 @@
+//! A machine's life, as the controllers see it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::join_all;
+use nap_api::{Effect, Taint, labels, taints};
+use nap_azure::machines::Machines;
+use nap_cloud::{CloudProvider, ErrorClass};
+use nap_sim::machines::MachineEvent;
+use nap_units::{CPU, MEMORY};
+use serde_json::json;
+
+use crate::world::{DEFAULT_POOL, World, claim};
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_made_found_and_deleted() {
+    let mut world = World::new().await;
+    let claim = claim("default-abc12", "3", &DEFAULT_POOL);
+    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    assert_eq!(made.node_claim.as_deref(), Some("default-abc12"));
+    assert_eq!(made.node_pool.as_deref(), Some("default"));
+    assert_eq!(made.labels[labels::CAPACITY_TYPE], "on-demand");
+    assert_eq!(made.labels[labels::SKU_FAMILY], "D");
+    assert!(made.labels[labels::ZONE].starts_with("eastus-"), "zonal is preferred");
+    assert!(made.allocatable.get(CPU) >= 3000);
+    assert!(made.annotations[labels::AKS_MACHINE_RESOURCE_ID].ends_with("/machines/default-abc12"));
+
+    let Some(MachineEvent::Created { provider_id, node_name, labels: node, taints, allocatable, .. }) =
+        world.events.recv().await
+    else {
+        panic!("the machine is announced first");
+    };
+    assert_eq!(provider_id, made.provider_id);
+    assert!(provider_id.ends_with(&node_name) && provider_id.contains("/resourceGroups/mc_nap_nap_eastus/"));
+    assert!(taints.contains(&Taint::new(taints::UNREGISTERED, Effect::NoExecute)));
+    assert!(
+        allocatable.get(MEMORY) >= made.allocatable.get(MEMORY),
+        "a node never has less than was planned with"
+    );
+    assert!(allocatable.get(CPU) >= made.allocatable.get(CPU));
+    for (key, value) in &made.labels {
+        assert_eq!(node.get(key), Some(value), "label {key}");
+    }
+
+    assert_eq!(world.provider.get(&made.provider_id).await.unwrap(), made);
+    assert_eq!(world.provider.list().await.unwrap(), std::slice::from_ref(&made));
+
+    world.provider.delete(&claim).await.unwrap();
+    world.provider.delete(&claim).await.unwrap();
+    assert!(world.provider.get(&made.provider_id).await.unwrap().deleting);
+    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(world.provider.get(&made.provider_id).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(world.provider.list().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn creating_twice_makes_one_machine() {
+    let world = World::new().await;
+    let claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let first = world.provider.create(&claim, &world.class).await.unwrap();
+    // Another process, as after a crash.
+    let second = world.emulator.provider().create(&claim, &world.class).await.unwrap();
+    assert_eq!(first, second);
+    assert_eq!(world.emulator.machines().len(), 1);
+    assert_eq!(world.emulator.bill().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_was_cut_off_is_taken_up_again() {
+    let world = World::new().await;
+    let claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let cut = Duration::from_secs(5);
+    let lost = tokio::time::timeout(cut, world.provider.create(&claim, &world.class)).await;
+    assert!(lost.is_err(), "the machine takes longer than that");
+    assert_eq!(world.emulator.machines()[0].state, "Creating");
+    let made = world.emulator.provider().create(&claim, &world.class).await.unwrap();
+    assert_eq!(world.emulator.machines()[0].provider_id, made.provider_id);
+    assert_eq!(world.emulator.bill().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_something_else_is_not_taken() {
+    let world = World::new().await;
+    let machines = Machines::new(world.provider.arm().clone(), world.provider.config());
+    let body = json!({ "zones": [], "properties": {
+        "hardware": { "vmSize": "Standard_D4s_v5" },
+        "nodeImageVersion": "AKSUbuntu-2404gen2containerd-202610.12.0",
+        "tags": { "karpenter.azure.com_aksmachine_nodeclaim": "another" },
+    }});
+    machines.put("default-abc12", &body).await.unwrap();
+    let claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let error = world.provider.create(&claim, &world.class).await.unwrap_err();
+    assert_eq!((error.class, error.code.as_str()), (ErrorClass::Invalid, "MachineNameTaken"));
+    assert_eq!(world.provider.list().await.unwrap(), [], "it belongs to no NodePool");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_is_deleted_by_its_id_and_foreign_ids_are_refused() {
+    let world = World::new().await;
+    let claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    world.provider.delete_orphan(&made.provider_id).await.unwrap();
+    world.clock.sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.emulator.machines(), []);
+    let foreign =
+        "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/other";
+    assert_eq!(world.provider.get(foreign).await.unwrap_err().class, ErrorClass::Invalid);
+    assert_eq!(world.provider.delete_orphan(foreign).await.unwrap_err().class, ErrorClass::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_claims_gets_one_machine_each() {
+    let world = World::new().await;
+    world.emulator.set_faults(|faults| {
+        faults.capacity_errors.insert(("Standard_D2as_v5".to_owned(), "eastus-1".to_owned()));
+        faults.throttle_next = 5;
+    });
+    let claims: Vec<_> = (0..40).map(|n| claim(&format!("default-{n:05}"), "1", &DEFAULT_POOL)).collect();
+    let made = join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class))).await;
+    let ids: BTreeSet<String> = made.into_iter().map(|made| made.unwrap().provider_id).collect();
+    assert_eq!(ids.len(), 40);
+    assert_eq!(world.provider.list().await.unwrap().len(), 40);
+    assert_eq!(world.emulator.bill().len(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn zones_are_spread_over_claims() {
+    let world = World::new().await;
+    let mut zones = BTreeSet::new();
+    for index in 0..12 {
+        let claim = claim(&format!("default-{index:05}"), "1", &DEFAULT_POOL);
+        let made = world.provider.create(&claim, &world.class).await.unwrap();
+        zones.insert(made.labels[labels::ZONE].clone());
+    }
+    assert_eq!(zones.into_iter().collect::<Vec<_>>(), ["eastus-1", "eastus-2", "eastus-3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn money_is_counted_from_creation_to_deletion() {
+    let world = World::new().await;
+    let wanted = [(labels::INSTANCE_TYPE, &["Standard_D4s_v5"][..]), (labels::CAPACITY_TYPE, &["on-demand"])];
+    let claim = claim("default-abc12", "1", &wanted);
+    world.provider.create(&claim, &world.class).await.unwrap();
+    let billed = world.emulator.bill().remove(0);
+    assert_eq!(billed.price.to_string(), "$0.192");
+    let later = billed.created + jiff::SignedDuration::from_hours(10);
+    assert_eq!(world.emulator.total_cost_micros(later), 1_920_000);
+    world.provider.delete(&claim).await.unwrap();
+    world.clock.sleep(Duration::from_hours(1)).await;
+    let deleted = world.emulator.bill()[0].deleted.unwrap();
+    assert_eq!(world.emulator.total_cost_micros(later), world.emulator.total_cost_micros(deleted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_machine_counts_as_gone_and_can_still_be_deleted() {
+    let mut world = World::new().await;
+    let claim = claim("default-abc12", "1", &[(labels::CAPACITY_TYPE, &["spot"])]);
+    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    assert!(matches!(world.events.recv().await, Some(MachineEvent::Created { .. })));
+    assert!(world.emulator.evict("default-abc12"));
+    assert!(!world.emulator.evict("default-abc12"));
+    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert!(world.emulator.bill()[0].deleted.is_some());
+    assert_eq!(world.provider.get(&made.provider_id).await.unwrap_err().class, ErrorClass::NotFound);
+    world.provider.delete(&claim).await.unwrap();
+    world.clock.sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.emulator.machines(), []);
+    assert!(world.events.try_recv().is_err(), "the VM was gone before");
+}

@@ -1,0 +1,152 @@
+//! Pending pods become machines.
+
+use kube::ResourceExt;
+use nap_api::{NodePool, conditions, labels};
+use nap_units::{Resources, Rounding};
+use serde_json::json;
+
+use crate::harness::User;
+
+#[tokio::test(start_paused = true)]
+async fn ten_pods_of_one_cpu_run_on_the_cheapest_machines_that_hold_them() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 10, json!({})).await;
+        user.until_running(10).await;
+        let claims = user.claims().await;
+        assert_eq!(user.machines(), claims.len());
+        assert_eq!(user.nodes().await.len(), claims.len());
+        for claim in &claims {
+            assert_eq!(claim.labels()[labels::SKU_FAMILY], "D", "{claim:?}");
+            let status = claim.status.as_ref().unwrap();
+            assert!(conditions::is_true(&status.conditions, conditions::READY), "{status:?}");
+        }
+        let pool: NodePool = user.api().get("default").await.unwrap();
+        let status = pool.status.unwrap();
+        assert_eq!(status.nodes, i64::try_from(claims.len()).unwrap());
+        let list = status.resources.iter().map(|(name, quantity)| (name.as_str(), quantity));
+        assert!(
+            Resources::from_quantities(list, Rounding::Down).get("cpu") >= 10_000,
+            "{:?}",
+            status.resources
+        );
+        let provisioned = user.events("Provisioned").await;
+        assert_eq!(provisioned.len(), claims.len(), "{provisioned:?}");
+        let launching = user.events("Launching").await;
+        assert!(
+            launching.iter().all(|text| text.contains("cheapest of") && text.contains("/h")),
+            "{launching:?}"
+        );
+        assert!(!user.events("Nominated").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_that_is_there_is_used_before_anything_is_bought() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } })).await;
+        user.deploy("first", 3, json!({})).await;
+        user.until_running(3).await;
+        let before = user.machines_ever();
+        user.scale("first", 1).await;
+        user.until_running(1).await;
+        user.deploy("second", 2, json!({})).await;
+        user.until_running(3).await;
+        user.pass(60).await;
+        assert_eq!(user.machines_ever(), before);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_hold_and_the_pods_beyond_them_are_told_why() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({ "spec": { "limits": { "cpu": "8" } } })).await;
+        user.deploy("inflate", 20, json!({})).await;
+        user.until("some pods run", async || user.running().await > 0).await;
+        user.pass(600).await;
+        let capacity: i64 = user
+            .claims()
+            .await
+            .iter()
+            .map(|claim| claim.status.as_ref().unwrap().capacity["cpu"].to_milli(Rounding::Down))
+            .sum();
+        assert!(capacity <= 8000, "{capacity}m CPU under a limit of 8");
+        assert!(user.running().await >= 6, "{} pods run within 8 CPUs", user.running().await);
+        let told = user.events("FailedScheduling").await;
+        assert!(told.iter().any(|text| text.contains("limit on cpu")), "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_choose_pools_by_taints_and_labels() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.default_pool(json!({
+            "metadata": { "name": "special" },
+            "spec": { "template": {
+                "metadata": { "labels": { "team": "red" } },
+                "spec": { "taints": [{ "key": "team", "value": "red", "effect": "NoSchedule" }] },
+            } },
+        }))
+        .await;
+        user.deploy("plain", 1, json!({})).await;
+        let wants = json!({ "spec": {
+            "nodeSelector": { "team": "red" },
+            "tolerations": [{ "key": "team", "operator": "Equal", "value": "red", "effect": "NoSchedule" }],
+        } });
+        user.deploy("red", 1, wants).await;
+        user.deploy("lost", 1, json!({ "spec": { "nodeSelector": { "team": "blue" } } })).await;
+        user.until_running(2).await;
+        user.pass(120).await;
+        assert_eq!(user.running().await, 2);
+        let mut pools: Vec<String> =
+            user.claims().await.iter().map(|claim| claim.labels()[labels::NODEPOOL].clone()).collect();
+        pools.sort();
+        assert_eq!(pools, ["default", "special"]);
+        let told = user.events("FailedScheduling").await;
+        assert!(told.iter().any(|text| text.contains("team")), "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_constraint_that_is_not_known_yet_is_refused_by_name() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        let spread = json!({ "spec": { "topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": { "matchLabels": { "app": "spread" } },
+        }] } });
+        user.deploy("spread", 1, spread).await;
+        user.pass(120).await;
+        assert_eq!(user.machines_ever(), 0);
+        let told = user.events("FailedScheduling").await;
+        assert!(told.iter().any(|text| text.contains("spec.topologySpreadConstraints")), "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_without_its_class_says_so_and_makes_nothing() {
+    let user = User::new().await;
+    user.run(async {
+        let class = json!({ "spec": { "template": { "spec": { "nodeClassRef": { "name": "missing" } } } } });
+        user.default_pool(class).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.pass(60).await;
+        let pool: NodePool = user.api().get("default").await.unwrap();
+        let conditions = pool.status.unwrap().conditions;
+        let ready = conditions::get(&conditions, "NodeClassReady").unwrap();
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "NodeClassNotFound"));
+        assert_eq!(user.machines_ever(), 0);
+    })
+    .await;
+}

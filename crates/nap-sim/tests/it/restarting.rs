@@ -1,0 +1,87 @@
+//! nap can be killed at any moment: nothing is lost, leaked or done twice.
+
+use kube::ResourceExt;
+use nap_api::NodeClaim;
+use serde_json::json;
+
+use crate::harness::User;
+
+/// Scales up with nap being killed after `seconds`; returns how many machines were ever made.
+async fn machines_made(kill_after: Option<u64>) -> usize {
+    let user = User::new().await;
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 10, json!({})).await;
+        if let Some(seconds) = kill_after {
+            user.world.run_nap(user.pass(seconds)).await;
+        }
+        let rest = async {
+            user.until_running(10).await;
+            user.pass(600).await;
+            assert_eq!(user.machines(), user.claims().await.len());
+            assert_eq!(user.running().await, 10);
+        };
+        tokio::select! {
+            biased;
+            () = rest => {}
+            () = user.world.run_nap(std::future::pending()) => {}
+        }
+    };
+    user.run_without_nap(script).await;
+    user.machines_ever()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_at_any_moment_of_a_scale_up_makes_no_machine_too_many() {
+    let undisturbed = machines_made(None).await;
+    for seconds in (0..40).chain((40..120).step_by(10)) {
+        assert_eq!(machines_made(Some(seconds)).await, undisturbed, "killed after {seconds} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_during_a_replacement_finishes_it() {
+    for seconds in [5, 15, 20, 25, 30, 40, 60, 80, 100] {
+        let user = User::new().await;
+        let script = async {
+            user.default_pool(json!({})).await;
+            user.deploy("inflate", 3, json!({})).await;
+            let first = async {
+                user.until_running(3).await;
+                user.scale("inflate", 1).await;
+                user.pass(seconds).await;
+            };
+            user.world.run_nap(first).await;
+            let rest = async {
+                user.pass(900).await;
+                assert_eq!(user.running().await, 1, "killed after {seconds} s");
+                assert_eq!(user.machines(), 1, "killed after {seconds} s");
+                assert_eq!(user.machines_ever(), 2, "killed after {seconds} s");
+            };
+            tokio::select! {
+                biased;
+                () = rest => {}
+                () = user.world.run_nap(std::future::pending()) => {}
+            }
+        };
+        user.run_without_nap(script).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_no_claim_names_is_removed() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
+        let claim = user.claims().await[0].name_any();
+        user.scale("inflate", 0).await;
+        // What an impatient admin does: the finalizer is torn off, so the machine is never asked to go.
+        user.delete::<NodeClaim>(&claim).await;
+        user.patch::<NodeClaim>(&claim, json!({ "metadata": { "finalizers": null } })).await;
+        user.until("the claim is gone", async || user.claims().await.is_empty()).await;
+        user.until("the machine is gone", async || user.machines() == 0).await;
+    })
+    .await;
+}

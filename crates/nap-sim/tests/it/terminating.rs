@@ -1,0 +1,102 @@
+//! `kubectl delete` on a node, a claim or a pool drains, and nothing is left behind.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
+use nap_api::{NodeClaim, NodePool};
+use serde_json::json;
+
+use crate::harness::User;
+
+#[tokio::test(start_paused = true)]
+async fn deleting_a_node_drains_it_and_its_pods_run_again_elsewhere() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 3, json!({})).await;
+        user.until_running(3).await;
+        let old = user.nodes().await[0].name_any();
+        user.delete::<Node>(&old).await;
+        user.until("the node is gone", async || user.nodes().await.iter().all(|node| node.name_any() != old))
+            .await;
+        user.until_running(3).await;
+        user.pass(300).await;
+        assert_eq!(user.machines(), user.claims().await.len());
+        assert_eq!(user.running().await, 3);
+        assert!(!user.events("Evicted").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_a_claim_or_its_pool_leaves_no_machine() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 10, json!({})).await;
+        user.until_running(10).await;
+        let claim = user.claims().await[0].name_any();
+        user.delete::<NodeClaim>(&claim).await;
+        let gone = async || user.claims().await.iter().all(|one| one.name_any() != claim);
+        user.until("the claim is gone", gone).await;
+        user.until_running(10).await;
+        user.delete::<NodePool>("default").await;
+        user.until("everything is gone", async || {
+            user.machines() == 0 && user.claims().await.is_empty() && user.nodes().await.is_empty()
+        })
+        .await;
+        assert_eq!(user.running().await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_a_disruption_budget() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("guarded", 2, json!({})).await;
+        user.until_running(2).await;
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(user.client.clone(), "default");
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "guard" },
+            "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": "guarded" } } },
+        });
+        budgets.create(&PostParams::default(), &serde_json::from_value(budget).unwrap()).await.unwrap();
+        user.pass(5).await;
+        let before: Vec<String> = user.list::<Pod>().await.iter().map(ResourceExt::name_any).collect();
+        let node = user.nodes().await[0].name_any();
+        user.delete::<Node>(&node).await;
+        user.pass(600).await;
+        let after: Vec<String> = user.list::<Pod>().await.iter().map(ResourceExt::name_any).collect();
+        assert_eq!(before, after, "a pod was evicted against its budget");
+        assert!(user.nodes().await.iter().any(|one| one.name_any() == node));
+        assert!(!user.events("FailedDraining").await.is_empty());
+        budgets.delete("guard", &DeleteParams::default()).await.unwrap();
+        user.until("the node is gone", async || user.nodes().await.iter().all(|one| one.name_any() != node))
+            .await;
+        user.until_running(2).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_grace_period_ends_the_wait() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({ "spec": { "template": { "spec": { "terminationGracePeriod": "5m" } } } }))
+            .await;
+        let protected = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
+        user.deploy("protected", 1, protected).await;
+        user.until_running(1).await;
+        let node = user.nodes().await[0].name_any();
+        user.delete::<Node>(&node).await;
+        user.pass(200).await;
+        assert!(user.nodes().await.iter().any(|one| one.name_any() == node), "the pod was not waited for");
+        user.pass(200).await;
+        assert!(user.nodes().await.iter().all(|one| one.name_any() != node), "the wait did not end");
+        user.until_running(1).await;
+    })
+    .await;
+}

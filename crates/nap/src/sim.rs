@@ -1,0 +1,65 @@
+//! `nap sim`: hours of a cluster in seconds, repeatably.
+
+use anyhow::{Context as _, ensure};
+use nap_cloud::Clock;
+use nap_sim::scenario::{self, Report};
+use nap_sim::world::{World, WorldConfig};
+
+use crate::cli::SimArgs;
+use crate::{manifests, try_cluster};
+
+/// Every simulation starts at the same moment, so that runs can be compared.
+const EPOCH: &str = "2026-01-01T00:00:00Z";
+
+/// Runs the simulation on a paused clock and prints what happened.
+pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let wall = Clock::wall();
+    let started = wall.now();
+    let report = runtime.block_on(simulate(args))?;
+    let seconds = wall.now().duration_since(started).as_secs_f64();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    eprintln!(
+        "{} simulated hours in {seconds:.1} s: {:.0} hours per second",
+        report.hours,
+        f64::from(report.hours) / seconds
+    );
+    ensure!(report.faults.is_empty(), "the checkers found {} fault(s)", report.faults.len());
+    Ok(())
+}
+
+async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
+    let epoch = EPOCH.parse().context("the start of a simulation")?;
+    let config = WorldConfig { region: args.world.region.clone(), seed: args.world.seed, speed: 1, epoch };
+    let world = World::new(&config).map_err(try_cluster::explain_region)?;
+    world.install_crds().await?;
+    manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
+    tokio::select! {
+        biased;
+        report = scenario::run(&world, args.world.seed, args.hours) => Ok(report?),
+        result = world.run(true) => {
+            result?;
+            anyhow::bail!("the embedded cluster stopped")
+        }
+    }
+}
+
+fn print(report: &Report) {
+    println!("seed           {}", report.seed);
+    println!("hours          {}", report.hours);
+    println!("scalings       {}", report.scalings);
+    println!(
+        "machines made  {} (at most {} at once, for at most {} pods)",
+        report.machines, report.peak_machines, report.peak_pods
+    );
+    println!("cost           ${}.{:06}", report.cost_micros / 1_000_000, report.cost_micros % 1_000_000);
+    println!("faults         {}", report.faults.len());
+    for fault in &report.faults {
+        println!("  {fault}");
+    }
+    println!("trace hash     {}", report.trace_hash);
+}

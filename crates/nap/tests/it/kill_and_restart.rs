@@ -1,0 +1,27 @@
+//! `nap run` in its own process is killed in the middle of a scale-up and finishes the work after a restart.
+
+use crate::process::{Cluster, has_kubectl};
+
+const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
+
+#[test]
+fn a_kill_in_the_middle_of_a_scale_up_costs_no_machine() {
+    if !has_kubectl("a_kill_in_the_middle_of_a_scale_up_costs_no_machine") {
+        return;
+    }
+    let cluster = Cluster::start(&["--no-controllers"]);
+    let first = cluster.nap_run();
+    cluster.apply(INFLATE);
+    let names = ["get", "nodeclaims", "-o", "name"];
+    cluster.until("claims appear", &names, |text| !text.trim().is_empty());
+    first.kill();
+    let running = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
+    assert_eq!(cluster.ok(&running).trim(), "", "the kill came too late to be in the middle");
+    let second = cluster.nap_run();
+    cluster.until("10 pods run", &running, |text| text.lines().count() == 10);
+    let claims = cluster.ok(&names).lines().count();
+    assert_eq!(cluster.ok(&["get", "nodes", "-o", "name"]).lines().count(), claims);
+    second.kill();
+    let farewell = cluster.stop();
+    assert!(farewell.contains(&format!("{claims} machine(s) made")), "{claims} claims, but: {farewell}");
+}

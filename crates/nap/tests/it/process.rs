@@ -1,0 +1,156 @@
+//! Starts `nap` and `kubectl`, and stops what it started by its own process id.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// `nap` with these arguments.
+pub fn nap(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nap"));
+    command.args(arguments).env_remove("KUBECONFIG").env("NAP_LOG", "warn");
+    command
+}
+
+/// Runs `nap` to its end.
+pub fn output(arguments: &[&str]) -> Output {
+    nap(arguments).output().expect("nap starts")
+}
+
+/// Text of a stream.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether kubectl is there. A test that needs it says loudly that it was skipped.
+pub fn has_kubectl(test: &str) -> bool {
+    let found = Command::new("kubectl")
+        .args(["version", "--client"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED {test}: `kubectl` is not on PATH; install it to run this test");
+    }
+    found
+}
+
+/// A child process that does not outlive the test.
+pub struct Process(Child);
+
+impl Process {
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.spawn().expect("the process starts"))
+    }
+
+    /// `kill -9`: no chance to clean up.
+    pub fn kill(mut self) {
+        self.0.kill().expect("the process is ours to kill");
+        self.0.wait().expect("a killed process ends");
+    }
+
+    /// Asks politely, waits, and returns what is left of its output.
+    pub fn stop(mut self) -> String {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().is_ok_and(|status| status.success()));
+        let mut rest = String::new();
+        if let Some(stdout) = self.0.stdout.as_mut() {
+            stdout.read_to_string(&mut rest).expect("its output is text");
+        }
+        assert!(self.0.wait().is_ok_and(|status| status.success()), "it did not end cleanly: {rest}");
+        rest
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Already ended is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running `nap try`.
+pub struct Cluster {
+    process: Process,
+    pub kubeconfig: PathBuf,
+    folder: PathBuf,
+}
+
+impl Cluster {
+    /// Starts it and waits until it says where it is.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = nap(&["try", "--speed", "30"]);
+        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut kubeconfig = None;
+        loop {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).expect("text") > 0, "nap try ended early");
+            if let Some(path) = line.trim().strip_prefix("export KUBECONFIG=") {
+                kubeconfig = Some(PathBuf::from(path));
+            }
+            if line.starts_with("Ctrl-C") {
+                break;
+            }
+        }
+        child.stdout = Some(lines.into_inner());
+        let kubeconfig = kubeconfig.expect("it prints the kubeconfig");
+        let folder = kubeconfig.parent().expect("it is in a folder").to_owned();
+        Self { process: Process(child), kubeconfig, folder }
+    }
+
+    /// A `nap run` on this cluster.
+    pub fn nap_run(&self) -> Process {
+        let env = std::fs::read_to_string(self.folder.join("env")).expect("nap try writes it");
+        let mut command = nap(&["run"]);
+        command.envs(env.lines().filter_map(|line| line.split_once('=')));
+        Process::start(&mut command)
+    }
+
+    pub fn kubectl(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("kubectl");
+        command.args(arguments).env("KUBECONFIG", &self.kubeconfig).output().expect("kubectl starts")
+    }
+
+    /// What kubectl prints; it must succeed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl(arguments);
+        assert!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        text(&output.stdout)
+    }
+
+    /// Applies a manifest from standard input.
+    pub fn apply(&self, manifest: &str) -> String {
+        let path = self.folder.join("manifest.yaml");
+        std::fs::write(&path, manifest).expect("the folder is ours");
+        self.ok(&["apply", "-f", path.to_str().expect("text")])
+    }
+
+    /// Waits until what kubectl prints is as expected.
+    pub fn until(&self, what: &str, arguments: &[&str], expected: impl Fn(&str) -> bool) -> String {
+        let mut last = String::new();
+        for _ in 0..PATIENCE.as_millis() / 200 {
+            last = self.ok(arguments);
+            if expected(&last) {
+                return last;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        panic!("never: {what}\n{last}");
+    }
+
+    /// Ends it; returns its farewell, with the bill.
+    pub fn stop(self) -> String {
+        let farewell = self.process.stop();
+        assert!(!self.folder.exists(), "it left {} behind", self.folder.display());
+        farewell
+    }
+}

@@ -1,0 +1,153 @@
+//! Which crate may use which: the arrows of the architecture, and one crate for each job.
+
+use crate::Violation;
+use crate::workspace::{Dependency, Package, Workspace};
+
+/// For each crate of the workspace, the crates of the workspace that it may use. A new arrow needs a decision record.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("nap-units", &[]),
+    ("nap-api", &["nap-units"]),
+    ("nap-engine", &["nap-units", "nap-api"]),
+    ("nap-oracle", &["nap-units", "nap-api", "nap-engine"]),
+    ("nap-cloud", &["nap-units", "nap-api", "nap-engine"]),
+    ("nap-azure", &["nap-units", "nap-api", "nap-engine", "nap-cloud"]),
+    ("nap-controllers", &["nap-units", "nap-api", "nap-engine", "nap-cloud"]),
+    ("nap-admission", &["nap-api"]),
+    ("nap-apiserver", &[]),
+    (
+        "nap-sim",
+        &[
+            "nap-units",
+            "nap-api",
+            "nap-engine",
+            "nap-oracle",
+            "nap-cloud",
+            "nap-azure",
+            "nap-controllers",
+            "nap-apiserver",
+        ],
+    ),
+    ("nap-dashboard", &["nap-engine"]),
+    ("xtask", &["nap-api"]),
+];
+
+/// The binary puts everything together, so it may use every crate.
+const BINARY: &str = "nap";
+
+/// Crates that tests of any crate may use besides: the judge, and the world that they run in. Nothing else is exempt: what a test needs
+/// from the rest of the workspace, it needs from a crate that its own crate may use.
+const FOR_TESTS: &[&str] = &["nap-oracle", "nap-apiserver", "nap-sim"];
+
+/// Crates that must not be direct dependencies, and what does their job here.
+const BANNED: &[(&str, &str)] = &[
+    ("actix-web", "axum"),
+    ("ahash", "BTreeMap, whose order is the same everywhere"),
+    ("async-std", "tokio"),
+    ("chrono", "jiff"),
+    ("cron", "the schedules of nap-api"),
+    ("croner", "the schedules of nap-api"),
+    ("dashmap", "a BTreeMap with one owner"),
+    ("env_logger", "tracing-subscriber"),
+    ("eyre", "anyhow in binaries, thiserror in libraries"),
+    ("humantime", "jiff, or the durations of nap-api"),
+    ("kube_quantity", "nap_units::Quantity"),
+    ("lazy_static", "std::sync::LazyLock"),
+    ("log", "tracing"),
+    ("metrics", "prometheus-client"),
+    ("mockito", "a service in the same process"),
+    ("native-tls", "rustls with ring"),
+    ("once_cell", "std::sync::OnceLock"),
+    ("openssl", "rustls with ring"),
+    ("prometheus", "prometheus-client"),
+    ("reqwest", "hyper-util"),
+    ("serde_norway", "serde-saphyr"),
+    ("serde_yaml", "serde-saphyr"),
+    ("serde_yaml_ng", "serde-saphyr"),
+    ("serde_yml", "serde-saphyr"),
+    ("slog", "tracing"),
+    ("snafu", "thiserror"),
+    ("structopt", "clap"),
+    ("time", "jiff"),
+    ("warp", "axum"),
+    ("wiremock", "a service in the same process"),
+    ("yaml-rust", "serde-saphyr"),
+];
+
+/// Checks every direct dependency of every package.
+pub(crate) fn check(workspace: &Workspace) -> Vec<Violation> {
+    let members: Vec<&str> = workspace.packages.iter().map(|package| package.name.as_str()).collect();
+    workspace.packages.iter().flat_map(|package| check_package(package, &members)).collect()
+}
+
+fn check_package(package: &Package, members: &[&str]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let arrows = ARROWS.iter().find(|(name, _)| *name == package.name).map(|(_, arrows)| *arrows);
+    if arrows.is_none() && package.name != BINARY {
+        let message = format!("`{}` has no row in the table of arrows; add one to xtask", package.name);
+        violations.push(Violation::new(&package.manifest, 1, message));
+    }
+    for Dependency { name, dev } in &package.dependencies {
+        if let Some((_, instead)) = BANNED.iter().find(|(banned, _)| banned == name) {
+            let message = format!("`{name}` does a job that is taken; use {instead}");
+            violations.push(Violation::new(&package.manifest, 1, message));
+        }
+        let allowed = package.name == BINARY
+            || arrows.is_none_or(|arrows| arrows.contains(&name.as_str()))
+            || (*dev && FOR_TESTS.contains(&name.as_str()))
+            || *name == package.name;
+        if members.contains(&name.as_str()) && !allowed {
+            let message =
+                format!("`{}` may not use `{name}`; move the code, or decide on a new arrow", package.name);
+            violations.push(Violation::new(&package.manifest, 1, message));
+        }
+    }
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(name: &str, dependencies: &[(&str, bool)]) -> Vec<String> {
+        let dependencies = dependencies
+            .iter()
+            .map(|(name, dev)| Dependency { name: (*name).to_owned(), dev: *dev })
+            .collect();
+        let package = Package { name: name.to_owned(), manifest: "Cargo.toml".to_owned(), dependencies };
+        let members = ["nap", "nap-api", "nap-azure", "nap-controllers", "nap-sim", "nap-units"];
+        check_package(&package, &members).into_iter().map(|violation| violation.message).collect()
+    }
+
+    #[test]
+    fn arrows_point_downwards_only() {
+        assert!(messages("nap-api", &[("nap-units", false), ("serde", false)]).is_empty());
+        assert_eq!(
+            messages("nap-controllers", &[("nap-azure", false)]),
+            ["`nap-controllers` may not use `nap-azure`; move the code, or decide on a new arrow"]
+        );
+        assert_eq!(
+            messages("nap-controllers", &[("nap-azure", true)]).len(),
+            1,
+            "tests obey the same arrows"
+        );
+        assert!(
+            messages("nap-controllers", &[("nap-sim", true)]).is_empty(),
+            "except for the world they run in"
+        );
+        assert_eq!(messages("nap-controllers", &[("nap-sim", false)]).len(), 1);
+        assert!(messages("nap", &[("nap-sim", false)]).is_empty());
+        assert_eq!(
+            messages("nap-new", &[]),
+            ["`nap-new` has no row in the table of arrows; add one to xtask"]
+        );
+    }
+
+    #[test]
+    fn one_crate_for_each_job() {
+        assert_eq!(
+            messages("nap-api", &[("chrono", false)]),
+            ["`chrono` does a job that is taken; use jiff"]
+        );
+        assert_eq!(messages("nap-api", &[("serde_yaml", true)]).len(), 1);
+    }
+}

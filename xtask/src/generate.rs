@@ -1,0 +1,90 @@
+//! Files that are made from code: `generate` writes them, `tidy` fails while one is stale.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::Violation;
+
+const FOLDER: &str = "crds";
+const HEADER: &str = "# Made by `cargo run -p xtask -- generate`; do not edit.\n";
+
+/// Writes every generated file; the paths that changed.
+pub(crate) fn write(root: &Path) -> Result<Vec<String>> {
+    let mut changed = Vec::new();
+    let files = files()?;
+    std::fs::create_dir_all(root.join(FOLDER)).context("making the folder of the definitions")?;
+    for (path, text) in &files {
+        let full = root.join(path);
+        if std::fs::read_to_string(&full).ok().as_ref() != Some(text) {
+            std::fs::write(&full, text).with_context(|| format!("writing {path}"))?;
+            changed.push(path.clone());
+        }
+    }
+    for path in left_over(root, &files)? {
+        std::fs::remove_file(root.join(&path)).with_context(|| format!("removing {path}"))?;
+        changed.push(path);
+    }
+    Ok(changed)
+}
+
+/// Finds generated files that are missing, stale, or not generated any more.
+pub(crate) fn check(root: &Path) -> Result<Vec<Violation>> {
+    let files = files()?;
+    let mut violations: Vec<Violation> = Vec::new();
+    for (path, text) in &files {
+        let written = std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        if written != *text {
+            let line = 1 + written.lines().zip(text.lines()).take_while(|(a, b)| a == b).count();
+            violations.push(Violation::new(path, line, "stale; run `cargo run -p xtask -- generate`"));
+        }
+    }
+    let left_over = left_over(root, &files)?;
+    violations.extend(left_over.iter().map(|path| {
+        Violation::new(path, 1, "nothing makes this file any more; run `cargo run -p xtask -- generate`")
+    }));
+    Ok(violations)
+}
+
+fn left_over(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    let Ok(entries) = std::fs::read_dir(root.join(FOLDER)) else { return Ok(paths) };
+    for entry in entries {
+        let name = entry.context("reading the folder of the definitions")?.file_name();
+        let path = format!("{FOLDER}/{}", name.to_string_lossy());
+        if !files.iter().any(|(generated, _)| *generated == path) {
+            paths.push(path);
+        }
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Every generated file: path and text.
+fn files() -> Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    for definition in nap_api::crds::all() {
+        let path = format!("{FOLDER}/{}_{}.yaml", definition.spec.group, definition.spec.names.plural);
+        let value = sorted(serde_json::to_value(&definition).with_context(|| format!("making {path}"))?);
+        let yaml = serde_saphyr::to_string(&value).with_context(|| format!("making {path}"))?;
+        let read: Value = serde_saphyr::from_str(&yaml).with_context(|| format!("reading {path} back"))?;
+        ensure!(read == value, "{path} does not read back as it was written");
+        files.push((path, format!("{HEADER}{yaml}")));
+    }
+    Ok(files)
+}
+
+/// The same value with its keys in order, whatever order the map type of this build keeps.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => {
+            let entries: BTreeMap<String, Value> =
+                entries.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            Value::Object(entries.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}
