@@ -138,11 +138,11 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value> {
         body.strip_prefix(MAGIC).ok_or_else(|| bad("the body does not start as Kubernetes protobuf"))?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &rest[..0]);
     let mut reader = Reader(rest);
-    while let Some((number, wire)) = reader.field().ok_or_else(|| bad("truncated envelope"))? {
+    while let Some((number, wire)) = reader.field().map_err(|_| bad("truncated envelope"))? {
         match (number, wire) {
             (1, Wire::Bytes(bytes)) => {
                 let mut types = Reader(bytes);
-                while let Some((number, wire)) = types.field().ok_or_else(|| bad("truncated type"))? {
+                while let Some((number, wire)) = types.field().map_err(|_| bad("truncated type"))? {
                     match (number, wire) {
                         (1, Wire::Bytes(text)) => api_version = String::from_utf8_lossy(text).into_owned(),
                         (2, Wire::Bytes(text)) => kind = String::from_utf8_lossy(text).into_owned(),
@@ -185,7 +185,7 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
     }
     let mut object = Map::new();
     let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.field().ok_or_else(truncated)? {
+    while let Some((number, wire)) = reader.field().map_err(|_| truncated())? {
         let Some((_, json_name, field)) = table().iter().find(|(known, ..)| *known == number) else {
             return Err(ApiError::unsupported_media_type(format!(
                 "field {number} of {name} is not accepted as protobuf here, only as application/json or \
@@ -204,7 +204,7 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
             (Dictionary(item), Wire::Bytes(entry)) => {
                 let (mut key, mut value) = (String::new(), json!(""));
                 let mut reader = Reader(entry);
-                while let Some((number, wire)) = reader.field().ok_or_else(truncated)? {
+                while let Some((number, wire)) = reader.field().map_err(|_| truncated())? {
                     match (number, wire) {
                         (1, Wire::Bytes(text)) => key = String::from_utf8_lossy(text).into_owned(),
                         (2, wire) => {
@@ -238,12 +238,12 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
         (Number, Wire::Number(number)) => Some(json!(number.cast_signed())),
         (Count, Wire::Number(number)) => (number != 0).then(|| json!(number.cast_signed())),
         (Flag, Wire::Number(number)) => Some(json!(number != 0)),
-        (Switch, Wire::Number(number)) => (number != 0).then(|| json!(true)),
+        (Switch, Wire::Number(number)) => (number != 0).then_some(Value::Bool(true)),
         (Bytes, Wire::Bytes(bytes)) => serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).ok(),
         (Time, Wire::Bytes(bytes)) => {
             let mut seconds = None;
             let mut reader = Reader(bytes);
-            while let Some((number, wire)) = reader.field()? {
+            while let Some((number, wire)) = reader.field().ok()? {
                 if let (1, Wire::Number(number)) = (number, wire) {
                     seconds = Some(number.cast_signed());
                 }
@@ -256,7 +256,7 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
         (IntOrString, Wire::Bytes(bytes)) => {
             let (mut is_text, mut number, mut text) = (false, 0, "");
             let mut reader = Reader(bytes);
-            while let Some((field, wire)) = reader.field()? {
+            while let Some((field, wire)) = reader.field().ok()? {
                 match (field, wire) {
                     (1, Wire::Number(kind)) => is_text = kind == 1,
                     (2, Wire::Number(value)) => number = value.cast_signed(),
@@ -269,7 +269,7 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
         (Quantity, Wire::Bytes(bytes)) => {
             let mut text = "";
             let mut reader = Reader(bytes);
-            while let Some((number, wire)) = reader.field()? {
+            while let Some((number, wire)) = reader.field().ok()? {
                 match (number, wire) {
                     (1, Wire::Bytes(value)) => text = std::str::from_utf8(value).ok()?,
                     _ => return None,
@@ -292,14 +292,21 @@ enum Wire<'a> {
     Bytes(&'a [u8]),
 }
 
+/// The bytes are not what protobuf looks like.
+struct Broken;
+
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next field: `None` when the bytes are broken, `Some(None)` at the end.
-    fn field(&mut self) -> Option<Option<(u64, Wire<'a>)>> {
+    /// The next field, or nothing at the end.
+    fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>, Broken> {
         if self.0.is_empty() {
-            return Some(None);
+            return Ok(None);
         }
+        self.some_field().map(Some).ok_or(Broken)
+    }
+
+    fn some_field(&mut self) -> Option<(u64, Wire<'a>)> {
         let tag = self.number()?;
         let wire = match tag & 7 {
             0 => Wire::Number(self.number()?),
@@ -312,7 +319,7 @@ impl<'a> Reader<'a> {
             // No message above has fixed-width fields or groups.
             _ => return None,
         };
-        Some(Some((tag >> 3, wire)))
+        Some((tag >> 3, wire))
     }
 
     fn number(&mut self) -> Option<u64> {

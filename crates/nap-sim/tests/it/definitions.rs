@@ -16,7 +16,9 @@ async fn node_pools(world: &World) -> Api<DynamicObject> {
     Api::all_with(world.client.clone(), &ApiResource::from_gvk_with_plural(&kind, "nodepools"))
 }
 
-fn pool(change: fn(&mut Value)) -> DynamicObject {
+type Change = fn(&mut Value);
+
+fn pool(change: Change) -> DynamicObject {
     let mut pool = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" },
         "spec": { "template": { "spec": {
@@ -37,7 +39,7 @@ async fn node_pools_are_defaulted_and_mistakes_refused() {
     assert_eq!(disruption["consolidationPolicy"], "WhenEmptyOrUnderutilized", "{disruption}");
     assert_eq!(disruption["budgets"], json!([{ "nodes": "10%" }]));
 
-    let changes: [(&str, fn(&mut Value)); 2] = [
+    let changes: [(&str, Change); 2] = [
         ("operator", |pool| {
             pool["spec"]["template"]["spec"]["requirements"][0]["operator"] = json!("Maybe");
         }),

@@ -84,11 +84,6 @@ struct Refusal {
 }
 
 fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refusal> {
-    if let Some(what) = filters::unsupported(spec) {
-        // Not `Unschedulable`: a new node would not help.
-        let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
-        return Err(Refusal { reason: "SchedulerError", message });
-    }
     if nodes.is_empty() {
         let message = "no nodes available to schedule pods".to_owned();
         return Err(Refusal { reason: "Unschedulable", message });
@@ -104,6 +99,11 @@ fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refus
         for problem in problems {
             *reasons.entry(problem).or_default() += 1;
         }
+    }
+    // Where nothing else is in the way, only the constraint that cannot be judged here is: a new node would not help.
+    if let (false, Some(what)) = (feasible.is_empty(), filters::unsupported(spec)) {
+        let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
+        return Err(Refusal { reason: "SchedulerError", message });
     }
     let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
     let chosen = feasible.iter().find(|node| Some(node.name.as_str()) == nominated).or_else(|| {
