@@ -38,15 +38,11 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let catalogues = catalogues(context).await?;
     let now = context.clock.now();
-    let (snapshot, plan) = {
-        let state = context.state();
-        let snapshot = state.snapshot(Scope::Provisioning, &catalogues, now);
-        let plan = solve(&snapshot, &context.settings.engine);
-        (snapshot, plan)
-    };
+    let snapshot = context.state().snapshot(Scope::Provisioning, &catalogues, now);
     if snapshot.pods.is_empty() {
         return Ok(if context.state().pending().next().is_some() { Some(AGAIN) } else { None });
     }
+    let plan = solve(&snapshot, &context.settings.engine);
     remember(context, &plan, now);
     explain_unplaced(context, &plan).await;
     for launch in &plan.launches {

@@ -25,6 +25,8 @@ use candidates::Candidate;
 
 /// How often candidates are looked for.
 const PASS: Duration = Duration::from_secs(10);
+/// A cluster in which nothing changes is looked at this often all the same.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(5);
 /// What is found must still hold after this long: a machine that is empty for a moment is left alone.
 const STILL_HOLDS: SignedDuration = SignedDuration::from_secs(15);
 
@@ -34,9 +36,13 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(Some(Duration::from_secs(1)));
     }
     commands::progress(context).await?;
+    if nothing_changed(&context.state(), context.clock.now()) {
+        return Ok(Some(PASS));
+    }
     if must_wait(&context.state(), context.clock.now()) {
         return Ok(Some(PASS));
     }
+    let changes = context.state().changes;
     let catalogues = provisioning::catalogues(context).await?;
     let now = context.clock.now();
     let (mut candidates, blocked) = candidates::collect(&context.state(), &catalogues, now);
@@ -64,8 +70,22 @@ pub async fn reconcile(context: &Context) -> Outcome {
         commands::start(context, candidate, DisruptionReason::Underutilized, &plan, &catalogues).await?;
         return Ok(Some(Duration::from_secs(1)));
     }
-    let wait = [found.wait, wait].into_iter().flatten().min().map_or(PASS, |wait| wait.min(PASS));
-    Ok(Some(wait))
+    let wait = [found.wait, wait].into_iter().flatten().min();
+    let mut state = context.state();
+    let held = state.nominated.values().any(|until| *until > now) || !state.planned(now).is_empty();
+    if wait.is_none() && !held {
+        state.nothing_to_disrupt = Some((changes, now));
+    }
+    drop(state);
+    Ok(Some(wait.map_or(PASS, |wait| wait.min(PASS))))
+}
+
+/// The last pass found nothing, and nothing has changed since. Prices and budgets change by themselves: after a while
+/// it is worth another look.
+fn nothing_changed(state: &State, now: Timestamp) -> bool {
+    state.nothing_to_disrupt.is_some_and(|(changes, when)| {
+        changes == state.changes && now.duration_since(when) < LOOK_AGAIN
+    })
 }
 
 /// Pods that were not planned for yet come first.

@@ -64,6 +64,10 @@ pub struct State {
     pub pod_events: BTreeMap<String, Timestamp>,
     /// Pending pods that the last plan could not place: they wait for a change, not for a machine.
     pub hopeless: BTreeSet<PodKey>,
+    /// Counts what could make a difference to disruption: pods that come and go, machines, pools, budgets.
+    pub changes: u64,
+    /// The count at which a whole pass found nothing to disrupt, and when that was.
+    pub nothing_to_disrupt: Option<(u64, Timestamp)>,
     /// Machines that pods were planned onto, and until when they must not be disrupted for lack of pods.
     pub nominated: BTreeMap<String, Timestamp>,
     /// Since when a machine was seen without pods, by node name.
@@ -112,7 +116,8 @@ impl State {
     /// A pod came or changed. Returns whether a pod came to or left its node just now.
     pub fn apply_pod(&mut self, pod: Pod) -> bool {
         let key = PodKey::new(&pod.namespace().unwrap_or_default(), &pod.name_any());
-        let old = self.pods.get(&key);
+        let old = self.pods.get(&key).cloned();
+        let old = old.as_ref();
         if is_stale(old, &pod) {
             return false;
         }
@@ -133,6 +138,10 @@ impl State {
         if !pods::is_provisionable(&pod) {
             self.hopeless.remove(&key);
         }
+        let protection = |pod: &Pod| pod.annotations().get(labels::DO_NOT_DISRUPT).cloned();
+        if moved || old.is_none_or(|old| protection(old) != protection(&pod)) {
+            self.changes += 1;
+        }
         self.pods.insert(key, Arc::new(pod));
         moved
     }
@@ -144,6 +153,7 @@ impl State {
         {
             self.unbind(node, key);
         }
+        self.changes += 1;
         self.hopeless.remove(key);
     }
 
@@ -158,22 +168,36 @@ impl State {
 
     /// A NodeClaim came or changed.
     pub fn apply_claim(&mut self, claim: NodeClaim) {
+        self.changes += 1;
         insert(&mut self.claims, claim.name_any(), claim);
     }
 
     /// A Node came or changed.
     pub fn apply_node(&mut self, node: Node) {
+        // Heartbeats make no difference.
+        let known = self.nodes.get(&node.name_any());
+        let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
+        let same = known.is_some_and(|known| {
+            known.spec == node.spec
+                && known.labels() == node.labels()
+                && known.annotations() == node.annotations()
+                && is_ready(known) == is_ready(&node)
+                && allocatable(known) == allocatable(&node)
+        });
+        self.changes += u64::from(!same);
         insert(&mut self.nodes, node.name_any(), node);
     }
 
     /// A Node is gone.
     pub fn delete_node(&mut self, name: &str) {
+        self.changes += 1;
         self.nodes.remove(name);
         self.pod_events.remove(name);
     }
 
     /// A NodePool came or changed.
     pub fn apply_pool(&mut self, pool: NodePool) {
+        self.changes += 1;
         insert(&mut self.pools, pool.name_any(), pool);
     }
 
@@ -184,11 +208,13 @@ impl State {
 
     /// A DaemonSet came or changed.
     pub fn apply_daemon(&mut self, daemon: DaemonSet) {
+        self.changes += 1;
         insert(&mut self.daemons, key_of(&daemon), daemon);
     }
 
     /// A PodDisruptionBudget came or changed.
     pub fn apply_budget(&mut self, budget: PodDisruptionBudget) {
+        self.changes += 1;
         insert(&mut self.budgets, key_of(&budget), budget);
     }
 
