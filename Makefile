@@ -6,8 +6,8 @@ help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: need-cargo ## Tell the whole story on the embedded cluster: scale up, consolidate, scale to zero
-	@cargo build --quiet --release --package nap
-	@target/release/nap demo
+	@cargo build --quiet --package nap
+	@target/debug/nap demo
 
 test: need-cargo ## Run every test
 	cargo test --workspace --quiet

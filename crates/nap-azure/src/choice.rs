@@ -28,7 +28,8 @@ pub(crate) fn best<'a>(
         .min_by_key(|(kind, offering)| {
             (
                 offering.price,
-                planned != Some(format!("{}/{}/{}", kind.name, offering.zone, offering.capacity_type).as_str()),
+                planned
+                    != Some(format!("{}/{}/{}", kind.name, offering.zone, offering.capacity_type).as_str()),
                 offering.capacity_type == CapacityType::OnDemand,
                 offering.zone == REGIONAL,
                 kind.name.as_str(),

@@ -277,8 +277,9 @@ impl CloudProvider for AzureProvider {
             let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
             let annotations = claim.metadata.annotations.as_ref();
             let planned = annotations.and_then(|all| all.get(labels::PLANNED_OFFERING)).map(String::as_str);
-            let best =
-                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| image(kind).is_some());
+            let best = choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
+                image(kind).is_some()
+            });
             let Some((kind, offering)) = best else { break };
             let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else { break };
             let request = MachineRequest {

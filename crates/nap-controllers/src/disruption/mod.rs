@@ -83,9 +83,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
 /// The last pass found nothing, and nothing has changed since. Prices and budgets change by themselves: after a while
 /// it is worth another look.
 fn nothing_changed(state: &State, now: Timestamp) -> bool {
-    state.nothing_to_disrupt.is_some_and(|(changes, when)| {
-        changes == state.changes && now.duration_since(when) < LOOK_AGAIN
-    })
+    state
+        .nothing_to_disrupt
+        .is_some_and(|(changes, when)| changes == state.changes && now.duration_since(when) < LOOK_AGAIN)
 }
 
 /// Pods that were not planned for yet come first.
