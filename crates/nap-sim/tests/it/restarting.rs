@@ -34,14 +34,14 @@ async fn machines_made(kill_after: Option<u64>) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_kill_at_any_moment_of_a_scale_up_makes_no_machine_too_many() {
     let undisturbed = machines_made(None).await;
-    for seconds in (0..40).chain((40..120).step_by(10)) {
+    for seconds in [0, 1, 2, 3, 5, 12, 18, 22, 26, 30, 45, 60, 75, 100] {
         assert_eq!(machines_made(Some(seconds)).await, undisturbed, "killed after {seconds} s");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kill_during_a_replacement_finishes_it() {
-    for seconds in [5, 15, 20, 25, 30, 40, 60, 80, 100] {
+    for seconds in [5, 20, 26, 40, 70, 100] {
         let user = User::new().await;
         let script = async {
             user.default_pool(json!({})).await;

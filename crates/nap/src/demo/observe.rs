@@ -18,6 +18,9 @@ use serde_json::json;
 /// How often the cluster is looked at, in the story's time.
 const STEP: Duration = Duration::from_secs(1);
 
+/// A fleet that did not change for this long is settled.
+const QUIET: Duration = Duration::from_mins(1);
+
 /// Looks at the cluster and talks about it.
 pub struct Observer<'a> {
     world: &'a World,
@@ -69,13 +72,43 @@ impl<'a> Observer<'a> {
         &self,
         what: &str,
         patience: Duration,
-        expected: impl AsyncFn(&Fleet) -> bool,
+        expected: impl Fn(&Fleet) -> bool,
+    ) -> anyhow::Result<Fleet> {
+        self.wait(what, patience, Duration::ZERO, expected).await
+    }
+
+    /// Waits until the fleet is as expected and has stayed the same for a while.
+    pub async fn until_quiet(
+        &self,
+        what: &str,
+        patience: Duration,
+        expected: impl Fn(&Fleet) -> bool,
+    ) -> anyhow::Result<Fleet> {
+        self.wait(what, patience, QUIET, expected).await
+    }
+
+    async fn wait(
+        &self,
+        what: &str,
+        patience: Duration,
+        quiet: Duration,
+        expected: impl Fn(&Fleet) -> bool,
     ) -> anyhow::Result<Fleet> {
         let clock = self.world.clock();
         let start = clock.now();
+        let mut since: Option<(Vec<String>, Timestamp)> = None;
         loop {
+            self.tell_events("DisruptionTerminating", "nap consolidates").await?;
+            self.tell_events("Launching", "nap chooses").await?;
             let fleet = self.look().await?;
-            if expected(&fleet).await {
+            let names: Vec<String> = fleet.claims.iter().map(ResourceExt::name_any).collect();
+            since = match since {
+                _ if !expected(&fleet) => None,
+                Some((same, when)) if same == names => Some((same, when)),
+                _ => Some((names, clock.now())),
+            };
+            let held = since.as_ref().map(|(_, when)| clock.now().duration_since(*when).unsigned_abs());
+            if held.is_some_and(|held| held >= quiet) {
                 return Ok(fleet);
             }
             let waited = clock.now().duration_since(start).unsigned_abs();
@@ -107,21 +140,28 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// Says what events of a reason have to say, each once.
-    pub async fn tell_events(&self, reason: &str, introduction: &str) -> anyhow::Result<()> {
+    /// The messages of events of a reason, oldest first.
+    pub async fn events(&self, reason: &str) -> anyhow::Result<Vec<String>> {
+        Ok(self.news(reason).await?.into_iter().filter_map(|event| event.message).collect())
+    }
+
+    /// A node and its claim get the same news; the claim's counts.
+    async fn news(&self, reason: &str) -> anyhow::Result<Vec<Event>> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         let selector = format!("source=karpenter,reason={reason}");
         let mut events = api.list(&ListParams::default().fields(&selector)).await?.items;
+        events.retain(|event| event.involved_object.kind.as_deref() == Some("NodeClaim"));
         events.sort_by_key(|event| (event.event_time.as_ref().map(|time| time.0), event.name_any()));
-        for event in events {
-            // A node and its claim get the same news; it is told once.
-            if event.involved_object.kind.as_deref() == Some("Node") {
-                continue;
-            }
-            let message = event.message.clone().unwrap_or_default();
+        Ok(events)
+    }
+
+    /// Says what events of a reason have to say, each once.
+    async fn tell_events(&self, reason: &str, introduction: &str) -> anyhow::Result<()> {
+        for event in self.news(reason).await? {
             let fresh =
                 self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(event.name_any());
-            if fresh {
+            if let Some(message) = event.message.as_deref().filter(|_| fresh) {
+                let message = message.strip_prefix("Disrupting NodeClaim: ").unwrap_or(message);
                 self.say(&format!("{introduction}: {message}"));
             }
         }
