@@ -16,6 +16,7 @@ use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{budget, conditions};
 use nap_engine::{CapacityType, Catalogue, Plan, solve};
+use nap_units::UsdPerHour;
 
 use crate::context::{Context, Error, Outcome};
 use crate::provisioning;
@@ -27,6 +28,10 @@ use candidates::Candidate;
 const PASS: Duration = Duration::from_secs(10);
 /// A cluster in which nothing changes is looked at this often all the same.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(5);
+/// A machine is replaced by at most this many smaller ones.
+const MOST_REPLACEMENTS: usize = 3;
+/// A replacement that saves less than this is not worth moving pods for.
+const LEAST_SAVING_PERCENT: i64 = 2;
 /// What is found must still hold after this long: a machine that is empty for a moment is left alone.
 const STILL_HOLDS: SignedDuration = SignedDuration::from_secs(15);
 
@@ -211,7 +216,7 @@ fn find_underutilized<'a>(
             continue;
         }
         let plan = without(context, &state, candidate, catalogues, now);
-        if !plan.unplaced.is_empty() || plan.launches.len() > 1 || plan.cost >= price {
+        if !plan.unplaced.is_empty() || !is_worth_it(&plan, price) {
             continue;
         }
         // Spot for spot only moves pods towards what is taken back next.
@@ -239,6 +244,18 @@ fn find_underutilized<'a>(
     }
     state.seen_underutilized = None;
     (Some((candidate, plan)), None)
+}
+
+/// Whether a saving is worth moving pods for. To delete a machine always is; a replacement must save something that a
+/// user would notice, and must not scatter the pods.
+fn is_worth_it(plan: &Plan, price: UsdPerHour) -> bool {
+    let saving = (price - plan.cost).micros();
+    if plan.launches.is_empty() {
+        return saving > 0;
+    }
+    plan.launches.len() <= MOST_REPLACEMENTS
+        && saving * 100 >= price.micros() * LEAST_SAVING_PERCENT
+        && saving > 0
 }
 
 /// What would happen to a candidate's pods without it.
