@@ -17,13 +17,13 @@ use serde_json::json;
 use crate::world::{World, WorldError};
 
 /// How often the checkers look.
-const LOOK: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_mins(5);
 /// A pod that could run and does not for this long is a fault.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(30);
 /// A machine without a NodeClaim for this long is a leak.
 const LEAK: SignedDuration = SignedDuration::from_mins(15);
 /// After the last hour everything is scaled to zero, and this long is given for it to vanish.
-const WIND_DOWN: Duration = Duration::from_secs(3600);
+const WIND_DOWN: Duration = Duration::from_hours(1);
 
 /// What happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -86,7 +86,7 @@ impl World {
         }
         let clock = Clock::starting_at(config.epoch, config.speed);
         let mut emulator = EmulatorConfig::new(&config.region, config.seed, clock.clone());
-        emulator.kubernetes_version = KUBERNETES_VERSION.to_owned();
+        KUBERNETES_VERSION.clone_into(&mut emulator.kubernetes_version);
         emulator.any_subnet = true;
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;

@@ -17,7 +17,7 @@ use crate::cli::DemoArgs;
 use crate::manifests;
 
 /// No step of the story takes longer than this, in the story's own time.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+const PATIENCE: Duration = Duration::from_mins(15);
 
 /// Tells the story.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
@@ -50,7 +50,7 @@ async fn tell(world: &World) -> anyhow::Result<()> {
         .await?;
     observer.say("The default NodePool is ready: on-demand Linux machines of the D family.");
 
-    observer.command("kubectl apply -f examples/inflate.yaml");
+    observe::command("kubectl apply -f examples/inflate.yaml");
     manifests::apply(observer.client(), manifests::INFLATE).await?;
     let fleet = observer.until("10 pods are pending", PATIENCE, |fleet| fleet.pending() == 10).await?;
     observer.say(&format!("{} pods are pending: no node has room for them.", fleet.pending()));
@@ -62,7 +62,7 @@ async fn tell(world: &World) -> anyhow::Result<()> {
         observer.events("DisruptionTerminating").await?.iter().any(|text| text.contains("replace"));
     ensure!(replaced, "no node was replaced by a smaller one");
     to_zero(&observer).await?;
-    observer.bill(world)?;
+    observe::bill(world)?;
     Ok(())
 }
 
@@ -80,7 +80,7 @@ async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
         fleet.running(),
         fleet.price()
     ));
-    observer.table(&fleet);
+    observe::table(&fleet);
     let offered = fleet.offered_cpu_milli();
     ensure!(offered >= 10_000, "the fleet offers {offered}m CPU for 10 pods of one CPU");
     Ok(fleet)
@@ -88,7 +88,7 @@ async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
 
 /// Scales down and waits until the fleet is cheaper and settled.
 async fn shrink(observer: &Observer<'_>, before: &Fleet, replicas: usize) -> anyhow::Result<Fleet> {
-    observer.command(&format!("kubectl scale deployment inflate --replicas={replicas}"));
+    observe::command(&format!("kubectl scale deployment inflate --replicas={replicas}"));
     observer.scale("inflate", replicas).await?;
     let old = before.price();
     let what = format!("{replicas} pod(s) run on a cheaper fleet");
@@ -106,12 +106,12 @@ async fn shrink(observer: &Observer<'_>, before: &Fleet, replicas: usize) -> any
         fleet.nodes.len(),
         fleet.price()
     ));
-    observer.table(&fleet);
+    observe::table(&fleet);
     Ok(fleet)
 }
 
 async fn to_zero(observer: &Observer<'_>) -> anyhow::Result<()> {
-    observer.command("kubectl scale deployment inflate --replicas=0");
+    observe::command("kubectl scale deployment inflate --replicas=0");
     observer.scale("inflate", 0).await?;
     let fleet = observer
         .until("nothing is left", PATIENCE, |fleet| {

@@ -62,11 +62,6 @@ impl<'a> Observer<'a> {
         println!("[{:02}:{:02}] {text}", passed / 60, passed % 60);
     }
 
-    /// Shows what a user would type.
-    pub fn command(&self, text: &str) {
-        println!("\n        $ {text}");
-    }
-
     /// Waits until the fleet is as expected.
     pub async fn until(
         &self,
@@ -175,49 +170,51 @@ impl<'a> Observer<'a> {
         api.patch_scale(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
+}
 
-    /// Shows the fleet as `kubectl get nodeclaims` would, with prices.
-    pub fn table(&self, fleet: &Fleet) {
+/// Shows what a user would type.
+pub fn command(text: &str) {
+    println!("\n        $ {text}");
+}
+
+/// Shows the fleet as `kubectl get nodeclaims` would, with prices.
+pub fn table(fleet: &Fleet) {
+    println!("        {:<16} {:<24} {:<10} {:<12} {:>10}", "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE");
+    for claim in &fleet.claims {
+        let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
         println!(
             "        {:<16} {:<24} {:<10} {:<12} {:>10}",
-            "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE"
+            claim.name_any(),
+            label(labels::INSTANCE_TYPE),
+            label(labels::ZONE),
+            label(labels::CAPACITY_TYPE),
+            format!("{}/h", fleet.price_of(claim)),
         );
-        for claim in &fleet.claims {
-            let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
-            println!(
-                "        {:<16} {:<24} {:<10} {:<12} {:>10}",
-                claim.name_any(),
-                label(labels::INSTANCE_TYPE),
-                label(labels::ZONE),
-                label(labels::CAPACITY_TYPE),
-                format!("{}/h", fleet.price_of(claim)),
-            );
-        }
     }
+}
 
-    /// Shows what every machine cost, and checks that none is left.
-    pub fn bill(&self, world: &World) -> anyhow::Result<()> {
-        let now = world.clock().now();
-        println!("\n        The bill:");
-        let mut total = 0;
-        for machine in world.azure().bill() {
-            let end = machine.deleted.unwrap_or(now);
-            let seconds = end.duration_since(machine.created).as_secs();
-            let cost = machine.price.cost_micros(seconds);
-            total += cost;
-            println!(
-                "        {:<24} {:<10} {:>4} s at {}/h = ${:.6}",
-                machine.size,
-                machine.zone,
-                seconds,
-                machine.price,
-                dollars(cost),
-            );
-            anyhow::ensure!(machine.deleted.is_some(), "machine {} was never deleted", machine.name);
-        }
-        println!("        {:<24} {:>41}", "total", format!("${:.6}", dollars(total)));
-        Ok(())
+/// Shows what every machine cost, and checks that none is left.
+pub fn bill(world: &World) -> anyhow::Result<()> {
+    let now = world.clock().now();
+    println!("\n        The bill:");
+    let mut total = 0;
+    for machine in world.azure().bill() {
+        let end = machine.deleted.unwrap_or(now);
+        let seconds = end.duration_since(machine.created).as_secs();
+        let cost = machine.price.cost_micros(seconds);
+        total += cost;
+        println!(
+            "        {:<24} {:<10} {:>4} s at {}/h = ${:.6}",
+            machine.size,
+            machine.zone,
+            seconds,
+            machine.price,
+            dollars(cost),
+        );
+        anyhow::ensure!(machine.deleted.is_some(), "machine {} was never deleted", machine.name);
     }
+    println!("        {:<24} {:>41}", "total", format!("${:.6}", dollars(total)));
+    Ok(())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "only for display")]
