@@ -3,7 +3,7 @@
 use nap_api::NodePool;
 use serde_json::{Value, json};
 
-use crate::support::{apply, cluster, merged, pool};
+use crate::support::{apply, cluster, merged, pool, replace};
 
 /// Each change of the object is accepted, or refused with a message that has the text in it.
 async fn check(object: &Value, cases: &[(Value, Option<&str>)]) {
@@ -228,8 +228,8 @@ async fn what_may_not_change_is_kept() {
         (reference(json!({ "group": null, "kind": null })), None),
         (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
     ] {
-        match (apply(&client, &merged(pool(), &change), true).await, refusal) {
-            (Ok(_), None) => {}
+        match (replace(&client, &merged(pool(), &change)).await, refusal) {
+            (Ok(()), None) => {}
             (Err(message), Some(expected)) => assert!(message.contains(expected), "{change}: {message}"),
             (verdict, _) => panic!("{change}: {verdict:?}"),
         }

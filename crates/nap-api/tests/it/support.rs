@@ -54,6 +54,19 @@ pub(crate) async fn apply(client: &Client, object: &Value, dry: bool) -> Result<
     }
 }
 
+/// Replaces what is stored, for show.
+pub(crate) async fn replace(client: &Client, object: &Value) -> Result<(), String> {
+    let api = api(client, object);
+    let name = object["metadata"]["name"].as_str().unwrap();
+    let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+    object.metadata.resource_version = api.get(name).await.unwrap().metadata.resource_version;
+    match api.replace(name, &PostParams { dry_run: true, ..PostParams::default() }, &object).await {
+        Ok(_) => Ok(()),
+        Err(Error::Api(status)) => Err(status.message.clone()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
 /// A JSON merge patch.
 pub(crate) fn merged(mut object: Value, change: &Value) -> Value {
     fn merge(into: &mut Value, from: &Value) {
