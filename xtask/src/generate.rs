@@ -9,15 +9,18 @@ use serde_json::Value;
 use crate::Violation;
 
 const FOLDER: &str = "crds";
+const POLICY: &str = "deploy/old-spellings-policy.yaml";
 const HEADER: &str = "# Made by `cargo run -p xtask -- generate`; do not edit.\n";
 
 /// Writes every generated file; the paths that changed.
 pub(crate) fn write(root: &Path) -> Result<Vec<String>> {
     let mut changed = Vec::new();
     let files = files()?;
-    std::fs::create_dir_all(root.join(FOLDER)).context("making the folder of the definitions")?;
     for (path, text) in &files {
         let full = root.join(path);
+        if let Some(folder) = full.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("making the folder of {path}"))?;
+        }
         if std::fs::read_to_string(&full).ok().as_ref() != Some(text) {
             std::fs::write(&full, text).with_context(|| format!("writing {path}"))?;
             changed.push(path.clone());
@@ -67,13 +70,22 @@ fn files() -> Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     for definition in nap_api::crds::all() {
         let path = format!("{FOLDER}/{}_{}.yaml", definition.spec.group, definition.spec.names.plural);
-        let value = sorted(serde_json::to_value(&definition).with_context(|| format!("making {path}"))?);
-        let yaml = serde_saphyr::to_string(&value).with_context(|| format!("making {path}"))?;
-        let read: Value = serde_saphyr::from_str(&yaml).with_context(|| format!("reading {path} back"))?;
-        ensure!(read == value, "{path} does not read back as it was written");
+        let yaml = yaml(&path, &definition)?;
         files.push((path, format!("{HEADER}{yaml}")));
     }
+    let (policy, binding) = nap_api::policy::old_spellings();
+    let text = format!("{HEADER}{}---\n{}", yaml(POLICY, &policy)?, yaml(POLICY, &binding)?);
+    files.push((POLICY.to_owned(), text));
     Ok(files)
+}
+
+/// One document, checked to read back as it was written.
+fn yaml(path: &str, object: &impl serde::Serialize) -> Result<String> {
+    let value = sorted(serde_json::to_value(object).with_context(|| format!("making {path}"))?);
+    let yaml = serde_saphyr::to_string(&value).with_context(|| format!("making {path}"))?;
+    let read: Value = serde_saphyr::from_str(&yaml).with_context(|| format!("reading {path} back"))?;
+    ensure!(read == value, "{path} does not read back as it was written");
+    Ok(yaml)
 }
 
 /// The same value with its keys in order, whatever order the map type of this build keeps.

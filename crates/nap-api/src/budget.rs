@@ -24,32 +24,76 @@ pub fn allowed(budgets: &[Budget], reason: DisruptionReason, nodes_in_pool: usiz
     least
 }
 
+/// What looks like a mistake in a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// It cannot be read, which closes the whole pool.
+    Unreadable,
+    /// It allows nothing, at any time.
+    AlwaysBlocks,
+    /// It allows everything, so it does nothing.
+    NeverBlocks,
+}
+
+/// What looks like a mistake in a budget, judged from a moment on.
+pub fn oddity(budget: &Budget, from: Timestamp) -> Option<Oddity> {
+    let Some(allowed) = amount(budget, 100) else { return Some(Oddity::Unreadable) };
+    if budget.nodes == "100%" {
+        return Some(Oddity::NeverBlocks);
+    }
+    match always_active(budget, from) {
+        None => Some(Oddity::Unreadable),
+        Some(true) if allowed == 0 => Some(Oddity::AlwaysBlocks),
+        Some(_) => None,
+    }
+}
+
+/// Whether the windows of a budget leave no gap, as far as its next thousand hits show. `None` if it cannot be read.
+fn always_active(budget: &Budget, from: Timestamp) -> Option<bool> {
+    const HITS: usize = 1000;
+    let Some((schedule, duration)) = window(budget)? else { return Some(true) };
+    let hits = std::iter::successors(schedule.next_after(from), |hit| schedule.next_after(*hit));
+    let hits: Vec<Timestamp> = hits.take(HITS).collect();
+    Some(hits.windows(2).all(|pair| pair[0].duration_until(pair[1]) <= duration))
+}
+
 /// What one budget allows now; `None` if it cannot be read.
 fn allowed_by(budget: &Budget, nodes_in_pool: usize, now: Timestamp) -> Option<usize> {
-    let allowed = match budget.nodes.strip_suffix('%') {
+    let allowed = amount(budget, nodes_in_pool)?;
+    Some(if is_active(budget, now)? { allowed } else { UNLIMITED })
+}
+
+/// How many nodes a budget speaks of; `None` if it cannot be read.
+fn amount(budget: &Budget, nodes_in_pool: usize) -> Option<usize> {
+    Some(match budget.nodes.strip_suffix('%') {
         Some(percent) => {
             let percent: u128 = u128::from(percent.parse::<u32>().ok()?);
             usize::try_from((percent * nodes_in_pool as u128).div_ceil(100)).unwrap_or(UNLIMITED)
         }
         None => usize::try_from(budget.nodes.parse::<u64>().ok()?).unwrap_or(UNLIMITED),
-    };
-    Some(if is_active(budget, now)? { allowed } else { UNLIMITED })
+    })
 }
 
 /// Whether a budget is active: always without a schedule, otherwise for its duration after each hit. `None` if it cannot be read.
 ///
 /// A schedule without any hit in the next five years counts as active, as it does for the incumbent.
 fn is_active(budget: &Budget, now: Timestamp) -> Option<bool> {
+    let Some((schedule, duration)) = window(budget)? else { return Some(true) };
+    let since = now.checked_sub(duration).unwrap_or(Timestamp::MIN);
+    Some(schedule.next_after(since).is_none_or(|hit| hit <= now))
+}
+
+/// When a budget's windows begin and how long they last; none means always. `None` if it cannot be read.
+fn window(budget: &Budget) -> Option<Option<(Schedule, SignedDuration)>> {
     if budget.schedule.is_none() && budget.duration.is_none() {
-        return Some(true);
+        return Some(None);
     }
     let schedule = Schedule::parse(budget.schedule.as_deref()?)?;
     let duration = match &budget.duration {
         Some(text) => SignedDuration::try_from(parse_go_duration(text)?).ok()?,
         None => SignedDuration::ZERO,
     };
-    let since = now.checked_sub(duration).unwrap_or(Timestamp::MIN);
-    Some(schedule.next_after(since).is_none_or(|hit| hit <= now))
+    Some(Some((schedule, duration)))
 }
 
 #[cfg(test)]
@@ -145,5 +189,24 @@ mod tests {
         let mut no_duration = budget("0");
         no_duration.schedule = Some("@daily".to_owned());
         assert_eq!(at(&[no_duration], 10, now), UNLIMITED, "a window without length is never open");
+    }
+
+    #[test]
+    fn likely_mistakes_are_seen() {
+        let from: Timestamp = "2024-01-01T00:00:00Z".parse().unwrap();
+        for (budget, expected) in [
+            (budget("10%"), None),
+            (budget("0"), Some(Oddity::AlwaysBlocks)),
+            (budget("0%"), Some(Oddity::AlwaysBlocks)),
+            (budget("100%"), Some(Oddity::NeverBlocks)),
+            (scheduled("0", "0 9 * * mon-fri", "8h"), None),
+            (scheduled("0", "@daily", "24h"), Some(Oddity::AlwaysBlocks)),
+            (scheduled("0", "@daily", "23h"), None),
+            (scheduled("0", "0 0 30 2 *", "1h"), Some(Oddity::AlwaysBlocks)),
+            (scheduled("0", "* * * * tue-mon", "1h"), Some(Oddity::Unreadable)),
+            (scheduled("5", "@hourly", "1h"), None),
+        ] {
+            assert_eq!(oddity(&budget, from), expected, "{budget:?}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! The API that users of AKS Node Auto-Provisioning and Karpenter already know.
 //!
-//! - [`NodePool`], [`NodeClaim`] and [`AKSNodeClass`] are the custom resources, and [`crds`] makes their definitions.
+//! - [`NodePool`], [`NodeClaim`] and [`AKSNodeClass`] are the custom resources, and [`crds`] makes their definitions. [`NodeOverlay`] and
+//!   [`CapacityBuffer`] are kept but not acted on yet.
+//! - [`normalise`] knows the old spellings that guides still carry, and [`policy`] makes kubectl warn of them.
 //! - [`requirement`] is the algebra of label requirements that everything else is built on.
 //! - [`labels`] is the table of every label, annotation and finalizer; [`taints`] has the taint rules.
 //! - [`conditions`] writes status conditions by the incumbent's transition rules; [`budget`] counts disruption budgets.
@@ -14,6 +16,7 @@
 
 pub mod aksnodeclass;
 pub mod budget;
+pub mod capacitybuffer;
 pub mod conditions;
 pub mod crds;
 mod cron;
@@ -21,14 +24,20 @@ pub mod duration;
 pub mod hash;
 pub mod labels;
 pub mod nodeclaim;
+pub mod nodeoverlay;
 pub mod nodepool;
+pub mod normalise;
+pub mod policy;
 pub mod requirement;
+mod schema;
 pub mod taints;
 pub mod validation;
 
 pub use aksnodeclass::{AKSNodeClass, AKSNodeClassSpec, AKSNodeClassStatus};
+pub use capacitybuffer::CapacityBuffer;
 pub use duration::NillableDuration;
 pub use nodeclaim::{NodeClaim, NodeClaimSpec, NodeClaimStatus};
+pub use nodeoverlay::NodeOverlay;
 pub use nodepool::{NodePool, NodePoolSpec, NodePoolStatus};
 pub use requirement::{Operator, Requirement, Requirements};
 pub use taints::{Effect, Taint, Toleration};

@@ -6,14 +6,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use nap_units::Quantity;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::duration::NillableDuration;
+use crate::normalise::{self, Note};
 use crate::requirement::NodeSelectorRequirement;
 use crate::taints::Taint;
 
-/// What a NodePool asks for.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// What a NodePool asks for. Reading one brings old spellings to the current one, see [`crate::normalise`].
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[kube(
     group = "karpenter.sh",
     version = "v1",
@@ -54,6 +57,58 @@ pub struct NodePoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i64>,
+    /// What was written in an old spelling, and how it was understood.
+    #[serde(skip)]
+    pub understood: Vec<Note>,
+    /// Which lists and maps were written and are empty.
+    #[serde(skip)]
+    pub(crate) written_empty: WrittenEmpty,
+}
+
+/// Which lists and maps of a template were written and are empty: the incumbent's hash knows them from absent ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "four places, each on its own")]
+pub(crate) struct WrittenEmpty {
+    pub(crate) labels: bool,
+    pub(crate) annotations: bool,
+    pub(crate) taints: bool,
+    pub(crate) startup_taints: bool,
+}
+
+impl WrittenEmpty {
+    fn of(spec: &Value) -> Self {
+        let empty = |place: &str| match spec.pointer(place) {
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(Value::Object(entries)) => entries.is_empty(),
+            _ => false,
+        };
+        Self {
+            labels: empty("/template/metadata/labels"),
+            annotations: empty("/template/metadata/annotations"),
+            taints: empty("/template/spec/taints"),
+            startup_taints: empty("/template/spec/startupTaints"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NodePoolSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Current {
+            template: NodeClaimTemplate,
+            #[serde(default = "default_disruption")]
+            disruption: Disruption,
+            limits: Option<BTreeMap<String, Quantity>>,
+            weight: Option<i32>,
+            replicas: Option<i64>,
+        }
+        let mut spec = Value::deserialize(deserializer)?;
+        let understood = normalise::node_pool_spec(&mut spec);
+        let written_empty = WrittenEmpty::of(&spec);
+        let Current { template, disruption, limits, weight, replicas } =
+            serde_json::from_value(spec).map_err(D::Error::custom)?;
+        Ok(Self { template, disruption, limits, weight, replicas, understood, written_empty })
+    }
 }
 
 /// The metadata and spec that NodeClaims of the pool start from.
@@ -161,6 +216,9 @@ pub struct Budget {
     pub nodes: String,
     /// Cron expression (UTC) at which the budget becomes active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(
+        pattern = r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
+    ))]
     pub schedule: Option<String>,
     /// How long it stays active after each hit of the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,6 +235,8 @@ pub enum DisruptionReason {
     Empty,
     /// It no longer matches its NodePool or node class.
     Drifted,
+    /// It is broken and would be repaired.
+    Unhealthy,
 }
 
 impl DisruptionReason {
@@ -186,6 +246,7 @@ impl DisruptionReason {
             Self::Underutilized => "Underutilized",
             Self::Empty => "Empty",
             Self::Drifted => "Drifted",
+            Self::Unhealthy => "Unhealthy",
         }
     }
 }
@@ -210,6 +271,9 @@ pub struct NodePoolStatus {
 
 /// Condition of a NodePool: its spec passed validation.
 pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
+/// Condition of a NodePool that `Ready` does not depend on: some of it was written in an old spelling, and its message says how that was
+/// understood. It is absent where there is nothing to say.
+pub const NORMALISED: &str = "Normalised";
 /// Condition of a NodePool: its node class is ready.
 pub const NODE_CLASS_READY: &str = "NodeClassReady";
 

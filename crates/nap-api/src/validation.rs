@@ -1,7 +1,10 @@
-//! What a NodePool's schema cannot check: each message names the field and what to do about it.
+//! What the schemas cannot check: each message names the field and what to do about it.
 
 use std::collections::BTreeSet;
 
+use crate::aksnodeclass::{
+    AKSNodeClassSpec, FipsMode, GpuMode, KubeletConfiguration, LocalDnsMode, SysctlConfiguration,
+};
 use crate::labels;
 use crate::nodepool::{NodePool, NodePoolSpec};
 use crate::requirement::{NodeSelectorRequirement, Operator};
@@ -31,6 +34,48 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
         }
     }
     problems
+}
+
+/// The fields of an AKSNodeClass that ask for something nap cannot do yet. A machine without it would not be what was asked for, so none
+/// is made. A field that asks for what happens anyway is no problem.
+pub fn unsupported_fields(spec: &AKSNodeClassSpec) -> Vec<String> {
+    let security = spec.security.as_ref();
+    let launch = security.and_then(|security| security.trusted_launch.as_ref());
+    let linux = spec.linux_os_config.as_ref();
+    let kubelet = spec.kubelet.as_ref().is_some_and(|kubelet| *kubelet != KubeletConfiguration::default());
+    let asked = [
+        ("spec.fipsMode", spec.fips_mode == Some(FipsMode::Fips)),
+        ("spec.kubelet", kubelet),
+        ("spec.security.encryptionAtHost", security.is_some_and(|it| it.encryption_at_host == Some(true))),
+        ("spec.security.trustedLaunch.vtpm", launch.is_some_and(|launch| launch.vtpm == Some(true))),
+        (
+            "spec.security.trustedLaunch.secureBoot",
+            launch.is_some_and(|launch| launch.secure_boot == Some(true)),
+        ),
+        // `Preferred` leaves the choice to the provider, and the incumbent does not enable it either.
+        ("spec.localDNS", spec.local_dns.as_ref().is_some_and(|dns| dns.mode == LocalDnsMode::Required)),
+        ("spec.gpu.mode", spec.gpu.as_ref().is_some_and(|gpu| gpu.mode == Some(GpuMode::None))),
+        (
+            "spec.artifactStreaming.enabled",
+            spec.artifact_streaming.as_ref().is_some_and(|streaming| streaming.enabled == Some(true)),
+        ),
+        ("spec.linuxOSConfig.swapFileSize", linux.is_some_and(|linux| linux.swap_file_size.is_some())),
+        (
+            "spec.linuxOSConfig.sysctls",
+            linux
+                .and_then(|linux| linux.sysctls.as_ref())
+                .is_some_and(|sysctls| *sysctls != SysctlConfiguration::default()),
+        ),
+        (
+            "spec.linuxOSConfig.transparentHugePageDefrag",
+            linux.is_some_and(|linux| linux.transparent_huge_page_defrag.is_some()),
+        ),
+        (
+            "spec.linuxOSConfig.transparentHugePageEnabled",
+            linux.is_some_and(|linux| linux.transparent_huge_page_enabled.is_some()),
+        ),
+    ];
+    asked.into_iter().filter(|(_, asked)| *asked).map(|(field, _)| field.to_owned()).collect()
 }
 
 fn template_labels(spec: &NodePoolSpec, problems: &mut Vec<String>) {
@@ -295,5 +340,24 @@ mod tests {
             assert!(found[0].starts_with("spec.template.spec.requirements[0]: "), "{}", found[0]);
             assert!(found[0].contains(message), "{}", found[0]);
         }
+    }
+
+    #[test]
+    fn fields_that_are_not_honoured_yet_are_named() {
+        let class = |spec: Value| unsupported_fields(&serde_json::from_value(spec).unwrap());
+        assert!(class(json!({})).is_empty());
+        let harmless = json!({
+            "fipsMode": "Disabled", "kubelet": {}, "security": { "encryptionAtHost": false }, "gpu": {},
+            "artifactStreaming": { "enabled": false }, "linuxOSConfig": { "sysctls": {} },
+        });
+        assert_eq!(class(harmless), Vec::<String>::new());
+        let asking = json!({
+            "fipsMode": "FIPS", "kubelet": { "podPidsLimit": 100 }, "gpu": { "mode": "None" },
+            "linuxOSConfig": { "sysctls": { "vmSwappiness": 0 } },
+        });
+        assert_eq!(
+            class(asking),
+            ["spec.fipsMode", "spec.kubelet", "spec.gpu.mode", "spec.linuxOSConfig.sysctls"]
+        );
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY};
-use nap_api::{AKSNodeClass, conditions, hash, labels};
+use nap_api::aksnodeclass::LocalDnsState;
+use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY, VALIDATION_SUCCEEDED};
+use nap_api::{AKSNodeClass, conditions, hash, labels, validation};
 
 use crate::context::{Context, Doing, Outcome, is_conflict};
 use crate::events::Severity;
@@ -42,7 +43,12 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         class =
             api.replace(name, &PostParams::default(), &class).await.doing("writing AKSNodeClass", name)?;
     }
-    let report = context.cloud.inspect_node_class(&class).await?;
+    let mut report = context.cloud.inspect_node_class(&class).await?;
+    let unsupported = validation::unsupported_fields(&class.spec);
+    if !unsupported.is_empty() {
+        let message = format!("not supported yet: {}; remove it to have nodes made", unsupported.join(", "));
+        report.problems.entry(VALIDATION_SUCCEEDED.to_owned()).or_insert(("NotSupportedYet".into(), message));
+    }
     let now = context.clock.now();
     let generation = class.metadata.generation;
     let healthy = report.problems.is_empty() && report.kubernetes_version.is_some();
@@ -50,6 +56,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let before = status.clone();
     status.kubernetes_version.clone_from(&report.kubernetes_version);
     status.images.clone_from(&report.images);
+    status.local_dns_state = Some(LocalDnsState::Disabled);
     for type_ in DEPENDENTS {
         match report.problems.get(type_) {
             Some((reason, message)) => conditions::set(

@@ -1,7 +1,7 @@
 //! Keeps a NodePool's status, hash and conditions.
 
 use kube::{Api, ResourceExt};
-use nap_api::nodepool::{NODE_CLASS_READY, NodePoolStatus, VALIDATION_SUCCEEDED};
+use nap_api::nodepool::{NODE_CLASS_READY, NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED};
 use nap_api::{AKSNodeClass, NodePool, conditions, hash, labels, validation};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
@@ -56,6 +56,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                     now,
                 );
             }
+            say_what_was_understood(&mut status, pool, now);
             node_class_ready(&mut status, pool, class.as_deref(), now);
             conditions::summarise(
                 &mut status.conditions,
@@ -69,6 +70,18 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         })
         .await?;
     Ok(None)
+}
+
+/// Old spellings are taken, not silently: the status says what became of them.
+fn say_what_was_understood(status: &mut NodePoolStatus, pool: &NodePool, now: jiff::Timestamp) {
+    let notes: Vec<String> = pool.spec.understood.iter().map(ToString::to_string).collect();
+    if notes.is_empty() {
+        conditions::clear(&mut status.conditions, NORMALISED);
+        return;
+    }
+    let (value, generation) = (conditions::Status::True, pool.metadata.generation);
+    let message = notes.join("; ");
+    conditions::set(&mut status.conditions, NORMALISED, value, "OldSpelling", &message, generation, now);
 }
 
 fn node_class_ready(

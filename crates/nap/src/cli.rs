@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, demo, run, sim, try_cluster};
+use crate::{bench, demo, lint, run, sim, try_cluster};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -33,6 +33,8 @@ enum Command {
     Sim(SimArgs),
     /// Measure how long decisions take and what they cost, on generated problems
     Bench(BenchArgs),
+    /// Check manifests without a cluster: what is refused, how old spellings are understood, what looks like a mistake
+    Lint(LintArgs),
     /// Print the custom resource definitions as YAML, for `kubectl apply -f -`
     Crds,
     /// Print the version
@@ -114,6 +116,20 @@ pub struct BenchArgs {
     pub repeat: u32,
 }
 
+/// Options of `nap lint`.
+#[derive(Clone, Debug, Args)]
+pub struct LintArgs {
+    /// The files to check; `-` is standard input
+    #[arg(short = 'f', long = "file", value_name = "FILE", required = true, num_args = 1..)]
+    pub files: Vec<PathBuf>,
+    /// The Azure region whose VM sizes requirements are compared with
+    #[arg(long, default_value = "eastus")]
+    pub region: String,
+    /// Fail at likely mistakes too
+    #[arg(long)]
+    pub deny_warnings: bool,
+}
+
 /// Reads the command line and does what it says.
 pub fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
@@ -129,6 +145,7 @@ pub fn main() -> anyhow::Result<()> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Sim(args) => sim::sim(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Lint(args) => block_on(lint::lint(args)),
         Command::Crds => print_crds(),
         Command::Version => {
             println!("nap {}", env!("CARGO_PKG_VERSION"));

@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod demo;
+mod lint;
 mod manifests;
 mod run;
 mod serve;

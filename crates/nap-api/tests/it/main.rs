@@ -1,4 +1,8 @@
-//! The requirement algebra against golden tables and the laws of algebra.
+//! The API from outside: its algebra against tables and laws, and its definitions on an embedded server.
 
+mod compatibility;
+mod definitions;
 mod laws;
+mod spellings;
+mod support;
 mod tables;

@@ -11,6 +11,7 @@ mod market;
 mod provisioning;
 mod restarting;
 mod scale;
+mod spellings;
 mod terminating;
 mod trouble;
 mod world;

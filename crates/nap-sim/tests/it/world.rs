@@ -55,7 +55,7 @@ pub async fn ready(provider: &AzureProvider, mut class: AKSNodeClass) -> AKSNode
     class.status = Some(AKSNodeClassStatus {
         images: report.images,
         kubernetes_version: report.kubernetes_version,
-        conditions: Vec::new(),
+        ..AKSNodeClassStatus::default()
     });
     class
 }

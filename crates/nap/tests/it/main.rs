@@ -3,5 +3,6 @@
 mod errors;
 mod kill_and_restart;
 mod kubectl_story;
+mod linting;
 mod process;
 mod simulation;

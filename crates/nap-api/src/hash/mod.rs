@@ -1,0 +1,375 @@
+//! Drift hashes of NodePool templates and AKSNodeClass specs, digit for digit those of the incumbent.
+//!
+//! The incumbent hashes its Go structs by reflection, so the hash depends on Go's names of types and fields and on the order in
+//! which they are declared. [`Value`] is what reflection would see, and the tables below say it for our types. A field that is zero in
+//! Go is left out; a pointer to a zero is not zero, and neither is a list or map that was written and is empty.
+
+mod reflect;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) use reflect::Value;
+
+use crate::aksnodeclass::{
+    AKSNodeClassSpec, KubeletConfiguration, LinuxOsConfiguration, LocalDns, LocalDnsZone, Security,
+};
+use crate::duration::{NillableDuration, parse_go_duration};
+use crate::nodepool::NodePoolSpec;
+use crate::taints::Taint;
+
+/// Which algorithm [`nodepool_hash`] is.
+pub const NODEPOOL_HASH_VERSION: &str = "v3";
+/// Which algorithm [`aks_node_class_hash`] is.
+pub const AKS_NODE_CLASS_HASH_VERSION: &str = "v3";
+
+/// Fields in the order of declaration.
+type Fields = Vec<(&'static str, Option<Value>)>;
+
+/// The hash of a NodePool's template without its requirements: what makes nodes drift when it changes.
+pub fn nodepool_hash(spec: &NodePoolSpec) -> String {
+    let template = &spec.template;
+    let empty = spec.written_empty;
+    let labels = map(&template.metadata.labels, empty.labels);
+    let annotations = map(&template.metadata.annotations, empty.annotations);
+    let metadata = (labels.is_some() || annotations.is_some())
+        .then(|| Value::Struct("ObjectMeta", vec![("Labels", labels), ("Annotations", annotations)]));
+    let reference = &template.spec.node_class_ref;
+    let node_class_ref = Value::Struct(
+        "NodeClassReference",
+        vec![
+            ("Kind", text(&reference.kind)),
+            ("Name", text(&reference.name)),
+            ("Group", text(&reference.group)),
+        ],
+    );
+    let grace = template.spec.termination_grace_period.as_deref().and_then(parse_go_duration);
+    let template_spec = Value::Struct(
+        "NodeClaimTemplateSpec",
+        vec![
+            ("Taints", taints(&template.spec.taints, empty.taints)),
+            ("StartupTaints", taints(&template.spec.startup_taints, empty.startup_taints)),
+            ("NodeClassRef", Some(node_class_ref)),
+            ("TerminationGracePeriod", grace.map(duration)),
+            ("ExpireAfter", nillable(&template.spec.expire_after)),
+        ],
+    );
+    let template =
+        Value::Struct("NodeClaimTemplate", vec![("ObjectMeta", metadata), ("Spec", Some(template_spec))]);
+    template.hash().to_string()
+}
+
+/// The hash of an AKSNodeClass's spec without its tags: what makes nodes drift when it changes.
+pub fn aks_node_class_hash(spec: &AKSNodeClassSpec) -> String {
+    let fields: Fields = vec![
+        ("VNETSubnetID", spec.vnet_subnet_id.clone().map(Value::Text)),
+        ("OSDiskSizeGB", Some(Value::Int32(spec.os_disk_size_gb))),
+        ("ImageFamily", Some(word(spec.image_family.as_str()))),
+        ("FIPSMode", spec.fips_mode.map(|mode| word(mode.as_str()))),
+        ("Kubelet", spec.kubelet.as_ref().map(kubelet)),
+        ("MaxPods", spec.max_pods.map(Value::Int32)),
+        ("Security", spec.security.as_ref().map(security)),
+        ("LocalDNS", spec.local_dns.as_ref().map(local_dns)),
+        (
+            "GPU",
+            spec.gpu
+                .as_ref()
+                .map(|gpu| Value::Struct("GPU", vec![("Mode", gpu.mode.map(|mode| word(mode.as_str())))])),
+        ),
+        (
+            "ArtifactStreaming",
+            spec.artifact_streaming.as_ref().map(|streaming| {
+                Value::Struct("ArtifactStreaming", vec![("Enabled", streaming.enabled.map(Value::Bool))])
+            }),
+        ),
+        ("LinuxOSConfig", spec.linux_os_config.as_ref().map(linux)),
+    ];
+    Value::Struct("AKSNodeClassSpec", fields).hash().to_string()
+}
+
+fn kubelet(kubelet: &KubeletConfiguration) -> Value {
+    let period = kubelet.cpu_cfs_quota_period.as_deref().and_then(parse_go_duration);
+    let sysctls = kubelet.allowed_unsafe_sysctls.as_ref();
+    let fields: Fields = vec![
+        ("CPUManagerPolicy", kubelet.cpu_manager_policy.map(|policy| word(policy.as_str()))),
+        ("CPUCFSQuota", kubelet.cpu_cfs_quota.map(Value::Bool)),
+        ("CPUCFSQuotaPeriod", period.filter(|period| !period.is_zero()).map(duration)),
+        ("ImageGCHighThresholdPercent", kubelet.image_gc_high_threshold_percent.map(Value::Int32)),
+        ("ImageGCLowThresholdPercent", kubelet.image_gc_low_threshold_percent.map(Value::Int32)),
+        ("TopologyManagerPolicy", kubelet.topology_manager_policy.map(|policy| word(policy.as_str()))),
+        (
+            "AllowedUnsafeSysctls",
+            sysctls.map(|names| Value::Set(names.iter().cloned().map(Value::Text).collect())),
+        ),
+        ("ContainerLogMaxSize", kubelet.container_log_max_size.clone().map(Value::Text)),
+        ("ContainerLogMaxFiles", kubelet.container_log_max_files.map(Value::Int32)),
+        ("PodPidsLimit", kubelet.pod_pids_limit.map(Value::Int64)),
+        ("FailSwapOn", kubelet.fail_swap_on.map(Value::Bool)),
+    ];
+    Value::Struct("KubeletConfiguration", fields)
+}
+
+fn security(security: &Security) -> Value {
+    let launch = security.trusted_launch.as_ref().map(|launch| {
+        let fields: Fields =
+            vec![("VTPM", launch.vtpm.map(Value::Bool)), ("SecureBoot", launch.secure_boot.map(Value::Bool))];
+        Value::Struct("TrustedLaunch", fields)
+    });
+    let fields: Fields =
+        vec![("EncryptionAtHost", security.encryption_at_host.map(Value::Bool)), ("TrustedLaunch", launch)];
+    Value::Struct("Security", fields)
+}
+
+fn local_dns(local_dns: &LocalDns) -> Value {
+    let zones = |zones: &[LocalDnsZone]| Value::Set(zones.iter().map(zone).collect());
+    let fields: Fields = vec![
+        ("Mode", Some(word(local_dns.mode.as_str()))),
+        ("VnetDNSOverrides", Some(zones(&local_dns.vnet_dns_overrides))),
+        ("KubeDNSOverrides", Some(zones(&local_dns.kube_dns_overrides))),
+    ];
+    Value::Struct("LocalDNS", fields)
+}
+
+fn zone(zone: &LocalDnsZone) -> Value {
+    let fields: Fields = vec![
+        ("Zone", text(&zone.zone)),
+        ("QueryLogging", Some(word(zone.query_logging.as_str()))),
+        ("Protocol", Some(word(zone.protocol.as_str()))),
+        ("ForwardDestination", Some(word(zone.forward_destination.as_str()))),
+        ("ForwardPolicy", Some(word(zone.forward_policy.as_str()))),
+        ("MaxConcurrent", Some(Value::Int32(zone.max_concurrent))),
+        ("CacheDuration", nillable(&zone.cache_duration)),
+        ("ServeStaleDuration", nillable(&zone.serve_stale_duration)),
+        ("ServeStale", Some(word(zone.serve_stale.as_str()))),
+    ];
+    Value::Struct("LocalDNSZoneOverride", fields)
+}
+
+fn linux(linux: &LinuxOsConfiguration) -> Value {
+    let sysctls =
+        linux.sysctls.as_ref().map(|sysctls| Value::Struct("SysctlConfiguration", sysctls.fields()));
+    let fields: Fields = vec![
+        ("SwapFileSize", linux.swap_file_size.clone().map(Value::Text)),
+        ("Sysctls", sysctls),
+        ("TransparentHugePageDefrag", linux.transparent_huge_page_defrag.map(|value| word(value.as_str()))),
+        ("TransparentHugePageEnabled", linux.transparent_huge_page_enabled.map(|value| word(value.as_str()))),
+    ];
+    Value::Struct("LinuxOSConfiguration", fields)
+}
+
+fn word(word: &str) -> Value {
+    Value::Text(word.to_owned())
+}
+
+fn text(text: &str) -> Option<Value> {
+    (!text.is_empty()).then(|| word(text))
+}
+
+fn map(entries: &BTreeMap<String, String>, written_empty: bool) -> Option<Value> {
+    let value = |(key, value): (&String, &String)| (key.clone(), word(value));
+    (written_empty || !entries.is_empty()).then(|| Value::Map(entries.iter().map(value).collect()))
+}
+
+fn taints(taints: &[Taint], written_empty: bool) -> Option<Value> {
+    let value = |taint: &Taint| {
+        let effect = text(taint.effect.as_str());
+        Value::Struct(
+            "Taint",
+            vec![("Key", text(&taint.key)), ("Value", text(&taint.value)), ("Effect", effect)],
+        )
+    };
+    (written_empty || !taints.is_empty()).then(|| Value::Set(taints.iter().map(value).collect()))
+}
+
+fn nanoseconds(duration: Duration) -> Value {
+    Value::Int64(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// `metav1.Duration` holds its number of nanoseconds by value, so that a zero is left out.
+fn duration(duration: Duration) -> Value {
+    Value::Struct("Duration", vec![("Duration", (!duration.is_zero()).then(|| nanoseconds(duration)))])
+}
+
+/// The incumbent's own type holds a pointer, so that a zero counts.
+fn nillable(duration: &NillableDuration) -> Option<Value> {
+    let duration = duration.get()?;
+    Some(Value::Struct("NillableDuration", vec![("Duration", Some(nanoseconds(duration)))]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodepool::{NodeClaimTemplate, NodePoolSpec};
+    use crate::{Effect, NillableDuration};
+    use serde_json::json;
+
+    fn class_hash(more: &serde_json::Value) -> String {
+        let mut spec = json!({ "osDiskSizeGB": 128, "imageFamily": "Ubuntu" });
+        json_patch_merge(&mut spec, more);
+        aks_node_class_hash(&serde_json::from_value(spec).unwrap())
+    }
+
+    fn json_patch_merge(into: &mut serde_json::Value, from: &serde_json::Value) {
+        for (key, value) in from.as_object().unwrap() {
+            into[key] = value.clone();
+        }
+    }
+
+    /// The vectors of the incumbent's own tests that our schema can express.
+    #[test]
+    fn node_classes_hash_as_in_the_incumbents_tests() {
+        let kubelet = |policy: &str| {
+            json!({
+                "cpuManagerPolicy": policy, "cpuCFSQuota": true, "cpuCFSQuotaPeriod": "100ms",
+                "imageGCHighThresholdPercent": 85, "imageGCLowThresholdPercent": 80, "topologyManagerPolicy": "none",
+                "allowedUnsafeSysctls": ["net.core.somaxconn"], "containerLogMaxSize": "10Mi", "containerLogMaxFiles": 10,
+            })
+        };
+        let base = json!({
+            "vnetSubnetID": "subnet-id", "osDiskSizeGB": 30, "imageFamily": "Ubuntu2204", "maxPods": 100,
+            "tags": { "tags": "do not count" }, "kubelet": kubelet("static"),
+        });
+        for (change, expected) in [
+            (json!({}), "4108492229247269128"),
+            (json!({ "vnetSubnetID": "subnet-id-2" }), "13971920214979852468"),
+            (json!({ "osDiskSizeGB": 40 }), "7816855636861645563"),
+            (json!({ "imageFamily": "AzureLinux" }), "15616969746300892810"),
+            (json!({ "maxPods": 200 }), "15508761509963240710"),
+            (json!({ "kubelet": kubelet("none") }), "33638514539106194"),
+            (json!({ "artifactStreaming": { "enabled": true } }), "15355387647114481444"),
+        ] {
+            let mut spec = base.clone();
+            json_patch_merge(&mut spec, &change);
+            assert_eq!(class_hash(&spec), expected, "{change}");
+        }
+    }
+
+    /// Made by the incumbent's hash function from its own types.
+    #[test]
+    fn every_field_of_a_node_class_hashes_as_the_incumbent_does() {
+        let zone = |zone: &str, to: &str| {
+            json!({
+                "zone": zone, "queryLogging": "Log", "protocol": "PreferUDP", "forwardDestination": to,
+                "forwardPolicy": "Random", "maxConcurrent": 0, "cacheDuration": "1h", "serveStaleDuration": "90m",
+                "serveStale": "Verify",
+            })
+        };
+        let (core, vnet) = ("ClusterCoreDNS", "VnetDNS");
+        for (more, expected) in [
+            (json!({}), "11637731675550486674"),
+            (json!({ "fipsMode": "FIPS", "imageFamily": "AzureLinux" }), "9902663631423207448"),
+            (json!({ "security": { "encryptionAtHost": false } }), "14257182284587970369"),
+            (
+                json!({ "security": { "trustedLaunch": { "vtpm": true, "secureBoot": false } } }),
+                "12434554591595623747",
+            ),
+            (json!({ "security": {} }), "4989932716021478007"),
+            (json!({ "gpu": { "mode": "None" } }), "11617942611440040208"),
+            (json!({ "artifactStreaming": { "enabled": false } }), "10770550264681101266"),
+            (json!({ "artifactStreaming": {} }), "2491186801248870408"),
+            (json!({ "kubelet": { "podPidsLimit": 100, "failSwapOn": false } }), "18257098843191841565"),
+            (
+                json!({ "linuxOSConfig": {
+                    "swapFileSize": "1Gi", "transparentHugePageDefrag": "defer+madvise", "transparentHugePageEnabled": "never",
+                    "sysctls": {
+                        "fsAioMaxNr": 65536, "netIPv4IPLocalPortRange": "1024 60999", "netIPv4TCPTwReuse": false,
+                        "netIPv4TCPKeepaliveIntvl": 10, "netIPv4TCPKeepaliveProbes": 9, "vmSwappiness": 0,
+                    },
+                } }),
+                "15008809090948269321",
+            ),
+            (
+                json!({ "localDNS": {
+                    "mode": "Preferred",
+                    "vnetDNSOverrides": [zone(".", vnet), zone("cluster.local", core)],
+                    "kubeDNSOverrides": [zone(".", core), zone("cluster.local", core)],
+                } }),
+                "13442859241577608374",
+            ),
+        ] {
+            assert_eq!(class_hash(&more), expected, "{more}");
+        }
+    }
+
+    /// Made by the incumbent's hash function from its own types. Lists and maps that are written and empty count.
+    #[test]
+    fn node_pools_hash_as_the_incumbent_does() {
+        for (metadata, spec, expected) in [
+            (json!({}), json!({}), "10684441112471014376"),
+            (json!({}), json!({ "expireAfter": "Never" }), "7719316286182947569"),
+            (json!({}), json!({ "taints": [] }), "9192506726283854313"),
+            (json!({ "labels": {} }), json!({ "startupTaints": [] }), "11539044236588977057"),
+            (
+                json!({ "labels": { "a": "b" }, "annotations": {} }),
+                json!({ "taints": [{ "key": "a", "value": "b", "effect": "NoSchedule" }] }),
+                "18106245642995655007",
+            ),
+        ] {
+            let mut template = json!({
+                "requirements": [],
+                "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
+            });
+            json_patch_merge(&mut template, &spec);
+            let pool = json!({ "template": { "metadata": metadata, "spec": template } });
+            assert_eq!(nodepool_hash(&serde_json::from_value(pool).unwrap()), expected, "{metadata} {spec}");
+        }
+    }
+
+    fn pool() -> NodePoolSpec {
+        serde_json::from_value(serde_json::json!({
+            "template": { "spec": {
+                "requirements": [],
+                "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
+            }},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn everything_in_a_template_but_its_requirements_counts() {
+        let base = nodepool_hash(&pool());
+        let changed = |change: fn(&mut NodeClaimTemplate)| {
+            let mut spec = pool();
+            change(&mut spec.template);
+            nodepool_hash(&spec)
+        };
+        let changes: [fn(&mut NodeClaimTemplate); 7] = [
+            |template| drop(template.metadata.labels.insert("a".to_owned(), "b".to_owned())),
+            |template| drop(template.metadata.annotations.insert("a".to_owned(), "b".to_owned())),
+            |template| template.spec.taints.push(Taint::new("a", Effect::NoSchedule)),
+            |template| template.spec.startup_taints.push(Taint::new("a", Effect::NoSchedule)),
+            |template| "other".clone_into(&mut template.spec.node_class_ref.name),
+            |template| template.spec.termination_grace_period = Some("30s".to_owned()),
+            |template| template.spec.expire_after = NillableDuration::never(),
+        ];
+        let mut hashes: Vec<String> = changes.into_iter().map(changed).collect();
+        hashes.push(base.clone());
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 8, "each change gives another hash");
+
+        let same = |change: fn(&mut NodePoolSpec)| {
+            let mut spec = pool();
+            change(&mut spec);
+            assert_eq!(nodepool_hash(&spec), base);
+        };
+        same(|spec| spec.weight = Some(5));
+        same(|spec| spec.disruption.budgets.clear());
+        same(|spec| spec.template.spec.expire_after = NillableDuration::parse("43200m").unwrap());
+        same(|spec| {
+            spec.template.spec.requirements =
+                crate::Requirements::from_labels(&BTreeMap::from([("a".to_owned(), "b".to_owned())]))
+                    .to_specs();
+        });
+    }
+
+    #[test]
+    fn the_order_of_taints_does_not_count() {
+        let taints = |keys: [&str; 2]| {
+            let mut spec = pool();
+            spec.template.spec.taints = keys.map(|key| Taint::new(key, Effect::NoSchedule)).to_vec();
+            nodepool_hash(&spec)
+        };
+        assert_eq!(taints(["a", "b"]), taints(["b", "a"]));
+    }
+}

@@ -1,0 +1,487 @@
+//! What the definitions accept and refuse, rule by rule, with the messages that users read.
+
+use nap_api::NodePool;
+use serde_json::{Value, json};
+
+use crate::support::{apply, cluster, merged, pool, replace};
+
+/// Each change of the object is accepted, or refused with a message that has the text in it.
+async fn check(object: &Value, cases: &[(Value, Option<&str>)]) {
+    let client = cluster().await;
+    for (change, refusal) in cases {
+        let verdict = apply(&client, &merged(object.clone(), change), true).await;
+        match (verdict, refusal) {
+            (Ok(_), None) => {}
+            (Err(message), Some(expected)) => {
+                assert!(message.contains(expected), "{change}\nexpected: {expected}\n  answer: {message}");
+            }
+            (Ok(_), Some(_)) => panic!("was accepted: {change}"),
+            (Err(message), None) => panic!("was refused: {change}\n{message}"),
+        }
+    }
+}
+
+fn accepted(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = (Value, Option<&'static str>)> {
+    values.into_iter().map(|value| (value, None))
+}
+
+fn disruption(fields: &Value) -> Value {
+    json!({ "spec": { "disruption": fields } })
+}
+
+fn template(fields: &Value) -> Value {
+    json!({ "spec": { "template": { "spec": fields } } })
+}
+
+fn requirement(item: &Value) -> Value {
+    template(&json!({ "requirements": [item] }))
+}
+
+#[tokio::test]
+async fn node_pools_are_judged_field_by_field() {
+    let labels = |labels: &Value| json!({ "spec": { "template": { "metadata": { "labels": labels } } } });
+    let mut cases: Vec<(Value, Option<&str>)> = vec![
+        (json!({}), None),
+        (json!({ "spec": { "weight": 0 } }), Some("greater than or equal to 1")),
+        (json!({ "spec": { "weight": 101 } }), Some("less than or equal to 100")),
+        (json!({ "spec": { "limits": { "cpu": "1x" } } }), Some("spec.limits.cpu")),
+        (json!({ "spec": { "template": null } }), Some("spec.template: Required value")),
+        (json!({ "spec": { "other": 1 } }), Some("unknown field \"spec.other\"")),
+        (json!({ "spec": { "replicas": -1 } }), Some("greater than or equal to 0")),
+        (
+            json!({ "spec": { "replicas": 1, "weight": 1 } }),
+            Some("'weight' is not supported on static NodePools"),
+        ),
+        (
+            json!({ "spec": { "replicas": 1, "limits": { "cpu": 1 } } }),
+            Some("only 'limits.nodes' is supported on static NodePools"),
+        ),
+        (disruption(&json!({ "consolidateAfter": "1d" })), Some("spec.disruption.consolidateAfter")),
+        (disruption(&json!({ "consolidateAfter": "-5m" })), Some("spec.disruption.consolidateAfter")),
+        (disruption(&json!({ "expireAfter": "1d" })), Some("spec.disruption.expireAfter")),
+        (
+            disruption(&json!({ "consolidationPolicy": "WhenUnderutilized | WhenEmpty" })),
+            Some("spec.disruption.consolidationPolicy: Unsupported value"),
+        ),
+        (
+            labels(&json!({ "karpenter.sh/nodepool": "a" })),
+            Some("label \"karpenter.sh/nodepool\" is restricted"),
+        ),
+        (labels(&json!({ "karpenter.sh/x": "a" })), Some("label domain \"karpenter.sh\" is restricted")),
+        (
+            labels(&json!({ "kubernetes.io/hostname": "a" })),
+            Some("label \"kubernetes.io/hostname\" is restricted"),
+        ),
+        (labels(&json!({ "a": "x".repeat(64) })), Some("spec.template.metadata.labels.a")),
+        (labels(&json!({ "a": "-" })), Some("spec.template.metadata.labels.a")),
+        (template(&json!({ "expireAfter": "1d" })), Some("spec.template.spec.expireAfter")),
+        (
+            template(&json!({ "terminationGracePeriod": "Never" })),
+            Some("spec.template.spec.terminationGracePeriod"),
+        ),
+        (template(&json!({ "requirements": null })), Some("requirements: Required value")),
+    ];
+    cases.extend(accepted([
+        json!({ "spec": { "weight": 100, "limits": { "cpu": 1, "memory": "1Gi", "nodes": "5" } } }),
+        json!({ "spec": { "replicas": 1, "limits": { "nodes": 3 } } }),
+        labels(&json!({ "a": "", "karpenter.sh/capacity-type": "spot", "example.com/b": "B_c.d" })),
+        template(&json!({ "expireAfter": "Never", "terminationGracePeriod": "1h30m" })),
+        disruption(&json!({ "consolidateAfter": "Never", "expireAfter": "Never" })),
+    ]));
+    for policy in [
+        "WhenEmpty",
+        "WhenEmptyOrUnderutilized",
+        "Balanced",
+        "WhenUnderutilized",
+        "WhenUnderUtilized",
+        "WhenEmptyOrUnderUtilized",
+    ] {
+        cases.push((disruption(&json!({ "consolidationPolicy": policy })), None));
+    }
+    check(&pool(), &cases).await;
+}
+
+#[tokio::test]
+async fn budgets_are_judged_field_by_field() {
+    let budget = |fields: Value| disruption(&json!({ "budgets": [fields] }));
+    let mut cases: Vec<(Value, Option<&str>)> = vec![
+        (budget(json!({ "nodes": "101%" })), Some("spec.disruption.budgets[0].nodes")),
+        (budget(json!({ "nodes": "-1" })), Some("spec.disruption.budgets[0].nodes")),
+        (
+            budget(json!({ "nodes": "1", "schedule": "@daily" })),
+            Some("'schedule' must be set with 'duration'"),
+        ),
+        (budget(json!({ "nodes": "1", "duration": "1h" })), Some("'schedule' must be set with 'duration'")),
+        (budget(json!({ "schedule": "@daily", "duration": "30s" })), Some("budgets[0].duration")),
+        (budget(json!({ "schedule": "* * *", "duration": "1h" })), Some("budgets[0].schedule")),
+        (budget(json!({ "reasons": ["Expired"] })), Some("budgets[0].reasons[0]: Unsupported value")),
+        (budget(json!({ "reasons": ["Empty", "Empty"] })), Some("Duplicate value")),
+        (
+            disruption(&json!({ "budgets": vec![json!({ "nodes": "1" }); 51] })),
+            Some("spec.disruption.budgets: Too many"),
+        ),
+    ];
+    cases.extend(accepted([
+        disruption(&json!({ "budgets": [] })),
+        budget(json!({})),
+        budget(json!({ "nodes": "100%", "reasons": ["Underutilized", "Empty", "Drifted", "Unhealthy"] })),
+        budget(json!({ "nodes": "0", "schedule": "0 9 * * mon-fri", "duration": "8h30m0s" })),
+        budget(json!({ "nodes": "5%", "schedule": "@midnight", "duration": "10m" })),
+    ]));
+    check(&pool(), &cases).await;
+}
+
+#[tokio::test]
+async fn requirements_are_judged_item_by_item() {
+    let many: Vec<Value> = vec![json!({ "key": "a", "operator": "Exists" }); 101];
+    let mut cases: Vec<(Value, Option<&str>)> = vec![
+        (requirement(&json!({ "key": "a", "operator": "In" })), Some("'In' must have a value defined")),
+        (
+            requirement(&json!({ "key": "a", "operator": "In", "values": [] })),
+            Some("'In' must have a value defined"),
+        ),
+        (
+            requirement(&json!({ "key": "a", "operator": "Gt", "values": ["1", "2"] })),
+            Some("must have a single positive integer value"),
+        ),
+        (
+            requirement(&json!({ "key": "a", "operator": "Lte", "values": ["-1"] })),
+            Some("must have a single positive integer value"),
+        ),
+        (requirement(&json!({ "key": "a", "operator": "Lt", "values": ["x"] })), Some("requirements")),
+        (
+            requirement(&json!({ "key": "a", "operator": "In", "values": ["x"], "minValues": 2 })),
+            Some("must have at least that many values"),
+        ),
+        (requirement(&json!({ "key": "a", "operator": "Exists", "minValues": 51 })), Some("equal to 50")),
+        (requirement(&json!({ "key": "a", "operator": "Exists", "minValues": 0 })), Some("equal to 1")),
+        (requirement(&json!({ "key": "a", "operator": "Near" })), Some("Unsupported value")),
+        (requirement(&json!({ "key": "a b", "operator": "Exists" })), Some("requirements[0].key")),
+        (
+            requirement(&json!({ "key": "karpenter.sh/nodepool", "operator": "Exists" })),
+            Some("label \"karpenter.sh/nodepool\" is restricted"),
+        ),
+        (
+            requirement(&json!({ "key": "karpenter.sh/x", "operator": "Exists" })),
+            Some("label domain \"karpenter.sh\" is restricted"),
+        ),
+        (
+            requirement(&json!({ "key": "kubernetes.io/hostname", "operator": "Exists" })),
+            Some("label \"kubernetes.io/hostname\" is restricted"),
+        ),
+        (template(&json!({ "requirements": many })), Some("Too many")),
+    ];
+    cases.extend(accepted([
+        requirement(&json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] })),
+        requirement(&json!({ "key": "karpenter.azure.com/sku-cpu", "operator": "Gte", "values": ["4"] })),
+        requirement(&json!({ "key": "a", "operator": "In", "values": ["x", "y"], "minValues": 2 })),
+        requirement(&json!({ "key": "a", "operator": "NotIn", "values": ["x"] })),
+    ]));
+    check(&pool(), &cases).await;
+}
+
+#[tokio::test]
+async fn taints_and_references_are_judged() {
+    let taint = |fields: Value| template(&json!({ "taints": [fields] }));
+    let startup = |fields: Value| template(&json!({ "startupTaints": [fields] }));
+    let reference = |fields: Value| template(&json!({ "nodeClassRef": fields }));
+    check(
+        &pool(),
+        &[
+            (
+                taint(json!({ "key": "karpenter.azure.com/disable,", "effect": "NoSchedule" })),
+                Some("a taint key may not have a comma in it"),
+            ),
+            (startup(json!({ "key": "a,b", "effect": "NoSchedule" })), Some("may not have a comma")),
+            (taint(json!({ "key": "", "effect": "NoSchedule" })), Some("taints[0].key")),
+            (taint(json!({ "key": "a", "effect": "Sometimes" })), Some("taints[0].effect")),
+            (taint(json!({ "key": "a" })), Some("taints[0].effect: Required value")),
+            (taint(json!({ "key": "a", "value": "b c", "effect": "NoExecute" })), Some("taints[0].value")),
+            (taint(json!({ "key": "a.b/c", "value": "d.e/f", "effect": "PreferNoSchedule" })), None),
+            (
+                startup(json!({ "key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z" })),
+                None,
+            ),
+            (reference(json!({ "name": "" })), Some("name may not be empty")),
+            (reference(json!({ "group": "" })), Some("group may not be empty")),
+            (reference(json!({ "kind": "" })), Some("kind may not be empty")),
+            (reference(json!({ "group": "a/b" })), Some("nodeClassRef.group")),
+            (reference(json!({ "name": null })), Some("nodeClassRef.name: Required value")),
+            (reference(json!({ "group": null, "kind": null })), None),
+            (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_may_not_change_is_kept() {
+    let client = cluster().await;
+    apply(&client, &pool(), false).await.unwrap();
+    let reference = |fields: Value| template(&json!({ "nodeClassRef": fields }));
+    for (change, refusal) in [
+        (json!({ "spec": { "replicas": 1 } }), Some("Cannot transition NodePool between static")),
+        (reference(json!({ "group": "other.com" })), Some("nodeClassRef.group is immutable")),
+        (reference(json!({ "kind": "Other" })), Some("nodeClassRef.kind is immutable")),
+        (reference(json!({ "group": null, "apiVersion": "other.com/v1" })), Some("group is immutable")),
+        (reference(json!({ "name": "other" })), None),
+        (reference(json!({ "group": null, "kind": null })), None),
+        (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
+    ] {
+        match (replace(&client, &merged(pool(), &change)).await, refusal) {
+            (Ok(()), None) => {}
+            (Err(message), Some(expected)) => assert!(message.contains(expected), "{change}: {message}"),
+            (verdict, _) => panic!("{change}: {verdict:?}"),
+        }
+    }
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": { "name": "claim" },
+        "spec": {
+            "requirements": [{ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["pool"] }],
+            "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
+        },
+    });
+    let stored = apply(&client, &claim, false).await.unwrap();
+    assert_eq!(stored["spec"]["expireAfter"], "720h");
+    assert!(stored["spec"].get("resources").is_none());
+    let labelled = merged(claim.clone(), &json!({ "metadata": { "labels": { "a": "b" } } }));
+    apply(&client, &labelled, true).await.unwrap();
+    let changed = merged(claim, &json!({ "spec": { "terminationGracePeriod": "5m" } }));
+    let refusal = apply(&client, &changed, true).await.unwrap_err();
+    assert!(refusal.contains("spec is immutable"), "{refusal}");
+}
+
+#[tokio::test]
+async fn node_classes_are_judged_field_by_field() {
+    let class = json!({
+        "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass", "metadata": { "name": "class" },
+    });
+    let spec = |fields: Value| json!({ "spec": fields });
+    let subnet = |subscription: &str| {
+        spec(json!({ "vnetSubnetID": format!(
+            "/subscriptions/{subscription}/resourceGroups/group/providers/Microsoft.Network/virtualNetworks/net/subnets/sub"
+        ) }))
+    };
+    let tags = |key: &str, value: &str| spec(json!({ "tags": { key: value } }));
+    let kubelet = |fields: Value| spec(json!({ "kubelet": fields }));
+    let sysctls = |fields: Value| spec(json!({ "linuxOSConfig": { "sysctls": fields } }));
+    let launch = json!({ "trustedLaunch": { "vtpm": true } });
+    let mut cases: Vec<(Value, Option<&str>)> = vec![
+        (subnet("<sub-id>"), Some("vnetSubnetID still has a placeholder")),
+        (spec(json!({ "vnetSubnetID": "sub" })), Some("spec.vnetSubnetID")),
+        (spec(json!({ "osDiskSizeGB": 29 })), Some("spec.osDiskSizeGB")),
+        (spec(json!({ "osDiskSizeGB": 2049 })), Some("spec.osDiskSizeGB")),
+        (spec(json!({ "maxPods": 9 })), Some("spec.maxPods")),
+        (spec(json!({ "maxPods": 251 })), Some("spec.maxPods")),
+        (spec(json!({ "imageFamily": "Windows" })), Some("spec.imageFamily: Unsupported value")),
+        (tags("a<b", "c"), Some("tags keys must not contain '<'")),
+        (tags("a\\b", "c"), Some("tags keys must not contain '\\'")),
+        (tags(&"k".repeat(513), "v"), Some("tags keys must be less than 512 characters")),
+        (tags("k", &"v".repeat(257)), Some("tags values must be less than 256 characters")),
+        (
+            kubelet(json!({ "imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 80 })),
+            Some("imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent"),
+        ),
+        (kubelet(json!({ "containerLogMaxFiles": 1 })), Some("containerLogMaxFiles")),
+        (kubelet(json!({ "containerLogMaxSize": "50" })), Some("containerLogMaxSize")),
+        (kubelet(json!({ "cpuManagerPolicy": "some" })), Some("cpuManagerPolicy")),
+        (sysctls(json!({ "vmSwappiness": 101 })), Some("vmSwappiness")),
+        (
+            sysctls(json!({ "netCoreRmemDefault": 300_000, "netCoreRmemMax": 212_992 })),
+            Some("netCoreRmemDefault must be <= netCoreRmemMax"),
+        ),
+        (
+            sysctls(json!({ "netCoreWmemDefault": 300_000, "netCoreWmemMax": 212_992 })),
+            Some("netCoreWmemDefault must be <= netCoreWmemMax"),
+        ),
+        (
+            sysctls(json!({ "netIPv4NeighDefaultGcThresh1": 600, "netIPv4NeighDefaultGcThresh2": 512 })),
+            Some("netIPv4NeighDefaultGcThresh1 must be <="),
+        ),
+        (
+            sysctls(json!({ "netIPv4NeighDefaultGcThresh2": 2000, "netIPv4NeighDefaultGcThresh3": 1024 })),
+            Some("netIPv4NeighDefaultGcThresh2 must be <="),
+        ),
+        (sysctls(json!({ "netIPv4IPLocalPortRange": "1 60999" })), Some("first port must be in")),
+        (sysctls(json!({ "netIPv4IPLocalPortRange": "1024 2000" })), Some("last port must be in")),
+        (sysctls(json!({ "netIPv4IPLocalPortRange": "50000 40000" })), Some("first port must be <= last")),
+        (sysctls(json!({ "netIPv4IPLocalPortRange": "1024" })), Some("netIPv4IPLocalPortRange")),
+        (
+            spec(json!({ "fipsMode": "FIPS", "imageFamily": "Ubuntu2404" })),
+            Some("FIPS is not yet supported for Ubuntu2404"),
+        ),
+        (
+            spec(json!({ "fipsMode": "FIPS", "imageFamily": "Ubuntu2204" })),
+            Some("TrustedLaunch is required for FIPS support with Ubuntu2204"),
+        ),
+        (
+            spec(json!({ "fipsMode": "FIPS", "imageFamily": "AzureLinux", "security": launch })),
+            Some("TrustedLaunch with FIPSMode FIPS is only supported for Ubuntu and Ubuntu2204"),
+        ),
+        (
+            spec(json!({ "linuxOSConfig": { "swapFileSize": "1Gi" } })),
+            Some("kubelet.failSwapOn must be set to false"),
+        ),
+    ];
+    cases.extend(accepted([
+        json!({}),
+        subnet("12345678-1234-1234-1234-123456789012"),
+        tags("a/b", "c<d"),
+        kubelet(json!({ "imageGCHighThresholdPercent": 81, "imageGCLowThresholdPercent": 80 })),
+        sysctls(json!({ "netIPv4IPLocalPortRange": "1024 60999", "netIPv4TCPTwReuse": true })),
+        spec(json!({ "fipsMode": "FIPS", "imageFamily": "Ubuntu2204", "security": launch })),
+        spec(json!({ "fipsMode": "FIPS", "imageFamily": "AzureLinux" })),
+        spec(json!({ "linuxOSConfig": { "swapFileSize": "1Gi" }, "kubelet": { "failSwapOn": false } })),
+        spec(json!({ "gpu": {}, "artifactStreaming": { "enabled": true } })),
+    ]));
+    check(&class, &cases).await;
+
+    let client = cluster().await;
+    let old =
+        merged(class, &json!({ "apiVersion": "karpenter.azure.com/v1alpha2", "spec": { "kubelet": {} } }));
+    let stored = apply(&client, &old, false).await.unwrap();
+    assert_eq!(
+        stored["spec"],
+        json!({ "osDiskSizeGB": 128, "imageFamily": "Ubuntu", "kubelet": {
+            "cpuManagerPolicy": "none", "cpuCFSQuota": true, "cpuCFSQuotaPeriod": "100ms",
+            "topologyManagerPolicy": "none", "containerLogMaxSize": "50Mi", "containerLogMaxFiles": 5,
+        } })
+    );
+}
+
+#[tokio::test]
+async fn the_zones_of_local_dns_are_judged() {
+    let zone = |zone: &str, to: &str| {
+        json!({
+            "zone": zone, "queryLogging": "Error", "protocol": "PreferUDP", "forwardDestination": to,
+            "forwardPolicy": "Random", "maxConcurrent": 10, "cacheDuration": "1h", "serveStaleDuration": "1h",
+            "serveStale": "Verify",
+        })
+    };
+    let (core, vnet) = ("ClusterCoreDNS", "VnetDNS");
+    let good = json!([zone(".", vnet), zone("cluster.local", core)]);
+    let dns = |vnet_zones: Value, kube_zones: Value| {
+        json!({ "spec": { "localDNS": {
+            "mode": "Required", "vnetDNSOverrides": vnet_zones, "kubeDNSOverrides": kube_zones,
+        } } })
+    };
+    let tcp = merged(zone("a.b", vnet), &json!({ "protocol": "ForceTCP" }));
+    let class = json!({
+        "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass", "metadata": { "name": "class" },
+    });
+    check(
+        &class,
+        &[
+            (dns(good.clone(), good.clone()), None),
+            (dns(json!([zone(".", vnet)]), good.clone()), Some("must contain required zones")),
+            (
+                dns(json!([zone(".", core), zone("cluster.local", core)]), good.clone()),
+                Some("root zone '.' cannot be forwarded to ClusterCoreDNS"),
+            ),
+            (
+                dns(json!([zone(".", vnet), zone("cluster.local", core), zone("a.b", core)]), good.clone()),
+                Some("external domains cannot be forwarded"),
+            ),
+            (
+                dns(good.clone(), json!([zone(".", core), zone("cluster.local", vnet)])),
+                Some("'cluster.local' cannot be forwarded to VnetDNS"),
+            ),
+            (
+                dns(json!([zone(".", vnet), zone("cluster.local", core), tcp]), good.clone()),
+                Some("serveStale Verify cannot be used with protocol ForceTCP"),
+            ),
+            (
+                dns(json!([zone(".", vnet), zone(".", vnet), zone("cluster.local", core)]), good),
+                Some("Duplicate value"),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn overlays_and_buffers_are_judged() {
+    let overlay = json!({
+        "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": "overlay" },
+        "spec": { "requirements": [] },
+    });
+    let spec = |fields: Value| json!({ "spec": fields });
+    check(
+        &overlay,
+        &[
+            (spec(json!({ "priceAdjustment": "-10%", "weight": 10_000 })), None),
+            (spec(json!({ "price": "1.5", "capacity": { "example.com/gpu": 1 } })), None),
+            (spec(json!({ "price": "1", "priceAdjustment": "+1" })), Some("cannot set both 'price'")),
+            (spec(json!({ "priceAdjustment": "10%" })), Some("spec.priceAdjustment")),
+            (spec(json!({ "priceAdjustment": "-101%" })), Some("spec.priceAdjustment")),
+            (spec(json!({ "price": "-1" })), Some("spec.price")),
+            (spec(json!({ "weight": 10_001 })), Some("spec.weight")),
+            (spec(json!({ "capacity": { "cpu": 1 } })), Some("invalid resource restricted")),
+            (
+                spec(json!({ "requirements": [{ "key": "a", "operator": "NotIn" }] })),
+                Some("'NotIn' must have a value defined"),
+            ),
+            (
+                spec(json!({ "requirements": [{ "key": "a", "operator": "Exists", "minValues": 1 }] })),
+                Some("unknown field"),
+            ),
+        ],
+    )
+    .await;
+    let buffer = json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer",
+        "metadata": { "name": "buffer", "namespace": "default" }, "spec": {},
+    });
+    let scalable = json!({ "apiGroup": "apps", "kind": "Deployment", "name": "a" });
+    check(
+        &buffer,
+        &[
+            (spec(json!({ "podTemplateRef": { "name": "a" }, "replicas": 1 })), None),
+            (spec(json!({ "scalableRef": scalable, "percentage": 10 })), None),
+            (
+                spec(json!({ "podTemplateRef": { "name": "a" } })),
+                Some("If podTemplateRef is set, replicas or limits must also be set"),
+            ),
+            (
+                spec(json!({ "podTemplateRef": { "name": "a" }, "replicas": 1, "scalableRef": scalable })),
+                Some("either PodTemplateRef or ScalableRef"),
+            ),
+            (spec(json!({ "replicas": -1 })), Some("spec.replicas")),
+            (spec(json!({ "podTemplateRef": { "name": "" }, "replicas": 1 })), Some("podTemplateRef.name")),
+        ],
+    )
+    .await;
+}
+
+/// A pool that is written in an old version reads the same in all of them, and means what its author meant.
+#[tokio::test]
+async fn versions_lose_nothing() {
+    let client = cluster().await;
+    let written = merged(
+        pool(),
+        &json!({ "apiVersion": "karpenter.sh/v1alpha5", "spec": {
+            "disruption": { "consolidationPolicy": "WhenUnderutilized", "expireAfter": "48h" },
+            "template": { "spec": { "nodeClassRef": { "group": null, "kind": null } } },
+        } }),
+    );
+    apply(&client, &written, false).await.unwrap();
+    let mut specs = Vec::new();
+    for version in ["v1", "v1beta1", "v1alpha5"] {
+        let api = crate::support::api(
+            &client,
+            &merged(pool(), &json!({ "apiVersion": format!("karpenter.sh/{version}") })),
+        );
+        specs.push(api.get("pool").await.unwrap().data["spec"].clone());
+    }
+    assert_eq!(specs[0], specs[1]);
+    assert_eq!(specs[0], specs[2]);
+    assert_eq!(specs[0]["disruption"]["consolidationPolicy"], "WhenUnderutilized");
+    assert_eq!(specs[0]["disruption"]["expireAfter"], "48h");
+    assert_eq!(specs[0]["template"]["spec"], written["spec"]["template"]["spec"]);
+    let read: NodePool = kube::Api::all(client).get("pool").await.unwrap();
+    assert_eq!(read.spec.template.spec.expire_after.as_str(), "48h");
+    assert_eq!(read.spec.template.spec.node_class_ref.kind, "AKSNodeClass");
+    assert_eq!(read.spec.understood.len(), 3);
+}

@@ -1,0 +1,153 @@
+//! `nap lint`: verdicts without a cluster.
+
+use std::path::PathBuf;
+
+use crate::process::{output, text};
+
+/// Lints a manifest: whether it passed, and what was said.
+fn lint(test: &str, yaml: &str, more: &[&str]) -> (bool, String) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("lint-{test}.yaml"));
+    std::fs::write(&file, yaml).unwrap();
+    let file = file.display().to_string();
+    let arguments: Vec<&str> = ["lint", "-f", &file].into_iter().chain(more.iter().copied()).collect();
+    let output = output(&arguments);
+    (output.status.success(), text(&output.stdout))
+}
+
+fn pool(name: &str, spec: &str, requirements: &str) -> String {
+    format!(
+        "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata:\n  name: {name}\nspec:\n{spec}  template:\n    spec:\n      \
+         nodeClassRef: {{ group: karpenter.azure.com, kind: AKSNodeClass, name: default }}\n      requirements: [{requirements}]\n"
+    )
+}
+
+const D_FAMILY: &str = "{ key: karpenter.azure.com/sku-family, operator: In, values: [D] }";
+
+#[test]
+fn a_good_pool_passes_in_silence() {
+    let (passed, said) = lint("good", &pool("good", "", D_FAMILY), &["--deny-warnings"]);
+    assert!(passed, "{said}");
+    assert_eq!(said, "0 refused, 0 likely mistakes, in 1 files\n");
+}
+
+#[test]
+fn old_spellings_are_explained() {
+    let yaml = pool(
+        "old",
+        "  disruption: { consolidationPolicy: WhenUnderutilized, expireAfter: Never }\n",
+        D_FAMILY,
+    )
+    .replace("karpenter.sh/v1\n", "karpenter.sh/v1beta1\n");
+    let (passed, said) = lint("old", &yaml, &["--deny-warnings"]);
+    assert!(passed, "{said}");
+    assert!(
+        said.contains("NodePool/old: apiVersion: `karpenter.sh/v1beta1` means `karpenter.sh/v1`"),
+        "{said}"
+    );
+    assert!(said.contains("`WhenUnderutilized` means `WhenEmptyOrUnderutilized`"), "{said}");
+    assert!(said.contains("`Never` means `spec.template.spec.expireAfter: Never`"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_its_field() {
+    let class =
+        "apiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata:\n  name: default\nspec:\n";
+    for (test, yaml, expected) in [
+        (
+            "policy",
+            pool("a", "  disruption: { consolidationPolicy: A | B }\n", ""),
+            "spec.disruption.consolidationPolicy: Unsupported",
+        ),
+        ("typo", pool("a", "  limit: { cpu: 1 }\n", ""), "unknown field \"spec.limit\""),
+        (
+            "version",
+            pool("a", "", "").replace("karpenter.sh/v1\n", "karpenter.sh/v2\n"),
+            "is not served; write `karpenter.sh/v1`",
+        ),
+        (
+            "reserved",
+            pool("a", "", "{ key: karpenter.azure.com/mine, operator: Exists }"),
+            "may not be required",
+        ),
+        (
+            "subnet",
+            format!(
+                "{class}  vnetSubnetID: /subscriptions/<id>/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/n/subnets/s\n"
+            ),
+            "still has a placeholder",
+        ),
+        ("unsupported", format!("{class}  fipsMode: FIPS\n"), "spec.fipsMode: not supported yet"),
+        ("yaml", "a: [".to_owned(), "is not YAML"),
+    ] {
+        let (passed, said) = lint(test, &yaml, &[]);
+        assert!(!passed, "{test}: {said}");
+        assert!(said.starts_with("error: ") && said.contains(expected), "{test}: {said}");
+    }
+}
+
+#[test]
+fn likely_mistakes_are_named() {
+    let heavy = format!("{}---\n{}", pool("light", "", D_FAMILY), pool("heavy", "  weight: 10\n", ""));
+    let tainted = pool("a", "", D_FAMILY)
+        .replace("    spec:\n", "    spec:\n      taints: [{ key: gpu, effect: NoSchedule }]\n");
+    let workload = "---\napiVersion: v1\nkind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
+    for (test, yaml, expected) in [
+        (
+            "never",
+            pool("a", "  disruption: { budgets: [{ nodes: \"100%\" }] }\n", D_FAMILY),
+            "limits nothing",
+        ),
+        (
+            "always",
+            pool("a", "  disruption: { budgets: [{ nodes: \"0\" }] }\n", D_FAMILY),
+            "allows no node at any time",
+        ),
+        (
+            "schedule",
+            pool(
+                "a",
+                "  disruption: { budgets: [{ nodes: \"1\", schedule: \"* * * * tue-mon\", duration: 1h }] }\n",
+                D_FAMILY,
+            ),
+            "cannot be read as a schedule",
+        ),
+        (
+            "sku",
+            pool("a", "", "{ key: karpenter.azure.com/sku-family, operator: In, values: [Q] }"),
+            "no VM size of the region meets it",
+        ),
+        (
+            "value",
+            pool(
+                "a",
+                "",
+                "{ key: node.kubernetes.io/instance-type, operator: In, values: [Standard_D2s_v5, Standard_D3s_v5] }",
+            ),
+            "has `Standard_D3s_v5`",
+        ),
+        (
+            "together",
+            pool(
+                "a",
+                "",
+                &format!(
+                    "{D_FAMILY}, {{ key: node.kubernetes.io/instance-type, operator: In, values: [Standard_E2s_v5] }}"
+                ),
+            ),
+            "all together",
+        ),
+        (
+            "limits",
+            pool("a", "  limits: { cpu: 1 }\n", D_FAMILY),
+            "spec.limits.cpu: is below the smallest machine",
+        ),
+        ("shadow", heavy, "no pod comes to this pool: `heavy`"),
+        ("taint", format!("{tainted}{workload}"), "tolerates `gpu:NoSchedule`"),
+    ] {
+        let (passed, said) = lint(test, &yaml, &[]);
+        assert!(passed, "{test}: {said}");
+        assert!(said.starts_with("warning: ") && said.contains(expected), "{test}: {said}");
+        assert!(!lint(test, &yaml, &["--deny-warnings"]).0, "{test}");
+    }
+}
