@@ -4,7 +4,8 @@ use std::fmt;
 
 use nap_units::{CPU, MEMORY};
 
-use crate::model::{Launch, Plan, PoolReason, Refusal, Unsuitable};
+use crate::classes::HOST_PORT;
+use crate::model::{Launch, Plan, PoolReason, Refusal, Rule, Unsuitable};
 use crate::solve::MOST_ALTERNATIVES;
 
 impl fmt::Display for Refusal {
@@ -46,6 +47,7 @@ impl fmt::Display for Unsuitable {
             }
             Self::Requirements(conflict) => f.write_str(conflict),
             Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
+            Self::Rule(rule) => rule.fmt(f),
             Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
             Self::Offerings { total, compatible: 0, .. } => {
                 write!(f, "{}, none compatible", offerings(*total))
@@ -53,6 +55,7 @@ impl fmt::Display for Unsuitable {
             Self::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
                 write!(f, "{}, {compatible} compatible, none ", offerings(*total))?;
                 match shortage {
+                    Some(port) if port.starts_with(HOST_PORT) => write!(f, "with {port} free"),
                     Some(resource) => write!(f, "with enough {resource}"),
                     None => f.write_str("large enough in every resource at once"),
                 }
@@ -63,6 +66,18 @@ impl fmt::Display for Unsuitable {
                     0 => f.write_str("none available at present"),
                     available => write!(f, "{available} available, but no room in this plan"),
                 }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spread(key) => write!(f, "no `{key}` left within the pod's topology spread"),
+            Self::Affinity(key) => write!(f, "no `{key}` with a pod that the pod's affinity asks for"),
+            Self::AntiAffinity(key) => {
+                write!(f, "no `{key}` without a pod that excludes the pod or is excluded by it")
             }
         }
     }

@@ -135,7 +135,8 @@ impl Checker {
         let all = ListParams::default();
         let failed = |source| WorldError::Kube { doing: "looking at the cluster", source };
         let pods: Vec<Pod> = Api::<Pod>::all(world.client()).list(&all).await.map_err(failed)?.items;
-        let claims: Vec<NodeClaim> = Api::<NodeClaim>::all(world.client()).list(&all).await.map_err(failed)?.items;
+        let claims: Vec<NodeClaim> =
+            Api::<NodeClaim>::all(world.client()).list(&all).await.map_err(failed)?.items;
         let nodes: Vec<Node> = Api::<Node>::all(world.client()).list(&all).await.map_err(failed)?.items;
         let machines = world.azure().machines();
         report.peak_pods = report.peak_pods.max(pods.len());
@@ -148,9 +149,12 @@ impl Checker {
             }
         }
         let claimed = |id: &str| {
-            claims.iter().any(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) == Some(id))
+            claims.iter().any(|claim| {
+                claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) == Some(id)
+            })
         };
-        self.unclaimed.retain(|id, _| machines.iter().any(|machine| machine.provider_id == *id) && !claimed(id));
+        self.unclaimed
+            .retain(|id, _| machines.iter().any(|machine| machine.provider_id == *id) && !claimed(id));
         for machine in machines.iter().filter(|machine| !claimed(&machine.provider_id)) {
             let since = *self.unclaimed.entry(machine.provider_id.clone()).or_insert(now);
             if now.duration_since(since) > LEAK {

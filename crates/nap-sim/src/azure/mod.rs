@@ -108,7 +108,8 @@ impl Emulator {
 
     /// Every machine that exists, in name order.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
-        let price = |machine: &state::MachineRecord| self.0.market.price(&machine.sku.name, machine.capacity_type);
+        let price =
+            |machine: &state::MachineRecord| self.0.market.price(&machine.sku.name, machine.capacity_type);
         self.0.state().machines.values().map(|machine| machine.shown(price(machine))).collect()
     }
 

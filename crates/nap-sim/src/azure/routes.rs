@@ -50,7 +50,8 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     };
     if config.any_subnet
         && request.method == Method::GET
-        && let ["resourcegroups", _, "providers", "microsoft.network", "virtualnetworks", _, "subnets", _] = rest
+        && let ["resourcegroups", _, "providers", "microsoft.network", "virtualnetworks", _, "subnets", _] =
+            rest
     {
         return count(inner, request, "subnets", subnet(inner, request));
     }
