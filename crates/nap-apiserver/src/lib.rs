@@ -25,6 +25,7 @@ mod garbage;
 mod meta;
 mod openapi;
 mod patch;
+mod protobuf;
 mod quantity;
 mod render;
 mod request;

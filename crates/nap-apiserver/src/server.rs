@@ -13,6 +13,11 @@ use crate::store::{Key, Store};
 use crate::verbs::WriteOptions;
 use crate::{Config, ResponseBody, discovery, lock, meta, openapi, render};
 
+/// How long an event is kept.
+const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_hours(1);
+/// How often old events are looked for.
+const EVENT_SWEEP: jiff::SignedDuration = jiff::SignedDuration::from_mins(1);
+
 /// Everything the server knows.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -22,6 +27,8 @@ pub(crate) struct State {
     /// Objects being deleted whose end the server itself waits for: namespaces, definitions and
     /// owners with foreground deletion.
     pub(crate) terminating: BTreeSet<(GroupResource, Key)>,
+    /// When old events were last thrown away.
+    swept: jiff::Timestamp,
 }
 
 impl State {
@@ -30,6 +37,7 @@ impl State {
             store: Store::new(config.seed),
             registry: Registry::default(),
             terminating: BTreeSet::new(),
+            swept: (config.now)(),
             config,
         };
         for resource in resources::builtin() {
@@ -58,6 +66,30 @@ impl State {
 
     pub(crate) fn now(&self) -> jiff::Timestamp {
         (self.config.now)()
+    }
+
+    /// Events live for an hour, as in the real server, so that a long story does not fill the memory.
+    pub(crate) fn expire_events(&mut self) {
+        let now = self.now();
+        if now.duration_since(self.swept) < EVENT_SWEEP {
+            return;
+        }
+        self.swept = now;
+        let events = GroupResource::new("", "events");
+        let Some(collection) = self.store.collections.get(&events) else { return };
+        let expired: Vec<Key> = collection
+            .objects
+            .iter()
+            .filter(|(_, event)| {
+                let created =
+                    meta::text(event, &["metadata", "creationTimestamp"]).parse::<jiff::Timestamp>();
+                created.is_ok_and(|created| now.duration_since(created) > EVENT_LIFE)
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in expired {
+            self.store.remove(&events, &key);
+        }
     }
 
     pub(crate) fn timestamp(&self) -> String {

@@ -19,7 +19,9 @@ pub(crate) fn apply(
     if resource.is_custom() {
         return Ok(());
     }
-    canonical_quantities(object)?;
+    if holds_quantities(resource) {
+        canonical_quantities(object)?;
+    }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => {
             pod_spec::defaults(meta::child(object, "spec"));
@@ -195,6 +197,26 @@ fn service(state: &State, object: &mut Value) {
         }
     }
     meta::default(meta::child(object, "status"), "loadBalancer", || json!({}));
+}
+
+/// Whether a kind has resource lists; in other kinds a field of such a name means something else.
+fn holds_quantities(resource: &Resource) -> bool {
+    let core = [
+        "limitranges",
+        "nodes",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "pods",
+        "podtemplates",
+        "replicationcontrollers",
+        "resourcequotas",
+    ];
+    match resource.group.as_str() {
+        "" => core.contains(&resource.plural.as_str()),
+        "apps" => resource.plural != "controllerrevisions",
+        "batch" | "node.k8s.io" => true,
+        _ => false,
+    }
 }
 
 /// Where resource lists stand in built-in kinds.

@@ -79,6 +79,9 @@ impl State {
         if options.dry_run {
             return Ok(Arc::new(object));
         }
+        if resource.is("", "events") {
+            self.expire_events();
+        }
         let stored = self.store.put(&collection, object);
         self.collect_garbage();
         Ok(stored)

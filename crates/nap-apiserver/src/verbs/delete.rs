@@ -6,7 +6,7 @@ use http::Response;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::{Outcome, decode_json};
+use super::{Outcome, decode};
 use crate::ResponseBody;
 use crate::meta;
 use crate::render;
@@ -44,7 +44,7 @@ pub(crate) struct DeleteOptions {
 impl DeleteOptions {
     /// From the body, with query parameters taking its place when there is none.
     pub(crate) fn parse(request: &ApiRequest) -> Result<Self> {
-        let body = if request.body.is_empty() { json!({}) } else { decode_json(&request.body)? };
+        let body = if request.body.is_empty() { json!({}) } else { decode(request)? };
         let mut options = Self::from_body(&body)?;
         let query = &request.query;
         if options.grace.is_none() {

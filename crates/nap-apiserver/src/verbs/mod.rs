@@ -20,6 +20,7 @@ pub(crate) use update::Outcome;
 
 use crate::ResponseBody;
 use crate::meta;
+use crate::protobuf;
 use crate::render;
 use crate::request::{ApiRequest, Query};
 use crate::resources::Resource;
@@ -66,6 +67,7 @@ pub(crate) fn decode(request: &ApiRequest) -> Result<Value> {
     let value = match media {
         "" | "application/json" | "*/*" => decode_json(&request.body)?,
         "application/yaml" | "application/x-yaml" | "text/yaml" => decode_yaml(&request.body)?,
+        protobuf::MEDIA_TYPE => protobuf::decode(&request.body)?,
         other => {
             return Err(ApiError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format ({other}) - accepted media types \

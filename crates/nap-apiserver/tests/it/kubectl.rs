@@ -142,6 +142,39 @@ async fn built_in_kinds() {
     assert!(refused.contains("unknown field \"spec.replica\""), "{refused}");
 }
 
+/// These commands speak protobuf instead of JSON.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn imperative_commands() {
+    let Some(cluster) = Cluster::start("imperative_commands").await else { return };
+    cluster.run("create namespace team", "").await;
+    cluster.run("create configmap settings -n team --from-literal colour=red", "").await;
+    cluster.run("create secret generic token -n team --from-literal key=value", "").await;
+    cluster.run("create serviceaccount robot -n team", "").await;
+    cluster.run("create deployment web --image pause:3.9 --replicas 3 --port 80", "").await;
+    cluster.run("create poddisruptionbudget web --selector app=web --min-available 50%", "").await;
+    cluster.run("create priorityclass high --value 1000", "").await;
+    let shown = cluster.run("get configmap settings -n team -o jsonpath={.data.colour}", "").await;
+    assert_eq!(shown, "red");
+    let shown = cluster.run("get secret token -n team -o jsonpath={.data.key}", "").await;
+    assert_eq!(shown, "dmFsdWU=");
+    let shown = cluster
+        .run("get deployment web -o jsonpath={.spec.replicas}/{.spec.template.spec.containers[0].image}", "")
+        .await;
+    assert_eq!(shown, "3/pause:3.9");
+    let shown = cluster.run("get pdb web -o jsonpath={.spec.minAvailable}", "").await;
+    assert_eq!(shown, "50%");
+
+    cluster.run("apply -f -", "{apiVersion: v1, kind: Node, metadata: {name: n1}}").await;
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: n1, terminationGracePeriodSeconds: 0, containers: [{name: main, image: pause}]}}";
+    cluster.run("apply -f -", pod).await;
+    cluster.run("cordon n1", "").await;
+    assert!(cluster.run("get nodes", "").await.contains("SchedulingDisabled"));
+    assert!(cluster.run("drain n1 --force --timeout 20s", "").await.contains("drained"));
+    assert_eq!(cluster.run("get pods -o name", "").await, "");
+    cluster.run("uncordon n1", "").await;
+    cluster.run("delete namespace team", "").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn custom_kinds() {
     let Some(cluster) = Cluster::start("custom_kinds").await else { return };

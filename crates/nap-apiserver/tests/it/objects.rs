@@ -407,6 +407,19 @@ async fn dry_runs_leave_nothing_and_unknown_fields_can_be_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_are_forgotten_after_an_hour() {
+    let api: Api<k8s_openapi::api::core::v1::Event> = Api::default_namespaced(client());
+    for (name, wait) in [("old", 0), ("young", 3000), ("new", 1200)] {
+        tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
+        let event = typed(json!({ "metadata": { "name": name }, "involvedObject": {}, "reason": "Test" }));
+        api.create(&created(), &event).await.unwrap();
+    }
+    let left: Vec<String> =
+        api.list(&ListParams::default()).await.unwrap().iter().map(ResourceExt::name_any).collect();
+    assert_eq!(left, ["new", "young"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_served_is_refused() {
     let client = client();
     let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();

@@ -81,6 +81,7 @@ pub(crate) fn widget_definition() -> Value {
                 "type": "object",
                 "properties": {
                     "replicas": { "type": "integer" },
+                    "requests": { "type": "object", "additionalProperties": { "type": "string" }, "description": "text" },
                     "phase": { "type": "string" },
                     "selector": { "type": "string" },
                 },

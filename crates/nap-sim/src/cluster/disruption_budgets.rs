@@ -63,7 +63,8 @@ fn status(
         })
         .count();
     let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
-    let (expected, desired) = needs(&spec.min_available, &spec.max_unavailable, &covered, index);
+    let (expected, desired) =
+        needs(spec.min_available.as_ref(), spec.max_unavailable.as_ref(), &covered, index);
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let (verdict, reason) =
         if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
@@ -96,8 +97,8 @@ fn whole_seconds(now: Timestamp) -> Timestamp {
 
 /// How many pods there should be, and how many of them must be healthy.
 fn needs(
-    min_available: &Option<IntOrString>,
-    max_unavailable: &Option<IntOrString>,
+    min_available: Option<&IntOrString>,
+    max_unavailable: Option<&IntOrString>,
     covered: &[&std::sync::Arc<Pod>],
     index: &Index,
 ) -> (i32, i32) {
@@ -110,7 +111,7 @@ fn needs(
         }
         (None, most) => {
             let expected = expected_count(covered, index);
-            let most = most.as_ref().map_or(1, |most| resolve(most, expected));
+            let most = most.map_or(1, |most| resolve(most, expected));
             (expected, (expected - most).max(0))
         }
     }

@@ -1,6 +1,6 @@
 //! What is known of the cluster: plain maps, fed by watches and by the answers of our own writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 
+use super::pods::controller_of;
+
 /// Namespace and name.
 pub(super) type Key = (String, String);
 
@@ -25,6 +27,8 @@ pub(super) fn key(object: &impl ResourceExt) -> Key {
 #[derive(Debug)]
 pub(super) struct Mirror<T> {
     objects: BTreeMap<Key, Arc<T>>,
+    /// Managing owner's uid → what it manages.
+    managed: BTreeMap<String, BTreeSet<Key>>,
     /// The list that is being read, until it is complete.
     incoming: Option<BTreeMap<Key, Arc<T>>>,
     complete: bool,
@@ -32,7 +36,7 @@ pub(super) struct Mirror<T> {
 
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), incoming: None, complete: false }
+        Self { objects: BTreeMap::new(), managed: BTreeMap::new(), incoming: None, complete: false }
     }
 }
 
@@ -43,6 +47,11 @@ impl<T: ResourceExt> Mirror<T> {
 
     pub(super) fn values(&self) -> impl Iterator<Item = &Arc<T>> {
         self.objects.values()
+    }
+
+    /// The objects that the owner with this uid manages.
+    pub(super) fn managed_by(&self, uid: &str) -> impl Iterator<Item = &Arc<T>> {
+        self.managed.get(uid).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
     /// A copy to iterate over while the index changes.
@@ -56,12 +65,28 @@ impl<T: ResourceExt> Mirror<T> {
         let revision = |object: &T| object.resource_version().and_then(|text| text.parse::<u64>().ok());
         let stale = self.objects.get(&key).is_some_and(|held| revision(held) > revision(&object));
         if !stale {
-            self.objects.insert(key, Arc::new(object));
+            self.insert(key, Arc::new(object));
         }
     }
 
+    fn insert(&mut self, key: Key, object: Arc<T>) {
+        self.remove(&key);
+        if let Some(owner) = controller_of(&*object) {
+            self.managed.entry(owner.uid.clone()).or_default().insert(key.clone());
+        }
+        self.objects.insert(key, object);
+    }
+
     pub(super) fn remove(&mut self, key: &Key) {
-        self.objects.remove(key);
+        let Some(object) = self.objects.remove(key) else { return };
+        if let Some(owner) = controller_of(&*object)
+            && let Some(keys) = self.managed.get_mut(&owner.uid)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.managed.remove(&owner.uid);
+            }
+        }
     }
 
     fn apply(&mut self, event: Event<T>) {
@@ -71,7 +96,11 @@ impl<T: ResourceExt> Mirror<T> {
                 self.incoming.get_or_insert_default().insert(key(&object), Arc::new(object));
             }
             Event::InitDone => {
-                self.objects = self.incoming.take().unwrap_or_default();
+                self.objects.clear();
+                self.managed.clear();
+                for (key, object) in self.incoming.take().unwrap_or_default() {
+                    self.insert(key, object);
+                }
                 self.complete = true;
             }
             Event::Apply(object) => self.put(object),
@@ -79,7 +108,7 @@ impl<T: ResourceExt> Mirror<T> {
                 let key = key(&object);
                 // A new object of the same name may be known already.
                 if self.objects.get(&key).is_some_and(|held| held.uid() == object.uid()) {
-                    self.objects.remove(&key);
+                    self.remove(&key);
                 }
             }
         }

@@ -137,16 +137,14 @@ impl Kubelets {
             }
             // A pod whose end was asked for forgets that it was about to start.
             let slot = format!("{uid}/{}", if deleting { "stop" } else { "start" });
-            let at = match self.due.get(&slot) {
-                Some(at) => *at,
-                None => {
-                    if waiting {
-                        let node = machine.node.clone();
-                        start(&pod, &node, index, writer).await;
-                    }
-                    let delay = if deleting { STOP_AFTER } else { START_AFTER };
-                    now.checked_add(delay).unwrap_or(now)
+            let at = if let Some(at) = self.due.get(&slot) {
+                *at
+            } else {
+                if waiting {
+                    start(&pod, &machine.node, index, writer).await;
                 }
+                let delay = if deleting { STOP_AFTER } else { START_AFTER };
+                now.checked_add(delay).unwrap_or(now)
             };
             if at > now {
                 due.insert(slot, at);

@@ -19,15 +19,15 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-struct World {
-    client: Client,
+pub(crate) struct World {
+    pub(crate) client: Client,
     clock: Clock,
     machines: mpsc::Sender<MachineEvent>,
     _tasks: JoinSet<()>,
 }
 
 impl World {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let clock = Clock::starting_at("2030-01-01T00:00:00Z".parse().unwrap(), 1);
         let stamps = clock.clone();
         let server = ApiServer::new(Config {
@@ -52,7 +52,7 @@ impl World {
         Api::default_namespaced(self.client.clone())
     }
 
-    async fn create<T>(&self, object: Value) -> T
+    pub(crate) async fn create<T>(&self, object: Value) -> T
     where
         T: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + serde::de::DeserializeOwned
@@ -64,7 +64,7 @@ impl World {
         self.api::<T>().create(&PostParams::default(), &object).await.unwrap()
     }
 
-    async fn add_machine(&self, name: &str, milli_cpu: i64) {
+    pub(crate) async fn add_machine(&self, name: &str, milli_cpu: i64) {
         self.add_tainted_machine(name, milli_cpu, Vec::new()).await;
     }
 
@@ -88,21 +88,21 @@ impl World {
         self.machines.send(event).await.unwrap();
     }
 
-    async fn pods(&self) -> Vec<Pod> {
+    pub(crate) async fn pods(&self) -> Vec<Pod> {
         self.api::<Pod>().list(&ListParams::default()).await.unwrap().items
     }
 
-    async fn wait(&self, seconds: u64) {
+    pub(crate) async fn wait(&self, seconds: u64) {
         self.clock.sleep(Duration::from_secs(seconds)).await;
     }
 
-    async fn scale(&self, replicas: i32) {
+    pub(crate) async fn scale(&self, replicas: i32) {
         let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
         self.api::<Deployment>().patch_scale("web", &PatchParams::default(), &patch).await.unwrap();
     }
 }
 
-fn deployment(replicas: i32, cpu: &str) -> Value {
+pub(crate) fn deployment(replicas: i32, cpu: &str) -> Value {
     json!({
         "metadata": { "name": "web" },
         "spec": {
@@ -122,7 +122,7 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-fn running(pods: &[Pod]) -> usize {
+pub(crate) fn running(pods: &[Pod]) -> usize {
     pods.iter().filter(|pod| phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()).count()
 }
 

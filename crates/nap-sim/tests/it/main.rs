@@ -2,6 +2,7 @@
 //! against the emulated Azure.
 
 mod cluster;
+mod definitions;
 mod disrupting;
 mod emulator;
 mod harness;
@@ -9,6 +10,7 @@ mod life;
 mod market;
 mod provisioning;
 mod restarting;
+mod scale;
 mod terminating;
 mod trouble;
 mod world;

@@ -6,7 +6,7 @@
 mod filters;
 mod relations;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -85,11 +85,6 @@ struct Refusal {
 }
 
 fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refusal> {
-    if let Some(what) = filters::unsupported(spec) {
-        // Not `Unschedulable`: a new node would not help.
-        let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
-        return Err(Refusal { reason: "SchedulerError", message });
-    }
     if nodes.is_empty() {
         let message = "no nodes available to schedule pods".to_owned();
         return Err(Refusal { reason: "Unschedulable", message });
@@ -110,22 +105,25 @@ fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refus
             *reasons.entry(problem).or_default() += 1;
         }
     }
+    // Where nothing else is in the way, only the constraint that cannot be judged here is: a new node would not help.
+    if let (false, Some(what)) = (feasible.is_empty(), filters::unsupported(spec)) {
+        let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
+        return Err(Refusal { reason: "SchedulerError", message });
+    }
     let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
     let chosen = feasible.iter().find(|node| Some(node.name.as_str()) == nominated).or_else(|| {
         feasible.iter().min_by_key(|node| {
             (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
         })
     });
-    match chosen {
-        Some(node) => Ok(node.name.clone()),
-        None => {
-            let reasons: BTreeSet<String> =
-                reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-            let reasons: Vec<String> = reasons.into_iter().collect();
-            let message = format!("0/{} nodes are available: {}.", nodes.len(), reasons.join(", "));
-            Err(Refusal { reason: "Unschedulable", message })
-        }
+    if let Some(node) = chosen {
+        return Ok(node.name.clone());
     }
+    let mut reasons: Vec<String> =
+        reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    reasons.sort();
+    let message = format!("0/{} nodes are available: {}.", nodes.len(), reasons.join(", "));
+    Err(Refusal { reason: "Unschedulable", message })
 }
 
 /// How much of the node would stay free, in parts of a thousand for CPU and memory together.

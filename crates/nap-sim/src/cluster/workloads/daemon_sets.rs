@@ -57,8 +57,7 @@ pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &
 /// The pods of the set by the node they are meant for; those on their way out still hold their place.
 fn assigned(uid: &str, index: &Index) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
-    for pod in index.pods.values().filter(|pod| pods::is_managed_by(&***pod, uid) && !pods::is_finished(pod))
-    {
+    for pod in index.pods.managed_by(uid).filter(|pod| !pods::is_finished(pod)) {
         by_node.entry(target(pod)).or_default().push(Arc::clone(pod));
     }
     by_node
@@ -76,10 +75,9 @@ fn target(pod: &Pod) -> String {
         .and_then(|spec| spec.affinity.as_ref())
         .and_then(|affinity| affinity.node_affinity.as_ref())
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    let fields = required.into_iter().flat_map(|selector| &selector.node_selector_terms);
-    fields
-        .filter_map(|term| term.match_fields.as_ref()?.first()?.values.as_ref()?.first().cloned())
-        .next()
+    let mut terms = required.into_iter().flat_map(|selector| &selector.node_selector_terms);
+    terms
+        .find_map(|term| term.match_fields.as_ref()?.first()?.values.as_ref()?.first().cloned())
         .unwrap_or_default()
 }
 
@@ -134,8 +132,7 @@ fn tolerate_as_daemon(spec: &mut Value) {
 
 /// Rolls one pod at a time, and only while all others are ready.
 async fn replace_outdated(uid: &str, hash: &str, index: &mut Index, writer: &mut Writer) {
-    let owned: Vec<_> =
-        index.pods.values().filter(|pod| pods::is_managed_by(&***pod, uid)).cloned().collect();
+    let owned: Vec<_> = index.pods.managed_by(uid).cloned().collect();
     let outdated = |pod: &Pod| pod.labels().get(HASH_LABEL).map(String::as_str) != Some(hash);
     let settled = owned.iter().all(|pod| !pods::is_deleting(pod) && (pods::is_ready(pod) || outdated(pod)));
     if let (true, Some(pod)) = (settled, owned.iter().find(|pod| outdated(pod))) {
@@ -152,11 +149,7 @@ async fn update_status(
     writer: &mut Writer,
 ) {
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
-    let owned: Vec<_> = index
-        .pods
-        .values()
-        .filter(|pod| pods::is_managed_by(&***pod, uid) && !pods::is_deleting(pod))
-        .collect();
+    let owned: Vec<_> = index.pods.managed_by(uid).filter(|pod| !pods::is_deleting(pod)).collect();
     let ready = count(owned.iter().filter(|pod| pods::is_ready(pod)).count());
     let updated = owned.iter().filter(|pod| pod.labels().get(HASH_LABEL).map(String::as_str) == Some(hash));
     let status = DaemonSetStatus {

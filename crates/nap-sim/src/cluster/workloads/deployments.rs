@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::{hash, owner};
 use crate::cluster::disruption_budgets::resolve;
 use crate::cluster::index::{Index, key};
-use crate::cluster::pods;
 use crate::cluster::write::Writer;
 
 const HASH_LABEL: &str = "pod-template-hash";
@@ -37,7 +36,7 @@ pub(super) async fn reconcile(deployment: &Arc<Deployment>, index: &mut Index, w
 
 /// The ReplicaSet of the present template, and the others from the oldest to the newest.
 fn owned(uid: &str, name: &str, index: &Index) -> (Option<Arc<ReplicaSet>>, Vec<Arc<ReplicaSet>>) {
-    let all = index.replica_sets.values().filter(|set| pods::is_managed_by(&***set, uid));
+    let all = index.replica_sets.managed_by(uid);
     let (current, mut old): (Vec<_>, Vec<_>) = all.cloned().partition(|set| set.name_any() == name);
     old.sort_by_key(|set| (revision(set), set.name_any()));
     (current.into_iter().next(), old)

@@ -63,8 +63,8 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
 fn active(uid: &str, index: &Index) -> Vec<Arc<Pod>> {
     index
         .pods
-        .values()
-        .filter(|pod| pods::is_managed_by(&***pod, uid) && !pods::is_deleting(pod) && !pods::is_finished(pod))
+        .managed_by(uid)
+        .filter(|pod| !pods::is_deleting(pod) && !pods::is_finished(pod))
         .cloned()
         .collect()
 }
