@@ -26,10 +26,12 @@
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `patterns` | which pods complement each other on a node |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
+//! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
 //! | `refuse` | why a pod has no place, as data |
 //! | `reason` | the same as text |
 
+mod certificate;
 mod classes;
 mod coupled;
 mod coupling;

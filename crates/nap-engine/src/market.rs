@@ -17,7 +17,7 @@ use nap_units::{CPU, Resources, UsdPerHour};
 
 use crate::classes::{Class, Classes, Dimensions};
 use crate::coupling::HostPort;
-use crate::model::{Daemon, InstanceType, Offering, Pool, Snapshot};
+use crate::model::{Daemon, InstanceType, Offering, Options, Pool, Snapshot};
 
 /// The resource by which a pool's limits count machines.
 const NODES: &str = "nodes";
@@ -145,6 +145,10 @@ pub(crate) struct Signature {
 pub(crate) struct Market<'a> {
     /// By weight (highest first), then name.
     pub(crate) pools: Vec<PoolTable<'a>>,
+    /// The most milli-cores of a new node.
+    most_cpu: i64,
+    /// What is added to the price of each node where prices are compared.
+    pub(crate) node_cost: UsdPerHour,
     terms: Vec<Cow<'a, Requirements>>,
     /// Numbers of the terms that no pod has: pins to a domain, and what else was asked about.
     other_terms: BTreeMap<Requirements, usize>,
@@ -162,11 +166,18 @@ pub(crate) struct Market<'a> {
 }
 
 impl<'a> Market<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>, classes: &Classes<'a>) -> Self {
+    pub(crate) fn new(
+        snapshot: &'a Snapshot,
+        options: &Options,
+        dimensions: &Dimensions<'a>,
+        classes: &Classes<'a>,
+    ) -> Self {
         let mut pools: Vec<&Pool> = snapshot.pools.iter().collect();
         pools.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
         let mut market = Self {
             pools: pools.into_iter().map(|pool| PoolTable::new(pool, snapshot, dimensions)).collect(),
+            most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
+            node_cost: options.node_cost,
             terms: classes.terms.clone(),
             other_terms: BTreeMap::new(),
             domains: BTreeMap::new(),
@@ -315,13 +326,14 @@ impl<'a> Market<'a> {
                 continue;
             }
             compatible.insert(index);
-            let has_room = table.types[row.kind].free.iter().all(|free| *free >= 0);
+            let kind = &table.types[row.kind];
+            let has_room = kind.cpu <= self.most_cpu && kind.free.iter().all(|free| *free >= 0);
             if !row.offering.available || !has_room {
                 continue;
             }
             usable.insert(index);
             if !kinds.put(row.kind) {
-                types.push((row.offering.price, row.kind));
+                types.push(([row.offering.price, self.node_cost].into_iter().sum(), row.kind));
             }
         }
         Signature { pool, requirements, compatible, usable, types, kinds }

@@ -203,7 +203,15 @@ pub struct Offering {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// The most pods on one new node; `None` means as many as fit.
+    #[serde(default)]
     pub max_pods_per_node: Option<u32>,
+    /// The most vCPUs of one new node; `None` means whatever is on offer.
+    #[serde(default)]
+    pub max_cpu_per_node: Option<i64>,
+    /// What a node costs besides its price (a disk, an address, attention), as far as decisions are concerned. Prices and the plan's cost are
+    /// without it.
+    #[serde(default)]
+    pub node_cost: UsdPerHour,
 }
 
 /// What should happen.
@@ -217,6 +225,9 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// What all launches cost together.
     pub cost: UsdPerHour,
+    /// What placing the same pods costs at least, whatever the plan. `None` when nothing was decided.
+    #[serde(default)]
+    pub lower_bound: Option<UsdPerHour>,
     /// Which part of the solver found it.
     pub tier: Tier,
 }

@@ -88,6 +88,14 @@ fn offerings(count: usize) -> String {
 }
 
 impl Plan {
+    /// By how many percent the plan's cost exceeds its lower bound: it is at most this far from the best there is. `None` without a bound
+    /// that says anything.
+    #[expect(clippy::cast_precision_loss, reason = "costs are far below 2^52 micro-dollars")]
+    pub fn gap_percent(&self) -> Option<f64> {
+        let bound = self.lower_bound?.micros();
+        (bound > 0).then(|| (self.cost.micros() - bound) as f64 / bound as f64 * 100.0)
+    }
+
     /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next best.
     pub fn explain_launch(&self, launch: &Launch) -> String {
         let Launch { instance_type, capacity_type, zone, price, .. } = launch;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use nap_api::labels;
 use nap_units::{Resources, UsdPerHour};
 
+use crate::certificate::lower_bound;
 use crate::classes::{Classes, Dimensions, holds};
 use crate::existing::{Seated, Standing};
 use crate::market::{Market, OfferingRow, is_regional};
@@ -46,7 +47,7 @@ fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
     let rules = Rules::of(snapshot);
     let dimensions = Dimensions::of(snapshot, &rules);
     let classes = Classes::of(snapshot, &dimensions, &rules);
-    let mut market = Market::new(snapshot, &dimensions, &classes);
+    let mut market = Market::new(snapshot, options, &dimensions, &classes);
     let mut standing = Standing::of(snapshot, &dimensions);
     let mut topology = Topology::new(&rules, &standing.nodes, &standing.labels, &mut market);
     let (placed, mut seated) = standing.fill(&classes, &rules, &mut topology);
@@ -80,9 +81,9 @@ fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
             best = Some((score, packing, tier));
         }
     }
-    let Some((score, packing, tier)) = best else { return Plan::default() };
+    let Some((_, packing, tier)) = best else { return Plan::default() };
 
-    let mut plan = Plan { cost: score.cost, tier, ..Plan::default() };
+    let mut plan = Plan { tier, ..Plan::default() };
     for (pod, field) in &classes.unsupported {
         let refusal = Refusal::Unsupported { field: (*field).to_owned() };
         plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal });
@@ -109,6 +110,13 @@ fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
     plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
     let mut buyer = Buyer { market: &market, classes: &classes, taken, zones: zones(snapshot) };
     plan.launches = packing.drafts.iter().map(|draft| buyer.launch(draft, &packing.left)).collect();
+    plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
+    if !classes.list.is_empty() {
+        let placed: Vec<usize> =
+            classes.list.iter().zip(&packing.unplaced).map(|(class, left)| class.pods.len() - left).collect();
+        let free: Vec<Vec<i64>> = ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
+        plan.lower_bound = Some(lower_bound(&mut market, &classes, &placed, &free));
+    }
     plan
 }
 
@@ -168,7 +176,10 @@ impl Buyer<'_, '_> {
         let best = offers
             .iter()
             .enumerate()
-            .filter(|(_, row)| row.offering.price == draft.price)
+            .filter(|(_, row)| {
+                let price: UsdPerHour = [row.offering.price, self.market.node_cost].into_iter().sum();
+                price == draft.price
+            })
             .min_by_key(|(index, row)| {
                 let busy = self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0);
                 (is_regional(row.offering), busy, *index)
