@@ -68,7 +68,10 @@ pub(crate) fn lower_bound(
         }
     }
     let bound = total(&demand) / excess * (1.0 - 1e-9);
-    #[expect(clippy::cast_possible_truncation, reason = "rounded down, and costs are far below 2^52 micro-dollars")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "rounded down, and costs are far below 2^52 micro-dollars"
+    )]
     UsdPerHour::from_micros(bound.max(0.0).floor() as i64)
 }
 

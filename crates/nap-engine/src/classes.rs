@@ -108,6 +108,28 @@ impl<'a> Dimensions<'a> {
 /// How the name of a port among the dimensions begins.
 pub(crate) const HOST_PORT: &str = "host port";
 
+/// A pod's own terms, each with every place where its volumes can be; nothing where the two exclude each other.
+fn with_volumes<'a>(terms: &'a [Requirements], volumes: &'a [Requirements]) -> Vec<Cow<'a, Requirements>> {
+    let any = [Requirements::new()];
+    if volumes.is_empty() {
+        return if terms.is_empty() {
+            vec![Cow::Owned(Requirements::new())]
+        } else {
+            terms.iter().map(Cow::Borrowed).collect()
+        };
+    }
+    let terms = if terms.is_empty() { &any } else { terms };
+    let each = terms.iter().flat_map(|term| {
+        let agreeing = volumes.iter().filter(|volume| term.intersects(volume).is_ok());
+        agreeing.map(move |volume| {
+            let mut both = term.clone();
+            both.extend(volume);
+            Cow::Owned(both)
+        })
+    });
+    each.collect()
+}
+
 fn address(port: &HostPort) -> Option<&str> {
     (!port.is_everywhere()).then_some(port.address.as_str())
 }
@@ -126,7 +148,7 @@ pub(crate) struct Class<'a> {
     pub(crate) requests: &'a Resources,
     /// The same, by dimension.
     pub(crate) row: Vec<i64>,
-    /// Where each may go: the numbers of its terms, in order.
+    /// Where each may go: the numbers of its terms, in order. None if its volumes are where it may not be.
     pub(crate) terms: Vec<usize>,
     /// Which taints each tolerates.
     pub(crate) tolerations: &'a [Toleration],
@@ -167,7 +189,7 @@ impl<'a> Classes<'a> {
             let kind = (
                 pod.priority,
                 &pod.requests,
-                &pod.terms,
+                (&pod.terms, &pod.volume_terms),
                 &pod.tolerations,
                 &pod.host_ports,
                 (profile.slots, profile.coupling),
@@ -183,20 +205,18 @@ impl<'a> Classes<'a> {
         let mut term_numbers: BTreeMap<Cow<'a, Requirements>, usize> = BTreeMap::new();
         let mut wish_numbers = BTreeMap::new();
         let mut list: Vec<Class<'a>> = Vec::with_capacity(groups.len());
-        for ((priority, requests, class_terms, tolerations, _, (_, coupling)), (pods, row)) in groups {
+        for ((priority, requests, (class_terms, volumes), tolerations, _, (_, coupling)), (pods, row)) in
+            groups
+        {
             let wishes = wish_numbers.len();
-            let wish = *wish_numbers.entry((class_terms, tolerations)).or_insert(wishes);
+            let wish = *wish_numbers.entry((class_terms, volumes, tolerations)).or_insert(wishes);
             let mut number = |term: Cow<'a, Requirements>| {
                 *term_numbers.entry(term).or_insert_with_key(|term| {
                     terms.push(term.clone());
                     terms.len() - 1
                 })
             };
-            let mut numbers: Vec<usize> =
-                class_terms.iter().map(|term| number(Cow::Borrowed(term))).collect();
-            if numbers.is_empty() {
-                numbers.push(number(Cow::Owned(Requirements::new())));
-            }
+            let numbers = with_volumes(class_terms, volumes).into_iter().map(&mut number).collect();
             let certain = coupling.as_ref().map(|coupling| {
                 let keys: Vec<&str> = coupling.keys.iter().map(|key| rules.keys[*key]).collect();
                 let looks = |(counter, _): &(usize, _)| {

@@ -143,7 +143,7 @@ pub(crate) struct Signature {
 
 /// Every pool's table, and the signatures met so far.
 pub(crate) struct Market<'a> {
-    /// By weight (highest first), then name.
+    /// By weight (highest first), then number of taints, then name.
     pub(crate) pools: Vec<PoolTable<'a>>,
     /// The most milli-cores of a new node.
     most_cpu: i64,
@@ -173,7 +173,8 @@ impl<'a> Market<'a> {
         classes: &Classes<'a>,
     ) -> Self {
         let mut pools: Vec<&Pool> = snapshot.pools.iter().collect();
-        pools.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
+        // Where all else is equal, a pool that keeps fewer pods away is the better place to begin a node in.
+        pools.sort_by(|a, b| (b.weight, a.taints.len(), &a.name).cmp(&(a.weight, b.taints.len(), &b.name)));
         let mut market = Self {
             pools: pools.into_iter().map(|pool| PoolTable::new(pool, snapshot, dimensions)).collect(),
             most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
@@ -310,6 +311,11 @@ impl<'a> Market<'a> {
         next
     }
 
+    /// Whether a type is no larger than nodes may be.
+    pub(crate) fn allows_size(&self, pool: usize, kind: usize) -> bool {
+        self.pools[pool].types[kind].cpu <= self.most_cpu
+    }
+
     fn appraise(&self, pool: usize, requirements: Requirements) -> Signature {
         let table = &self.pools[pool];
         let suits: Vec<bool> = table
@@ -327,7 +333,7 @@ impl<'a> Market<'a> {
             }
             compatible.insert(index);
             let kind = &table.types[row.kind];
-            let has_room = kind.cpu <= self.most_cpu && kind.free.iter().all(|free| *free >= 0);
+            let has_room = self.allows_size(pool, row.kind) && kind.free.iter().all(|free| *free >= 0);
             if !row.offering.available || !has_room {
                 continue;
             }

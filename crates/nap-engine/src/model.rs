@@ -82,6 +82,10 @@ pub struct Pod {
     /// Which ports of its node it occupies.
     #[serde(default)]
     pub host_ports: Vec<HostPort>,
+    /// Where its volumes are or can be: it needs a node that suits one of these, if there are any. Unlike its own terms they never decide which
+    /// nodes a spread constraint looks at.
+    #[serde(default)]
+    pub volume_terms: Vec<Requirements>,
 }
 
 /// A daemon pod that every machine it suits will run.

@@ -183,11 +183,39 @@ impl Packer<'_, '_> {
             if count == 0 {
                 break;
             }
-            if let Some(fit) = self.fit(*index, number, count, &Pin::default()) {
+            if let Some(fit) = self.fit(*index, number, count, &Pin::default())
+                && self.is_worth_joining(*index, number, &fit)
+            {
                 count -= self.add(*index, number, &fit, fit.room);
             }
         }
         count
+    }
+
+    /// Whether narrowing a draft to what a pod insists on is cheaper than a node for the pod alone.
+    fn is_worth_joining(&mut self, index: usize, number: usize, fit: &Fit) -> bool {
+        let draft = &self.drafts[index];
+        if draft.signature == fit.signature || !draft.reserved.is_empty() {
+            return true;
+        }
+        let class = &self.classes.list[number];
+        let market = &*self.market;
+        let price = |signature: usize, used: &[i64]| {
+            let signature = market.signature(signature);
+            cheapest(&signature, market.table(&signature), used, &[]).map(|(price, _)| price.micros())
+        };
+        let with: Vec<i64> = draft.used.iter().zip(&class.row).map(|(a, b)| a.saturating_add(*b)).collect();
+        let (Some(before), Some(after)) = (price(draft.signature, &draft.used), price(fit.signature, &with))
+        else {
+            return true;
+        };
+        let pool = market.signature(draft.signature).pool;
+        let alone = class.terms.iter().find_map(|term| {
+            let signature = self.market.step(pool, *term)?;
+            let signature = self.market.signature(signature);
+            cheapest(&signature, self.market.table(&signature), &class.row, &[])
+        });
+        alone.is_none_or(|(alone, _)| after - before <= alone.micros())
     }
 
     /// One pod at a time, always to the draft with the fewest pods.

@@ -8,9 +8,13 @@ use crate::classes::HOST_PORT;
 use crate::model::{Launch, Plan, PoolReason, Refusal, Rule, Unsuitable};
 use crate::solve::MOST_ALTERNATIVES;
 
+/// How a field begins that is understood well enough, but says that a node would not help.
+const VOLUMES: &str = "spec.volumes: ";
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Unsupported { field } if field.starts_with(VOLUMES) => f.write_str(field),
             Self::Unsupported { field } => write!(f, "`{field}` is not supported yet"),
             Self::NoPools => f.write_str("there is no nodepool that could make nodes"),
             Self::Pools(reasons) => {

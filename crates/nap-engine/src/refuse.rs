@@ -44,6 +44,10 @@ impl Asker<'_, '_> {
                 compatible.union_with(&market.signature(signature).compatible);
             }
         }
+        if class.terms.is_empty() {
+            let why = "the pod's volumes are where its node affinity does not allow it to be";
+            return Unsuitable::Requirements(why.to_owned());
+        }
         if !suits {
             let conflict = class.terms.first().and_then(|term| market.conflict(pool, *term));
             return Unsuitable::Requirements(
@@ -52,7 +56,12 @@ impl Asker<'_, '_> {
         }
         let table = &market.pools[pool];
         let free = |index: usize| &table.types[table.offerings[index].kind].free;
-        let large: Vec<usize> = compatible.ones().filter(|index| holds(free(*index), &class.row)).collect();
+        let large: Vec<usize> = compatible
+            .ones()
+            .filter(|index| {
+                holds(free(*index), &class.row) && market.allows_size(pool, table.offerings[*index].kind)
+            })
+            .collect();
         let available: Vec<usize> =
             large.iter().copied().filter(|index| table.offerings[*index].offering.available).collect();
         if available.is_empty() {

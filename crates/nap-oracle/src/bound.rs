@@ -13,7 +13,11 @@ const MOST_PODS: usize = 10;
 
 /// What placing the pods must cost at least, by a linear program over whole types and all resources, what is free on existing machines
 /// taken off. `None` if the solver finds no solution.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a bound, compared with a margin")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "a bound, compared with a margin"
+)]
 pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     let placed: Vec<&Pod> = snapshot.pods.iter().filter(|pod| pods.contains(&&pod.key)).collect();
     let mut demand: BTreeMap<&str, f64> = BTreeMap::new();
@@ -77,6 +81,7 @@ pub fn exact(snapshot: &Snapshot) -> Option<UsdPerHour> {
             && pod.anti_affinity.is_empty()
             && pod.host_ports.is_empty()
             && pod.terms.len() == 1
+            && pod.volume_terms.is_empty()
     };
     let pods = &snapshot.pods;
     let simple = pods.len() <= MOST_PODS
@@ -109,8 +114,13 @@ pub fn exact(snapshot: &Snapshot) -> Option<UsdPerHour> {
 
 /// The cheapest node for a set of pods.
 fn together(snapshot: &Snapshot, set: usize) -> Option<UsdPerHour> {
-    let pods: Vec<&Pod> =
-        snapshot.pods.iter().enumerate().filter(|(bit, _)| set & (1 << bit) != 0).map(|(_, pod)| pod).collect();
+    let pods: Vec<&Pod> = snapshot
+        .pods
+        .iter()
+        .enumerate()
+        .filter(|(bit, _)| set & (1 << bit) != 0)
+        .map(|(_, pod)| pod)
+        .collect();
     let mut requests = Resources::new();
     for pod in &pods {
         requests.add(&pod.requests);

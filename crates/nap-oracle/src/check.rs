@@ -93,12 +93,8 @@ impl Judge<'_> {
         }
         let mut free = machine.free.clone();
         for pod in self.snapshot.pods.iter().filter(|pod| launch.pods.contains(&pod.key)) {
-            let alone = Pod {
-                spread: Vec::new(),
-                affinity: Vec::new(),
-                anti_affinity: Vec::new(),
-                ..pod.clone()
-            };
+            let alone =
+                Pod { spread: Vec::new(), affinity: Vec::new(), anti_affinity: Vec::new(), ..pod.clone() };
             if let Some(why) = obstacle(&alone, 0, std::slice::from_ref(&machine)) {
                 self.say(format!("{} cannot be on {} in {}: {why}", pod.key, kind.name, offering.zone));
             }
@@ -113,8 +109,7 @@ impl Judge<'_> {
         let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
         for launch in &self.plan.launches {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found =
-                find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
             let Some((kind, _)) = found else { continue };
             let used = used.entry(&launch.pool).or_default();
             used.add(&kind.capacity);
@@ -150,42 +145,59 @@ impl Judge<'_> {
         }
         for (number, launch) in self.plan.launches.iter().enumerate() {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found =
-                find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
             let Some((kind, offering)) = found else { continue };
             let name = format!("new-{number}");
             cluster.push(machine(&name, launch, pool, kind, offering, &self.snapshot.daemons));
             let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
             waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
         }
-        // Those with the most rules first: the others get in their way, not the other way round.
-        waiting.sort_by_key(|(pod, _)| {
-            std::cmp::Reverse(pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len())
-        });
-        loop {
-            let before = waiting.len();
-            let mut still = Vec::new();
-            for (pod, target) in waiting {
-                if obstacle(pod, target, &cluster).is_some() {
-                    still.push((pod, target));
-                } else {
-                    cluster[target].free.subtract(&pod.requests);
-                    cluster[target].pods.push(Running::of(pod));
-                }
+        // As kube-scheduler takes them: by priority. Should that not do, other orders are tried: pods that stay pending come back.
+        let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
+        waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
+        let mut stuck = bind(cluster.clone(), &waiting);
+        for attempt in 1..=MOST_ORDERS {
+            if stuck.is_empty() {
+                return;
             }
-            waiting = still;
-            if waiting.is_empty() || waiting.len() == before {
-                break;
-            }
+            waiting.sort_by_cached_key(|(pod, _)| scramble(attempt, &pod.key.0));
+            stuck = bind(cluster.clone(), &waiting);
         }
-        for (pod, target) in waiting {
-            let why = obstacle(pod, target, &cluster).unwrap_or_default();
-            self.wrong.push(Violation(format!(
-                "{} cannot be bound to {}: {why}",
-                pod.key, cluster[target].name
-            )));
+        for (pod, target, why) in stuck {
+            let name = &cluster[target].name;
+            self.wrong.push(Violation(format!("{} cannot be bound to {name}: {why}", pod.key)));
         }
     }
+}
+
+/// How many orders are tried before pods are said to be impossible to bind.
+const MOST_ORDERS: u64 = 3000;
+
+/// A number for a name that is different in each attempt.
+fn scramble(attempt: u64, name: &str) -> u64 {
+    let start = attempt.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = name.bytes().fold(start, |number, byte| {
+        (number ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
+    });
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// Binds pods, always the first that can be; those that are left, and why.
+fn bind<'p>(mut cluster: Vec<Machine>, waiting: &[(&'p Pod, usize)]) -> Vec<(&'p Pod, usize, String)> {
+    let mut waiting = waiting.to_vec();
+    while let Some(next) = waiting.iter().position(|(pod, target)| obstacle(pod, *target, &cluster).is_none())
+    {
+        let (pod, target) = waiting.remove(next);
+        cluster[target].free.subtract(&pod.requests);
+        cluster[target].pods.push(Running::of(pod));
+    }
+    let why = |(pod, target): (&'p Pod, usize)| {
+        let why = obstacle(pod, target, &cluster).unwrap_or_default();
+        (pod, target, why)
+    };
+    waiting.into_iter().map(why).collect()
 }
 
 fn pool_of<'s>(snapshot: &'s Snapshot, launch: &Launch) -> Option<&'s Pool> {
@@ -240,8 +252,7 @@ fn machine(
         let fixed = requirements.iter();
         fixed.filter_map(|(key, one)| Some((key.to_owned(), Requirement::single(one)?.to_owned()))).collect()
     };
-    for requirements in
-        [&launch.requirements, &pool.requirements, &kind.requirements, &offering.requirements]
+    for requirements in [&launch.requirements, &pool.requirements, &kind.requirements, &offering.requirements]
     {
         node_labels.extend(single(requirements));
     }

@@ -48,6 +48,9 @@ pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<
     if !selected(&pod.terms, &machine.labels) {
         return Some("node affinity".to_owned());
     }
+    if !selected(&pod.volume_terms, &machine.labels) {
+        return Some("volume node affinity".to_owned());
+    }
     for (name, amount) in pod.requests.iter() {
         if amount > 0 && amount > machine.free.get(name) {
             return Some(format!("not enough {name}"));
@@ -120,9 +123,8 @@ fn relations(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String
     let namespace = pod.key.parts().0;
     let mut wanted: BTreeSet<(&str, &str)> = BTreeSet::new();
     for node in cluster {
-        let same = |key: &str| {
-            node.labels.get(key).is_some_and(|value| machine.labels.get(key) == Some(value))
-        };
+        let same =
+            |key: &str| node.labels.get(key).is_some_and(|value| machine.labels.get(key) == Some(value));
         for other in &node.pods {
             let excluded = pod
                 .anti_affinity

@@ -22,7 +22,13 @@ pub fn generate(seed: u64) -> Snapshot {
     let kinds = dice.between(1, 6);
     let pods = (0..kinds).flat_map(|number| pods(&mut dice, number)).collect();
     let daemons = if dice.chance(40) { vec![daemon(&mut dice)] } else { Vec::new() };
-    Snapshot { pods, nodes, pools, daemons, catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]) }
+    Snapshot {
+        pods,
+        nodes,
+        pools,
+        daemons,
+        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+    }
 }
 
 /// Numbers from a seed, by splitmix64.
@@ -168,8 +174,15 @@ fn port(dice: &mut Dice) -> HostPort {
 }
 
 fn key(dice: &mut Dice) -> String {
-    (*dice.pick(&[labels::ZONE, labels::ZONE, labels::HOSTNAME, labels::HOSTNAME, "rack", labels::CAPACITY_TYPE]))
-        .to_owned()
+    (*dice.pick(&[
+        labels::ZONE,
+        labels::ZONE,
+        labels::HOSTNAME,
+        labels::HOSTNAME,
+        "rack",
+        labels::CAPACITY_TYPE,
+    ]))
+    .to_owned()
 }
 
 fn term(dice: &mut Dice) -> PodTerm {
@@ -229,6 +242,16 @@ fn pods(dice: &mut Dice, number: i64) -> Vec<Pod> {
             term.selector = own;
         }
         pod.anti_affinity.push(term);
+    }
+    if dice.chance(10) {
+        let zones = [*dice.pick(&ZONES), *dice.pick(&ZONES)];
+        pod.volume_terms = zones
+            .map(|zone| {
+                let mut term = Requirements::new();
+                term.add(labels::ZONE, Requirement::is_in([zone]));
+                term
+            })
+            .to_vec();
     }
     if dice.chance(12) {
         pod.host_ports.push(port(dice));

@@ -5,7 +5,8 @@ use nap_engine::Snapshot;
 /// Takes things away while the snapshot still fails.
 pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
-        let before = (snapshot.pods.len(), snapshot.nodes.len(), snapshot.pools.len(), snapshot.daemons.len());
+        let before =
+            (snapshot.pods.len(), snapshot.nodes.len(), snapshot.pools.len(), snapshot.daemons.len());
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.pods);
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.nodes);
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.pools);

@@ -6,6 +6,7 @@
 pub mod pods;
 mod rules;
 pub mod snapshot;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -174,3 +174,85 @@ fn also(selector: &mut Selector, pod: &Pod, keys: Option<&[String]>, operator: O
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pod(spec: Value) -> Pod {
+        object(json!({
+            "metadata": { "name": "web-1", "namespace": "shop", "labels": { "app": "web", "version": "7" } },
+            "spec": spec,
+        }))
+    }
+
+    #[test]
+    fn spread_constraints_are_resolved() {
+        let pod = pod(json!({ "containers": [], "topologySpreadConstraints": [
+            {
+                "maxSkew": 2, "minDomains": 3, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": { "matchLabels": { "app": "web" } }, "matchLabelKeys": ["version", "absent"],
+                "nodeTaintsPolicy": "Honor", "nodeAffinityPolicy": "Ignore",
+            },
+            { "maxSkew": 1, "topologyKey": "host", "whenUnsatisfiable": "ScheduleAnyway" },
+            { "maxSkew": 1, "topologyKey": "host", "whenUnsatisfiable": "DoNotSchedule" },
+        ] }));
+        let found = spread(&pod);
+        assert_eq!(found.len(), 2, "what may be violated is left to the scheduler");
+        assert_eq!(found[0].selector, Selector::label("app", "web").and("version", "7"));
+        assert_eq!((found[0].max_skew, found[0].min_domains), (2, Some(3)));
+        assert!(found[0].honor_taints && !found[0].honor_affinity);
+        assert!(!found[1].selector.matches(pod.labels()), "no selector selects nobody");
+        assert!(!found[1].honor_taints && found[1].honor_affinity);
+    }
+
+    #[test]
+    fn namespaces_of_terms_are_resolved() {
+        let mut state = State::default();
+        for (name, team) in [("shop", "red"), ("data", "red"), ("other", "blue")] {
+            let labels = json!({ "team": team });
+            state.apply_namespace(object(json!({ "metadata": { "name": name, "labels": labels } })));
+        }
+        let pod = pod(json!({ "containers": [], "affinity": { "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                { "topologyKey": "zone", "labelSelector": {}, "mismatchLabelKeys": ["version"] },
+                { "topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {} },
+                { "topologyKey": "zone", "namespaces": ["x"],
+                  "namespaceSelector": { "matchLabels": { "team": "red" } } },
+            ],
+        } } }));
+        let terms = state.anti_affinity(&pod);
+        assert_eq!(terms[0].namespaces, Namespaces::only("shop"));
+        assert!(!terms[0].selector.matches(pod.labels()), "another version is meant");
+        assert_eq!(terms[1].namespaces, Namespaces::All);
+        let named = ["data", "shop", "x"].map(str::to_owned);
+        assert_eq!(terms[2].namespaces, Namespaces::Named(named.into()));
+    }
+
+    #[test]
+    fn only_pods_that_matter_are_listed() {
+        let state = State::default();
+        let plain = pod(json!({ "containers": [] }));
+        let port = json!([{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }]);
+        let with_port = pod(json!({ "containers": port }));
+        let nobody = Interest::default();
+        assert!(state.residents([&plain].into_iter(), &nobody).is_empty());
+        assert_eq!(state.residents([&with_port].into_iter(), &nobody)[0].host_ports[0].port, 80);
+        let waiting = nap_engine::Pod {
+            key: nap_engine::PodKey::new("shop", "web-2"),
+            spread: spread(&pod(json!({ "containers": [], "topologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": { "matchLabels": { "app": "web" } },
+            }] }))),
+            ..nap_engine::Pod::default()
+        };
+        let residents = state.residents([&plain, &plain].into_iter(), &Interest::of(&[waiting]));
+        assert_eq!((residents.len(), residents[0].count), (1, 2), "equal ones are counted together");
+    }
+}

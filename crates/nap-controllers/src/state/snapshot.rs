@@ -360,6 +360,10 @@ impl State {
             unsupported = Some(field);
             Resources::new()
         });
+        let volume_terms = self.volume_terms(pod).unwrap_or_else(|problem| {
+            unsupported.get_or_insert(problem);
+            Vec::new()
+        });
         nap_engine::Pod {
             key: key(pod),
             requests,
@@ -372,20 +376,15 @@ impl State {
             affinity: self.affinity(pod),
             anti_affinity: self.anti_affinity(pod),
             host_ports: host_ports(spec),
+            volume_terms,
         }
     }
 }
 
 /// The first hard constraint of a pod that the engine does not know yet.
 fn unsupported_field(spec: &PodSpec) -> Option<String> {
-    let claims = |volume: &k8s_openapi::api::core::v1::Volume| {
-        volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
-    };
-    let checks = [
-        (spec.volumes.iter().flatten().any(claims), "spec.volumes (persistent volume claims)"),
-        (spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()), "spec.resourceClaims"),
-    ];
-    checks.into_iter().find(|(found, _)| *found).map(|(_, field)| field.to_owned())
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    claims.then(|| "spec.resourceClaims".to_owned())
 }
 
 /// Node selector and required node affinity as alternatives, and a field among them that is not understood.
@@ -398,6 +397,9 @@ fn terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
     let mut unsupported = None;
     for term in &required.node_selector_terms {
         match term_requirements(term) {
+            Ok(requirements) if selector.intersects(&requirements).is_err() => {
+                unsupported = Some("spec.affinity.nodeAffinity (excluded by spec.nodeSelector)".to_owned());
+            }
             Ok(requirements) => {
                 let mut all = selector.clone();
                 all.extend(&requirements);
@@ -416,7 +418,7 @@ fn terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
     (terms, unsupported)
 }
 
-fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements, String> {
+pub(super) fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements, String> {
     if term.match_fields.as_ref().is_some_and(|fields| !fields.is_empty()) {
         return Err("matchFields".to_owned());
     }

@@ -122,6 +122,9 @@ struct PodOf {
     anti_affinity: Vec<TermOf>,
     #[serde(default)]
     host_ports: Vec<i32>,
+    /// Where its volumes can be.
+    #[serde(default)]
+    volumes: Vec<Vec<NodeSelectorRequirement>>,
 }
 
 fn one() -> u32 {
@@ -268,6 +271,7 @@ impl PodOf {
             affinity: self.terms(&self.affinity),
             anti_affinity: self.terms(&self.anti_affinity),
             host_ports: self.ports(),
+            volume_terms: self.volumes.iter().map(Requirements::from_specs).collect(),
             ..Pod::default()
         };
         let name = |number: u32| match self.count {
