@@ -50,7 +50,7 @@ enum Change {
     Budget(watcher::Event<PodDisruptionBudget>),
     Namespace(watcher::Event<Namespace>),
     VolumeClaim(watcher::Event<PersistentVolumeClaim>),
-    Volume(watcher::Event<PersistentVolume>),
+    Volume(Box<watcher::Event<PersistentVolume>>),
     StorageClass(watcher::Event<StorageClass>),
     CsiNode(watcher::Event<CSINode>),
 }
@@ -111,7 +111,7 @@ fn changes(client: &Client) -> stream::SelectAll<BoxStream<'static, Change>> {
         watch(Api::all(client.clone()), Change::Budget),
         watch(Api::all(client.clone()), Change::Namespace),
         watch(Api::all(client.clone()), Change::StorageClass),
-        watch(Api::all(client.clone()), Change::Volume),
+        watch(Api::all(client.clone()), |event| Change::Volume(Box::new(event))),
         watch(Api::all(client.clone()), Change::VolumeClaim),
         watch(Api::all(client.clone()), Change::CsiNode),
         watch(Api::all(client.clone()), Change::Pod),
@@ -228,7 +228,7 @@ impl Driver<'_> {
             ),
             Change::Volume(event) => self.feed(
                 Kind::Volume,
-                event,
+                *event,
                 |driver, volume| {
                     driver.context.state().apply_volume(volume);
                     driver.add(Key::Provisioning);

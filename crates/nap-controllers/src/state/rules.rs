@@ -185,7 +185,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn pod(spec: Value) -> Pod {
+    fn pod(spec: &Value) -> Pod {
         object(json!({
             "metadata": { "name": "web-1", "namespace": "shop", "labels": { "app": "web", "version": "7" } },
             "spec": spec,
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn spread_constraints_are_resolved() {
-        let pod = pod(json!({ "containers": [], "topologySpreadConstraints": [
+        let pod = pod(&json!({ "containers": [], "topologySpreadConstraints": [
             {
                 "maxSkew": 2, "minDomains": 3, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
                 "labelSelector": { "matchLabels": { "app": "web" } }, "matchLabelKeys": ["version", "absent"],
@@ -219,7 +219,7 @@ mod tests {
             let labels = json!({ "team": team });
             state.apply_namespace(object(json!({ "metadata": { "name": name, "labels": labels } })));
         }
-        let pod = pod(json!({ "containers": [], "affinity": { "podAntiAffinity": {
+        let pod = pod(&json!({ "containers": [], "affinity": { "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
                 { "topologyKey": "zone", "labelSelector": {}, "mismatchLabelKeys": ["version"] },
                 { "topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {} },
@@ -238,15 +238,15 @@ mod tests {
     #[test]
     fn only_pods_that_matter_are_listed() {
         let state = State::default();
-        let plain = pod(json!({ "containers": [] }));
+        let plain = pod(&json!({ "containers": [] }));
         let port = json!([{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }]);
-        let with_port = pod(json!({ "containers": port }));
+        let with_port = pod(&json!({ "containers": port }));
         let nobody = Interest::default();
         assert!(state.residents([&plain].into_iter(), &nobody).is_empty());
         assert_eq!(state.residents([&with_port].into_iter(), &nobody)[0].host_ports[0].port, 80);
         let waiting = nap_engine::Pod {
             key: nap_engine::PodKey::new("shop", "web-2"),
-            spread: spread(&pod(json!({ "containers": [], "topologySpreadConstraints": [{
+            spread: spread(&pod(&json!({ "containers": [], "topologySpreadConstraints": [{
                 "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
                 "labelSelector": { "matchLabels": { "app": "web" } },
             }] }))),

@@ -171,7 +171,7 @@ impl State {
         for spec in coming.iter().filter_map(|pod| pod.spec.as_ref()) {
             free.subtract(&pods::requests(spec).unwrap_or_default());
         }
-        let on_it = bound.iter().map(Arc::as_ref).chain(coming.iter().map(|pod| pod.as_ref()));
+        let on_it = bound.iter().map(Arc::as_ref).chain(coming.iter().copied().map(Arc::as_ref));
         let mut residents = self.residents(on_it, interest);
         let wanted = Requirements::from_labels(&labels);
         for daemon in daemons {
