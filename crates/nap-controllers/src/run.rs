@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -47,6 +48,11 @@ enum Change {
     Class(watcher::Event<AKSNodeClass>),
     Daemon(watcher::Event<DaemonSet>),
     Budget(watcher::Event<PodDisruptionBudget>),
+    Namespace(watcher::Event<Namespace>),
+    VolumeClaim(watcher::Event<PersistentVolumeClaim>),
+    Volume(Box<watcher::Event<PersistentVolume>>),
+    StorageClass(watcher::Event<StorageClass>),
+    CsiNode(watcher::Event<CSINode>),
 }
 
 /// Runs until `shutdown`. What is under way then is dropped: everything survives a crash, so it survives this.
@@ -103,6 +109,11 @@ fn changes(client: &Client) -> stream::SelectAll<BoxStream<'static, Change>> {
         watch(Api::all(client.clone()), Change::Node),
         watch(Api::all(client.clone()), Change::Daemon),
         watch(Api::all(client.clone()), Change::Budget),
+        watch(Api::all(client.clone()), Change::Namespace),
+        watch(Api::all(client.clone()), Change::StorageClass),
+        watch(Api::all(client.clone()), |event| Change::Volume(Box::new(event))),
+        watch(Api::all(client.clone()), Change::VolumeClaim),
+        watch(Api::all(client.clone()), Change::CsiNode),
         watch(Api::all(client.clone()), Change::Pod),
     ])
 }
@@ -196,6 +207,55 @@ impl Driver<'_> {
                     driver.context.state().budgets.remove(name);
                 },
             ),
+            Change::Namespace(event) => self.feed(
+                Kind::Namespace,
+                event,
+                |driver, namespace| driver.context.state().apply_namespace(namespace),
+                |driver, name| {
+                    driver.context.state().namespaces.remove(name);
+                },
+            ),
+            Change::VolumeClaim(event) => self.feed(
+                Kind::VolumeClaim,
+                event,
+                |driver, claim| {
+                    driver.context.state().apply_volume_claim(claim);
+                    driver.add(Key::Provisioning);
+                },
+                |driver, name| {
+                    driver.context.state().volume_claims.remove(name);
+                },
+            ),
+            Change::Volume(event) => self.feed(
+                Kind::Volume,
+                *event,
+                |driver, volume| {
+                    driver.context.state().apply_volume(volume);
+                    driver.add(Key::Provisioning);
+                },
+                |driver, name| {
+                    driver.context.state().volumes.remove(name);
+                },
+            ),
+            Change::StorageClass(event) => self.feed(
+                Kind::StorageClass,
+                event,
+                |driver, class| {
+                    driver.context.state().apply_storage_class(class);
+                    driver.add(Key::Provisioning);
+                },
+                |driver, name| {
+                    driver.context.state().storage_classes.remove(name);
+                },
+            ),
+            Change::CsiNode(event) => self.feed(
+                Kind::CsiNode,
+                event,
+                |driver, node| driver.context.state().apply_csi_node(node),
+                |driver, name| {
+                    driver.context.state().csi_nodes.remove(name);
+                },
+            ),
         }
     }
 
@@ -239,6 +299,11 @@ impl Driver<'_> {
             Kind::NodeClass => state.classes.keys().cloned().collect(),
             Kind::DaemonSet => state.daemons.keys().cloned().collect(),
             Kind::Budget => state.budgets.keys().cloned().collect(),
+            Kind::Namespace => state.namespaces.keys().cloned().collect(),
+            Kind::VolumeClaim => state.volume_claims.keys().cloned().collect(),
+            Kind::Volume => state.volumes.keys().cloned().collect(),
+            Kind::StorageClass => state.storage_classes.keys().cloned().collect(),
+            Kind::CsiNode => state.csi_nodes.keys().cloned().collect(),
         }
     }
 

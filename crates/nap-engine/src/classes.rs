@@ -3,45 +3,141 @@
 //! Real clusters have thousands of pods and a few dozen kinds of them. A [`Class`] is one kind: the same requests, wishes,
 //! tolerations and priority. Everything after this module is work per class, never per pod, until the plan is written out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use nap_api::{Requirements, Toleration};
 use nap_units::{CPU, MEMORY, Resources};
 
-use crate::model::{Pod, PodKey, Snapshot};
+use crate::coupling::HostPort;
+use crate::model::{Node, Pod, PodKey, Snapshot};
+use crate::rules::{Coupling, Rules, Slot};
 
-/// The resources that anybody asks for, numbered: a resource vector becomes a short row of integers.
-pub(crate) struct Dimensions<'a>(Vec<&'a str>);
+/// Everything countable that anybody asks for, numbered: a resource vector becomes a short row of integers. Apart from resources these are the
+/// ports of a node, of which there is one each, and the slots of rules by host name.
+pub(crate) struct Dimensions<'a> {
+    resources: Vec<&'a str>,
+    /// Protocol, number and address; no address stands for all of them.
+    ports: Vec<(&'a str, i32, Option<&'a str>)>,
+    slots: Vec<Slot<'a>>,
+}
 
 impl<'a> Dimensions<'a> {
-    /// The resources that the pods and daemons of a snapshot ask for.
-    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
+    /// What the pods and daemons of a snapshot ask for.
+    pub(crate) fn of(snapshot: &'a Snapshot, rules: &Rules<'a>) -> Self {
         let requests = snapshot.pods.iter().map(|pod| &pod.requests);
         let requests = requests.chain(snapshot.daemons.iter().map(|daemon| &daemon.requests));
-        let mut names: Vec<&str> = requests
+        let mut resources: Vec<&str> = requests
             .flat_map(Resources::iter)
             .filter(|(_, amount)| *amount > 0)
             .map(|(name, _)| name)
             .collect();
-        names.sort_unstable();
-        names.dedup();
-        Self(names)
+        resources.sort_unstable();
+        resources.dedup();
+        let asked = snapshot.pods.iter().flat_map(|pod| &pod.host_ports);
+        let mut ports: Vec<_> =
+            asked.map(|port| (port.protocol.as_str(), port.port, address(port))).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Self { resources, ports, slots: rules.slots.clone() }
     }
 
-    /// The amounts in the order of the dimensions.
-    pub(crate) fn row(&self, resources: &Resources) -> Vec<i64> {
-        self.0.iter().map(|name| resources.get(name)).collect()
+    /// What a machine without pods has.
+    pub(crate) fn whole(&self, allocatable: &Resources) -> Vec<i64> {
+        let resources = self.resources.iter().map(|name| allocatable.get(name));
+        resources.chain(self.ports.iter().map(|_| 1)).chain(self.slots.iter().map(Slot::capacity)).collect()
     }
 
-    /// The amounts of a request: a negative one counts as nothing.
-    pub(crate) fn request(&self, resources: &Resources) -> Vec<i64> {
-        self.0.iter().map(|name| resources.get(name).max(0)).collect()
+    /// What is free on a machine that exists.
+    pub(crate) fn free(&self, node: &Node) -> Vec<i64> {
+        let mut free = self.whole(&node.free);
+        let (ports, slots) = free[self.resources.len()..].split_at_mut(self.ports.len());
+        for resident in &node.residents {
+            for (free, port) in ports.iter_mut().zip(&self.ports) {
+                if resident.host_ports.iter().any(|taken| conflicts(taken, port)) {
+                    *free = 0;
+                }
+            }
+            for (free, slot) in slots.iter_mut().zip(&self.slots) {
+                if slot.taken_by(resident) {
+                    *free -= i64::from(resident.count);
+                }
+            }
+        }
+        free
     }
 
-    /// The name of a dimension.
-    pub(crate) fn name(&self, index: usize) -> &'a str {
-        self.0.get(index).copied().unwrap_or_default()
+    /// What a pod asks for: a negative amount counts as nothing.
+    fn request(&self, pod: &Pod, slots: &[usize]) -> Vec<i64> {
+        let resources = self.resources.iter().map(|name| pod.requests.get(name).max(0));
+        let ports = self.ports.iter().map(|(protocol, number, at)| {
+            i64::from(pod.host_ports.iter().any(|port| {
+                (port.protocol.as_str(), port.port) == (*protocol, *number)
+                    && (port.is_everywhere() || address(port) == *at)
+            }))
+        });
+        let slots = (0..self.slots.len()).map(|slot| i64::from(slots.contains(&slot)));
+        resources.chain(ports).chain(slots).collect()
     }
+
+    /// What daemons leave of a machine.
+    pub(crate) fn without(&self, mut free: Vec<i64>, daemons: &Resources, taken: &[&HostPort]) -> Vec<i64> {
+        for (free, name) in free.iter_mut().zip(&self.resources) {
+            *free = free.saturating_sub(daemons.get(name).max(0));
+        }
+        for (free, port) in free.iter_mut().skip(self.resources.len()).zip(&self.ports) {
+            if taken.iter().any(|one| conflicts(one, port)) {
+                *free = 0;
+            }
+        }
+        free
+    }
+
+    /// The name of a dimension, as people would say it.
+    pub(crate) fn name(&self, index: usize) -> String {
+        let port = index.checked_sub(self.resources.len()).and_then(|index| self.ports.get(index));
+        match (self.resources.get(index), port) {
+            (Some(name), _) => (*name).to_owned(),
+            (None, Some((protocol, number, _))) => format!("{HOST_PORT} {number}/{protocol}"),
+            (None, None) => "places by host name".to_owned(),
+        }
+    }
+}
+
+/// How the name of a port among the dimensions begins.
+pub(crate) const HOST_PORT: &str = "host port";
+
+/// A pod's own terms, each with every place where its volumes can be; nothing where the two exclude each other.
+fn with_volumes<'a>(terms: &'a [Requirements], volumes: &'a [Requirements]) -> Vec<Cow<'a, Requirements>> {
+    let any = [Requirements::new()];
+    if volumes.is_empty() {
+        return if terms.is_empty() {
+            vec![Cow::Owned(Requirements::new())]
+        } else {
+            terms.iter().map(Cow::Borrowed).collect()
+        };
+    }
+    let terms = if terms.is_empty() { &any } else { terms };
+    let each = terms.iter().flat_map(|term| {
+        let agreeing = volumes.iter().filter(|volume| term.intersects(volume).is_ok());
+        agreeing.map(move |volume| {
+            let mut both = term.clone();
+            both.extend(volume);
+            Cow::Owned(both)
+        })
+    });
+    each.collect()
+}
+
+fn address(port: &HostPort) -> Option<&str> {
+    (!port.is_everywhere()).then_some(port.address.as_str())
+}
+
+/// Whether somebody who has one port keeps another from being had.
+fn conflicts(taken: &HostPort, (protocol, number, at): &(&str, i32, Option<&str>)) -> bool {
+    (taken.protocol.as_str(), taken.port) == (*protocol, *number)
+        && (taken.is_everywhere() || at.is_none_or(|at| at == taken.address))
 }
 
 /// Pods that are alike.
@@ -52,7 +148,7 @@ pub(crate) struct Class<'a> {
     pub(crate) requests: &'a Resources,
     /// The same, by dimension.
     pub(crate) row: Vec<i64>,
-    /// Where each may go: the numbers of its terms, in order.
+    /// Where each may go: the numbers of its terms, in order. None if its volumes are where it may not be.
     pub(crate) terms: Vec<usize>,
     /// Which taints each tolerates.
     pub(crate) tolerations: &'a [Toleration],
@@ -60,58 +156,86 @@ pub(crate) struct Class<'a> {
     pub(crate) wish: usize,
     /// Higher goes first.
     pub(crate) priority: i32,
+    /// How it depends on other pods, if it does.
+    pub(crate) coupling: Option<Rc<Coupling>>,
+    /// Whether each of the counters that count it looks at a new node of its own for sure.
+    pub(crate) certain: Vec<bool>,
 }
 
 /// The classes of a snapshot, in the order in which they are placed.
 pub(crate) struct Classes<'a> {
     pub(crate) list: Vec<Class<'a>>,
     /// The distinct terms that [`Class::terms`] refers to.
-    pub(crate) terms: Vec<&'a Requirements>,
+    pub(crate) terms: Vec<Cow<'a, Requirements>>,
     /// Pods that no class holds, for a constraint that the engine does not know: the pod and the field.
     pub(crate) unsupported: Vec<(&'a PodKey, &'a str)>,
 }
 
 impl<'a> Classes<'a> {
     /// Groups the pods of a snapshot. The order of the pods in it does not matter; a key that comes twice counts once.
-    pub(crate) fn of(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>, any: &'a Requirements) -> Self {
+    pub(crate) fn of(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>, rules: &Rules<'a>) -> Self {
         let mut pods: Vec<&Pod> = snapshot.pods.iter().collect();
-        pods.sort_unstable_by(|a, b| {
-            let rest =
-                |pod: &'a Pod| (&pod.requests, &pod.terms, &pod.tolerations, pod.priority, &pod.unsupported);
-            a.key.cmp(&b.key).then_with(|| rest(a).cmp(&rest(b)))
-        });
+        pods.sort_unstable();
         pods.dedup_by(|a, b| a.key == b.key);
 
         let mut unsupported = Vec::new();
-        let mut groups: BTreeMap<_, Vec<&PodKey>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, (Vec<&PodKey>, Vec<i64>)> = BTreeMap::new();
         for pod in pods {
             if let Some(field) = &pod.unsupported {
                 unsupported.push((&pod.key, field.as_str()));
                 continue;
             }
-            let kind = (pod.priority, &pod.requests, &pod.terms, &pod.tolerations);
-            groups.entry(kind).or_default().push(&pod.key);
+            let profile = rules.of_pod(pod);
+            let kind = (
+                pod.priority,
+                &pod.requests,
+                (&pod.terms, &pod.volume_terms),
+                &pod.tolerations,
+                &pod.host_ports,
+                (profile.slots, profile.coupling),
+            );
+            let group = groups.entry(kind);
+            group
+                .or_insert_with_key(|kind| (Vec::new(), dimensions.request(pod, &kind.5.0)))
+                .0
+                .push(&pod.key);
         }
 
         let mut terms = Vec::new();
-        let mut term_numbers = BTreeMap::new();
+        let mut term_numbers: BTreeMap<Cow<'a, Requirements>, usize> = BTreeMap::new();
         let mut wish_numbers = BTreeMap::new();
         let mut list: Vec<Class<'a>> = Vec::with_capacity(groups.len());
-        for ((priority, requests, class_terms, tolerations), pods) in groups {
+        for ((priority, requests, (class_terms, volumes), tolerations, _, (_, coupling)), (pods, row)) in
+            groups
+        {
             let wishes = wish_numbers.len();
-            let wish = *wish_numbers.entry((class_terms, tolerations)).or_insert(wishes);
-            let mut number = |term: &'a Requirements| {
-                *term_numbers.entry(term).or_insert_with(|| {
-                    terms.push(term);
+            let wish = *wish_numbers.entry((class_terms, volumes, tolerations)).or_insert(wishes);
+            let mut number = |term: Cow<'a, Requirements>| {
+                *term_numbers.entry(term).or_insert_with_key(|term| {
+                    terms.push(term.clone());
                     terms.len() - 1
                 })
             };
-            let mut numbers: Vec<usize> = class_terms.iter().map(&mut number).collect();
-            if numbers.is_empty() {
-                numbers.push(number(any));
-            }
-            let row = dimensions.request(requests);
-            list.push(Class { pods, requests, row, terms: numbers, tolerations, wish, priority });
+            let numbers = with_volumes(class_terms, volumes).into_iter().map(&mut number).collect();
+            let certain = coupling.as_ref().map(|coupling| {
+                let keys: Vec<&str> = coupling.keys.iter().map(|key| rules.keys[*key]).collect();
+                let looks = |(counter, _): &(usize, _)| {
+                    rules.counters[*counter].looks_at_nodes_of(class_terms, tolerations, &keys)
+                };
+                coupling.counted.iter().map(looks).collect()
+            });
+            let certain = certain.unwrap_or_default();
+            list.push(Class {
+                pods,
+                requests,
+                row,
+                terms: numbers,
+                tolerations,
+                wish,
+                priority,
+                coupling,
+                certain,
+            });
         }
         list.sort_by(|a, b| {
             let size =

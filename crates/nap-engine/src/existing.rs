@@ -1,72 +1,172 @@
 //! What exists is free: it is filled before anything is bought.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use nap_api::Requirements;
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 
 use crate::classes::{Class, Classes, Dimensions};
-use crate::model::{Node, Placement, Snapshot};
+use crate::model::{Node, Snapshot};
+use crate::rules::{Coupling, Rules};
+use crate::topology::{Host, Topology, Vector, vector_of};
 
-/// The pods that go onto machines which exist or are on their way.
-pub(crate) struct Filled {
-    pub(crate) placements: Vec<Placement>,
-    /// How many pods of each class are placed: its first ones.
-    pub(crate) placed: Vec<usize>,
+/// Pods of a class on a machine that exists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seated {
+    pub(crate) class: usize,
+    pub(crate) node: usize,
+    pub(crate) count: usize,
 }
 
-/// First fit in the order of the classes: running machines before those on their way, then by name.
-pub(crate) fn fill(snapshot: &Snapshot, dimensions: &Dimensions<'_>, classes: &Classes<'_>) -> Filled {
-    let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
-    nodes.sort_by(|a, b| {
-        let rest = |node: &'_ Node| (node.free.clone(), node.labels.clone(), node.taints.clone());
-        (!a.initialized, &a.name).cmp(&(!b.initialized, &b.name)).then_with(|| rest(a).cmp(&rest(b)))
-    });
-    let mut free: Vec<Vec<i64>> = nodes.iter().map(|node| dimensions.row(&node.free)).collect();
-    let labels: Vec<Requirements> =
-        nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect();
-    let mut welcome: BTreeMap<(usize, usize), bool> = BTreeMap::new();
+/// The machines that exist or are on their way, and what is free on them.
+#[derive(Clone)]
+pub(crate) struct Standing<'a> {
+    /// Running machines before those on their way, then by name.
+    pub(crate) nodes: Rc<[&'a Node]>,
+    pub(crate) labels: Rc<[Requirements]>,
+    free: Vec<Vec<i64>>,
+    /// Which machines suit which wishes, as far as somebody asked.
+    welcome: Rc<RefCell<BTreeMap<(usize, usize), bool>>>,
+}
 
-    let mut filled = Filled { placements: Vec::new(), placed: vec![0; classes.list.len()] };
-    for (number, class) in classes.list.iter().enumerate() {
-        let placed = &mut filled.placed[number];
-        for (index, node) in nodes.iter().enumerate() {
-            let left = class.pods.len() - *placed;
-            if left == 0 {
-                break;
-            }
-            let fitting = fitting(&free[index], class, left);
-            if fitting == 0 {
-                continue;
-            }
-            let welcome = *welcome
-                .entry((class.wish, index))
-                .or_insert_with(|| suits(node, &labels[index], class, classes));
-            if !welcome {
-                continue;
-            }
-            for pod in class.pods.iter().skip(*placed).take(fitting) {
-                filled.placements.push(Placement { pod: (*pod).clone(), node: node.name.clone() });
-            }
-            let times = i64::try_from(fitting).unwrap_or(i64::MAX);
-            for (free, request) in free[index].iter_mut().zip(&class.row) {
-                *free = free.saturating_sub(request.saturating_mul(times));
-            }
-            *placed += fitting;
+/// Where a class could go, by domains, and from where on it is worth looking.
+pub(crate) struct Seats {
+    rows: Vec<(Vector, Vec<usize>, usize)>,
+    /// A machine that is refused now may be allowed later, so all are looked at again.
+    patient: bool,
+}
+
+impl<'a> Standing<'a> {
+    pub(crate) fn of(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>) -> Self {
+        let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
+        nodes.sort_by(|a, b| (!a.initialized, a).cmp(&(!b.initialized, b)));
+        Self {
+            free: nodes.iter().map(|node| dimensions.free(node)).collect(),
+            labels: nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect(),
+            nodes: nodes.into(),
+            welcome: Rc::default(),
         }
     }
-    filled.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
-    filled
+
+    /// First fit in the order of the classes. How many pods of each class are placed: its first ones.
+    pub(crate) fn fill(
+        &mut self,
+        classes: &Classes<'_>,
+        rules: &Rules<'_>,
+        topology: &mut Topology,
+    ) -> (Vec<usize>, Vec<Seated>) {
+        let mut placed = vec![0; classes.list.len()];
+        let mut seated = Vec::new();
+        for (number, class) in classes.list.iter().enumerate() {
+            let mut left = class.pods.len();
+            if let Some(coupling) = &class.coupling {
+                let mut seats = self.seats(class, classes, rules, coupling);
+                while let Some((node, count)) = self.seat(&mut seats, class, coupling, topology, left) {
+                    seated.push(Seated { class: number, node, count });
+                    left -= count;
+                }
+            } else {
+                for node in 0..self.nodes.len() {
+                    if left == 0 {
+                        break;
+                    }
+                    let count = fitting(&self.free[node], class, left);
+                    if count > 0 && self.suits(node, class, classes) {
+                        self.take(node, class, count);
+                        seated.push(Seated { class: number, node, count });
+                        left -= count;
+                    }
+                }
+            }
+            placed[number] = class.pods.len() - left;
+        }
+        (placed, seated)
+    }
+
+    /// The machines that suit a class and have room for it, by their domains.
+    pub(crate) fn seats(
+        &self,
+        class: &Class<'_>,
+        classes: &Classes<'_>,
+        rules: &Rules<'_>,
+        coupling: &Coupling,
+    ) -> Seats {
+        let mut rows: BTreeMap<Vector, Vec<usize>> = BTreeMap::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            if fitting(&self.free[index], class, 1) == 1 && self.suits(index, class, classes) {
+                rows.entry(vector_of(node, rules, coupling)).or_default().push(index);
+            }
+        }
+        let rows = rows.into_iter().map(|(vector, nodes)| (vector, nodes, 0)).collect();
+        Seats { rows, patient: coupling.follows_hosts() }
+    }
+
+    /// Places pods of a class on the first machine that may have them, in the emptiest domain; where, and how many.
+    pub(crate) fn seat(
+        &mut self,
+        seats: &mut Seats,
+        class: &Class<'_>,
+        coupling: &Coupling,
+        topology: &mut Topology,
+        most: usize,
+    ) -> Option<(usize, usize)> {
+        if most == 0 {
+            return None;
+        }
+        let mut order: Vec<(i64, usize)> = seats
+            .rows
+            .iter()
+            .enumerate()
+            .map(|(row, (vector, ..))| (topology.load(coupling, vector), row))
+            .collect();
+        order.sort_unstable();
+        for (_, row) in order {
+            let (vector, nodes, first) = &mut seats.rows[row];
+            if topology.allowance(coupling, vector, Host::Any) == 0 {
+                continue;
+            }
+            let mut position = *first;
+            while let Some(node) = nodes.get(position).copied() {
+                let allowed = topology.allowance(coupling, vector, Host::Is(node));
+                let allowed = allowed.min(topology.stride(coupling, vector)).min(most);
+                let count = fitting(&self.free[node], class, allowed);
+                if count > 0 {
+                    topology.record(coupling, &class.certain, vector, node, count);
+                    self.take(node, class, count);
+                    return Some((node, count));
+                }
+                position += 1;
+                if !seats.patient {
+                    *first = position;
+                }
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, node: usize, class: &Class<'_>, count: usize) {
+        let times = i64::try_from(count).unwrap_or(i64::MAX);
+        for (free, request) in self.free[node].iter_mut().zip(&class.row) {
+            *free = free.saturating_sub(request.saturating_mul(times));
+        }
+    }
+
+    fn suits(&self, index: usize, class: &Class<'_>, classes: &Classes<'_>) -> bool {
+        let mut welcome = self.welcome.borrow_mut();
+        *welcome.entry((class.wish, index)).or_insert_with(|| {
+            let labels = &self.labels[index];
+            let suits = |term: &usize| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();
+            first_untolerated(&self.nodes[index].taints, class.tolerations).is_none()
+                && class.terms.iter().any(suits)
+        })
+    }
 }
 
 /// How many fit. Only what a pod asks for counts: a resource that is overdrawn keeps nobody away who wants none of it.
 fn fitting(free: &[i64], class: &Class<'_>, most: usize) -> usize {
     let asked = free.iter().zip(&class.row).filter(|(_, request)| **request > 0);
     asked.map(|(free, request)| usize::try_from(free / request).unwrap_or(0)).fold(most, usize::min)
-}
-
-fn suits(node: &Node, labels: &Requirements, class: &Class<'_>, classes: &Classes<'_>) -> bool {
-    first_untolerated(&node.taints, class.tolerations).is_none()
-        && class.terms.iter().any(|term| labels.compatible(classes.terms[*term], Undefined::Deny).is_ok())
 }

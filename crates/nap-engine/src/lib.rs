@@ -16,17 +16,25 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `model` | what is read and what is answered |
+//! | `coupling` | the rules by which pods depend on each other, as data |
+//! | `rules` | which of them there are, and who takes part in which |
+//! | `topology` | how many pods each domain has, and may still take |
 //! | `classes` | which pods are alike |
 //! | `existing` | how what exists is filled |
 //! | `market` | which offerings suit which requirements |
 //! | `pack` | how hypothetical nodes are filled within the limits |
+//! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `patterns` | which pods complement each other on a node |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
+//! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
 //! | `refuse` | why a pod has no place, as data |
 //! | `reason` | the same as text |
 
+mod certificate;
 mod classes;
+mod coupled;
+mod coupling;
 mod existing;
 mod market;
 mod model;
@@ -34,11 +42,14 @@ mod pack;
 mod patterns;
 mod reason;
 mod refuse;
+mod rules;
 mod solve;
+mod topology;
 mod worth;
 
+pub use coupling::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
 pub use model::{
     Alternative, CapacityType, Catalogue, Daemon, InstanceType, Launch, Node, Offering, Options, Placement,
-    Plan, Pod, PodKey, Pool, PoolReason, Refusal, Snapshot, Tier, Unplaced, Unsuitable,
+    Plan, Pod, PodKey, Pool, PoolReason, Refusal, Rule, Snapshot, Tier, Unplaced, Unsuitable,
 };
 pub use solve::{solve, solve_first_fit};

@@ -4,18 +4,20 @@
 //! everything is integers. A signature knows its offerings as a set of bits over the pool's table, and its types in price order.
 //! While a node grows, only the types that no other type exceeds in every resource matter: its *frontier*, which is a handful.
 
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fixedbitset::FixedBitSet;
 use nap_api::requirement::{Incompatible, Undefined};
 use nap_api::taints::first_untolerated;
-use nap_api::{Requirements, Taint};
+use nap_api::{Operator, Requirement, Requirements, Taint, labels};
 use nap_units::{CPU, Resources, UsdPerHour};
 
 use crate::classes::{Class, Classes, Dimensions};
-use crate::model::{Daemon, InstanceType, Offering, Pool, Snapshot};
+use crate::coupling::HostPort;
+use crate::model::{Daemon, InstanceType, Offering, Options, Pool, Snapshot};
 
 /// The resource by which a pool's limits count machines.
 const NODES: &str = "nodes";
@@ -66,12 +68,13 @@ impl<'a> PoolTable<'a> {
             .into_iter()
             .map(|instance_type| {
                 let mut overhead = Resources::new();
+                let mut ports: Vec<&HostPort> = Vec::new();
                 for daemon in daemons.iter().filter(|daemon| runs_on(daemon, pool, instance_type)) {
                     overhead.add(&daemon.requests);
+                    ports.extend(&daemon.host_ports);
                 }
-                let free = dimensions.row(&instance_type.allocatable);
-                let taken = dimensions.request(&overhead);
-                let free = free.iter().zip(&taken).map(|(free, taken)| free.saturating_sub(*taken)).collect();
+                let free = dimensions.whole(&instance_type.allocatable);
+                let free = dimensions.without(free, &overhead, &ports);
                 let charge = |name: &str| {
                     if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) }
                 };
@@ -111,6 +114,18 @@ fn runs_on(daemon: &Daemon, pool: &Pool, instance_type: &InstanceType) -> bool {
         })
 }
 
+/// The values that a requirement names, unless it names what is excluded.
+fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
+    let named = requirement.operator() == Operator::In;
+    requirement.values().iter().filter(move |_| named).map(String::as_str)
+}
+
+/// Whether the offering is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
+pub(crate) fn is_regional(offering: &Offering) -> bool {
+    let scope = offering.requirements.get(labels::PLACEMENT_SCOPE);
+    scope.and_then(Requirement::single) == Some("regional")
+}
+
 /// A pool and everything that the pods of a node insist on, and what of the pool's table suits that.
 pub(crate) struct Signature {
     /// Index of the pool.
@@ -128,9 +143,17 @@ pub(crate) struct Signature {
 
 /// Every pool's table, and the signatures met so far.
 pub(crate) struct Market<'a> {
-    /// By weight (highest first), then name.
+    /// By weight (highest first), then number of taints, then name.
     pub(crate) pools: Vec<PoolTable<'a>>,
-    terms: Vec<&'a Requirements>,
+    /// The most milli-cores of a new node.
+    most_cpu: i64,
+    /// What is added to the price of each node where prices are compared.
+    pub(crate) node_cost: UsdPerHour,
+    terms: Vec<Cow<'a, Requirements>>,
+    /// Numbers of the terms that no pod has: pins to a domain, and what else was asked about.
+    other_terms: BTreeMap<Requirements, usize>,
+    /// The values of a label that a signature's offerings have between them.
+    domains: BTreeMap<(usize, String), Rc<[Rc<str>]>>,
     signatures: Vec<Rc<Signature>>,
     numbers: BTreeMap<(usize, Requirements), usize>,
     /// Where a signature leads when one more term is insisted on.
@@ -143,12 +166,22 @@ pub(crate) struct Market<'a> {
 }
 
 impl<'a> Market<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>, classes: &Classes<'a>) -> Self {
+    pub(crate) fn new(
+        snapshot: &'a Snapshot,
+        options: &Options,
+        dimensions: &Dimensions<'a>,
+        classes: &Classes<'a>,
+    ) -> Self {
         let mut pools: Vec<&Pool> = snapshot.pools.iter().collect();
-        pools.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
+        // Where all else is equal, a pool that keeps fewer pods away is the better place to begin a node in.
+        pools.sort_by(|a, b| (b.weight, a.taints.len(), &a.name).cmp(&(a.weight, b.taints.len(), &b.name)));
         let mut market = Self {
             pools: pools.into_iter().map(|pool| PoolTable::new(pool, snapshot, dimensions)).collect(),
+            most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
+            node_cost: options.node_cost,
             terms: classes.terms.clone(),
+            other_terms: BTreeMap::new(),
+            domains: BTreeMap::new(),
             signatures: Vec::new(),
             numbers: BTreeMap::new(),
             steps: BTreeMap::new(),
@@ -191,10 +224,65 @@ impl<'a> Market<'a> {
         tolerated
     }
 
+    /// The number of a term that no pod need have.
+    pub(crate) fn term(&mut self, term: &Requirements) -> usize {
+        if let Some(known) = self.other_terms.get(term) {
+            return *known;
+        }
+        let number = self.terms.len();
+        self.terms.push(Cow::Owned(term.clone()));
+        self.other_terms.insert(term.clone(), number);
+        number
+    }
+
+    /// The number of the term that ties a node to a domain.
+    pub(crate) fn pin(&mut self, key: &str, value: &str) -> usize {
+        let mut pin = Requirements::new();
+        pin.add(key, Requirement::is_in([value]));
+        self.term(&pin)
+    }
+
+    /// The values of a label that the offerings of a signature have between them, those that can be had. A zone that stands for no zone in
+    /// particular counts only where there is nothing else.
+    pub(crate) fn domains(&mut self, signature: usize, key: &str) -> Rc<[Rc<str>]> {
+        if let Some(known) = self.domains.get(&(signature, key.to_owned())) {
+            return Rc::clone(known);
+        }
+        let entry = &self.signatures[signature];
+        let table = &self.pools[entry.pool];
+        let insisted = entry.requirements.get(key);
+        let mut values: BTreeSet<&str> = BTreeSet::new();
+        let mut vague: BTreeSet<&str> = BTreeSet::new();
+        for row in entry.usable.ones().map(|index| &table.offerings[index]) {
+            let of_type = || table.types[row.kind].instance_type.requirements.get(key);
+            let offered = row.offering.requirements.get(key).or_else(of_type).or(insisted);
+            let set = if key == labels::ZONE && is_regional(row.offering) { &mut vague } else { &mut values };
+            set.extend(
+                offered
+                    .into_iter()
+                    .flat_map(listed)
+                    .filter(|value| insisted.is_none_or(|insisted| insisted.allows(value))),
+            );
+        }
+        let values = if values.is_empty() { vague } else { values };
+        let values: Rc<[Rc<str>]> = values.into_iter().map(Rc::from).collect();
+        self.domains.insert((signature, key.to_owned()), Rc::clone(&values));
+        values
+    }
+
+    /// Whether nodes of a signature will certainly not have a label.
+    pub(crate) fn lacks(&mut self, signature: usize, key: &str) -> bool {
+        if !self.domains(signature, key).is_empty() {
+            return false;
+        }
+        let insisted = self.signatures[signature].requirements.get(key);
+        insisted.is_none_or(|insisted| insisted.allows_absent() && listed(insisted).next().is_none())
+    }
+
     /// Why a term cannot be added to a signature.
     pub(crate) fn conflict(&self, signature: usize, term: usize) -> Option<Incompatible> {
         let mine = &self.signatures[signature].requirements;
-        mine.compatible(self.terms[term], Undefined::AllowWellKnown).err()
+        mine.compatible(&self.terms[term], Undefined::AllowWellKnown).err()
     }
 
     /// The signature with one more term, if they agree.
@@ -208,7 +296,7 @@ impl<'a> Market<'a> {
             let mine = &self.signatures[signature];
             let pool = mine.pool;
             let mut requirements = mine.requirements.clone();
-            requirements.extend(self.terms[term]);
+            requirements.extend(&self.terms[term]);
             let key = (pool, requirements);
             let known = self.numbers.get(&key).copied();
             Some(known.unwrap_or_else(|| {
@@ -221,6 +309,11 @@ impl<'a> Market<'a> {
         };
         self.steps.insert((signature, term), next);
         next
+    }
+
+    /// Whether a type is no larger than nodes may be.
+    pub(crate) fn allows_size(&self, pool: usize, kind: usize) -> bool {
+        self.pools[pool].types[kind].cpu <= self.most_cpu
     }
 
     fn appraise(&self, pool: usize, requirements: Requirements) -> Signature {
@@ -239,13 +332,14 @@ impl<'a> Market<'a> {
                 continue;
             }
             compatible.insert(index);
-            let has_room = table.types[row.kind].free.iter().all(|free| *free >= 0);
+            let kind = &table.types[row.kind];
+            let has_room = self.allows_size(pool, row.kind) && kind.free.iter().all(|free| *free >= 0);
             if !row.offering.available || !has_room {
                 continue;
             }
             usable.insert(index);
             if !kinds.put(row.kind) {
-                types.push((row.offering.price, row.kind));
+                types.push(([row.offering.price, self.node_cost].into_iter().sum(), row.kind));
             }
         }
         Signature { pool, requirements, compatible, usable, types, kinds }

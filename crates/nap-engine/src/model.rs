@@ -8,6 +8,8 @@ use nap_api::{Requirements, Taint, Toleration};
 use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
+use crate::coupling::{HostPort, PodTerm, Resident, Spread};
+
 /// Everything a decision depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -27,7 +29,7 @@ pub struct Snapshot {
 pub type Catalogue = Vec<InstanceType>;
 
 /// `namespace/name` of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodKey(pub String);
 
@@ -50,7 +52,7 @@ impl fmt::Display for PodKey {
 }
 
 /// A pod that needs a place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pod {
     /// Which pod it is.
     pub key: PodKey,
@@ -65,10 +67,29 @@ pub struct Pod {
     pub priority: i32,
     /// A hard constraint that the engine does not know yet (the path of the field). Such a pod is never placed.
     pub unsupported: Option<String>,
+    /// Its labels, by which others may mean it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// How it must be spread.
+    #[serde(default)]
+    pub spread: Vec<Spread>,
+    /// Where it must be: in a domain with a pod that all of these mean.
+    #[serde(default)]
+    pub affinity: Vec<PodTerm>,
+    /// Where it must not be: in a domain with a pod that any of these means. Those pods are kept away from it too.
+    #[serde(default)]
+    pub anti_affinity: Vec<PodTerm>,
+    /// Which ports of its node it occupies.
+    #[serde(default)]
+    pub host_ports: Vec<HostPort>,
+    /// Where its volumes are or can be: it needs a node that suits one of these, if there are any. Unlike its own terms they never decide which
+    /// nodes a spread constraint looks at.
+    #[serde(default)]
+    pub volume_terms: Vec<Requirements>,
 }
 
 /// A daemon pod that every machine it suits will run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemon {
     /// Which DaemonSet it belongs to.
     pub name: String,
@@ -78,10 +99,13 @@ pub struct Daemon {
     pub terms: Vec<Requirements>,
     /// Which taints it tolerates.
     pub tolerations: Vec<Toleration>,
+    /// Which ports of its node it occupies.
+    #[serde(default)]
+    pub host_ports: Vec<HostPort>,
 }
 
 /// A machine that exists or is on its way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Node {
     /// Its name: the Node's, or the NodeClaim's while it has none.
     pub name: String,
@@ -93,6 +117,9 @@ pub struct Node {
     pub free: Resources,
     /// It runs pods already, or will only later. Running ones are filled first.
     pub initialized: bool,
+    /// The pods on it that others may depend on, daemons that are still to come included.
+    #[serde(default)]
+    pub residents: Vec<Resident>,
 }
 
 /// A NodePool that may make machines now.
@@ -180,7 +207,15 @@ pub struct Offering {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// The most pods on one new node; `None` means as many as fit.
+    #[serde(default)]
     pub max_pods_per_node: Option<u32>,
+    /// The most vCPUs of one new node; `None` means whatever is on offer.
+    #[serde(default)]
+    pub max_cpu_per_node: Option<i64>,
+    /// What a node costs besides its price (a disk, an address, attention), as far as decisions are concerned. Prices and the plan's cost are
+    /// without it.
+    #[serde(default)]
+    pub node_cost: UsdPerHour,
 }
 
 /// What should happen.
@@ -194,6 +229,9 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// What all launches cost together.
     pub cost: UsdPerHour,
+    /// What placing the same pods costs at least, whatever the plan. `None` when nothing was decided.
+    #[serde(default)]
+    pub lower_bound: Option<UsdPerHour>,
     /// Which part of the solver found it.
     pub tier: Tier,
 }
@@ -313,4 +351,18 @@ pub enum Unsuitable {
     },
     /// A limit of the pool leaves no room (the resource's name).
     Limit(String),
+    /// A rule between pods leaves no place.
+    Rule(Rule),
+}
+
+/// A rule between pods that left no place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Rule {
+    /// A spread constraint over the values of this label.
+    Spread(String),
+    /// No domain of this label has a pod that the affinity asks for.
+    Affinity(String),
+    /// Every domain of this label has a pod that excludes this one, or that this one excludes.
+    AntiAffinity(String),
 }

@@ -15,7 +15,11 @@ use std::rc::Rc;
 use nap_units::UsdPerHour;
 
 use crate::classes::{Class, Classes, holds, room};
+use crate::coupled::Pin;
+use crate::existing::{Seated, Standing};
 use crate::market::{Market, PoolTable, Signature};
+use crate::rules::Rules;
+use crate::topology::Topology;
 
 /// How large a draft may grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +58,10 @@ pub(crate) struct Draft {
     pub(crate) used: Vec<i64>,
     /// Classes with how many of their pods are here.
     pub(crate) content: Vec<(usize, usize)>,
-    pods: usize,
+    pub(crate) pods: usize,
     cap: i64,
+    /// The domains that it is tied to: numbers of labels with their values, `None` where it will lack the label.
+    pub(crate) domains: Vec<(usize, Option<Rc<str>>)>,
     /// No type that it may still become has more than this left of a resource: most pods that do not fit are told by it at once.
     slack: Vec<i64>,
     /// The most that any of those types has of each resource.
@@ -73,6 +79,18 @@ pub(crate) struct Packing {
     pub(crate) unplaced: Vec<usize>,
     /// What is left under the limits of each pool.
     pub(crate) left: Vec<Vec<i64>>,
+    /// Pods that went onto machines that exist after all, once others made it allowed.
+    pub(crate) seated: Vec<Seated>,
+    /// Where the pods are that others depend on.
+    pub(crate) topology: Topology,
+}
+
+/// What is there before anything is packed.
+#[derive(Clone)]
+pub(crate) struct Ground<'r, 'a> {
+    pub(crate) rules: &'r Rules<'a>,
+    pub(crate) standing: Standing<'a>,
+    pub(crate) topology: Topology,
 }
 
 /// A packing in the making.
@@ -83,26 +101,37 @@ pub(crate) struct Packer<'m, 'a> {
     pub(crate) most_pods: usize,
     pub(crate) drafts: Vec<Draft>,
     pub(crate) left: Vec<Vec<i64>>,
+    pub(crate) ground: Ground<'m, 'a>,
+    pub(crate) seated: Vec<Seated>,
 }
 
 /// Packs what is left of each class.
-pub(crate) fn pack<'a>(
-    market: &mut Market<'a>,
-    classes: &Classes<'a>,
+pub(crate) fn pack<'m, 'a>(
+    market: &'m mut Market<'a>,
+    classes: &'m Classes<'a>,
+    ground: Ground<'m, 'a>,
     pending: &[usize],
     most_pods: usize,
     strategy: Strategy,
 ) -> Packing {
     let left =
         market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect()).collect();
-    let mut packer = Packer { market, classes, strategy, most_pods, drafts: Vec::new(), left };
+    let mut packer =
+        Packer { market, classes, strategy, most_pods, drafts: Vec::new(), left, ground, seated: Vec::new() };
     let mut unplaced = pending.to_vec();
     if strategy.manner == Manner::Patterns {
         packer.pack_by_patterns(&mut unplaced);
     } else {
         packer.pack_by_class(&mut unplaced);
     }
-    Packing { drafts: packer.drafts, unplaced, left: packer.left }
+    packer.try_again(&mut unplaced);
+    Packing {
+        drafts: packer.drafts,
+        unplaced,
+        left: packer.left,
+        seated: packer.seated,
+        topology: packer.ground.topology,
+    }
 }
 
 /// Where a class would go on a draft, and how many of it fit.
@@ -121,6 +150,10 @@ impl Packer<'_, '_> {
                 continue;
             }
             open.retain(|index| self.can_grow(*index, &least[number]));
+            if self.classes.list[number].coupling.is_some() {
+                *pending = self.place_coupled(number, *pending, &mut open);
+                continue;
+            }
             *pending = if self.strategy.manner == Manner::Incumbent {
                 self.fill_evenly(number, *pending, &open)
             } else {
@@ -150,11 +183,39 @@ impl Packer<'_, '_> {
             if count == 0 {
                 break;
             }
-            if let Some(fit) = self.fit(*index, number, count) {
+            if let Some(fit) = self.fit(*index, number, count, &Pin::default())
+                && self.is_worth_joining(*index, number, &fit)
+            {
                 count -= self.add(*index, number, &fit, fit.room);
             }
         }
         count
+    }
+
+    /// Whether narrowing a draft to what a pod insists on is cheaper than a node for the pod alone.
+    fn is_worth_joining(&mut self, index: usize, number: usize, fit: &Fit) -> bool {
+        let draft = &self.drafts[index];
+        if draft.signature == fit.signature || !draft.reserved.is_empty() {
+            return true;
+        }
+        let class = &self.classes.list[number];
+        let market = &*self.market;
+        let price = |signature: usize, used: &[i64]| {
+            let signature = market.signature(signature);
+            cheapest(&signature, market.table(&signature), used, &[]).map(|(price, _)| price.micros())
+        };
+        let with: Vec<i64> = draft.used.iter().zip(&class.row).map(|(a, b)| a.saturating_add(*b)).collect();
+        let (Some(before), Some(after)) = (price(draft.signature, &draft.used), price(fit.signature, &with))
+        else {
+            return true;
+        };
+        let pool = market.signature(draft.signature).pool;
+        let alone = class.terms.iter().find_map(|term| {
+            let signature = self.market.step(pool, *term)?;
+            let signature = self.market.signature(signature);
+            cheapest(&signature, self.market.table(&signature), &class.row, &[])
+        });
+        alone.is_none_or(|(alone, _)| after - before <= alone.micros())
     }
 
     /// One pod at a time, always to the draft with the fewest pods.
@@ -162,7 +223,7 @@ impl Packer<'_, '_> {
         let mut queue: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
         let mut fits: Vec<Option<Fit>> = Vec::with_capacity(open.len());
         for (position, index) in open.iter().enumerate() {
-            let fit = self.fit(*index, number, count);
+            let fit = self.fit(*index, number, count, &Pin::default());
             if fit.is_some() {
                 queue.push(Reverse((self.drafts[*index].pods, position)));
             }
@@ -174,7 +235,7 @@ impl Packer<'_, '_> {
             let index = open[position];
             if !self.drafts[index].reserved.is_empty() {
                 // The drafts of a limited pool compete for what is left of it.
-                fits[position] = self.fit(index, number, count);
+                fits[position] = self.fit(index, number, count, &Pin::default());
             }
             let Some(fit) = &mut fits[position] else { continue };
             let placed = {
@@ -191,7 +252,7 @@ impl Packer<'_, '_> {
     }
 
     /// The first term of a class that suits a draft, and how many pods of it fit.
-    fn fit(&mut self, index: usize, number: usize, count: usize) -> Option<Fit> {
+    pub(crate) fn fit(&mut self, index: usize, number: usize, count: usize, pin: &Pin) -> Option<Fit> {
         let classes = self.classes;
         let class = &classes.list[number];
         if !holds(&self.drafts[index].slack, &class.row) {
@@ -204,7 +265,7 @@ impl Packer<'_, '_> {
             return None;
         }
         for term in &class.terms {
-            let Some(signature) = self.market.step(from, *term) else { continue };
+            let Some(signature) = self.step(from, *term, pin) else { continue };
             let draft = &self.drafts[index];
             let left = &self.left[pool];
             let room =
@@ -253,7 +314,8 @@ impl Packer<'_, '_> {
 
     /// Opens drafts for a class in the best pool; how many of its pods went there.
     fn open(&mut self, number: usize, count: usize) -> usize {
-        let Some((fit, cap)) = self.best_offer(number, count.min(self.most_pods)) else { return 0 };
+        let most = count.min(self.most_pods);
+        let Some(Offer { fit, cap, .. }) = self.best_offer(number, most, &Pin::default()) else { return 0 };
         let limited = !self.left[self.market.signature(fit.signature).pool].is_empty();
         let mut placed = 0;
         // Full drafts of a pool without limits are all alike: there is no need to look for the best pool again.
@@ -279,6 +341,7 @@ impl Packer<'_, '_> {
             content: Vec::new(),
             pods: 0,
             cap,
+            domains: Vec::new(),
             slack: Vec::new(),
             most: Rc::from([]),
             reserved: vec![0; limits],
@@ -288,35 +351,41 @@ impl Packer<'_, '_> {
 
     /// The pool that a class would open a draft in, how many of its pods fit, and up to which size the draft may grow: the heaviest pool
     /// that has anything, and among equals the cheapest per pod.
-    pub(crate) fn best_offer(&mut self, number: usize, most: usize) -> Option<(Fit, i64)> {
+    pub(crate) fn best_offer(&mut self, number: usize, most: usize, pin: &Pin) -> Option<Offer> {
         let classes = self.classes;
         let class = &classes.list[number];
-        let mut best: Option<(Value, Fit, i64)> = None;
+        let mut best: Option<Offer> = None;
         for pool in 0..self.market.pools.len() {
             let weight = self.market.pools[pool].pool.weight;
-            if let Some((_, fit, _)) = &best {
-                let chosen = self.market.signature(fit.signature).pool;
-                let by_name = self.strategy.manner == Manner::Incumbent;
-                if by_name || self.market.pools[chosen].pool.weight > weight {
-                    break;
-                }
+            let by_name = self.strategy.manner == Manner::Incumbent;
+            if best.as_ref().is_some_and(|best| by_name || best.weight > weight) {
+                break;
             }
-            if let Some(offer) = self.offer(pool, class, most)
-                && best.as_ref().is_none_or(|(value, ..)| offer.0.cheaper_than(value))
+            if let Some(offer) = self.offer(pool, class, most, pin)
+                && best.as_ref().is_none_or(|best| offer.value.cheaper_than(&best.value))
             {
                 best = Some(offer);
             }
         }
-        best.map(|(_, fit, cap)| (fit, cap))
+        best
+    }
+
+    /// The signature with one more term and a pin, if all agree.
+    pub(crate) fn step(&mut self, from: usize, term: usize, pin: &Pin) -> Option<usize> {
+        let mut signature = self.market.step(from, term)?;
+        for pin in &pin.terms {
+            signature = self.market.step(signature, *pin)?;
+        }
+        pin.absent.iter().all(|key| self.market.lacks(signature, key)).then_some(signature)
     }
 
     /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
-    fn offer(&mut self, pool: usize, class: &Class<'_>, most: usize) -> Option<(Value, Fit, i64)> {
+    fn offer(&mut self, pool: usize, class: &Class<'_>, most: usize, pin: &Pin) -> Option<Offer> {
         if !self.market.tolerates(pool, class) {
             return None;
         }
         for term in &class.terms {
-            let Some(number) = self.market.step(pool, *term) else { continue };
+            let Some(number) = self.step(pool, *term, pin) else { continue };
             let signature = self.market.signature(number);
             let table = self.market.table(&signature);
             let left = &self.left[pool];
@@ -357,7 +426,8 @@ impl Packer<'_, '_> {
             let reserved = vec![0; left.len()];
             let room = largest_room(self.market, number, cap, (&unused, &reserved), left, class, most);
             if room > 0 {
-                return Some((value, Fit { signature: number, room }, cap));
+                let weight = self.market.pools[pool].pool.weight;
+                return Some(Offer { weight, value, fit: Fit { signature: number, room }, cap });
             }
         }
         None
@@ -394,15 +464,25 @@ fn largest_room(
         .unwrap_or(0)
 }
 
+/// What a class would open a draft with.
+pub(crate) struct Offer {
+    /// The weight of the pool.
+    pub(crate) weight: i32,
+    pub(crate) value: Value,
+    pub(crate) fit: Fit,
+    /// Up to which size the draft may grow.
+    pub(crate) cap: i64,
+}
+
 /// A price for a number of pods.
-struct Value {
+pub(crate) struct Value {
     price: UsdPerHour,
     pods: usize,
 }
 
 impl Value {
     /// Costs less per pod, or the same for more pods at once.
-    fn cheaper_than(&self, other: &Self) -> bool {
+    pub(crate) fn cheaper_than(&self, other: &Self) -> bool {
         let mine = i128::from(self.price.micros()).saturating_mul(other.pods as i128);
         let theirs = i128::from(other.price.micros()).saturating_mul(self.pods as i128);
         mine < theirs || (mine == theirs && self.pods > other.pods)

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::classes::room;
+use crate::coupled::Pin;
 use crate::pack::{Fit, Packer};
 use crate::worth::worth;
 
@@ -41,6 +42,13 @@ impl Packer<'_, '_> {
         while let Some(first) = classes.list.get(start) {
             let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
             let batch = start..start + count;
+            // Pods that depend on others have the least choice, and what they leave free is filled with the rest.
+            let mut open: Vec<usize> = (0..self.drafts.len()).collect();
+            for number in batch.clone() {
+                if pending[number] > 0 && classes.list[number].coupling.is_some() {
+                    pending[number] = self.place_coupled(number, pending[number], &mut open);
+                }
+            }
             // What more important pods have left free comes first.
             self.fill_drafts(batch.clone(), pending);
             self.pack_batch(batch.clone(), pending, &worth);
@@ -53,7 +61,7 @@ impl Packer<'_, '_> {
     fn fill_drafts(&mut self, batch: Range<usize>, pending: &mut [usize]) {
         let open: Vec<usize> = (0..self.drafts.len()).collect();
         for number in batch {
-            if pending[number] > 0 {
+            if pending[number] > 0 && self.classes.list[number].coupling.is_none() {
                 pending[number] = self.fill_in_order(number, pending[number], &open);
             }
         }
@@ -61,7 +69,9 @@ impl Packer<'_, '_> {
 
     fn pack_batch(&mut self, batch: Range<usize>, pending: &mut [usize], worth: &[f64]) {
         let mut next = batch.start;
-        while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0) {
+        let classes = self.classes;
+        let is_free = |number: &usize| classes.list[*number].coupling.is_none();
+        while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0 && is_free(number)) {
             next = seed;
             let placed = match self.best_pattern(seed, batch.clone(), pending, worth) {
                 Some(pattern) => self.repeat(&pattern, pending),
@@ -81,7 +91,7 @@ impl Packer<'_, '_> {
         pending: &[usize],
         worth: &[f64],
     ) -> Option<Pattern> {
-        let (fit, _) = self.best_offer(seed, pending[seed].min(self.most_pods))?;
+        let fit = self.best_offer(seed, pending[seed].min(self.most_pods), &Pin::default())?.fit;
         let row = &self.classes.list[seed].row;
         let unused = vec![0; row.len()];
         let signature = self.market.signature(fit.signature);
@@ -101,7 +111,11 @@ impl Packer<'_, '_> {
                 *best = (rate, *kind);
             }
         }
-        let window = window(seed, batch, pending);
+        let classes = self.classes;
+        let others = batch.filter(|number| {
+            *number != seed && pending[*number] > 0 && classes.list[*number].coupling.is_none()
+        });
+        let window = window(seed, &others.collect::<Vec<_>>());
         let mut best: Option<Pattern> = None;
         for (_, kind) in by_size.into_values() {
             let pattern = self.pattern(fit.signature, kind, &window, pending, worth);
@@ -230,10 +244,9 @@ impl Packer<'_, '_> {
 }
 
 /// The seed, and then an even selection of the other classes that have pods.
-fn window(seed: usize, batch: Range<usize>, pending: &[usize]) -> Vec<usize> {
-    let others: Vec<usize> = batch.filter(|number| *number != seed && pending[*number] > 0).collect();
+fn window(seed: usize, others: &[usize]) -> Vec<usize> {
     let stride = others.len().div_ceil(MOST_CLASSES).max(1);
-    std::iter::once(seed).chain(others.into_iter().step_by(stride)).collect()
+    std::iter::once(seed).chain(others.iter().copied().step_by(stride)).collect()
 }
 
 /// How much a request points in the direction of what is free, each resource counted in parts of the whole node.

@@ -4,12 +4,17 @@ use std::fmt;
 
 use nap_units::{CPU, MEMORY};
 
-use crate::model::{Launch, Plan, PoolReason, Refusal, Unsuitable};
+use crate::classes::HOST_PORT;
+use crate::model::{Launch, Plan, PoolReason, Refusal, Rule, Unsuitable};
 use crate::solve::MOST_ALTERNATIVES;
+
+/// How a field begins that is understood well enough, but says that a node would not help.
+const VOLUMES: &str = "spec.volumes: ";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Unsupported { field } if field.starts_with(VOLUMES) => f.write_str(field),
             Self::Unsupported { field } => write!(f, "`{field}` is not supported yet"),
             Self::NoPools => f.write_str("there is no nodepool that could make nodes"),
             Self::Pools(reasons) => {
@@ -46,6 +51,7 @@ impl fmt::Display for Unsuitable {
             }
             Self::Requirements(conflict) => f.write_str(conflict),
             Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
+            Self::Rule(rule) => rule.fmt(f),
             Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
             Self::Offerings { total, compatible: 0, .. } => {
                 write!(f, "{}, none compatible", offerings(*total))
@@ -53,6 +59,7 @@ impl fmt::Display for Unsuitable {
             Self::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
                 write!(f, "{}, {compatible} compatible, none ", offerings(*total))?;
                 match shortage {
+                    Some(port) if port.starts_with(HOST_PORT) => write!(f, "with {port} free"),
                     Some(resource) => write!(f, "with enough {resource}"),
                     None => f.write_str("large enough in every resource at once"),
                 }
@@ -68,11 +75,31 @@ impl fmt::Display for Unsuitable {
     }
 }
 
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spread(key) => write!(f, "no `{key}` left within the pod's topology spread"),
+            Self::Affinity(key) => write!(f, "no `{key}` with a pod that the pod's affinity asks for"),
+            Self::AntiAffinity(key) => {
+                write!(f, "no `{key}` without a pod that excludes the pod or is excluded by it")
+            }
+        }
+    }
+}
+
 fn offerings(count: usize) -> String {
     if count == 1 { "1 offering".to_owned() } else { format!("{count} offerings") }
 }
 
 impl Plan {
+    /// By how many percent the plan's cost exceeds its lower bound: it is at most this far from the best there is. `None` without a bound
+    /// that says anything.
+    #[expect(clippy::cast_precision_loss, reason = "costs are far below 2^52 micro-dollars")]
+    pub fn gap_percent(&self) -> Option<f64> {
+        let bound = self.lower_bound?.micros();
+        (bound > 0).then(|| (self.cost.micros() - bound) as f64 / bound as f64 * 100.0)
+    }
+
     /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next best.
     pub fn explain_launch(&self, launch: &Launch) -> String {
         let Launch { instance_type, capacity_type, zone, price, .. } = launch;

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use nap_api::{Requirement, Requirements, labels};
+use nap_api::labels;
 use nap_units::{Resources, UsdPerHour};
 
+use crate::certificate::lower_bound;
 use crate::classes::{Classes, Dimensions, holds};
-use crate::existing::fill;
-use crate::market::{Market, OfferingRow};
-use crate::model::{Alternative, Launch, Offering, Options, Plan, Refusal, Snapshot, Tier, Unplaced};
-use crate::pack::{Cap, Draft, Manner, Packing, Strategy, pack, sum};
-use crate::refuse::refusal;
+use crate::existing::{Seated, Standing};
+use crate::market::{Market, OfferingRow, is_regional};
+use crate::model::{Alternative, Launch, Options, Placement, Plan, Refusal, Snapshot, Tier, Unplaced};
+use crate::pack::{Cap, Draft, Ground, Manner, Packing, Strategy, pack, sum};
+use crate::refuse::Asker;
+use crate::rules::Rules;
+use crate::topology::Topology;
 
 /// The most sizes at which nodes are capped, one attempt each.
 const MOST_LEVELS: usize = 12;
@@ -41,14 +44,17 @@ pub fn solve_first_fit(snapshot: &Snapshot, options: &Options) -> Plan {
 }
 
 fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
-    let dimensions = Dimensions::of(snapshot);
-    let any = Requirements::new();
-    let classes = Classes::of(snapshot, &dimensions, &any);
-    let filled = fill(snapshot, &dimensions, &classes);
+    let rules = Rules::of(snapshot);
+    let dimensions = Dimensions::of(snapshot, &rules);
+    let classes = Classes::of(snapshot, &dimensions, &rules);
+    let mut market = Market::new(snapshot, options, &dimensions, &classes);
+    let mut standing = Standing::of(snapshot, &dimensions);
+    let mut topology = Topology::new(&rules, &standing.nodes, &standing.labels, &mut market);
+    let (placed, mut seated) = standing.fill(&classes, &rules, &mut topology);
     let pending: Vec<usize> =
-        classes.list.iter().zip(&filled.placed).map(|(class, placed)| class.pods.len() - placed).collect();
+        classes.list.iter().zip(&placed).map(|(class, placed)| class.pods.len() - placed).collect();
+    let ground = Ground { rules: &rules, standing, topology };
 
-    let mut market = Market::new(snapshot, &dimensions, &classes);
     let most_pods =
         options.max_pods_per_node.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let most_pods = most_pods.max(1);
@@ -64,7 +70,7 @@ fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
         if best.is_some() && market.effort() > MOST_EFFORT {
             break;
         }
-        let mut packing = pack(&mut market, &classes, &pending, most_pods, strategy);
+        let mut packing = pack(&mut market, &classes, ground.clone(), &pending, most_pods, strategy);
         let score = Score::of(&mut packing, &market, &classes);
         let tier = match (strategy.manner, strategy.cap) {
             (Manner::Patterns, _) => Tier::Patterns,
@@ -75,25 +81,42 @@ fn plan(snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
             best = Some((score, packing, tier));
         }
     }
-    let Some((score, packing, tier)) = best else { return Plan::default() };
+    let Some((_, packing, tier)) = best else { return Plan::default() };
 
-    let mut plan = Plan { placements: filled.placements, cost: score.cost, tier, ..Plan::default() };
+    let mut plan = Plan { tier, ..Plan::default() };
     for (pod, field) in &classes.unsupported {
         let refusal = Refusal::Unsupported { field: (*field).to_owned() };
         plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal });
     }
-    for (class, unplaced) in classes.list.iter().zip(&packing.unplaced).filter(|(_, unplaced)| **unplaced > 0)
-    {
-        let refusal = refusal(&mut market, class, &packing.left, &dimensions);
+    let unplaced = classes.list.iter().zip(&packing.unplaced).filter(|(_, unplaced)| **unplaced > 0);
+    for (class, unplaced) in unplaced {
+        let mut asker =
+            Asker { market: &mut market, rules: &rules, dimensions: &dimensions, packing: &packing };
+        let refusal = asker.refusal(class);
         let first = class.pods.len() - unplaced;
         for pod in class.pods.iter().skip(first) {
             plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal: refusal.clone() });
         }
     }
     plan.unplaced.sort_by(|a, b| a.pod.cmp(&b.pod));
-    let mut buyer =
-        Buyer { market: &market, classes: &classes, taken: filled.placed, zones: zones(snapshot) };
+    seated.extend(&packing.seated);
+    let mut taken = vec![0; classes.list.len()];
+    for Seated { class, node, count } in seated {
+        let pods = classes.list[class].pods.iter().skip(taken[class]).take(count);
+        let node = &ground.standing.nodes[node].name;
+        plan.placements.extend(pods.map(|pod| Placement { pod: (*pod).clone(), node: node.clone() }));
+        taken[class] += count;
+    }
+    plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
+    let mut buyer = Buyer { market: &market, classes: &classes, taken, zones: zones(snapshot) };
     plan.launches = packing.drafts.iter().map(|draft| buyer.launch(draft, &packing.left)).collect();
+    plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
+    if !classes.list.is_empty() {
+        let placed: Vec<usize> =
+            classes.list.iter().zip(&packing.unplaced).map(|(class, left)| class.pods.len() - left).collect();
+        let free: Vec<Vec<i64>> = ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
+        plan.lower_bound = Some(lower_bound(&mut market, &classes, &placed, &free));
+    }
     plan
 }
 
@@ -118,12 +141,6 @@ impl Score {
             nodes: packing.drafts.len(),
         }
     }
-}
-
-/// Whether the offering is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
-fn is_regional(offering: &Offering) -> bool {
-    let scope = offering.requirements.get(labels::PLACEMENT_SCOPE);
-    scope.and_then(Requirement::single) == Some("regional")
 }
 
 /// How many machines each zone has.
@@ -159,7 +176,10 @@ impl Buyer<'_, '_> {
         let best = offers
             .iter()
             .enumerate()
-            .filter(|(_, row)| row.offering.price == draft.price)
+            .filter(|(_, row)| {
+                let price: UsdPerHour = [row.offering.price, self.market.node_cost].into_iter().sum();
+                price == draft.price
+            })
             .min_by_key(|(index, row)| {
                 let busy = self.zones.get(row.offering.zone.as_str()).copied().unwrap_or(0);
                 (is_regional(row.offering), busy, *index)

@@ -26,7 +26,7 @@ pub(crate) fn worth(market: &Market<'_>, demand: &[i64]) -> Vec<f64> {
 }
 
 /// Maximises the worth of the demand under `amounts · worth ≤ price` for each row.
-fn shadow_prices(rows: &[(&[i64], f64)], demand: &[i64]) -> Vec<f64> {
+pub(crate) fn shadow_prices(rows: &[(&[i64], f64)], demand: &[i64]) -> Vec<f64> {
     let width = demand.len();
     // Each resource is counted in units of the largest amount on offer, so that all numbers are of one size.
     let scale: Vec<f64> = (0..width)

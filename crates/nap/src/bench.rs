@@ -110,9 +110,7 @@ fn snapshot(catalogue: &Arc<Catalogue>, family: Option<&str>, pods: usize) -> Sn
                 key: PodKey::new("default", &format!("pod-{index}")),
                 requests: Resources::new().with(CPU, milli).with(MEMORY, mebibytes << 20).with(PODS, 1),
                 terms: vec![Requirements::new()],
-                tolerations: Vec::new(),
-                priority: 0,
-                unsupported: None,
+                ..Pod::default()
             }
         })
         .collect();

@@ -4,15 +4,18 @@
 //! ([`Machine`]) is a NodeClaim and the Node that it became, joined by provider id.
 
 pub mod pods;
+mod rules;
 pub mod snapshot;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::{Resource, ResourceExt};
 use nap_api::nodeclaim::condition;
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, labels};
@@ -35,11 +38,33 @@ pub enum Kind {
     DaemonSet,
     /// PodDisruptionBudgets.
     Budget,
+    /// Namespaces.
+    Namespace,
+    /// PersistentVolumeClaims.
+    VolumeClaim,
+    /// PersistentVolumes.
+    Volume,
+    /// StorageClasses.
+    StorageClass,
+    /// CSINodes.
+    CsiNode,
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 7] =
-    [Kind::Pod, Kind::Node, Kind::NodeClaim, Kind::NodePool, Kind::NodeClass, Kind::DaemonSet, Kind::Budget];
+pub const KINDS: [Kind; 12] = [
+    Kind::Pod,
+    Kind::Node,
+    Kind::NodeClaim,
+    Kind::NodePool,
+    Kind::NodeClass,
+    Kind::DaemonSet,
+    Kind::Budget,
+    Kind::Namespace,
+    Kind::VolumeClaim,
+    Kind::Volume,
+    Kind::StorageClass,
+    Kind::CsiNode,
+];
 
 /// The index.
 #[derive(Default)]
@@ -58,6 +83,16 @@ pub struct State {
     pub daemons: BTreeMap<String, Arc<DaemonSet>>,
     /// PodDisruptionBudgets by `namespace/name`.
     pub budgets: BTreeMap<String, Arc<PodDisruptionBudget>>,
+    /// Namespaces by name.
+    pub namespaces: BTreeMap<String, Arc<Namespace>>,
+    /// PersistentVolumeClaims by `namespace/name`.
+    pub volume_claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
+    /// PersistentVolumes by name.
+    pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    /// StorageClasses by name.
+    pub storage_classes: BTreeMap<String, Arc<StorageClass>>,
+    /// CSINodes by name.
+    pub csi_nodes: BTreeMap<String, Arc<CSINode>>,
     pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
     synced: BTreeSet<Kind>,
     /// When a pod last came to or left a node, by node name; only what was seen happening.
@@ -216,6 +251,31 @@ impl State {
     pub fn apply_budget(&mut self, budget: PodDisruptionBudget) {
         self.changes += 1;
         insert(&mut self.budgets, key_of(&budget), budget);
+    }
+
+    /// A Namespace came or changed.
+    pub fn apply_namespace(&mut self, namespace: Namespace) {
+        insert(&mut self.namespaces, namespace.name_any(), namespace);
+    }
+
+    /// A PersistentVolumeClaim came or changed.
+    pub fn apply_volume_claim(&mut self, claim: PersistentVolumeClaim) {
+        insert(&mut self.volume_claims, key_of(&claim), claim);
+    }
+
+    /// A PersistentVolume came or changed.
+    pub fn apply_volume(&mut self, volume: PersistentVolume) {
+        insert(&mut self.volumes, volume.name_any(), volume);
+    }
+
+    /// A StorageClass came or changed.
+    pub fn apply_storage_class(&mut self, class: StorageClass) {
+        insert(&mut self.storage_classes, class.name_any(), class);
+    }
+
+    /// A CSINode came or changed.
+    pub fn apply_csi_node(&mut self, node: CSINode) {
+        insert(&mut self.csi_nodes, node.name_any(), node);
     }
 
     /// The pods that are bound to a node, in key order.

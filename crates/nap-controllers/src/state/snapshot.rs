@@ -13,9 +13,10 @@ use nap_api::requirement::Undefined;
 use nap_api::{
     NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints,
 };
-use nap_engine::{Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
+use nap_engine::{Catalogue, Daemon, Node, PodKey, Pool, Resident, Snapshot};
 use nap_units::{Resources, Rounding};
 
+use super::rules::{Interest, host_ports, spread};
 use super::{Machine, State, claim_is, pods, pool_of};
 
 /// A plan for a pod holds until its machine has been ready for this long. After that the scheduler has had its chance.
@@ -45,14 +46,19 @@ impl State {
             Scope::Provisioning => self.waiting_pods(&machines, &planned, now),
             Scope::Without(name) => self.movable_pods(name),
         };
+        let interest = Interest::of(&pods);
         let nodes = machines
             .iter()
             .filter(|machine| !machine.is_leaving())
-            .filter(|machine| match scope {
-                Scope::Provisioning => true,
-                Scope::Without(name) => machine.name() != name && machine.is_initialized(),
+            .filter(|machine| !matches!(scope, Scope::Without(name) if machine.name() == name))
+            .filter_map(|machine| {
+                let mut node = self.node(machine, &planned, &daemons, &interest)?;
+                if matches!(scope, Scope::Without(_)) && !machine.is_initialized() {
+                    // It takes nobody, but the pods on it still keep others away or are wanted by them.
+                    node.free = Resources::new();
+                }
+                Some(node)
             })
-            .filter_map(|machine| self.node(machine, &planned, &daemons))
             .collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
         Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone() }
@@ -113,14 +119,18 @@ impl State {
             .filter(|pod| !self.budgets_of(pod).iter().any(|budget| never_allows(budget)))
             .map(|pod| (key(&pod), pod));
         let waiting: BTreeMap<PodKey, Arc<Pod>> = pending.chain(leaving).collect();
-        waiting.iter().filter(|(key, _)| !planned.contains_key(key)).map(|(_, pod)| engine_pod(pod)).collect()
+        waiting
+            .iter()
+            .filter(|(key, _)| !planned.contains_key(key))
+            .map(|(_, pod)| self.engine_pod(pod))
+            .collect()
     }
 
     fn movable_pods(&self, machine: &str) -> Vec<nap_engine::Pod> {
         self.pods_on(machine)
             .iter()
             .filter(|pod| pods::is_reschedulable(pod))
-            .map(|pod| engine_pod(pod))
+            .map(|pod| self.engine_pod(pod))
             .collect()
     }
 
@@ -135,6 +145,7 @@ impl State {
                     requests: pods::requests(spec).ok()?,
                     terms,
                     tolerations: tolerations(spec),
+                    host_ports: host_ports(spec),
                 })
             })
             .collect()
@@ -145,6 +156,7 @@ impl State {
         machine: &Machine,
         planned: &BTreeMap<PodKey, String>,
         daemons: &[Daemon],
+        interest: &Interest,
     ) -> Option<Node> {
         let name = machine.name();
         let (labels, taints) = labels_and_taints(machine);
@@ -154,12 +166,13 @@ impl State {
             free.subtract(&pods::requests(pod.spec.as_ref()?).unwrap_or_default());
         }
         let claim = machine.claim.as_ref().map(|claim| claim.name_any());
-        for (key, _) in planned.iter().filter(|(_, target)| Some(*target) == claim.as_ref()) {
-            let spec = self.pods.get(key).and_then(|pod| pod.spec.as_ref());
-            if let Some(Ok(requests)) = spec.map(pods::requests) {
-                free.subtract(&requests);
-            }
+        let coming = planned.iter().filter(|(_, target)| Some(*target) == claim.as_ref());
+        let coming: Vec<&Arc<Pod>> = coming.filter_map(|(key, _)| self.pods.get(key)).collect();
+        for spec in coming.iter().filter_map(|pod| pod.spec.as_ref()) {
+            free.subtract(&pods::requests(spec).unwrap_or_default());
         }
+        let on_it = bound.iter().map(Arc::as_ref).chain(coming.iter().copied().map(Arc::as_ref));
+        let mut residents = self.residents(on_it, interest);
         let wanted = Requirements::from_labels(&labels);
         for daemon in daemons {
             let runs = bound.iter().any(|pod| {
@@ -172,14 +185,24 @@ impl State {
                 && daemon.terms.iter().any(|term| wanted.compatible(term, Undefined::Deny).is_ok());
             if suits && !runs {
                 free.subtract(&daemon.requests);
+                if !daemon.host_ports.is_empty() {
+                    residents.push(Resident {
+                        namespace: daemon.name.split('/').next().unwrap_or_default().to_owned(),
+                        labels: BTreeMap::new(),
+                        anti_affinity: Vec::new(),
+                        host_ports: daemon.host_ports.clone(),
+                        count: 1,
+                    });
+                }
             }
         }
         let unschedulable =
             machine.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true);
         if unschedulable {
-            return None;
+            // It takes nobody, but its pods still count.
+            free = Resources::new();
         }
-        Some(Node { name, labels, taints, free, initialized: machine.is_initialized() })
+        Some(Node { name, labels, taints, free, initialized: machine.is_initialized(), residents })
     }
 
     fn pool(&self, pool: &NodePool, catalogues: &BTreeMap<String, Arc<Catalogue>>) -> Option<Pool> {
@@ -327,62 +350,41 @@ fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     spec.tolerations.iter().flatten().map(Toleration::from).collect()
 }
 
-/// The pod as the engine sees it.
-pub fn engine_pod(pod: &Pod) -> nap_engine::Pod {
-    let empty = PodSpec::default();
-    let spec = pod.spec.as_ref().unwrap_or(&empty);
-    let (terms, mut unsupported) = terms(spec);
-    let requests = pods::requests(spec).unwrap_or_else(|field| {
-        unsupported = Some(field);
-        Resources::new()
-    });
-    nap_engine::Pod {
-        key: key(pod),
-        requests,
-        terms,
-        tolerations: tolerations(spec),
-        priority: spec.priority.unwrap_or(0),
-        unsupported: unsupported.or_else(|| unsupported_field(spec)),
+impl State {
+    /// The pod as the engine sees it.
+    pub fn engine_pod(&self, pod: &Pod) -> nap_engine::Pod {
+        let empty = PodSpec::default();
+        let spec = pod.spec.as_ref().unwrap_or(&empty);
+        let (terms, mut unsupported) = terms(spec);
+        let requests = pods::requests(spec).unwrap_or_else(|field| {
+            unsupported = Some(field);
+            Resources::new()
+        });
+        let volume_terms = self.volume_terms(pod).unwrap_or_else(|problem| {
+            unsupported.get_or_insert(problem);
+            Vec::new()
+        });
+        nap_engine::Pod {
+            key: key(pod),
+            requests,
+            terms,
+            tolerations: tolerations(spec),
+            priority: spec.priority.unwrap_or(0),
+            unsupported: unsupported.or_else(|| unsupported_field(spec)),
+            labels: pod.labels().clone(),
+            spread: spread(pod),
+            affinity: self.affinity(pod),
+            anti_affinity: self.anti_affinity(pod),
+            host_ports: host_ports(spec),
+            volume_terms,
+        }
     }
 }
 
 /// The first hard constraint of a pod that the engine does not know yet.
 fn unsupported_field(spec: &PodSpec) -> Option<String> {
-    let affinity = spec.affinity.as_ref();
-    let spreads = spec.topology_spread_constraints.iter().flatten();
-    let claims = |volume: &k8s_openapi::api::core::v1::Volume| {
-        volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
-    };
-    let host_port = |container: &k8s_openapi::api::core::v1::Container| {
-        container.ports.iter().flatten().any(|port| port.host_port.is_some_and(|port| port != 0))
-    };
-    let required = |list: Option<&Vec<_>>| list.is_some_and(|list| !list.is_empty());
-    let checks = [
-        (
-            spreads.clone().any(|one| one.when_unsatisfiable == "DoNotSchedule"),
-            "spec.topologySpreadConstraints",
-        ),
-        (
-            required(affinity.and_then(|affinity| {
-                affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
-            })),
-            "spec.affinity.podAffinity",
-        ),
-        (
-            required(affinity.and_then(|affinity| {
-                affinity
-                    .pod_anti_affinity
-                    .as_ref()?
-                    .required_during_scheduling_ignored_during_execution
-                    .as_ref()
-            })),
-            "spec.affinity.podAntiAffinity",
-        ),
-        (spec.volumes.iter().flatten().any(claims), "spec.volumes (persistent volume claims)"),
-        (spec.containers.iter().any(host_port), "spec.containers[].ports[].hostPort"),
-        (spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()), "spec.resourceClaims"),
-    ];
-    checks.into_iter().find(|(found, _)| *found).map(|(_, field)| field.to_owned())
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    claims.then(|| "spec.resourceClaims".to_owned())
 }
 
 /// Node selector and required node affinity as alternatives, and a field among them that is not understood.
@@ -395,6 +397,9 @@ fn terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
     let mut unsupported = None;
     for term in &required.node_selector_terms {
         match term_requirements(term) {
+            Ok(requirements) if selector.intersects(&requirements).is_err() => {
+                unsupported = Some("spec.affinity.nodeAffinity (excluded by spec.nodeSelector)".to_owned());
+            }
             Ok(requirements) => {
                 let mut all = selector.clone();
                 all.extend(&requirements);
@@ -413,7 +418,7 @@ fn terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
     (terms, unsupported)
 }
 
-fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements, String> {
+pub(super) fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements, String> {
     if term.match_fields.as_ref().is_some_and(|fields| !fields.is_empty()) {
         return Err("matchFields".to_owned());
     }

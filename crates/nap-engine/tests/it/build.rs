@@ -19,9 +19,7 @@ pub fn pod(name: &str, cpu: i64, gib: i64) -> Pod {
         key: PodKey::new("default", name),
         requests: asks(cpu, gib),
         terms: vec![Requirements::new()],
-        tolerations: Vec::new(),
-        priority: 0,
-        unsupported: None,
+        ..Pod::default()
     }
 }
 
@@ -94,6 +92,7 @@ pub fn node(name: &str, cpu: i64, gib: i64) -> Node {
         taints: Vec::new(),
         free: Resources::new().with(CPU, cpu).with(MEMORY, gib * GIB).with(PODS, 100),
         initialized: true,
+        ..Node::default()
     }
 }
 
@@ -103,6 +102,7 @@ pub fn daemon(name: &str, cpu: i64) -> Daemon {
         requests: asks(cpu, 0),
         terms: vec![Requirements::new()],
         tolerations: vec![Toleration { exists: true, ..Toleration::default() }],
+        ..Daemon::default()
     }
 }
 

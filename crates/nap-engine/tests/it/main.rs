@@ -3,4 +3,5 @@
 mod build;
 mod properties;
 mod rules;
+mod scenarios;
 mod words;

@@ -174,7 +174,7 @@ proptest! {
         snapshot in any_snapshot(),
         most in prop::option::of(1u32..6),
     ) {
-        let options = Options { max_pods_per_node: most };
+        let options = Options { max_pods_per_node: most, ..Options::default() };
         let plan = solve(&snapshot, &options);
         check(&snapshot, &options, &plan);
         let guard = solve_first_fit(&snapshot, &options);

@@ -277,7 +277,7 @@ fn what_a_limit_stops_goes_to_the_next_pool() {
 
 #[test]
 fn the_most_pods_on_a_node_is_kept() {
-    let options = Options { max_pods_per_node: Some(3) };
+    let options = Options { max_pods_per_node: Some(3), ..Options::default() };
     let plan = solve(&snapshot(pods("web", 10, 100, 0), catalogue(), vec![pool("a")]), &options);
     assert_eq!(plan.launches.len(), 4);
     assert!(plan.launches.iter().all(|launch| launch.pods.len() <= 3));

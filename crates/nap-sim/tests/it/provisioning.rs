@@ -121,15 +121,71 @@ async fn a_constraint_that_is_not_known_yet_is_refused_by_name() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
+        let device = json!({ "spec": { "resourceClaims": [{
+            "name": "device", "resourceClaimTemplateName": "device",
+        }] } });
+        user.deploy("device", 1, device).await;
+        user.pass(120).await;
+        assert_eq!(user.machines_ever(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_must_be_spread_over_zones_are() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
         let spread = json!({ "spec": { "topologySpreadConstraints": [{
             "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
             "labelSelector": { "matchLabels": { "app": "spread" } },
         }] } });
-        user.deploy("spread", 1, spread).await;
-        user.pass(120).await;
-        assert_eq!(user.machines_ever(), 0);
-        let told = user.events("FailedScheduling").await;
-        assert!(told.iter().any(|text| text.contains("spec.topologySpreadConstraints")), "{told:?}");
+        user.deploy("spread", 6, spread).await;
+        user.until_running(6).await;
+        let nodes = user.nodes().await;
+        let zones: std::collections::BTreeSet<String> =
+            nodes.iter().map(|node| node.labels()[labels::ZONE].clone()).collect();
+        assert_eq!(zones.len(), 3, "{zones:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_exclude_each_other_by_host_get_a_machine_each() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        let apart = json!({ "spec": { "affinity": { "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": { "matchLabels": { "app": "apart" } },
+            }],
+        } } } });
+        user.deploy("apart", 3, apart).await;
+        user.until_running(3).await;
+        assert_eq!(user.machines_ever(), 3);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_must_share_a_zone_do() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        let together = json!({ "spec": {
+            "containers": [{ "name": "main", "image": "pause", "resources": { "requests": { "cpu": "3" } } }],
+            "affinity": { "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "topology.kubernetes.io/zone",
+                "labelSelector": { "matchLabels": { "app": "together" } },
+            }] } },
+        } });
+        user.deploy("together", 4, together).await;
+        user.until_running(4).await;
+        let nodes = user.nodes().await;
+        let zones: std::collections::BTreeSet<String> =
+            nodes.iter().map(|node| node.labels()[labels::ZONE].clone()).collect();
+        assert_eq!(zones.len(), 1, "{zones:?}");
     })
     .await;
 }

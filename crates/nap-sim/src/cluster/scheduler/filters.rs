@@ -1,9 +1,10 @@
 //! The filters: what keeps a pod off a node, in kube-scheduler's words.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration,
 };
 use kube::ResourceExt;
 use nap_units::{PODS, Resources, Rounding};
@@ -16,6 +17,8 @@ pub(in crate::cluster) struct Candidate {
     pub(in crate::cluster) name: String,
     pub(in crate::cluster) allocatable: Resources,
     pub(in crate::cluster) free: Resources,
+    /// What runs here.
+    pub(in crate::cluster) pods: Vec<Arc<Pod>>,
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
     unschedulable: bool,
@@ -34,6 +37,7 @@ impl Candidate {
             name: node.name_any(),
             free: allocatable.clone(),
             allocatable,
+            pods: Vec::new(),
             labels: node.labels().clone(),
             taints: spec.taints.unwrap_or_default(),
             unschedulable: spec.unschedulable.unwrap_or_default(),
@@ -42,9 +46,21 @@ impl Candidate {
     }
 
     /// Counts a pod that runs here.
-    pub(in crate::cluster) fn take(&mut self, spec: &PodSpec) {
-        self.free.subtract(&pods::occupies(spec));
-        self.ports.extend(host_ports(spec));
+    pub(in crate::cluster) fn take(&mut self, pod: Arc<Pod>) {
+        if let Some(spec) = &pod.spec {
+            self.free.subtract(&pods::occupies(spec));
+            self.ports.extend(host_ports(spec));
+        }
+        self.pods.push(pod);
+    }
+
+    pub(super) fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
+    /// Whether no hard taint keeps the pod away.
+    pub(super) fn tolerates_all(&self, spec: &PodSpec) -> bool {
+        self.untolerated(spec).is_none() && (!self.unschedulable || tolerates_unschedulable(spec))
     }
 
     /// Why the pod cannot run here; nothing when it can. The first filter that refuses speaks alone, as in kube-scheduler.
@@ -170,30 +186,14 @@ fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (String, i32)> {
 
 /// A hard constraint that this scheduler cannot judge.
 pub(in crate::cluster) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
-    let affinity = spec.affinity.as_ref();
-    let together = affinity
-        .and_then(|affinity| affinity.pod_affinity.as_ref())
-        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    let apart = affinity
-        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
-        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    let spread = spec.topology_spread_constraints.iter().flatten();
-    if together.is_some_and(|terms| !terms.is_empty()) {
-        Some("required pod affinity")
-    } else if apart.is_some_and(|terms| !terms.is_empty()) {
-        Some("required pod anti-affinity")
-    } else if spread.into_iter().any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule") {
-        Some("topology spread constraints with DoNotSchedule")
-    } else if spec
-        .volumes
-        .iter()
-        .flatten()
-        .any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
-    {
+    let claims = |volume: &k8s_openapi::api::core::v1::Volume| {
+        volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+    };
+    if spec.volumes.iter().flatten().any(claims) {
         Some("volumes with claims")
     } else if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         Some("resource claims")
     } else {
-        None
+        super::relations::unsupported(spec)
     }
 }

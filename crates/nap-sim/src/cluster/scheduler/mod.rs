@@ -4,6 +4,7 @@
 //! A pod with a hard constraint that is not understood here is never bound: it stays pending with a message that says so.
 
 mod filters;
+mod relations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
             Ok(name) => {
                 if writer.bind(&mut index.pods, &pod, &name).await {
                     if let Some(node) = nodes.iter_mut().find(|node| node.name == name) {
-                        node.take(spec);
+                        node.take(Arc::clone(&pod));
                     }
                     let (namespace, pod_name) = key(&*pod);
                     let message = format!("Successfully assigned {namespace}/{pod_name} to {name}");
@@ -70,8 +71,8 @@ fn candidates(index: &Index) -> Vec<Candidate> {
         nodes.iter().enumerate().map(|(place, node)| (node.name.clone(), place)).collect();
     for pod in index.pods.values().filter(|pod| !pods::is_finished(pod)) {
         let place = places.get(pods::node_of(pod)).copied();
-        if let (Some(node), Some(spec)) = (place.and_then(|place| nodes.get_mut(place)), &pod.spec) {
-            node.take(spec);
+        if let Some(node) = place.and_then(|place| nodes.get_mut(place)) {
+            node.take(Arc::clone(pod));
         }
     }
     nodes
@@ -89,10 +90,14 @@ fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refus
         return Err(Refusal { reason: "Unschedulable", message });
     }
     let needs = pods::occupies(spec);
+    let relations = relations::Relations::of(pod, spec, nodes);
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut feasible: Vec<&Candidate> = Vec::new();
     for node in nodes {
-        let problems = node.problems(spec, &needs);
+        let mut problems = node.problems(spec, &needs);
+        if problems.is_empty() {
+            problems.extend(relations.problem(node).map(str::to_owned));
+        }
         if problems.is_empty() {
             feasible.push(node);
         }

@@ -1,0 +1,258 @@
+//! The rules by which pods depend on each other, as the engine reads them: what needs the cluster to be understood is resolved here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
+use nap_api::Operator;
+use nap_engine::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
+
+use super::{State, pods};
+
+/// Whom the pods that need a place depend on: only these need to be listed where they run.
+#[derive(Debug, Default)]
+pub(super) struct Interest(BTreeSet<(Namespaces, Selector)>);
+
+impl Interest {
+    pub(super) fn of(pods: &[nap_engine::Pod]) -> Self {
+        let mut interest = BTreeSet::new();
+        for pod in pods {
+            let own = || Namespaces::only(pod.key.parts().0);
+            interest.extend(pod.spread.iter().map(|spread| (own(), spread.selector.clone())));
+            let terms = pod.affinity.iter().chain(&pod.anti_affinity);
+            interest.extend(terms.map(|term| (term.namespaces.clone(), term.selector.clone())));
+        }
+        Self(interest)
+    }
+
+    fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().any(|(namespaces, selector)| namespaces.contains(namespace) && selector.matches(labels))
+    }
+}
+
+impl State {
+    /// Required terms of pod affinity.
+    pub(super) fn affinity(&self, pod: &Pod) -> Vec<PodTerm> {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_affinity.as_ref());
+        let terms = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+        terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
+    }
+
+    /// Required terms of pod anti-affinity.
+    pub(super) fn anti_affinity(&self, pod: &Pod) -> Vec<PodTerm> {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_anti_affinity.as_ref());
+        let terms = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+        terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
+    }
+
+    fn term(&self, pod: &Pod, term: &PodAffinityTerm) -> PodTerm {
+        let mut selector = selector(term.label_selector.as_ref());
+        also(&mut selector, pod, term.match_label_keys.as_deref(), Operator::In);
+        also(&mut selector, pod, term.mismatch_label_keys.as_deref(), Operator::NotIn);
+        PodTerm {
+            topology_key: term.topology_key.clone(),
+            selector,
+            namespaces: self.namespaces_of(pod, term),
+        }
+    }
+
+    fn namespaces_of(&self, pod: &Pod, term: &PodAffinityTerm) -> Namespaces {
+        let listed = term.namespaces.iter().flatten().cloned();
+        match &term.namespace_selector {
+            Some(selector) if is_empty(selector) => Namespaces::All,
+            Some(selector) => {
+                let chosen =
+                    self.namespaces.values().filter(|namespace| pods::selects(selector, namespace.labels()));
+                Namespaces::Named(listed.chain(chosen.map(|namespace| namespace.name_any())).collect())
+            }
+            None => {
+                let listed: BTreeSet<String> = listed.collect();
+                if listed.is_empty() {
+                    Namespaces::only(&pod.namespace().unwrap_or_default())
+                } else {
+                    Namespaces::Named(listed)
+                }
+            }
+        }
+    }
+
+    /// The pods of a machine that others may depend on, equal ones counted together.
+    pub(super) fn residents<'p>(
+        &self,
+        on_it: impl Iterator<Item = &'p Pod>,
+        interest: &Interest,
+    ) -> Vec<Resident> {
+        let mut residents: BTreeMap<Resident, u32> = BTreeMap::new();
+        for pod in on_it.filter(|pod| pods::is_active(pod)) {
+            let namespace = pod.namespace().unwrap_or_default();
+            let anti_affinity = self.anti_affinity(pod);
+            let host_ports = pod.spec.as_ref().map(host_ports).unwrap_or_default();
+            let matters = !anti_affinity.is_empty()
+                || !host_ports.is_empty()
+                || interest.includes(&namespace, pod.labels());
+            if matters {
+                let labels = pod.labels().clone();
+                let resident = Resident { namespace, labels, anti_affinity, host_ports, count: 0 };
+                *residents.entry(resident).or_default() += 1;
+            }
+        }
+        residents.into_iter().map(|(resident, count)| Resident { count, ..resident }).collect()
+    }
+}
+
+/// Spread constraints that must hold. Those that need not are left to the scheduler's taste.
+pub(super) fn spread(pod: &Pod) -> Vec<Spread> {
+    let constraints = pod.spec.as_ref().and_then(|spec| spec.topology_spread_constraints.as_ref());
+    let hard = constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable == "DoNotSchedule");
+    hard.map(|constraint| one_spread(pod, constraint)).collect()
+}
+
+fn one_spread(pod: &Pod, constraint: &TopologySpreadConstraint) -> Spread {
+    let mut selector = selector(constraint.label_selector.as_ref());
+    also(&mut selector, pod, constraint.match_label_keys.as_deref(), Operator::In);
+    Spread {
+        topology_key: constraint.topology_key.clone(),
+        max_skew: u32::try_from(constraint.max_skew).unwrap_or(0),
+        min_domains: constraint.min_domains.and_then(|least| u32::try_from(least).ok()),
+        selector,
+        honor_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+        honor_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
+    }
+}
+
+/// The ports of its node that a pod occupies, those of its sidecars included.
+pub(super) fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    let mut ports: Vec<HostPort> = ports
+        .filter_map(|port| {
+            Some(HostPort {
+                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+                port: port.host_port.filter(|number| *number > 0)?,
+                address: port.host_ip.clone().unwrap_or_default(),
+            })
+        })
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+fn is_empty(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// A selector that is absent selects nothing; an empty one everything.
+fn selector(selector: Option<&LabelSelector>) -> Selector {
+    let Some(selector) = selector else { return Selector::nothing() };
+    let exact = selector.match_labels.iter().flatten();
+    let mut rules = exact.fold(Selector::default(), |rules, (key, value)| rules.and(key, value));
+    for expression in selector.match_expressions.iter().flatten() {
+        let operator = match expression.operator.as_str() {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            _ => return Selector::nothing(),
+        };
+        let values = expression.values.iter().flatten().cloned().collect();
+        rules.0.push(LabelRule { key: expression.key.clone(), operator, values });
+    }
+    rules
+}
+
+/// Also compares labels with the pod's own. The API server may have written the same into the selector already.
+fn also(selector: &mut Selector, pod: &Pod, keys: Option<&[String]>, operator: Operator) {
+    for key in keys.unwrap_or_default() {
+        let Some(value) = pod.labels().get(key) else { continue };
+        let rule = LabelRule { key: key.clone(), operator, values: BTreeSet::from([value.clone()]) };
+        if !selector.0.contains(&rule) {
+            selector.0.push(rule);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pod(spec: &Value) -> Pod {
+        object(json!({
+            "metadata": { "name": "web-1", "namespace": "shop", "labels": { "app": "web", "version": "7" } },
+            "spec": spec,
+        }))
+    }
+
+    #[test]
+    fn spread_constraints_are_resolved() {
+        let pod = pod(&json!({ "containers": [], "topologySpreadConstraints": [
+            {
+                "maxSkew": 2, "minDomains": 3, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": { "matchLabels": { "app": "web" } }, "matchLabelKeys": ["version", "absent"],
+                "nodeTaintsPolicy": "Honor", "nodeAffinityPolicy": "Ignore",
+            },
+            { "maxSkew": 1, "topologyKey": "host", "whenUnsatisfiable": "ScheduleAnyway" },
+            { "maxSkew": 1, "topologyKey": "host", "whenUnsatisfiable": "DoNotSchedule" },
+        ] }));
+        let found = spread(&pod);
+        assert_eq!(found.len(), 2, "what may be violated is left to the scheduler");
+        assert_eq!(found[0].selector, Selector::label("app", "web").and("version", "7"));
+        assert_eq!((found[0].max_skew, found[0].min_domains), (2, Some(3)));
+        assert!(found[0].honor_taints && !found[0].honor_affinity);
+        assert!(!found[1].selector.matches(pod.labels()), "no selector selects nobody");
+        assert!(!found[1].honor_taints && found[1].honor_affinity);
+    }
+
+    #[test]
+    fn namespaces_of_terms_are_resolved() {
+        let mut state = State::default();
+        for (name, team) in [("shop", "red"), ("data", "red"), ("other", "blue")] {
+            let labels = json!({ "team": team });
+            state.apply_namespace(object(json!({ "metadata": { "name": name, "labels": labels } })));
+        }
+        let pod = pod(&json!({ "containers": [], "affinity": { "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                { "topologyKey": "zone", "labelSelector": {}, "mismatchLabelKeys": ["version"] },
+                { "topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {} },
+                { "topologyKey": "zone", "namespaces": ["x"],
+                  "namespaceSelector": { "matchLabels": { "team": "red" } } },
+            ],
+        } } }));
+        let terms = state.anti_affinity(&pod);
+        assert_eq!(terms[0].namespaces, Namespaces::only("shop"));
+        assert!(!terms[0].selector.matches(pod.labels()), "another version is meant");
+        assert_eq!(terms[1].namespaces, Namespaces::All);
+        let named = ["data", "shop", "x"].map(str::to_owned);
+        assert_eq!(terms[2].namespaces, Namespaces::Named(named.into()));
+    }
+
+    #[test]
+    fn only_pods_that_matter_are_listed() {
+        let state = State::default();
+        let plain = pod(&json!({ "containers": [] }));
+        let port = json!([{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }]);
+        let with_port = pod(&json!({ "containers": port }));
+        let nobody = Interest::default();
+        assert!(state.residents([&plain].into_iter(), &nobody).is_empty());
+        assert_eq!(state.residents([&with_port].into_iter(), &nobody)[0].host_ports[0].port, 80);
+        let waiting = nap_engine::Pod {
+            key: nap_engine::PodKey::new("shop", "web-2"),
+            spread: spread(&pod(&json!({ "containers": [], "topologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": { "matchLabels": { "app": "web" } },
+            }] }))),
+            ..nap_engine::Pod::default()
+        };
+        let residents = state.residents([&plain, &plain].into_iter(), &Interest::of(&[waiting]));
+        assert_eq!((residents.len(), residents[0].count), (1, 2), "equal ones are counted together");
+    }
+}

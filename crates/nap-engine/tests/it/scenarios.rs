@@ -1,0 +1,413 @@
+//! Scenario files: a cluster in few words, and the plan that it must give. Each file is named after the rule that it shows.
+//!
+//! `name.yaml` is the input and `name.plan` what must come out. `UPDATE_SCENARIOS=1 cargo test -p nap-engine` writes the plans anew;
+//! what then differs is for a person to judge. A file with a `snapshot` holds the engine's own input instead of the short form: that is
+//! how a case that a property test found is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use nap_api::requirement::NodeSelectorRequirement;
+use nap_api::{Effect, Requirements, Taint, Toleration, labels};
+use nap_engine::{
+    CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Plan, Pod, PodKey, PodTerm,
+    Pool, Resident, Selector, Snapshot, Spread, solve,
+};
+use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
+use serde::Deserialize;
+
+use crate::build::{GIB, catalogue, instance_type, offering};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Scenario {
+    #[serde(default)]
+    snapshot: Option<Snapshot>,
+    #[serde(default)]
+    options: Options,
+    #[serde(default)]
+    types: Option<Vec<Type>>,
+    #[serde(default)]
+    pools: Vec<PoolOf>,
+    #[serde(default)]
+    nodes: Vec<NodeOf>,
+    #[serde(default)]
+    daemons: Vec<PodOf>,
+    #[serde(default)]
+    pods: Vec<PodOf>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Type {
+    name: String,
+    cpu: i64,
+    memory: i64,
+    price: f64,
+    #[serde(default)]
+    zones: Option<Vec<String>>,
+    /// Zones where it cannot be had at present.
+    #[serde(default)]
+    unavailable: BTreeSet<String>,
+    /// Prices by zone that differ.
+    #[serde(default)]
+    prices: BTreeMap<String, f64>,
+    #[serde(default)]
+    spot: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PoolOf {
+    name: String,
+    #[serde(default)]
+    weight: i32,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    requirements: Vec<NodeSelectorRequirement>,
+    #[serde(default)]
+    taints: Vec<String>,
+    #[serde(default)]
+    nodes: Option<i64>,
+    #[serde(default)]
+    cpu: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NodeOf {
+    name: String,
+    cpu: f64,
+    memory: i64,
+    #[serde(default)]
+    zone: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    taints: Vec<String>,
+    #[serde(default)]
+    pods: Vec<PodOf>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PodOf {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default = "one")]
+    count: u32,
+    #[serde(default)]
+    cpu: f64,
+    #[serde(default)]
+    memory: i64,
+    #[serde(default)]
+    priority: i32,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    /// Terms of required node affinity.
+    #[serde(default)]
+    terms: Vec<Vec<NodeSelectorRequirement>>,
+    #[serde(default)]
+    tolerations: Vec<String>,
+    #[serde(default)]
+    spread: Vec<SpreadOf>,
+    #[serde(default)]
+    affinity: Vec<TermOf>,
+    #[serde(default)]
+    anti_affinity: Vec<TermOf>,
+    #[serde(default)]
+    host_ports: Vec<i32>,
+    /// Where its volumes can be.
+    #[serde(default)]
+    volumes: Vec<Vec<NodeSelectorRequirement>>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SpreadOf {
+    by: String,
+    #[serde(default = "one")]
+    max_skew: u32,
+    #[serde(default)]
+    min_domains: Option<u32>,
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    ignore_affinity: bool,
+    #[serde(default)]
+    honor_taints: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TermOf {
+    by: String,
+    labels: BTreeMap<String, String>,
+    /// `*` means all.
+    #[serde(default)]
+    namespaces: Vec<String>,
+}
+
+fn key(short: &str) -> String {
+    match short {
+        "zone" => labels::ZONE,
+        "host" => labels::HOSTNAME,
+        "capacity-type" => labels::CAPACITY_TYPE,
+        other => other,
+    }
+    .to_owned()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the numbers of scenarios are small")]
+fn whole(number: f64, unit: f64) -> i64 {
+    (number * unit).round() as i64
+}
+
+fn selector(labels: &BTreeMap<String, String>) -> Selector {
+    labels.iter().fold(Selector::default(), |selector, (key, value)| selector.and(key, value))
+}
+
+fn taint(text: &String) -> Taint {
+    Taint::new(text, Effect::NoSchedule)
+}
+
+fn amounts(cpu: f64, memory: i64, pods: i64) -> Resources {
+    Resources::new().with(CPU, whole(cpu, 1000.0)).with(MEMORY, memory * GIB).with(PODS, pods)
+}
+
+impl Type {
+    fn build(&self) -> InstanceType {
+        let mut kind = instance_type(&self.name, self.cpu, self.memory, whole(self.price, 1e6));
+        if let Some(zones) = &self.zones {
+            let price = whole(self.price, 1e6);
+            kind.offerings = zones.iter().map(|zone| offering(zone, CapacityType::OnDemand, price)).collect();
+        }
+        for one in &mut kind.offerings {
+            one.available = !self.unavailable.contains(&one.zone);
+            if let Some(price) = self.prices.get(&one.zone) {
+                one.price = UsdPerHour::from_micros(whole(*price, 1e6));
+            }
+        }
+        if let Some(spot) = self.spot {
+            let zones: Vec<String> = kind.offerings.iter().map(|one| one.zone.clone()).collect();
+            for zone in zones {
+                let mut one = offering(&zone, CapacityType::Spot, whole(spot, 1e6));
+                one.available = !self.unavailable.contains(&zone);
+                kind.offerings.push(one);
+            }
+        }
+        kind
+    }
+}
+
+impl PoolOf {
+    fn build(&self) -> Pool {
+        let mut pool = crate::build::pool(&self.name);
+        pool.weight = self.weight;
+        pool.requirements.extend(&Requirements::from_specs(&self.requirements));
+        pool.requirements.extend(&Requirements::from_labels(&self.labels));
+        pool.taints = self.taints.iter().map(taint).collect();
+        if let Some(nodes) = self.nodes {
+            pool.headroom.set("nodes", nodes);
+        }
+        if let Some(cpu) = self.cpu {
+            pool.headroom.set(CPU, cpu * 1000);
+        }
+        pool
+    }
+}
+
+impl TermOf {
+    fn build(&self, namespace: &str) -> PodTerm {
+        PodTerm {
+            topology_key: key(&self.by),
+            selector: selector(&self.labels),
+            namespaces: match self.namespaces.first().map(String::as_str) {
+                None => Namespaces::only(namespace),
+                Some("*") => Namespaces::All,
+                Some(_) => Namespaces::Named(self.namespaces.iter().cloned().collect()),
+            },
+        }
+    }
+}
+
+impl PodOf {
+    fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+
+    fn terms(&self, terms: &[TermOf]) -> Vec<PodTerm> {
+        terms.iter().map(|term| term.build(self.namespace())).collect()
+    }
+
+    fn ports(&self) -> Vec<HostPort> {
+        let port = |port: &i32| HostPort { protocol: "TCP".into(), port: *port, address: String::new() };
+        self.host_ports.iter().map(port).collect()
+    }
+
+    fn build(&self) -> Vec<Pod> {
+        let tolerations = self.tolerations.iter();
+        let pod = Pod {
+            requests: amounts(self.cpu, self.memory, 1),
+            terms: if self.terms.is_empty() {
+                vec![Requirements::new()]
+            } else {
+                self.terms.iter().map(Requirements::from_specs).collect()
+            },
+            tolerations: tolerations
+                .map(|key| Toleration { key: key.clone(), exists: true, ..Toleration::default() })
+                .collect(),
+            priority: self.priority,
+            labels: self.labels.clone(),
+            spread: self.spread.iter().map(SpreadOf::build).collect(),
+            affinity: self.terms(&self.affinity),
+            anti_affinity: self.terms(&self.anti_affinity),
+            host_ports: self.ports(),
+            volume_terms: self.volumes.iter().map(Requirements::from_specs).collect(),
+            ..Pod::default()
+        };
+        let name = |number: u32| match self.count {
+            1 => self.name.clone(),
+            _ => format!("{}-{number}", self.name),
+        };
+        (0..self.count)
+            .map(|number| Pod { key: PodKey::new(self.namespace(), &name(number)), ..pod.clone() })
+            .collect()
+    }
+}
+
+impl SpreadOf {
+    fn build(&self) -> Spread {
+        Spread {
+            topology_key: key(&self.by),
+            max_skew: self.max_skew,
+            min_domains: self.min_domains,
+            selector: selector(&self.labels),
+            honor_affinity: !self.ignore_affinity,
+            honor_taints: self.honor_taints,
+        }
+    }
+}
+
+impl NodeOf {
+    fn build(&self) -> Node {
+        let mut labels = self.labels.clone();
+        labels.insert(labels::HOSTNAME.to_owned(), self.name.clone());
+        labels.extend(self.zone.iter().map(|zone| (labels::ZONE.to_owned(), zone.clone())));
+        Node {
+            name: self.name.clone(),
+            labels,
+            taints: self.taints.iter().map(taint).collect(),
+            free: amounts(self.cpu, self.memory, 100),
+            initialized: true,
+            residents: self
+                .pods
+                .iter()
+                .map(|pod| Resident {
+                    namespace: pod.namespace().to_owned(),
+                    labels: pod.labels.clone(),
+                    anti_affinity: pod.terms(&pod.anti_affinity),
+                    host_ports: pod.ports(),
+                    count: pod.count,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Scenario {
+    fn build(self) -> Snapshot {
+        if let Some(snapshot) = self.snapshot {
+            return snapshot;
+        }
+        let types = match &self.types {
+            Some(types) => types.iter().map(Type::build).collect(),
+            None => catalogue(),
+        };
+        let daemon = |pod: &PodOf| Daemon {
+            name: pod.name.clone(),
+            requests: amounts(pod.cpu, pod.memory, 1),
+            terms: vec![Requirements::new()],
+            tolerations: Vec::new(),
+            host_ports: pod.ports(),
+        };
+        Snapshot {
+            pods: self.pods.iter().flat_map(PodOf::build).collect(),
+            nodes: self.nodes.iter().map(NodeOf::build).collect(),
+            pools: self.pools.iter().map(PoolOf::build).collect(),
+            daemons: self.daemons.iter().map(daemon).collect(),
+            catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+        }
+    }
+}
+
+/// The plan as people would compare it: one line for each machine, each pod on one that exists, and each pod without a place.
+fn text(plan: &Plan) -> String {
+    let mut text = String::new();
+    let name = |pod: &PodKey| match pod.parts() {
+        ("default", name) => name.to_owned(),
+        _ => pod.to_string(),
+    };
+    for launch in &plan.launches {
+        let pods: Vec<String> = launch.pods.iter().map(name).collect();
+        let zones =
+            launch.requirements.get(labels::ZONE).map_or_else(String::new, |zone| format!(" ({zone})"));
+        let _ = writeln!(
+            text,
+            "launch {} {} {} {}{zones} {}: {}",
+            launch.pool,
+            launch.instance_type,
+            launch.capacity_type,
+            launch.zone,
+            launch.price,
+            pods.join(" ")
+        );
+    }
+    for placement in &plan.placements {
+        let _ = writeln!(text, "place {} on {}", name(&placement.pod), placement.node);
+    }
+    for unplaced in &plan.unplaced {
+        let _ = writeln!(text, "refuse {}: {}", name(&unplaced.pod), unplaced.refusal);
+    }
+    let _ = writeln!(text, "cost {}", plan.cost);
+    text
+}
+
+#[test]
+fn every_scenario_gives_its_plan() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let update = std::env::var_os("UPDATE_SCENARIOS").is_some();
+    let entries = std::fs::read_dir(&folder).expect("the folder of scenarios");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    assert!(!files.is_empty());
+    let mut wrong = String::new();
+    for file in files {
+        let input = std::fs::read_to_string(&file).expect("a readable scenario");
+        let scenario: Scenario =
+            serde_saphyr::from_str(&input).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let options = scenario.options.clone();
+        let snapshot = scenario.build();
+        let plan = solve(&snapshot, &options);
+        let found = text(&plan);
+        let golden = file.with_extension("plan");
+        if update {
+            std::fs::write(&golden, &found).expect("a writable folder");
+        }
+        let wanted = std::fs::read_to_string(&golden).unwrap_or_default();
+        if wanted != found {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let _ = writeln!(wrong, "{name}\nwanted:\n{wanted}found:\n{found}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}

@@ -1,0 +1,281 @@
+//! What is wrong with a plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nap_api::{Requirement, Requirements, labels};
+use nap_engine::{
+    CapacityType, Daemon, InstanceType, Launch, Offering, Options, Plan, Pod, PodKey, Pool, Snapshot,
+};
+use nap_units::{CPU, Resources, UsdPerHour};
+
+use crate::cluster::{Labels, Machine, Running, obstacle, selected};
+
+/// Something that is wrong with a plan, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+/// Everything that is wrong with a plan for a snapshot.
+pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violation> {
+    let mut judge = Judge { snapshot, options, plan, wrong: Vec::new() };
+    judge.every_pod_once();
+    judge.launches();
+    judge.limits();
+    judge.bound();
+    judge.binding();
+    judge.wrong
+}
+
+struct Judge<'a> {
+    snapshot: &'a Snapshot,
+    options: &'a Options,
+    plan: &'a Plan,
+    wrong: Vec<Violation>,
+}
+
+impl Judge<'_> {
+    fn say(&mut self, what: String) {
+        self.wrong.push(Violation(what));
+    }
+
+    fn every_pod_once(&mut self) {
+        let given: BTreeSet<&PodKey> = self.snapshot.pods.iter().map(|pod| &pod.key).collect();
+        let launched = self.plan.launches.iter().flat_map(|launch| &launch.pods);
+        let placed = self.plan.placements.iter().map(|placement| &placement.pod);
+        let unplaced = self.plan.unplaced.iter().map(|unplaced| &unplaced.pod);
+        let mut seen: Vec<&PodKey> = launched.chain(placed).chain(unplaced).collect();
+        seen.sort_unstable();
+        if seen.iter().copied().collect::<BTreeSet<_>>() != given || seen.len() != given.len() {
+            self.say("not every pod is in exactly one place".to_owned());
+        }
+    }
+
+    fn launches(&mut self) {
+        let mut cost = UsdPerHour::ZERO;
+        for launch in &self.plan.launches {
+            cost = [cost, launch.price].into_iter().sum();
+            let Some(pool) = pool_of(self.snapshot, launch) else {
+                self.say(format!("pool {} does not exist", launch.pool));
+                continue;
+            };
+            if self.options.max_pods_per_node.is_some_and(|most| launch.pods.len() > most as usize) {
+                self.say("more pods on a node than the options allow".to_owned());
+            }
+            let chosen = (&launch.instance_type, &launch.zone, launch.capacity_type, launch.price);
+            let others = launch
+                .alternatives
+                .iter()
+                .map(|other| (&other.instance_type, &other.zone, other.capacity_type, other.price));
+            for (name, zone, capacity_type, price) in std::iter::once(chosen).chain(others) {
+                let Some((kind, offering)) = find(self.snapshot, pool, name, zone, capacity_type) else {
+                    self.say(format!("{name} in {zone} is not on offer"));
+                    continue;
+                };
+                if offering.price != price || !offering.available {
+                    self.say(format!("{name} in {zone} cannot be had at {price}"));
+                }
+                self.holds(launch, pool, kind, offering);
+            }
+            let prices: Vec<UsdPerHour> = launch.alternatives.iter().map(|other| other.price).collect();
+            if !prices.is_sorted() {
+                self.say("alternatives are not in the order of their price".to_owned());
+            }
+        }
+        if cost != self.plan.cost {
+            self.say(format!("the cost is {cost}, not {}", self.plan.cost));
+        }
+    }
+
+    /// Whether an offering would hold the pods of a launch, each by itself allowed there.
+    fn holds(&mut self, launch: &Launch, pool: &Pool, kind: &InstanceType, offering: &Offering) {
+        let machine = machine("new", launch, pool, kind, offering, &self.snapshot.daemons);
+        if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
+            self.say(format!("{} is larger than the options allow", kind.name));
+        }
+        let mut free = machine.free.clone();
+        for pod in self.snapshot.pods.iter().filter(|pod| launch.pods.contains(&pod.key)) {
+            let alone =
+                Pod { spread: Vec::new(), affinity: Vec::new(), anti_affinity: Vec::new(), ..pod.clone() };
+            if let Some(why) = obstacle(&alone, 0, std::slice::from_ref(&machine)) {
+                self.say(format!("{} cannot be on {} in {}: {why}", pod.key, kind.name, offering.zone));
+            }
+            free.subtract(&pod.requests);
+        }
+        if free.iter().any(|(_, amount)| amount < 0) {
+            self.say(format!("{} is too small for its pods", kind.name));
+        }
+    }
+
+    fn limits(&mut self) {
+        let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
+        for launch in &self.plan.launches {
+            let Some(pool) = pool_of(self.snapshot, launch) else { continue };
+            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let Some((kind, _)) = found else { continue };
+            let used = used.entry(&launch.pool).or_default();
+            used.add(&kind.capacity);
+            used.add(&Resources::new().with("nodes", 1));
+        }
+        for pool in &self.snapshot.pools {
+            let Some(used) = used.get(pool.name.as_str()) else { continue };
+            for (name, headroom) in pool.headroom.iter() {
+                if used.get(name) > headroom {
+                    self.wrong.push(Violation(format!("pool {} exceeds its limit on {name}", pool.name)));
+                }
+            }
+        }
+    }
+
+    fn bound(&mut self) {
+        if self.plan.lower_bound.is_some_and(|bound| bound > self.plan.cost) {
+            self.say(format!("the bound is above the cost of {}", self.plan.cost));
+        }
+    }
+
+    /// Binds pods to their places in an order that works, if there is one.
+    fn binding(&mut self) {
+        let mut cluster: Vec<Machine> = self.snapshot.nodes.iter().map(existing).collect();
+        let mut waiting: Vec<(&Pod, usize)> = Vec::new();
+        let by_key: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+        for placement in &self.plan.placements {
+            let node = cluster.iter().position(|machine| machine.name == placement.node);
+            match (by_key.get(&placement.pod), node) {
+                (Some(pod), Some(node)) => waiting.push((pod, node)),
+                _ => self.wrong.push(Violation(format!("{} is placed nowhere", placement.pod))),
+            }
+        }
+        for (number, launch) in self.plan.launches.iter().enumerate() {
+            let Some(pool) = pool_of(self.snapshot, launch) else { continue };
+            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let Some((kind, offering)) = found else { continue };
+            let name = format!("new-{number}");
+            cluster.push(machine(&name, launch, pool, kind, offering, &self.snapshot.daemons));
+            let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
+            waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
+        }
+        // As kube-scheduler takes them: by priority. Should that not do, other orders are tried: pods that stay pending come back.
+        let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
+        waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
+        let mut stuck = bind(cluster.clone(), &waiting);
+        for attempt in 1..=MOST_ORDERS {
+            if stuck.is_empty() {
+                return;
+            }
+            waiting.sort_by_cached_key(|(pod, _)| scramble(attempt, &pod.key.0));
+            stuck = bind(cluster.clone(), &waiting);
+        }
+        for (pod, target, why) in stuck {
+            let name = &cluster[target].name;
+            self.wrong.push(Violation(format!("{} cannot be bound to {name}: {why}", pod.key)));
+        }
+    }
+}
+
+/// How many orders are tried before pods are said to be impossible to bind.
+const MOST_ORDERS: u64 = 3000;
+
+/// A number for a name that is different in each attempt.
+fn scramble(attempt: u64, name: &str) -> u64 {
+    let start = attempt.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = name.bytes().fold(start, |number, byte| {
+        (number ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
+    });
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// Binds pods, always the first that can be; those that are left, and why.
+fn bind<'p>(mut cluster: Vec<Machine>, waiting: &[(&'p Pod, usize)]) -> Vec<(&'p Pod, usize, String)> {
+    let mut waiting = waiting.to_vec();
+    while let Some(next) = waiting.iter().position(|(pod, target)| obstacle(pod, *target, &cluster).is_none())
+    {
+        let (pod, target) = waiting.remove(next);
+        cluster[target].free.subtract(&pod.requests);
+        cluster[target].pods.push(Running::of(pod));
+    }
+    let why = |(pod, target): (&'p Pod, usize)| {
+        let why = obstacle(pod, target, &cluster).unwrap_or_default();
+        (pod, target, why)
+    };
+    waiting.into_iter().map(why).collect()
+}
+
+fn pool_of<'s>(snapshot: &'s Snapshot, launch: &Launch) -> Option<&'s Pool> {
+    snapshot.pools.iter().find(|pool| pool.name == launch.pool)
+}
+
+fn find<'s>(
+    snapshot: &'s Snapshot,
+    pool: &Pool,
+    name: &str,
+    zone: &str,
+    capacity_type: CapacityType,
+) -> Option<(&'s InstanceType, &'s Offering)> {
+    let kind = snapshot.catalogues.get(&pool.catalogue)?.iter().find(|kind| kind.name == name)?;
+    let offering = kind
+        .offerings
+        .iter()
+        .find(|offering| offering.zone == zone && offering.capacity_type == capacity_type)?;
+    Some((kind, offering))
+}
+
+fn existing(node: &nap_engine::Node) -> Machine {
+    let pods = node.residents.iter().flat_map(|resident| {
+        let running = Running {
+            namespace: resident.namespace.clone(),
+            labels: resident.labels.clone(),
+            anti_affinity: resident.anti_affinity.clone(),
+            ports: resident.host_ports.clone(),
+        };
+        std::iter::repeat_n(running, resident.count as usize)
+    });
+    Machine {
+        name: node.name.clone(),
+        labels: node.labels.clone(),
+        taints: node.taints.clone(),
+        free: node.free.clone(),
+        pods: pods.collect(),
+    }
+}
+
+/// The machine that an offering would become for a launch, with its daemons on it.
+fn machine(
+    name: &str,
+    launch: &Launch,
+    pool: &Pool,
+    kind: &InstanceType,
+    offering: &Offering,
+    daemons: &[Daemon],
+) -> Machine {
+    let mut node_labels: Labels = BTreeMap::new();
+    let single = |requirements: &Requirements| -> Vec<(String, String)> {
+        let fixed = requirements.iter();
+        fixed.filter_map(|(key, one)| Some((key.to_owned(), Requirement::single(one)?.to_owned()))).collect()
+    };
+    for requirements in [&launch.requirements, &pool.requirements, &kind.requirements, &offering.requirements]
+    {
+        node_labels.extend(single(requirements));
+    }
+    node_labels.insert(labels::HOSTNAME.to_owned(), name.to_owned());
+    let mut machine = Machine {
+        name: name.to_owned(),
+        labels: node_labels,
+        taints: pool.taints.clone(),
+        free: kind.allocatable.clone(),
+        pods: Vec::new(),
+    };
+    for daemon in daemons {
+        let pod = Pod { tolerations: daemon.tolerations.clone(), ..Pod::default() };
+        let tolerates = obstacle(&pod, 0, std::slice::from_ref(&machine)).is_none();
+        if tolerates && selected(&daemon.terms, &machine.labels) {
+            machine.free.subtract(&daemon.requests);
+            machine.pods.push(Running {
+                namespace: String::new(),
+                labels: Labels::new(),
+                anti_affinity: Vec::new(),
+                ports: daemon.host_ports.clone(),
+            });
+        }
+    }
+    machine
+}

@@ -1,0 +1,261 @@
+//! Snapshots that touch every rule, from a seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nap_api::{Effect, Requirement, Requirements, Taint, Toleration, labels};
+use nap_engine::{
+    CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Offering, Pod, PodKey, PodTerm, Pool,
+    Resident, Selector, Snapshot, Spread,
+};
+use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
+
+const ZONES: [&str; 3] = ["z-1", "z-2", "z-3"];
+const APPS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// The snapshot of a seed: the same one everywhere.
+pub fn generate(seed: u64) -> Snapshot {
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1));
+    let types = (0..dice.between(2, 5)).map(|number| instance_type(&mut dice, number)).collect();
+    let pools = (0..dice.between(1, 3)).map(|number| pool(&mut dice, number)).collect();
+    let nodes = (0..dice.between(0, 4)).map(|number| node(&mut dice, number)).collect();
+    let kinds = dice.between(1, 6);
+    let pods = (0..kinds).flat_map(|number| pods(&mut dice, number)).collect();
+    let daemons = if dice.chance(40) { vec![daemon(&mut dice)] } else { Vec::new() };
+    Snapshot {
+        pods,
+        nodes,
+        pools,
+        daemons,
+        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+    }
+}
+
+/// Numbers from a seed, by splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From `low` to `high`, both included.
+    fn between(&mut self, low: i64, high: i64) -> i64 {
+        let width = u64::try_from(high - low + 1).unwrap_or(1);
+        low + i64::try_from(self.roll() % width).unwrap_or(0)
+    }
+
+    fn chance(&mut self, percent: i64) -> bool {
+        self.between(1, 100) <= percent
+    }
+
+    fn pick<'t, T>(&mut self, list: &'t [T]) -> &'t T {
+        let last = i64::try_from(list.len()).unwrap_or(1) - 1;
+        &list[usize::try_from(self.between(0, last)).unwrap_or(0)]
+    }
+}
+
+fn instance_type(dice: &mut Dice, number: i64) -> InstanceType {
+    let cpu = *dice.pick(&[2_i64, 4, 8, 16]);
+    let memory = cpu * dice.between(2, 8);
+    let name = format!("t{number}");
+    let price = cpu * 40_000 + memory * 3_000 + dice.between(0, 9_000);
+    let capacity = Resources::new().with(CPU, cpu * 1000).with(MEMORY, memory << 30).with(PODS, 30);
+    let mut allocatable = capacity.clone();
+    allocatable.set(CPU, cpu * 1000 - 100);
+    let mut offerings = Vec::new();
+    for zone in ZONES {
+        let mut offer = |capacity_type: CapacityType, micros: i64, available: bool| {
+            let mut requirements = Requirements::new();
+            requirements.add(labels::ZONE, Requirement::is_in([zone]));
+            requirements.add(labels::CAPACITY_TYPE, Requirement::is_in([capacity_type.as_str()]));
+            let price = UsdPerHour::from_micros(micros);
+            offerings.push(Offering { zone: zone.to_owned(), capacity_type, price, available, requirements });
+        };
+        let dear = if dice.chance(20) { 5_000 } else { 0 };
+        let available = !dice.chance(12);
+        offer(CapacityType::OnDemand, price + dear, available);
+        if dice.chance(30) {
+            let available = !dice.chance(20);
+            offer(CapacityType::Spot, price / 4, available);
+        }
+    }
+    let mut requirements = Requirements::new();
+    requirements.add(labels::INSTANCE_TYPE, Requirement::is_in([name.as_str()]));
+    requirements.add(labels::SKU_CPU, Requirement::is_in([cpu.to_string()]));
+    InstanceType { name, requirements, capacity, allocatable, offerings }
+}
+
+fn pool(dice: &mut Dice, number: i64) -> Pool {
+    let name = format!("pool-{number}");
+    let mut requirements = Requirements::new();
+    requirements.add(labels::NODEPOOL, Requirement::is_in([name.as_str()]));
+    if dice.chance(40) {
+        requirements.add("rack", Requirement::is_in([format!("r{}", dice.between(1, 2))]));
+    }
+    if dice.chance(15) {
+        requirements.add(labels::ZONE, Requirement::is_in(["z-1", "z-2"]));
+    }
+    let mut headroom = Resources::new();
+    if dice.chance(20) {
+        headroom.set("nodes", dice.between(0, 4));
+    }
+    if dice.chance(15) {
+        headroom.set(CPU, dice.between(2, 40) * 1000);
+    }
+    Pool {
+        name,
+        weight: i32::from(dice.chance(20)),
+        requirements,
+        taints: if dice.chance(20) { vec![Taint::new("special", Effect::NoSchedule)] } else { Vec::new() },
+        headroom,
+        catalogue: "all".to_owned(),
+    }
+}
+
+fn node(dice: &mut Dice, number: i64) -> Node {
+    let name = format!("n{number}");
+    let mut node_labels = BTreeMap::from([
+        (labels::HOSTNAME.to_owned(), name.clone()),
+        (labels::CAPACITY_TYPE.to_owned(), "on-demand".to_owned()),
+    ]);
+    if dice.chance(90) {
+        node_labels.insert(labels::ZONE.to_owned(), (*dice.pick(&ZONES)).to_owned());
+    }
+    if dice.chance(30) {
+        node_labels.insert("rack".to_owned(), format!("r{}", dice.between(1, 3)));
+    }
+    let cpu = dice.between(0, 6);
+    let residents = (0..dice.between(0, 2)).map(|_| {
+        let app = *dice.pick(&APPS);
+        Resident {
+            namespace: "default".to_owned(),
+            labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
+            anti_affinity: if dice.chance(20) { vec![term(dice)] } else { Vec::new() },
+            host_ports: if dice.chance(10) { vec![port(dice)] } else { Vec::new() },
+            count: u32::try_from(dice.between(1, 2)).unwrap_or(1),
+        }
+    });
+    let residents = residents.collect();
+    Node {
+        name,
+        labels: node_labels,
+        taints: if dice.chance(10) { vec![Taint::new("special", Effect::NoSchedule)] } else { Vec::new() },
+        free: Resources::new().with(CPU, cpu * 700).with(MEMORY, cpu << 31).with(PODS, 20),
+        initialized: dice.chance(80),
+        residents,
+    }
+}
+
+fn daemon(dice: &mut Dice) -> Daemon {
+    Daemon {
+        name: "kube-system/agent".to_owned(),
+        requests: Resources::new().with(CPU, 100).with(MEMORY, 1 << 28).with(PODS, 1),
+        terms: vec![Requirements::new()],
+        tolerations: if dice.chance(70) {
+            vec![Toleration { exists: true, ..Toleration::default() }]
+        } else {
+            Vec::new()
+        },
+        host_ports: if dice.chance(30) { vec![port(dice)] } else { Vec::new() },
+    }
+}
+
+fn port(dice: &mut Dice) -> HostPort {
+    HostPort {
+        protocol: "TCP".to_owned(),
+        port: i32::try_from(dice.between(80, 81)).unwrap_or(80),
+        address: (*dice.pick(&["", "", "10.0.0.1", "10.0.0.2"])).to_owned(),
+    }
+}
+
+fn key(dice: &mut Dice) -> String {
+    (*dice.pick(&[
+        labels::ZONE,
+        labels::ZONE,
+        labels::HOSTNAME,
+        labels::HOSTNAME,
+        "rack",
+        labels::CAPACITY_TYPE,
+    ]))
+    .to_owned()
+}
+
+fn term(dice: &mut Dice) -> PodTerm {
+    let app = *dice.pick(&APPS);
+    PodTerm {
+        topology_key: key(dice),
+        selector: Selector::label("app", app),
+        namespaces: if dice.chance(20) { Namespaces::All } else { Namespaces::only("default") },
+    }
+}
+
+fn pods(dice: &mut Dice, number: i64) -> Vec<Pod> {
+    let app = *dice.pick(&APPS);
+    let namespace = if dice.chance(85) { "default" } else { "other" };
+    let own = Selector::label("app", app);
+    let mut pod = Pod {
+        requests: Resources::new()
+            .with(CPU, *dice.pick(&[100, 500, 900, 1500, 3000]))
+            .with(MEMORY, dice.between(0, 6) << 30)
+            .with(PODS, 1),
+        terms: vec![Requirements::new()],
+        labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
+        priority: i32::from(dice.chance(15)),
+        ..Pod::default()
+    };
+    if dice.chance(25) {
+        pod.terms[0].add(labels::ZONE, Requirement::is_in(["z-2", "z-3"]));
+    }
+    if dice.chance(10) {
+        let mut other = Requirements::new();
+        other.add(labels::SKU_CPU, Requirement::is_in(["4"]));
+        pod.terms.push(other);
+    }
+    if dice.chance(30) {
+        pod.tolerations = vec![Toleration { key: "special".into(), exists: true, ..Toleration::default() }];
+    }
+    if dice.chance(40) {
+        pod.spread.push(Spread {
+            topology_key: key(dice),
+            max_skew: u32::try_from(dice.between(1, 3)).unwrap_or(1),
+            min_domains: if dice.chance(15) { Some(3) } else { None },
+            selector: if dice.chance(85) { own.clone() } else { Selector::label("app", "a") },
+            honor_affinity: dice.chance(80),
+            honor_taints: dice.chance(20),
+        });
+    }
+    if dice.chance(20) {
+        let mut term = term(dice);
+        if dice.chance(60) {
+            term.selector = own.clone();
+        }
+        pod.affinity.push(term);
+    }
+    if dice.chance(25) {
+        let mut term = term(dice);
+        if dice.chance(60) {
+            term.selector = own;
+        }
+        pod.anti_affinity.push(term);
+    }
+    if dice.chance(10) {
+        let zones = [*dice.pick(&ZONES), *dice.pick(&ZONES)];
+        pod.volume_terms = zones
+            .map(|zone| {
+                let mut term = Requirements::new();
+                term.add(labels::ZONE, Requirement::is_in([zone]));
+                term
+            })
+            .to_vec();
+    }
+    if dice.chance(12) {
+        pod.host_ports.push(port(dice));
+    }
+    let name = |replica: i64| PodKey::new(namespace, &format!("{app}{number}-{replica}"));
+    (0..dice.between(1, 6)).map(|replica| Pod { key: name(replica), ..pod.clone() }).collect()
+}

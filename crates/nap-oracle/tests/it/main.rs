@@ -1,0 +1,3 @@
+//! The engine before its judge.
+
+mod properties;
