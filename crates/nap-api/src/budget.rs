@@ -51,7 +51,7 @@ pub fn oddity(budget: &Budget, from: Timestamp) -> Option<Oddity> {
 /// Whether the windows of a budget leave no gap, as far as its next thousand hits show. `None` if it cannot be read.
 fn always_active(budget: &Budget, from: Timestamp) -> Option<bool> {
     const HITS: usize = 1000;
-    let Some((schedule, duration)) = window(budget)? else { return Some(true) };
+    let Window::After(schedule, duration) = window(budget)? else { return Some(true) };
     let hits = std::iter::successors(schedule.next_after(from), |hit| schedule.next_after(*hit));
     let hits: Vec<Timestamp> = hits.take(HITS).collect();
     Some(hits.windows(2).all(|pair| pair[0].duration_until(pair[1]) <= duration))
@@ -78,22 +78,29 @@ fn amount(budget: &Budget, nodes_in_pool: usize) -> Option<usize> {
 ///
 /// A schedule without any hit in the next five years counts as active, as it does for the incumbent.
 fn is_active(budget: &Budget, now: Timestamp) -> Option<bool> {
-    let Some((schedule, duration)) = window(budget)? else { return Some(true) };
+    let Window::After(schedule, duration) = window(budget)? else { return Some(true) };
     let since = now.checked_sub(duration).unwrap_or(Timestamp::MIN);
     Some(schedule.next_after(since).is_none_or(|hit| hit <= now))
 }
 
-/// When a budget's windows begin and how long they last; none means always. `None` if it cannot be read.
-fn window(budget: &Budget) -> Option<Option<(Schedule, SignedDuration)>> {
+/// When a budget is active.
+enum Window {
+    Always,
+    /// For a while after each hit.
+    After(Schedule, SignedDuration),
+}
+
+/// When a budget is active; `None` if it cannot be read.
+fn window(budget: &Budget) -> Option<Window> {
     if budget.schedule.is_none() && budget.duration.is_none() {
-        return Some(None);
+        return Some(Window::Always);
     }
     let schedule = Schedule::parse(budget.schedule.as_deref()?)?;
     let duration = match &budget.duration {
         Some(text) => SignedDuration::try_from(parse_go_duration(text)?).ok()?,
         None => SignedDuration::ZERO,
     };
-    Some(Some((schedule, duration)))
+    Some(Window::After(schedule, duration))
 }
 
 #[cfg(test)]

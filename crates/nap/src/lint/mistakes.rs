@@ -119,7 +119,9 @@ fn meets(machine: &Requirements, wanted: &Requirements) -> bool {
     let known =
         wanted.iter().filter(|(key, _)| machine.get(key).is_some() || nap_api::labels::is_well_known(key));
     let mut asked = Requirements::new();
-    known.for_each(|(key, requirement)| asked.set(key, requirement.clone()));
+    for (key, requirement) in known {
+        asked.set(key, requirement.clone());
+    }
     machine.compatible(&asked, Undefined::Deny).is_ok()
 }
 

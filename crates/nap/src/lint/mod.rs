@@ -71,18 +71,24 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
         let stored = match judge.judge(value).await? {
             Verdict::NotOurs => continue,
             Verdict::Refused(problems) => {
-                problems.into_iter().for_each(|problem| note(Level::Error, problem));
+                for problem in problems {
+                    note(Level::Error, problem);
+                }
                 continue;
             }
             Verdict::Taken(stored) => stored,
         };
         let notes = normalise::manifest(&mut value.clone());
-        notes.iter().for_each(|understood| note(Level::Note, understood.to_string()));
+        for understood in notes {
+            note(Level::Note, understood.to_string());
+        }
         match value.get("kind").and_then(Value::as_str) {
             Some("NodePool") => {
                 let pool: NodePool = serde_json::from_value(stored).context("reading a NodePool")?;
                 let problems = validation::validate_nodepool(&pool);
-                problems.into_iter().for_each(|problem| note(Level::Error, problem));
+                for problem in problems {
+                    note(Level::Error, problem);
+                }
                 pools.push((place.clone(), pool));
             }
             Some("AKSNodeClass") => {
