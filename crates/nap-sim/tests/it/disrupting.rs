@@ -27,8 +27,10 @@ async fn a_node_that_is_too_large_is_replaced_and_the_pods_never_wait_for_the_ne
         user.until("the fleet is cheaper", async || price(&user) < before && user.machines() == 1).await;
         let told = user.events("DisruptionTerminating").await;
         assert!(told.iter().any(|text| text.contains("replace") && text.contains("saving $")), "{told:?}");
-        let claims = user.claims().await;
-        assert!(claims.iter().all(|claim| claim.name_any() != old));
+        user.until("the old claim is gone", async || {
+            user.claims().await.iter().all(|claim| claim.name_any() != old)
+        })
+        .await;
         user.until_running(1).await;
     })
     .await;
