@@ -300,6 +300,24 @@ async fn what_is_not_understood_is_never_bound() {
     world.add_machine("one", 8000).await;
     let mut apart = deployment(1, "1");
     apart["spec"]["template"]["spec"]["affinity"] = json!({ "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{
+            "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "web" } },
+            "namespaceSelector": { "matchLabels": { "team": "red" } },
+        }],
+    }});
+    world.create::<Deployment>(apart).await;
+    world.wait(60).await;
+    let pods = world.pods().await;
+    assert_eq!(running(&pods), 0);
+    assert!(unschedulable(&pods[0]).contains("namespace selectors"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_exclude_each_other_by_host_wait_for_another_node() {
+    let world = World::start();
+    world.add_machine("one", 8000).await;
+    let mut apart = deployment(2, "1");
+    apart["spec"]["template"]["spec"]["affinity"] = json!({ "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "web" } } },
         ],
@@ -307,8 +325,10 @@ async fn what_is_not_understood_is_never_bound() {
     world.create::<Deployment>(apart).await;
     world.wait(60).await;
     let pods = world.pods().await;
-    assert_eq!(running(&pods), 0);
-    assert!(unschedulable(&pods[0]).contains("required pod anti-affinity"));
+    assert_eq!(running(&pods), 1);
+    world.add_machine("two", 8000).await;
+    world.wait(60).await;
+    assert_eq!(running(&world.pods().await), 2);
 }
 
 #[tokio::test(start_paused = true)]
