@@ -70,7 +70,7 @@ mod tests {
         let types = types();
         let requests = Resources::new().with("cpu", 3000);
         let requirements = wanted(&[(labels::SKU_FAMILY, "D"), (labels::ARCH, "amd64"), ("team", "a")]);
-        let (kind, offering) = best(&types, &requirements, &requests, "claim", |_| true).unwrap();
+        let (kind, offering) = best(&types, &requirements, &requests, "claim", None, |_| true).unwrap();
         assert_eq!(offering.capacity_type, CapacityType::Spot, "spot is cheaper");
         assert!(kind.allocatable.get("cpu") >= 3000);
         let dearer = |other: &&InstanceType| {
@@ -86,7 +86,7 @@ mod tests {
         let requirements =
             wanted(&[(labels::INSTANCE_TYPE, "Standard_D4s_v5"), (labels::CAPACITY_TYPE, "on-demand")]);
         let zone = |claim: &str| {
-            best(&types, &requirements, &Resources::new(), claim, |_| true).unwrap().1.zone.clone()
+            best(&types, &requirements, &Resources::new(), claim, None, |_| true).unwrap().1.zone.clone()
         };
         let zones: std::collections::BTreeSet<String> =
             (0..30).map(|n| zone(&format!("claim-{n}"))).collect();
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(zone("claim-1"), zone("claim-1"));
         let regional =
             wanted(&[(labels::INSTANCE_TYPE, "Standard_D4s_v5"), (labels::PLACEMENT_SCOPE, "regional")]);
-        assert_eq!(best(&types, &regional, &Resources::new(), "c", |_| true).unwrap().1.zone, "0");
-        assert!(best(&types, &regional, &Resources::new(), "c", |_| false).is_none());
+        assert_eq!(best(&types, &regional, &Resources::new(), "c", None, |_| true).unwrap().1.zone, "0");
+        assert!(best(&types, &regional, &Resources::new(), "c", None, |_| false).is_none());
     }
 }
