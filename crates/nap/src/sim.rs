@@ -24,7 +24,7 @@ pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
         print(&report);
     }
     eprintln!(
-        "{} simulated hours in {seconds:.1} s: {:.0} hours per second",
+        "{} simulated hours in {seconds:.1} s: {:.1} hours per second",
         report.hours,
         f64::from(report.hours) / seconds
     );
