@@ -59,7 +59,7 @@ async fn kube_config(args: &RunArgs) -> anyhow::Result<Config> {
         None => Config::infer().await.map_err(anyhow::Error::from),
     };
     found.map_err(|error| {
-        let message = format!("no cluster to run on: {error:#}");
+        let message = format!("no cluster to run on: {error}");
         UserError::new(
             message,
             "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on",
