@@ -1,15 +1,41 @@
 //! Writes that survive a race: read, change, replace, and again if somebody else was faster.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use nap_api::{NodeClaim, NodePool};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::context::{Context, Doing, Error, is_conflict, is_not_found};
+use crate::state::State;
 
 /// How often a write is tried against others' changes before the reconcile fails and backs off.
 const TRIES: usize = 5;
+
+/// Which part of an object a write replaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Object,
+    Status,
+}
+
+/// Where an object is kept in the state.
+struct Kept<K> {
+    known: fn(&State, &str) -> Option<Arc<K>>,
+    apply: fn(&mut State, K),
+}
+
+const CLAIMS: Kept<NodeClaim> =
+    Kept { known: |state, name| state.claims.get(name).cloned(), apply: State::apply_claim };
+const NODES: Kept<Node> =
+    Kept { known: |state, name| state.nodes.get(name).cloned(), apply: State::apply_node };
+const POOLS: Kept<NodePool> =
+    Kept { known: |state, name| state.pools.get(name).cloned(), apply: State::apply_pool };
 
 impl Context {
     /// Changes a claim's status. `change` returns whether there is anything to write. Does nothing if the claim is gone.
@@ -18,31 +44,7 @@ impl Context {
         name: &str,
         change: impl Fn(&mut NodeClaim) -> bool,
     ) -> Result<(), Error> {
-        let api: Api<NodeClaim> = Api::all(self.client.clone());
-        for attempt in 1.. {
-            // The first try starts from what is known, which is nearly always current; a stale one is refused.
-            let known = if attempt == 1 { self.state().claims.get(name).cloned() } else { None };
-            let mut claim = match known {
-                Some(claim) => NodeClaim::clone(&claim),
-                None => match api.get_opt(name).await.doing("reading NodeClaim", name)? {
-                    Some(claim) => claim,
-                    None => return Ok(()),
-                },
-            };
-            if !change(&mut claim) {
-                return Ok(());
-            }
-            match api.replace_status(name, &PostParams::default(), &claim).await {
-                Ok(written) => {
-                    self.state().apply_claim(written);
-                    return Ok(());
-                }
-                Err(error) if is_not_found(&error) => return Ok(()),
-                Err(error) if is_conflict(&error) && attempt < TRIES => {}
-                Err(error) => return Err(error).doing("writing the status of NodeClaim", name),
-            }
-        }
-        Ok(())
+        self.update(name, &CLAIMS, Part::Status, change).await
     }
 
     /// Changes a claim's metadata. As [`Context::update_claim_status`].
@@ -51,64 +53,12 @@ impl Context {
         name: &str,
         change: impl Fn(&mut NodeClaim) -> bool,
     ) -> Result<(), Error> {
-        let api: Api<NodeClaim> = Api::all(self.client.clone());
-        for attempt in 1.. {
-            // The first try starts from what is known, which is nearly always current; a stale one is refused.
-            let known = if attempt == 1 { self.state().claims.get(name).cloned() } else { None };
-            let mut claim = match known {
-                Some(claim) => NodeClaim::clone(&claim),
-                None => match api.get_opt(name).await.doing("reading NodeClaim", name)? {
-                    Some(claim) => claim,
-                    None => return Ok(()),
-                },
-            };
-            if !change(&mut claim) {
-                return Ok(());
-            }
-            match api.replace(name, &PostParams::default(), &claim).await {
-                Ok(written) => {
-                    if written.metadata.deletion_timestamp.is_none() || !written.finalizers().is_empty() {
-                        self.state().apply_claim(written);
-                    }
-                    return Ok(());
-                }
-                Err(error) if is_not_found(&error) => return Ok(()),
-                Err(error) if is_conflict(&error) && attempt < TRIES => {}
-                Err(error) => return Err(error).doing("writing NodeClaim", name),
-            }
-        }
-        Ok(())
+        self.update(name, &CLAIMS, Part::Object, change).await
     }
 
     /// Changes a node. As [`Context::update_claim_status`].
     pub async fn update_node(&self, name: &str, change: impl Fn(&mut Node) -> bool) -> Result<(), Error> {
-        let api: Api<Node> = Api::all(self.client.clone());
-        for attempt in 1.. {
-            // The first try starts from what is known, which is nearly always current; a stale one is refused.
-            let known = if attempt == 1 { self.state().nodes.get(name).cloned() } else { None };
-            let mut node = match known {
-                Some(node) => Node::clone(&node),
-                None => match api.get_opt(name).await.doing("reading Node", name)? {
-                    Some(node) => node,
-                    None => return Ok(()),
-                },
-            };
-            if !change(&mut node) {
-                return Ok(());
-            }
-            match api.replace(name, &PostParams::default(), &node).await {
-                Ok(written) => {
-                    if written.metadata.deletion_timestamp.is_none() || !written.finalizers().is_empty() {
-                        self.state().apply_node(written);
-                    }
-                    return Ok(());
-                }
-                Err(error) if is_not_found(&error) => return Ok(()),
-                Err(error) if is_conflict(&error) && attempt < TRIES => {}
-                Err(error) => return Err(error).doing("writing Node", name),
-            }
-        }
-        Ok(())
+        self.update(name, &NODES, Part::Object, change).await
     }
 
     /// Changes a NodePool's status. As [`Context::update_claim_status`].
@@ -117,28 +67,49 @@ impl Context {
         name: &str,
         change: impl Fn(&mut NodePool) -> bool,
     ) -> Result<(), Error> {
-        let api: Api<NodePool> = Api::all(self.client.clone());
+        self.update(name, &POOLS, Part::Status, change).await
+    }
+
+    async fn update<K>(
+        &self,
+        name: &str,
+        kept: &Kept<K>,
+        part: Part,
+        change: impl Fn(&mut K) -> bool,
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        let kind = K::kind(&());
         for attempt in 1.. {
             // The first try starts from what is known, which is nearly always current; a stale one is refused.
-            let known = if attempt == 1 { self.state().pools.get(name).cloned() } else { None };
-            let mut pool = match known {
-                Some(pool) => NodePool::clone(&pool),
-                None => match api.get_opt(name).await.doing("reading NodePool", name)? {
-                    Some(pool) => pool,
+            let known = if attempt == 1 { (kept.known)(&self.state(), name) } else { None };
+            let mut object = match known {
+                Some(object) => K::clone(&object),
+                None => match api.get_opt(name).await.doing(&format!("reading {kind}"), name)? {
+                    Some(object) => object,
                     None => return Ok(()),
                 },
             };
-            if !change(&mut pool) {
+            if !change(&mut object) {
                 return Ok(());
             }
-            match api.replace_status(name, &PostParams::default(), &pool).await {
+            let written = match part {
+                Part::Object => api.replace(name, &PostParams::default(), &object).await,
+                Part::Status => api.replace_status(name, &PostParams::default(), &object).await,
+            };
+            match written {
                 Ok(written) => {
-                    self.state().apply_pool(written);
+                    // Without its last finalizer a deleted object is gone; its deletion was or will be seen.
+                    if written.meta().deletion_timestamp.is_none() || !written.finalizers().is_empty() {
+                        (kept.apply)(&mut self.state(), written);
+                    }
                     return Ok(());
                 }
                 Err(error) if is_not_found(&error) => return Ok(()),
                 Err(error) if is_conflict(&error) && attempt < TRIES => {}
-                Err(error) => return Err(error).doing("writing the status of NodePool", name),
+                Err(error) => return Err(error).doing(&format!("writing {kind}"), name),
             }
         }
         Ok(())
