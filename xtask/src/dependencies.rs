@@ -14,6 +14,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-controllers", &["nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-admission", &["nap-api"]),
     ("nap-apiserver", &[]),
+    ("nap-controlplane-build", &[]),
+    (
+        "nap-controlplane",
+        &["nap-controlplane-build", "nap-units", "nap-api", "nap-engine", "nap-controllers"],
+    ),
     (
         "nap-sim",
         &[

@@ -8,6 +8,7 @@ mod context;
 mod disruption;
 pub mod events;
 mod garbage;
+pub mod install;
 mod lifecycle;
 mod nodeclass;
 mod nodepool;

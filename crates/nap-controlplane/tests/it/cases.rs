@@ -1,27 +1,33 @@
 //! What the definitions accept and refuse, rule by rule, with the messages that users read.
 
-use nap_api::NodePool;
 use serde_json::{Value, json};
 
-use crate::support::{apply, cluster, merged, pool, replace};
+use crate::support::{merged, pool};
 
-/// Each change of the object is accepted, or refused with a message that has the text in it.
-async fn check(object: &Value, cases: &[(Value, Option<&str>)]) {
-    let client = cluster().await;
-    for (change, refusal) in cases {
-        let verdict = apply(&client, &merged(object.clone(), change), true).await;
-        match (verdict, refusal) {
-            (Ok(_), None) => {}
-            (Err(message), Some(expected)) => {
-                assert!(message.contains(expected), "{change}\nexpected: {expected}\n  answer: {message}");
-            }
-            (Ok(_), Some(_)) => panic!("was accepted: {change}"),
-            (Err(message), None) => panic!("was refused: {change}\n{message}"),
-        }
-    }
+/// Changes of one object, each accepted, or refused with a message that has the text in it.
+pub(crate) struct Group {
+    pub(crate) object: Value,
+    pub(crate) cases: Vec<Case>,
 }
 
-fn accepted(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = (Value, Option<&'static str>)> {
+type Case = (Value, Option<&'static str>);
+
+/// Everything that is known to be accepted or refused.
+pub(crate) fn all() -> Vec<Group> {
+    vec![
+        node_pools(),
+        budgets(),
+        requirements(),
+        taints_and_references(),
+        node_claims(),
+        node_classes(),
+        local_dns(),
+        overlays(),
+        buffers(),
+    ]
+}
+
+fn accepted(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Case> {
     values.into_iter().map(|value| (value, None))
 }
 
@@ -37,10 +43,9 @@ fn requirement(item: &Value) -> Value {
     template(&json!({ "requirements": [item] }))
 }
 
-#[tokio::test]
-async fn node_pools_are_judged_field_by_field() {
+fn node_pools() -> Group {
     let labels = |labels: &Value| json!({ "spec": { "template": { "metadata": { "labels": labels } } } });
-    let mut cases: Vec<(Value, Option<&str>)> = vec![
+    let mut cases: Vec<Case> = vec![
         (json!({}), None),
         (json!({ "spec": { "weight": 0 } }), Some("greater than or equal to 1")),
         (json!({ "spec": { "weight": 101 } }), Some("less than or equal to 100")),
@@ -98,13 +103,12 @@ async fn node_pools_are_judged_field_by_field() {
     ] {
         cases.push((disruption(&json!({ "consolidationPolicy": policy })), None));
     }
-    check(&pool(), &cases).await;
+    Group { object: pool(), cases }
 }
 
-#[tokio::test]
-async fn budgets_are_judged_field_by_field() {
+fn budgets() -> Group {
     let budget = |fields: Value| disruption(&json!({ "budgets": [fields] }));
-    let mut cases: Vec<(Value, Option<&str>)> = vec![
+    let mut cases: Vec<Case> = vec![
         (budget(json!({ "nodes": "101%" })), Some("spec.disruption.budgets[0].nodes")),
         (budget(json!({ "nodes": "-1" })), Some("spec.disruption.budgets[0].nodes")),
         (
@@ -128,13 +132,12 @@ async fn budgets_are_judged_field_by_field() {
         budget(json!({ "nodes": "0", "schedule": "0 9 * * mon-fri", "duration": "8h30m0s" })),
         budget(json!({ "nodes": "5%", "schedule": "@midnight", "duration": "10m" })),
     ]));
-    check(&pool(), &cases).await;
+    Group { object: pool(), cases }
 }
 
-#[tokio::test]
-async fn requirements_are_judged_item_by_item() {
+fn requirements() -> Group {
     let many: Vec<Value> = vec![json!({ "key": "a", "operator": "Exists" }); 101];
-    let mut cases: Vec<(Value, Option<&str>)> = vec![
+    let mut cases: Vec<Case> = vec![
         (requirement(&json!({ "key": "a", "operator": "In" })), Some("'In' must have a value defined")),
         (
             requirement(&json!({ "key": "a", "operator": "In", "values": [] })),
@@ -177,17 +180,16 @@ async fn requirements_are_judged_item_by_item() {
         requirement(&json!({ "key": "a", "operator": "In", "values": ["x", "y"], "minValues": 2 })),
         requirement(&json!({ "key": "a", "operator": "NotIn", "values": ["x"] })),
     ]));
-    check(&pool(), &cases).await;
+    Group { object: pool(), cases }
 }
 
-#[tokio::test]
-async fn taints_and_references_are_judged() {
+fn taints_and_references() -> Group {
     let taint = |fields: Value| template(&json!({ "taints": [fields] }));
     let startup = |fields: Value| template(&json!({ "startupTaints": [fields] }));
     let reference = |fields: Value| template(&json!({ "nodeClassRef": fields }));
-    check(
-        &pool(),
-        &[
+    Group {
+        object: pool(),
+        cases: vec![
             (
                 taint(json!({ "key": "karpenter.azure.com/disable,", "effect": "NoSchedule" })),
                 Some("a taint key may not have a comma in it"),
@@ -210,31 +212,16 @@ async fn taints_and_references_are_judged() {
             (reference(json!({ "group": null, "kind": null })), None),
             (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
         ],
-    )
-    .await;
+    }
 }
 
-#[tokio::test]
-async fn what_may_not_change_is_kept() {
-    let client = cluster().await;
-    apply(&client, &pool(), false).await.unwrap();
-    let reference = |fields: Value| template(&json!({ "nodeClassRef": fields }));
-    for (change, refusal) in [
-        (json!({ "spec": { "replicas": 1 } }), Some("Cannot transition NodePool between static")),
-        (reference(json!({ "group": "other.com" })), Some("nodeClassRef.group is immutable")),
-        (reference(json!({ "kind": "Other" })), Some("nodeClassRef.kind is immutable")),
-        (reference(json!({ "group": null, "apiVersion": "other.com/v1" })), Some("group is immutable")),
-        (reference(json!({ "name": "other" })), None),
-        (reference(json!({ "group": null, "kind": null })), None),
-        (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
-    ] {
-        match (replace(&client, &merged(pool(), &change)).await, refusal) {
-            (Ok(()), None) => {}
-            (Err(message), Some(expected)) => assert!(message.contains(expected), "{change}: {message}"),
-            (verdict, _) => panic!("{change}: {verdict:?}"),
-        }
-    }
-    let claim = json!({
+fn node_claims() -> Group {
+    Group { object: claim(), cases: vec![(json!({}), None)] }
+}
+
+/// A NodeClaim as nap makes them.
+pub(crate) fn claim() -> Value {
+    json!({
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
         "metadata": { "name": "claim" },
@@ -242,22 +229,15 @@ async fn what_may_not_change_is_kept() {
             "requirements": [{ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["pool"] }],
             "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
         },
-    });
-    let stored = apply(&client, &claim, false).await.unwrap();
-    assert_eq!(stored["spec"]["expireAfter"], "720h");
-    assert!(stored["spec"].get("resources").is_none());
-    let labelled = merged(claim.clone(), &json!({ "metadata": { "labels": { "a": "b" } } }));
-    apply(&client, &labelled, true).await.unwrap();
-    let changed = merged(claim, &json!({ "spec": { "terminationGracePeriod": "5m" } }));
-    let refusal = apply(&client, &changed, true).await.unwrap_err();
-    assert!(refusal.contains("spec is immutable"), "{refusal}");
+    })
 }
 
-#[tokio::test]
-async fn node_classes_are_judged_field_by_field() {
-    let class = json!({
-        "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass", "metadata": { "name": "class" },
-    });
+/// An AKSNodeClass that says nothing.
+pub(crate) fn class() -> Value {
+    json!({ "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass", "metadata": { "name": "class" } })
+}
+
+fn node_classes() -> Group {
     let spec = |fields: Value| json!({ "spec": fields });
     let subnet = |subscription: &str| {
         spec(json!({ "vnetSubnetID": format!(
@@ -268,7 +248,7 @@ async fn node_classes_are_judged_field_by_field() {
     let kubelet = |fields: Value| spec(json!({ "kubelet": fields }));
     let sysctls = |fields: Value| spec(json!({ "linuxOSConfig": { "sysctls": fields } }));
     let launch = json!({ "trustedLaunch": { "vtpm": true } });
-    let mut cases: Vec<(Value, Option<&str>)> = vec![
+    let mut cases: Vec<Case> = vec![
         (subnet("<sub-id>"), Some("vnetSubnetID still has a placeholder")),
         (spec(json!({ "vnetSubnetID": "sub" })), Some("spec.vnetSubnetID")),
         (spec(json!({ "osDiskSizeGB": 29 })), Some("spec.osDiskSizeGB")),
@@ -336,23 +316,10 @@ async fn node_classes_are_judged_field_by_field() {
         spec(json!({ "linuxOSConfig": { "swapFileSize": "1Gi" }, "kubelet": { "failSwapOn": false } })),
         spec(json!({ "gpu": {}, "artifactStreaming": { "enabled": true } })),
     ]));
-    check(&class, &cases).await;
-
-    let client = cluster().await;
-    let old =
-        merged(class, &json!({ "apiVersion": "karpenter.azure.com/v1alpha2", "spec": { "kubelet": {} } }));
-    let stored = apply(&client, &old, false).await.unwrap();
-    assert_eq!(
-        stored["spec"],
-        json!({ "osDiskSizeGB": 128, "imageFamily": "Ubuntu", "kubelet": {
-            "cpuManagerPolicy": "none", "cpuCFSQuota": true, "cpuCFSQuotaPeriod": "100ms",
-            "topologyManagerPolicy": "none", "containerLogMaxSize": "50Mi", "containerLogMaxFiles": 5,
-        } })
-    );
+    Group { object: class(), cases }
 }
 
-#[tokio::test]
-async fn the_zones_of_local_dns_are_judged() {
+fn local_dns() -> Group {
     let zone = |zone: &str, to: &str| {
         json!({
             "zone": zone, "queryLogging": "Error", "protocol": "PreferUDP", "forwardDestination": to,
@@ -368,12 +335,9 @@ async fn the_zones_of_local_dns_are_judged() {
         } } })
     };
     let tcp = merged(zone("a.b", vnet), &json!({ "protocol": "ForceTCP" }));
-    let class = json!({
-        "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass", "metadata": { "name": "class" },
-    });
-    check(
-        &class,
-        &[
+    Group {
+        object: class(),
+        cases: vec![
             (dns(good.clone(), good.clone()), None),
             (dns(json!([zone(".", vnet)]), good.clone()), Some("must contain required zones")),
             (
@@ -397,20 +361,18 @@ async fn the_zones_of_local_dns_are_judged() {
                 Some("Duplicate value"),
             ),
         ],
-    )
-    .await;
+    }
 }
 
-#[tokio::test]
-async fn overlays_and_buffers_are_judged() {
+fn overlays() -> Group {
     let overlay = json!({
         "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": "overlay" },
         "spec": { "requirements": [] },
     });
     let spec = |fields: Value| json!({ "spec": fields });
-    check(
-        &overlay,
-        &[
+    Group {
+        object: overlay,
+        cases: vec![
             (spec(json!({ "priceAdjustment": "-10%", "weight": 10_000 })), None),
             (spec(json!({ "price": "1.5", "capacity": { "example.com/gpu": 1 } })), None),
             (spec(json!({ "price": "1", "priceAdjustment": "+1" })), Some("cannot set both 'price'")),
@@ -428,16 +390,19 @@ async fn overlays_and_buffers_are_judged() {
                 Some("unknown field"),
             ),
         ],
-    )
-    .await;
+    }
+}
+
+fn buffers() -> Group {
+    let spec = |fields: Value| json!({ "spec": fields });
     let buffer = json!({
         "apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer",
         "metadata": { "name": "buffer", "namespace": "default" }, "spec": {},
     });
     let scalable = json!({ "apiGroup": "apps", "kind": "Deployment", "name": "a" });
-    check(
-        &buffer,
-        &[
+    Group {
+        object: buffer,
+        cases: vec![
             (spec(json!({ "podTemplateRef": { "name": "a" }, "replicas": 1 })), None),
             (spec(json!({ "scalableRef": scalable, "percentage": 10 })), None),
             (
@@ -451,37 +416,5 @@ async fn overlays_and_buffers_are_judged() {
             (spec(json!({ "replicas": -1 })), Some("spec.replicas")),
             (spec(json!({ "podTemplateRef": { "name": "" }, "replicas": 1 })), Some("podTemplateRef.name")),
         ],
-    )
-    .await;
-}
-
-/// A pool that is written in an old version reads the same in all of them, and means what its author meant.
-#[tokio::test]
-async fn versions_lose_nothing() {
-    let client = cluster().await;
-    let written = merged(
-        pool(),
-        &json!({ "apiVersion": "karpenter.sh/v1alpha5", "spec": {
-            "disruption": { "consolidationPolicy": "WhenUnderutilized", "expireAfter": "48h" },
-            "template": { "spec": { "nodeClassRef": { "group": null, "kind": null } } },
-        } }),
-    );
-    apply(&client, &written, false).await.unwrap();
-    let mut specs = Vec::new();
-    for version in ["v1", "v1beta1", "v1alpha5"] {
-        let api = crate::support::api(
-            &client,
-            &merged(pool(), &json!({ "apiVersion": format!("karpenter.sh/{version}") })),
-        );
-        specs.push(api.get("pool").await.unwrap().data["spec"].clone());
     }
-    assert_eq!(specs[0], specs[1]);
-    assert_eq!(specs[0], specs[2]);
-    assert_eq!(specs[0]["disruption"]["consolidationPolicy"], "WhenUnderutilized");
-    assert_eq!(specs[0]["disruption"]["expireAfter"], "48h");
-    assert_eq!(specs[0]["template"]["spec"], written["spec"]["template"]["spec"]);
-    let read: NodePool = kube::Api::all(client).get("pool").await.unwrap();
-    assert_eq!(read.spec.template.spec.expire_after.as_str(), "48h");
-    assert_eq!(read.spec.template.spec.node_class_ref.kind, "AKSNodeClass");
-    assert_eq!(read.spec.understood.len(), 3);
 }
