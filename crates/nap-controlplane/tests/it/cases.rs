@@ -17,8 +17,7 @@ pub(crate) fn all() -> Vec<Group> {
     vec![
         node_pools(),
         budgets(),
-        requirements(),
-        taints_and_references(),
+        templates(),
         node_claims(),
         node_classes(),
         local_dns(),
@@ -37,10 +36,6 @@ fn disruption(fields: &Value) -> Value {
 
 fn template(fields: &Value) -> Value {
     json!({ "spec": { "template": { "spec": fields } } })
-}
-
-fn requirement(item: &Value) -> Value {
-    template(&json!({ "requirements": [item] }))
 }
 
 fn node_pools() -> Group {
@@ -135,88 +130,108 @@ fn budgets() -> Group {
     Group { object: pool(), cases }
 }
 
-fn requirements() -> Group {
-    let many: Vec<Value> = vec![json!({ "key": "a", "operator": "Exists" }); 101];
-    let mut cases: Vec<Case> = vec![
-        (requirement(&json!({ "key": "a", "operator": "In" })), Some("'In' must have a value defined")),
+/// Requirements on machines, wherever they stand.
+fn requirement_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
+    let one = |item: Value| at(json!([item]));
+    let key = |key: &str| one(json!({ "key": key, "operator": "Exists" }));
+    let values =
+        |operator: &str, values: Value| one(json!({ "key": "a", "operator": operator, "values": values }));
+    let single = Some("must have a single positive integer value");
+    vec![
+        (one(json!({ "key": "a", "operator": "In" })), Some("'In' must have a value defined")),
+        (values("In", json!([])), Some("'In' must have a value defined")),
+        (values("Gt", json!(["1", "2"])), single),
+        (values("Lte", json!(["-1"])), single),
+        (values("Lt", json!(["x"])), single),
+        (values("Gte", json!(["4"])), None),
+        (values("NotIn", json!(["x"])), None),
+        (values("Near", json!([])), Some("Unsupported value")),
+        (key("a b"), Some("requirements[0].key")),
+        (key("karpenter.sh/x"), Some("label domain \"karpenter.sh\" is restricted")),
+        (key("kubernetes.io/hostname"), Some("label \"kubernetes.io/hostname\" is restricted")),
+        (one(json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] })), None),
+        (at(json!(vec![json!({ "key": "a", "operator": "Exists" }); 101])), Some("Too many")),
+    ]
+}
+
+/// How many values must be left; overlays do not have it.
+fn least_value_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
+    let least = |operator: &str, values: &[&str], least: u32| {
+        at(json!([{ "key": "a", "operator": operator, "values": values, "minValues": least }]))
+    };
+    vec![
+        (least("In", &["x"], 2), Some("must have at least that many values")),
+        (least("In", &["x", "y"], 2), None),
+        (least("Exists", &[], 51), Some("equal to 50")),
+        (least("Exists", &[], 0), Some("equal to 1")),
+    ]
+}
+
+/// The taints of one list.
+fn taint_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
+    let one = |item: Value| at(json!([item]));
+    vec![
         (
-            requirement(&json!({ "key": "a", "operator": "In", "values": [] })),
-            Some("'In' must have a value defined"),
+            one(json!({ "key": "karpenter.azure.com/disable,", "effect": "NoSchedule" })),
+            Some("a taint key may not have a comma in it"),
         ),
-        (
-            requirement(&json!({ "key": "a", "operator": "Gt", "values": ["1", "2"] })),
-            Some("must have a single positive integer value"),
-        ),
-        (
-            requirement(&json!({ "key": "a", "operator": "Lte", "values": ["-1"] })),
-            Some("must have a single positive integer value"),
-        ),
-        (requirement(&json!({ "key": "a", "operator": "Lt", "values": ["x"] })), Some("requirements")),
-        (
-            requirement(&json!({ "key": "a", "operator": "In", "values": ["x"], "minValues": 2 })),
-            Some("must have at least that many values"),
-        ),
-        (requirement(&json!({ "key": "a", "operator": "Exists", "minValues": 51 })), Some("equal to 50")),
-        (requirement(&json!({ "key": "a", "operator": "Exists", "minValues": 0 })), Some("equal to 1")),
-        (requirement(&json!({ "key": "a", "operator": "Near" })), Some("Unsupported value")),
-        (requirement(&json!({ "key": "a b", "operator": "Exists" })), Some("requirements[0].key")),
-        (
-            requirement(&json!({ "key": "karpenter.sh/nodepool", "operator": "Exists" })),
-            Some("label \"karpenter.sh/nodepool\" is restricted"),
-        ),
-        (
-            requirement(&json!({ "key": "karpenter.sh/x", "operator": "Exists" })),
-            Some("label domain \"karpenter.sh\" is restricted"),
-        ),
-        (
-            requirement(&json!({ "key": "kubernetes.io/hostname", "operator": "Exists" })),
-            Some("label \"kubernetes.io/hostname\" is restricted"),
-        ),
-        (template(&json!({ "requirements": many })), Some("Too many")),
-    ];
-    cases.extend(accepted([
-        requirement(&json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] })),
-        requirement(&json!({ "key": "karpenter.azure.com/sku-cpu", "operator": "Gte", "values": ["4"] })),
-        requirement(&json!({ "key": "a", "operator": "In", "values": ["x", "y"], "minValues": 2 })),
-        requirement(&json!({ "key": "a", "operator": "NotIn", "values": ["x"] })),
-    ]));
+        (one(json!({ "key": "a,b", "effect": "NoSchedule" })), Some("may not have a comma")),
+        (one(json!({ "key": "", "effect": "NoSchedule" })), Some("aints[0].key")),
+        (one(json!({ "key": "a", "effect": "Sometimes" })), Some("aints[0].effect")),
+        (one(json!({ "key": "a" })), Some("aints[0].effect: Required value")),
+        (one(json!({ "key": "a", "value": "b c", "effect": "NoExecute" })), Some("aints[0].value")),
+        (one(json!({ "key": "a.b/c", "value": "d.e/f", "effect": "PreferNoSchedule" })), None),
+        (one(json!({ "key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z" })), None),
+    ]
+}
+
+fn reference_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
+    vec![
+        (at(json!({ "name": "" })), Some("name may not be empty")),
+        (at(json!({ "group": "" })), Some("group may not be empty")),
+        (at(json!({ "kind": "" })), Some("kind may not be empty")),
+        (at(json!({ "group": "a/b" })), Some("nodeClassRef.group")),
+        (at(json!({ "name": null })), Some("nodeClassRef.name: Required value")),
+    ]
+}
+
+fn templates() -> Group {
+    let field = |name: &'static str| move |value: Value| template(&json!({ name: value }));
+    let mut cases = requirement_cases(&field("requirements"));
+    cases.extend(least_value_cases(&field("requirements")));
+    cases.extend(taint_cases(&field("taints")));
+    cases.extend(taint_cases(&field("startupTaints")));
+    let reference = field("nodeClassRef");
+    cases.extend(reference_cases(&reference));
+    cases.push((
+        field("requirements")(json!([{ "key": "karpenter.sh/nodepool", "operator": "Exists" }])),
+        Some("label \"karpenter.sh/nodepool\" is restricted"),
+    ));
+    cases.push((reference(json!({ "group": null, "kind": null })), None));
+    cases.push((reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None));
     Group { object: pool(), cases }
 }
 
-fn taints_and_references() -> Group {
-    let taint = |fields: Value| template(&json!({ "taints": [fields] }));
-    let startup = |fields: Value| template(&json!({ "startupTaints": [fields] }));
-    let reference = |fields: Value| template(&json!({ "nodeClassRef": fields }));
-    Group {
-        object: pool(),
-        cases: vec![
-            (
-                taint(json!({ "key": "karpenter.azure.com/disable,", "effect": "NoSchedule" })),
-                Some("a taint key may not have a comma in it"),
-            ),
-            (startup(json!({ "key": "a,b", "effect": "NoSchedule" })), Some("may not have a comma")),
-            (taint(json!({ "key": "", "effect": "NoSchedule" })), Some("taints[0].key")),
-            (taint(json!({ "key": "a", "effect": "Sometimes" })), Some("taints[0].effect")),
-            (taint(json!({ "key": "a" })), Some("taints[0].effect: Required value")),
-            (taint(json!({ "key": "a", "value": "b c", "effect": "NoExecute" })), Some("taints[0].value")),
-            (taint(json!({ "key": "a.b/c", "value": "d.e/f", "effect": "PreferNoSchedule" })), None),
-            (
-                startup(json!({ "key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z" })),
-                None,
-            ),
-            (reference(json!({ "name": "" })), Some("name may not be empty")),
-            (reference(json!({ "group": "" })), Some("group may not be empty")),
-            (reference(json!({ "kind": "" })), Some("kind may not be empty")),
-            (reference(json!({ "group": "a/b" })), Some("nodeClassRef.group")),
-            (reference(json!({ "name": null })), Some("nodeClassRef.name: Required value")),
-            (reference(json!({ "group": null, "kind": null })), None),
-            (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
-        ],
-    }
-}
-
 fn node_claims() -> Group {
-    Group { object: claim(), cases: vec![(json!({}), None)] }
+    let field = |name: &'static str| move |value: Value| json!({ "spec": { name: value } });
+    let mut cases = requirement_cases(&field("requirements"));
+    cases.extend(least_value_cases(&field("requirements")));
+    cases.extend(taint_cases(&field("taints")));
+    cases.extend(taint_cases(&field("startupTaints")));
+    cases.extend(reference_cases(&field("nodeClassRef")));
+    let period = field("terminationGracePeriod");
+    let resources = |amount: &str| field("resources")(json!({ "requests": { "cpu": amount } }));
+    cases.extend([
+        (json!({}), None),
+        (field("expireAfter")(json!("1d")), Some("spec.expireAfter")),
+        (field("expireAfter")(json!("Never")), None),
+        (period(json!("Never")), Some("spec.terminationGracePeriod")),
+        (period(json!("30s")), None),
+        (resources("1x"), Some("spec.resources.requests.cpu")),
+        (resources("100m"), None),
+        (field("nodeClassRef")(json!({ "group": null })), Some("nodeClassRef.group: Required value")),
+    ]);
+    Group { object: claim(), cases }
 }
 
 /// A NodeClaim as nap makes them.
@@ -267,6 +282,7 @@ fn node_classes() -> Group {
         (kubelet(json!({ "containerLogMaxFiles": 1 })), Some("containerLogMaxFiles")),
         (kubelet(json!({ "containerLogMaxSize": "50" })), Some("containerLogMaxSize")),
         (kubelet(json!({ "cpuManagerPolicy": "some" })), Some("cpuManagerPolicy")),
+        (spec(json!({ "linuxOSConfig": { "swapFileSize": "1" } })), Some("swapFileSize")),
         (sysctls(json!({ "vmSwappiness": 101 })), Some("vmSwappiness")),
         (
             sysctls(json!({ "netCoreRmemDefault": 300_000, "netCoreRmemMax": 212_992 })),
@@ -320,6 +336,7 @@ fn node_classes() -> Group {
 }
 
 fn local_dns() -> Group {
+    let (core, vnet) = ("ClusterCoreDNS", "VnetDNS");
     let zone = |zone: &str, to: &str| {
         json!({
             "zone": zone, "queryLogging": "Error", "protocol": "PreferUDP", "forwardDestination": to,
@@ -327,41 +344,45 @@ fn local_dns() -> Group {
             "serveStale": "Verify",
         })
     };
-    let (core, vnet) = ("ClusterCoreDNS", "VnetDNS");
-    let good = json!([zone(".", vnet), zone("cluster.local", core)]);
-    let dns = |vnet_zones: Value, kube_zones: Value| {
-        json!({ "spec": { "localDNS": {
-            "mode": "Required", "vnetDNSOverrides": vnet_zones, "kubeDNSOverrides": kube_zones,
-        } } })
+    let good = [zone(".", vnet), zone("cluster.local", core)];
+    let dns = |list: &str, zones: &[Value]| {
+        let mut overrides = json!({ "mode": "Required", "vnetDNSOverrides": good, "kubeDNSOverrides": good });
+        overrides[list] = json!(zones);
+        json!({ "spec": { "localDNS": overrides } })
     };
-    let tcp = merged(zone("a.b", vnet), &json!({ "protocol": "ForceTCP" }));
-    Group {
-        object: class(),
-        cases: vec![
-            (dns(good.clone(), good.clone()), None),
-            (dns(json!([zone(".", vnet)]), good.clone()), Some("must contain required zones")),
+    let mut cases: Vec<Case> = Vec::new();
+    for list in ["vnetDNSOverrides", "kubeDNSOverrides"] {
+        let with = |more: Value| dns(list, &[good[0].clone(), good[1].clone(), more]);
+        let changed = |change: Value| with(merged(zone("a.b", vnet), &change));
+        cases.extend([
+            (dns(list, &good), None),
+            (dns(list, &good[..1]), Some("must contain required zones")),
             (
-                dns(json!([zone(".", core), zone("cluster.local", core)]), good.clone()),
-                Some("root zone '.' cannot be forwarded to ClusterCoreDNS"),
-            ),
-            (
-                dns(json!([zone(".", vnet), zone("cluster.local", core), zone("a.b", core)]), good.clone()),
-                Some("external domains cannot be forwarded"),
-            ),
-            (
-                dns(good.clone(), json!([zone(".", core), zone("cluster.local", vnet)])),
+                dns(list, &[good[0].clone(), zone("cluster.local", vnet)]),
                 Some("'cluster.local' cannot be forwarded to VnetDNS"),
             ),
             (
-                dns(json!([zone(".", vnet), zone("cluster.local", core), tcp]), good.clone()),
+                changed(json!({ "protocol": "ForceTCP" })),
                 Some("serveStale Verify cannot be used with protocol ForceTCP"),
             ),
-            (
-                dns(json!([zone(".", vnet), zone(".", vnet), zone("cluster.local", core)]), good),
-                Some("Duplicate value"),
-            ),
-        ],
+            (changed(json!({ "cacheDuration": "1d" })), Some("cacheDuration")),
+            (changed(json!({ "serveStaleDuration": "-1h" })), Some("serveStaleDuration")),
+            (changed(json!({ "zone": "a..b" })), Some("zone")),
+            (with(good[0].clone()), Some("Duplicate value")),
+        ]);
     }
+    let list = "vnetDNSOverrides";
+    cases.extend([
+        (
+            dns(list, &[zone(".", core), good[1].clone()]),
+            Some("root zone '.' cannot be forwarded to ClusterCoreDNS"),
+        ),
+        (
+            dns(list, &[good[0].clone(), good[1].clone(), zone("a.b", core)]),
+            Some("external domains cannot be forwarded"),
+        ),
+    ]);
+    Group { object: class(), cases }
 }
 
 fn overlays() -> Group {
@@ -370,27 +391,27 @@ fn overlays() -> Group {
         "spec": { "requirements": [] },
     });
     let spec = |fields: Value| json!({ "spec": fields });
-    Group {
-        object: overlay,
-        cases: vec![
-            (spec(json!({ "priceAdjustment": "-10%", "weight": 10_000 })), None),
-            (spec(json!({ "price": "1.5", "capacity": { "example.com/gpu": 1 } })), None),
-            (spec(json!({ "price": "1", "priceAdjustment": "+1" })), Some("cannot set both 'price'")),
-            (spec(json!({ "priceAdjustment": "10%" })), Some("spec.priceAdjustment")),
-            (spec(json!({ "priceAdjustment": "-101%" })), Some("spec.priceAdjustment")),
-            (spec(json!({ "price": "-1" })), Some("spec.price")),
-            (spec(json!({ "weight": 10_001 })), Some("spec.weight")),
-            (spec(json!({ "capacity": { "cpu": 1 } })), Some("invalid resource restricted")),
-            (
-                spec(json!({ "requirements": [{ "key": "a", "operator": "NotIn" }] })),
-                Some("'NotIn' must have a value defined"),
-            ),
-            (
-                spec(json!({ "requirements": [{ "key": "a", "operator": "Exists", "minValues": 1 }] })),
-                Some("unknown field"),
-            ),
-        ],
-    }
+    let mut cases: Vec<Case> = vec![
+        (spec(json!({ "priceAdjustment": "-10%", "weight": 10_000 })), None),
+        (spec(json!({ "price": "1.5", "capacity": { "example.com/gpu": 1 } })), None),
+        (spec(json!({ "price": "1", "priceAdjustment": "+1" })), Some("cannot set both 'price'")),
+        (spec(json!({ "priceAdjustment": "10%" })), Some("spec.priceAdjustment")),
+        (spec(json!({ "priceAdjustment": "-101%" })), Some("spec.priceAdjustment")),
+        (spec(json!({ "price": "-1" })), Some("spec.price")),
+        (spec(json!({ "weight": 10_001 })), Some("spec.weight")),
+        (spec(json!({ "capacity": { "cpu": 1 } })), Some("invalid resource restricted")),
+        (spec(json!({ "capacity": { "example.com/gpu": "1x" } })), Some("spec.capacity.example.com/gpu")),
+        (
+            spec(json!({ "requirements": [{ "key": "a", "operator": "NotIn" }] })),
+            Some("'NotIn' must have a value defined"),
+        ),
+        (
+            spec(json!({ "requirements": [{ "key": "a", "operator": "Exists", "minValues": 1 }] })),
+            Some("unknown field"),
+        ),
+    ];
+    cases.extend(requirement_cases(&|requirements| spec(json!({ "requirements": requirements }))));
+    Group { object: overlay, cases }
 }
 
 fn buffers() -> Group {

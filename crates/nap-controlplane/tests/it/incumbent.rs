@@ -68,6 +68,10 @@ async fn what_the_incumbent_accepts_nap_accepts() {
     let mut differences = Vec::new();
     for (object, theirs) in objects.iter().zip(&theirs) {
         let Verdict::Accepted(theirs) = theirs else { continue };
+        if is_placeholder(object) {
+            assert!(matches!(send(&client, object, How::CreateDry).await, Verdict::Refused(_)), "{object}");
+            continue;
+        }
         match send(&client, object, How::CreateDry).await {
             Verdict::Accepted(ours) if same_meaning(&ours, theirs) => {}
             ours => differences.push(format!("{object}\n      nap: {ours:?}\nincumbent: {theirs}")),
@@ -109,11 +113,20 @@ async fn send_if_served(client: &Client, object: &Value) -> Option<Verdict> {
     Some(send(client, object, How::CreateDry).await)
 }
 
-/// The same object, but for the default that nap fills in when it reads instead of when it stores.
+/// The one thing that nap refuses and the incumbent takes: a subnet that nobody filled in, with which no node was ever made.
+fn is_placeholder(object: &Value) -> bool {
+    object["spec"]["vnetSubnetID"].as_str().is_some_and(|subnet| subnet.contains('<'))
+}
+
+/// The same object, but for two defaults. NodePools get their `expireAfter` when nap reads them instead of when they are stored. An
+/// AKSNodeClass without a spec gets the defaults of an empty one; the incumbent leaves it without.
 fn same_meaning(ours: &Value, theirs: &Value) -> bool {
     let mut ours = ours.clone();
     if ours["kind"] == "NodePool" && ours["spec"]["template"]["spec"].get("expireAfter").is_none() {
         ours["spec"]["template"]["spec"]["expireAfter"] = json!("720h");
+    }
+    if ours["kind"] == "AKSNodeClass" && theirs.get("spec").is_none() {
+        ours.as_object_mut().unwrap().remove("spec");
     }
     ours == *theirs
 }
