@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// How long a server may take to serve a definition that it has stored.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What became of one object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -14,6 +14,7 @@ mod nodeclass;
 mod nodepool;
 mod provisioning;
 mod queue;
+mod restamp;
 mod run;
 pub mod state;
 mod termination;

@@ -39,6 +39,40 @@ pub fn binaries() -> Result<PathBuf, String> {
     }
 }
 
+/// The kubectl to test with: the control plane's own, or else the one on the PATH.
+pub fn kubectl() -> Result<PathBuf, String> {
+    let own = binaries().map(|folder| folder.join("kubectl"));
+    own.or_else(|missing| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found =
+            std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|file| file.is_file());
+        found.ok_or_else(|| {
+            format!("there is no kubectl on the PATH, and as for the control plane's own, {missing}")
+        })
+    })
+}
+
+/// For the build script of a crate whose tests need some of this: sets `no_kubectl`, `no_control_plane` and `no_incumbent` for what is
+/// missing, so that those tests are ignored, and counted as such.
+pub fn set_cfgs() {
+    for variable in ["KUBEBUILDER_ASSETS", "XDG_CACHE_HOME", "HOME", "PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    for folder in searched() {
+        println!("cargo::rerun-if-changed={}", folder.display());
+    }
+    for (cfg, found) in [
+        ("no_kubectl", kubectl()),
+        ("no_control_plane", binaries()),
+        ("no_incumbent", incumbent_definitions()),
+    ] {
+        println!("cargo::rustc-check-cfg=cfg({cfg})");
+        if found.is_err() {
+            println!("cargo::rustc-cfg={cfg}");
+        }
+    }
+}
+
 /// Whether pods can be made and scheduled: a folder that was given may have the API server only.
 pub fn runs_pods(folder: &Path) -> Result<(), String> {
     match NEEDED_FOR_PODS.iter().find(|name| !folder.join(name).exists()) {
@@ -58,7 +92,7 @@ pub fn incumbent_definitions() -> Result<PathBuf, String> {
 }
 
 /// Every folder whose coming or going changes the answers.
-pub fn searched() -> Vec<PathBuf> {
+fn searched() -> Vec<PathBuf> {
     [given(), binaries_folder().ok(), incumbent_folder().ok()].into_iter().flatten().collect()
 }
 

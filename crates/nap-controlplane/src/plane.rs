@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -27,7 +27,7 @@ exit 0
 "#;
 
 /// How long a plane may take to be ready. Seconds are usual; a loaded machine takes longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 /// How many times a plane is started when somebody else took one of its ports first.
 const ATTEMPTS: u32 = 3;
 
@@ -89,7 +89,7 @@ impl Plane {
             let plane = Self::launch(parts, binaries.clone())?;
             match plane.ready(parts).await {
                 Err(Error::NotReady { logs }) if attempt < ATTEMPTS && logs.contains(PORT_TAKEN) => {
-                    attempt += 1
+                    attempt += 1;
                 }
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(plane),
@@ -249,7 +249,7 @@ impl Plane {
     async fn ready(&self, parts: Parts) -> Result<(), Error> {
         let client = self.client().await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-        let started = Instant::now();
+        let started = tokio::time::Instant::now();
         loop {
             let answers = client.request_text(readyz()).await.is_ok();
             let pods = parts == Parts::Api

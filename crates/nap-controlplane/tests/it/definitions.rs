@@ -241,4 +241,14 @@ async fn versions_lose_nothing(cluster: &Cluster) {
     assert_eq!(read.spec.template.spec.expire_after.as_str(), "48h");
     assert_eq!(read.spec.template.spec.node_class_ref.kind, "AKSNodeClass");
     assert_eq!(read.spec.understood.len(), 3);
+
+    let old = "karpenter.azure.com/v1alpha2";
+    let written =
+        merged(class(), &json!({ "apiVersion": old, "spec": { "maxPods": 50, "tags": { "a": "b" } } }));
+    accepted(cluster, &written, How::Create).await;
+    for version in [old, "karpenter.azure.com/v1beta1"] {
+        let api = api(&cluster.client, &json!({ "apiVersion": version, "kind": "AKSNodeClass" }));
+        let spec = api.get("class").await.unwrap().data["spec"].clone();
+        assert_eq!((&spec["maxPods"], &spec["tags"]), (&json!(50), &json!({ "a": "b" })), "{version}");
+    }
 }

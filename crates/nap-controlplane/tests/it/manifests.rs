@@ -101,7 +101,7 @@ const INTRODUCTION: &str = "\
 
 <!-- Made by the tests of nap-controlplane; do not edit. `NAP_BLESS=1 cargo test -p nap-controlplane` writes it anew. -->
 
-nap takes every object that the incumbent's definitions take, with the same meaning. Besides, it takes the spellings that were current once
+nap takes every object that the incumbent's definitions take, with the same meaning; two exceptions are below. Besides, it takes the spellings that were current once
 and that published guides still carry. The stored object stays as its author wrote it; nap reads it in the current spelling, the NodePool's
 condition `Normalised` says how it was understood, and kubectl prints a warning (`deploy/old-spellings-policy.yaml` makes it do so inside
 current versions too).
@@ -115,6 +115,9 @@ current versions too).
 | `nodeClassRef` with `apiVersion`, or with a name only | group `karpenter.azure.com` and kind `AKSNodeClass` |
 
 What is really wrong is refused, with a message that names the field and what to do. `nap lint -f FILE` says all of this without a cluster.
+
+Where nap differs from the incumbent on purpose: a `vnetSubnetID` with a placeholder in `<…>` is refused, and an AKSNodeClass without a
+`spec` gets the defaults of an empty one. On servers, all of this is tested with the incumbent's own definitions beside nap's.
 
 Below, each manifest stands as it was found, and then as nap reads it, without its requirements, which stay as they are.
 ";

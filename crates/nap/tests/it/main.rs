@@ -1,6 +1,7 @@
 //! The binary as a user runs it: real processes, real sockets on loopback, the real kubectl.
 
 mod errors;
+mod installing;
 mod kill_and_restart;
 mod kubectl_story;
 mod linting;
