@@ -6,7 +6,7 @@ use nap_units::{CPU, MEMORY};
 
 use crate::classes::HOST_PORT;
 use crate::model::{Launch, Plan, PoolReason, Refusal, Rule, Unsuitable};
-use crate::solve::MOST_ALTERNATIVES;
+use crate::launch::MOST_ALTERNATIVES;
 
 /// How a field begins that is understood well enough, but says that a node would not help.
 const VOLUMES: &str = "spec.volumes: ";
