@@ -207,7 +207,8 @@ impl<'a> Classes<'a> {
         let mut terms: Interner<Cow<'a, Requirements>> = Interner::default();
         let mut wishes = Interner::default();
         let mut list: Vec<Class<'a>> = Vec::with_capacity(members.len());
-        for ((priority, requests, wish, host_ports, profile), mut pods) in kinds.items.into_iter().zip(members)
+        for ((priority, requests, wish, host_ports, profile), mut pods) in
+            kinds.items.into_iter().zip(members)
         {
             let (own_terms, volumes, tolerations) = wish;
             pods.sort_unstable();
@@ -259,7 +260,9 @@ impl<'a> Classes<'a> {
         for class in &mut self.list {
             class.is_light = class.coupling.as_ref().is_some_and(|coupling| {
                 let can_wait = |(counter, _): &(usize, _)| {
-                    watchers.get(counter).is_none_or(|watcher| *watcher != i32::MIN && *watcher >= class.priority)
+                    watchers
+                        .get(counter)
+                        .is_none_or(|watcher| *watcher != i32::MIN && *watcher >= class.priority)
                 };
                 coupling.is_light() && coupling.counted.iter().all(can_wait)
             });

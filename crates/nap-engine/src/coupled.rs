@@ -151,7 +151,8 @@ impl Packer<'_, '_> {
     /// Tries pods without a place again while that helps: what they need may have been placed after them.
     pub(crate) fn try_again(&mut self, pending: &mut [usize]) {
         let classes = self.classes;
-        let waits = |(number, pending): (usize, &usize)| *pending > 0 && classes.list[number].is_bound_by_rules();
+        let waits =
+            |(number, pending): (usize, &usize)| *pending > 0 && classes.list[number].is_bound_by_rules();
         for _ in 0..MOST_ROUNDS {
             if !pending.iter().enumerate().any(waits) {
                 break;
@@ -316,9 +317,8 @@ impl Packer<'_, '_> {
         let Some(coupling) = &class.coupling else { return };
         let host = self.host(index);
         let draft = &mut self.drafts[index];
-        let tied = |key: usize| {
-            draft.domains.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain)
-        };
+        let tied =
+            |key: usize| draft.domains.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain);
         let known = |position: Option<usize>| match position {
             None => Some(0),
             Some(position) => tied(coupling.keys[position]),

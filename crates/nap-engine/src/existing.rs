@@ -107,12 +107,7 @@ impl<'a> Standing<'a> {
     }
 
     /// The machines that suit a class and have room for it, by their domains.
-    pub(crate) fn seats(
-        &self,
-        class: &Class<'_>,
-        classes: &Classes<'_>,
-        coupling: &Coupling,
-    ) -> Seats {
+    pub(crate) fn seats(&self, class: &Class<'_>, classes: &Classes<'_>, coupling: &Coupling) -> Seats {
         let mut rows: BTreeMap<Vector, Vec<usize>> = BTreeMap::new();
         for index in 0..self.nodes.len() {
             if fitting(&self.free[index], class, 1) == 1 && self.suits(index, class, classes) {

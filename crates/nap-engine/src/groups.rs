@@ -3,7 +3,7 @@
 //! Labels differ between pods that are otherwise alike (an index, the name of the pod), and matter only where somebody selects by them. So
 //! only labels that some selector of the snapshot mentions are looked at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use crate::intern::{Mixer, digest};
@@ -29,25 +29,31 @@ impl<'a> Groups<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mentioned = mentioned(snapshot);
         let mut unsupported = Vec::new();
-        let mut known: Vec<(u64, &Pod)> = Vec::with_capacity(snapshot.pods.len());
+        let mut list: Vec<Group<'a>> = Vec::new();
+        // By digest, and a counter for those that share one.
+        let mut numbers: BTreeMap<(u64, u32), usize> = BTreeMap::new();
         for pod in distinct(&snapshot.pods) {
-            match &pod.unsupported {
-                Some(field) => unsupported.push((&pod.key, field.as_str())),
-                None => known.push((content(pod, &mentioned), pod)),
+            if let Some(field) = &pod.unsupported {
+                unsupported.push((&pod.key, field.as_str()));
+                continue;
+            }
+            let digest = content(pod, &mentioned);
+            let mut place = 0;
+            let known = loop {
+                match numbers.get(&(digest, place)) {
+                    Some(number) if alike(list[*number].pod, pod, &mentioned) => break Some(*number),
+                    Some(_) => place += 1,
+                    None => break None,
+                }
+            };
+            if let Some(number) = known {
+                list[number].pods.push(&pod.key);
+            } else {
+                numbers.insert((digest, place), list.len());
+                list.push(Group { pod, pods: vec![&pod.key] });
             }
         }
         unsupported.sort_unstable();
-        known.sort_by_key(|(digest, _)| *digest);
-        let mut list: Vec<Group<'a>> = Vec::new();
-        for same in known.chunk_by(|(a, _), (b, _)| a == b) {
-            let first = list.len();
-            for (_, pod) in same {
-                match list[first..].iter_mut().find(|group| alike(group.pod, pod, &mentioned)) {
-                    Some(group) => group.pods.push(&pod.key),
-                    None => list.push(Group { pod, pods: vec![&pod.key] }),
-                }
-            }
-        }
         for group in &mut list {
             group.pods.sort_unstable();
         }
@@ -62,20 +68,19 @@ fn distinct(pods: &[Pod]) -> Vec<&Pod> {
     if pods.is_sorted_by(|a, b| a.key < b.key) {
         return pods.iter().collect();
     }
-    let mut keyed: Vec<(u64, &Pod)> = pods.iter().map(|pod| (digest(&pod.key), pod)).collect();
-    keyed.sort_by_key(|(digest, _)| *digest);
-    let mut kept: Vec<&Pod> = Vec::with_capacity(pods.len());
-    for same in keyed.chunk_by(|(a, _), (b, _)| a == b) {
-        if let [(_, only)] = same {
-            kept.push(only);
-            continue;
-        }
-        let mut same: Vec<&Pod> = same.iter().map(|(_, pod)| *pod).collect();
-        same.sort_unstable();
-        same.dedup_by(|a, b| a.key == b.key);
-        kept.extend(same);
+    let mut keyed: Vec<(u64, usize)> =
+        pods.iter().enumerate().map(|(index, pod)| (digest(&pod.key), index)).collect();
+    keyed.sort_unstable();
+    let mut spare: Vec<usize> = Vec::new();
+    for same in keyed.chunk_by(|(a, _), (b, _)| a == b).filter(|same| same.len() > 1) {
+        let mut same: Vec<usize> = same.iter().map(|(_, index)| *index).collect();
+        same.sort_by(|a, b| pods[*a].cmp(&pods[*b]));
+        let doubles = same.windows(2).filter(|pair| pods[pair[0]].key == pods[pair[1]].key);
+        spare.extend(doubles.map(|pair| pair[1]));
     }
-    kept
+    spare.sort_unstable();
+    let kept = pods.iter().enumerate().filter(|(index, _)| spare.binary_search(index).is_err());
+    kept.map(|(_, pod)| pod).collect()
 }
 
 /// The keys of the labels that somebody selects pods by.
@@ -119,5 +124,5 @@ fn alike(one: &Pod, other: &Pod, mentioned: &BTreeSet<&str>) -> bool {
         && one.anti_affinity == other.anti_affinity
         && one.host_ports == other.host_ports
         && one.volume_terms == other.volume_terms
-        && labels(one, mentioned).eq(labels(other, mentioned))
+        && (one.labels == other.labels || labels(one, mentioned).eq(labels(other, mentioned)))
 }

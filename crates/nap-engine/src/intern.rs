@@ -38,6 +38,10 @@ impl Hasher for Mixer {
         self.mix(u64::from(number));
     }
 
+    fn write_u32(&mut self, number: u32) {
+        self.mix(u64::from(number));
+    }
+
     fn write_u64(&mut self, number: u64) {
         self.mix(number);
     }
@@ -91,7 +95,8 @@ mod tests {
     #[test]
     fn equals_share_a_number() {
         let mut interner = Interner::default();
-        let numbers = ["a", "b", "a", "a longer text than eight bytes", "b"].map(|text| interner.number(text));
+        let numbers =
+            ["a", "b", "a", "a longer text than eight bytes", "b"].map(|text| interner.number(text));
         assert_eq!(numbers, [0, 1, 0, 2, 1]);
         assert_eq!(interner.items, ["a", "b", "a longer text than eight bytes"]);
     }

@@ -1,8 +1,10 @@
 //! From drafts to launches: which offering is bought, and what else would do.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use fixedbitset::FixedBitSet;
 use nap_units::Resources;
 
 use crate::classes::{Classes, Dimensions, holds};
@@ -16,7 +18,7 @@ use crate::prepared::Offer;
 pub(crate) const MOST_ALTERNATIVES: usize = 600;
 
 /// The most alternatives that different launches of a plan carry together, as long as each has a few.
-const MOST_IN_ALL: usize = 200_000;
+const MOST_IN_ALL: usize = 60_000;
 
 /// As many each launch may have in any case.
 const FEW: usize = 60;
@@ -32,46 +34,44 @@ pub(crate) struct Buyer<'p, 'a> {
     pub(crate) zones: BTreeMap<&'a str, usize>,
 }
 
-/// What decides which offerings would do: a signature, what must fit, and what the limits leave.
-type Wanted = (usize, Vec<i64>, Vec<i64>);
+/// What would do for some launches.
+#[derive(Default)]
+struct Lists {
+    /// By the signature and the types that would do, the offerings, cheapest first.
+    offers: BTreeMap<(usize, FixedBitSet), Rc<[usize]>>,
+    /// The same without the one that is chosen, as a launch has them.
+    others: BTreeMap<(usize, FixedBitSet, usize), Arc<[Alternative]>>,
+}
 
-impl<'a> Buyer<'_, 'a> {
+impl Buyer<'_, '_> {
     /// Every draft as a launch.
     pub(crate) fn launches(&mut self, packing: &Packing) -> Vec<Launch> {
         let most = (MOST_IN_ALL / packing.drafts.len().max(1)).clamp(FEW, MOST_ALTERNATIVES);
-        let mut known: BTreeMap<Wanted, Vec<usize>> = BTreeMap::new();
-        let mut shared: BTreeMap<(usize, usize, Vec<usize>), Arc<[Alternative]>> = BTreeMap::new();
-        (0..packing.drafts.len()).map(|draft| self.launch(packing, draft, most, &mut known, &mut shared)).collect()
+        let mut lists = Lists::default();
+        (0..packing.drafts.len()).map(|draft| self.launch(packing, draft, most, &mut lists)).collect()
     }
 
-    fn launch(
-        &mut self,
-        packing: &Packing,
-        number: usize,
-        most: usize,
-        known: &mut BTreeMap<Wanted, Vec<usize>>,
-        shared: &mut BTreeMap<(usize, usize, Vec<usize>), Arc<[Alternative]>>,
-    ) -> Launch {
+    fn launch(&mut self, packing: &Packing, number: usize, most: usize, lists: &mut Lists) -> Launch {
         let market = self.market;
         let draft = &packing.drafts[number];
         let used = packing.used(number);
         let signature = market.signature(draft.signature);
         let table = market.table(signature);
         let budget = sum(&packing.left[signature.pool], &draft.reserved);
-        // Every offering that would do. They come in the order of the table: cheapest first.
-        let tight = signature.types.iter().any(|(_, kind)| !table.within(*kind, &budget));
-        let wanted = (draft.signature, used.to_vec(), if tight { budget.clone() } else { Vec::new() });
-        let offers = known.entry(wanted).or_insert_with(|| {
-            let would_do = |index: &usize| {
-                let kind = table.stock.offers[*index].kind;
-                holds(&table.types[kind].free, used) && table.within(kind, &budget)
-            };
-            signature.usable.ones().filter(would_do).take(most + 1).collect()
-        });
+        let mut kinds = FixedBitSet::with_capacity(table.types.len());
+        let would_do = |kind: usize| holds(&table.types[kind].free, used) && table.within(kind, &budget);
+        kinds.extend(signature.types.iter().map(|(_, kind)| *kind).filter(|kind| would_do(*kind)));
+        // They come in the order of the table: cheapest first.
+        let asked = (draft.signature, kinds);
+        let offers = Rc::clone(lists.offers.entry(asked.clone()).or_insert_with(|| {
+            let suits = |index: &usize| asked.1.contains(table.stock.offers[*index].kind);
+            signature.usable.ones().filter(suits).take(most + 1).collect()
+        }));
         let best = offers
             .iter()
             .copied()
-            .filter(|index| table.offering(*index).1.price + market.node_cost == draft.price)
+            .take_while(|index| table.stock.offers[*index].price + market.node_cost <= draft.price)
+            .filter(|index| table.stock.offers[*index].price + market.node_cost == draft.price)
             .min_by_key(|index| {
                 let offering = table.offering(*index).1;
                 let busy = self.zones.get(offering.zone.as_str()).copied().unwrap_or(0);
@@ -82,7 +82,7 @@ impl<'a> Buyer<'_, 'a> {
         let best = best.unwrap_or_default();
         let (chosen, offering) = table.offering(best);
         *self.zones.entry(&offering.zone).or_default() += 1;
-        let others = shared.entry((signature.pool, best, offers.clone())).or_insert_with(|| {
+        let others = lists.others.entry((asked.0, asked.1, best)).or_insert_with(|| {
             let others = offers.iter().filter(|index| **index != best).take(most);
             others.map(|index| alternative(table, table.offering(*index).0)).collect()
         });
@@ -116,8 +116,8 @@ impl<'a> Buyer<'_, 'a> {
 fn alternative(table: &PoolTable<'_>, offer: Offer) -> Alternative {
     let offering = table.stock.offering(offer);
     Alternative {
-        instance_type: table.types[offer.kind].instance_type.name.clone(),
-        zone: offering.zone.clone(),
+        instance_type: Arc::clone(&table.stock.names[offer.kind]),
+        zone: table.stock.zone(offer),
         capacity_type: offering.capacity_type,
         price: offering.price,
     }

@@ -55,8 +55,7 @@ impl<'a> PoolTable<'a> {
         let row = |kind: usize| {
             let instance_type = stock.kind(kind);
             let daemons = &ready.loads[ready.load_of[kind]];
-            let charge =
-                |name: &str| if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) };
+            let charge = |name: &str| if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) };
             TypeRow {
                 instance_type,
                 free: dimensions.without(dimensions.whole(&instance_type.allocatable), daemons),
@@ -329,9 +328,11 @@ impl<'a> Market<'a> {
         let silent: Vec<bool> = table.stock.wishes().map(|wish| wish.get(key).is_none()).collect();
         let of_type = |kind: usize| table.types[kind].instance_type.requirements.get(key);
         silent.contains(&true)
-            && entry.usable.ones().map(|index| table.stock.offers[index]).any(|offer| {
-                silent[offer.wish] && of_type(offer.kind).is_none()
-            })
+            && entry
+                .usable
+                .ones()
+                .map(|index| table.stock.offers[index])
+                .any(|offer| silent[offer.wish] && of_type(offer.kind).is_none())
     }
 
     /// Whether nodes of a signature will certainly not have a label.
@@ -402,9 +403,7 @@ impl<'a> Market<'a> {
         }
         let wishes: Vec<bool> = stock.wishes().map(|wish| requirements.intersects(wish).is_ok()).collect();
         let has_room: Vec<bool> = (0..table.types.len())
-            .map(|kind| {
-                self.allows_size(pool, kind) && table.types[kind].free.iter().all(|free| *free >= 0)
-            })
+            .map(|kind| self.allows_size(pool, kind) && table.types[kind].free.iter().all(|free| *free >= 0))
             .collect();
         let mut compatible = FixedBitSet::with_capacity(table.offers());
         let mut usable = FixedBitSet::with_capacity(table.offers());
@@ -417,13 +416,12 @@ impl<'a> Market<'a> {
                 continue;
             }
             compatible.insert(index);
-            let offering = stock.offering(*offer);
-            if !offering.available || !has_room[offer.kind] {
+            if !offer.is_available || !has_room[offer.kind] {
                 continue;
             }
             usable.insert(index);
             if !kinds.put(offer.kind) {
-                types.push((offering.price + self.node_cost, offer.kind));
+                types.push((offer.price + self.node_cost, offer.kind));
                 for (most, free) in most.iter_mut().zip(&table.types[offer.kind].free) {
                     *most = (*most).max(*free);
                 }

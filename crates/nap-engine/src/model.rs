@@ -278,9 +278,9 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {
     /// The VM size.
-    pub instance_type: String,
+    pub instance_type: Arc<str>,
     /// The zone.
-    pub zone: String,
+    pub zone: Arc<str>,
     /// How it is paid for.
     pub capacity_type: CapacityType,
     /// What it costs.

@@ -562,7 +562,8 @@ impl Packing {
     pub(crate) fn settle(&mut self, market: &Market<'_>, ledger: bool) -> Option<UsdPerHour> {
         const PASSES: usize = 4;
         if !ledger {
-            let limits = market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect());
+            let limits =
+                market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect());
             self.left = limits.collect();
         }
         for pass in 0..PASSES {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 use nap_api::{Requirement, Requirements};
-use nap_units::Resources;
+use nap_units::{Resources, UsdPerHour};
 
 use crate::coupling::HostPort;
 use crate::intern::Interner;
@@ -51,6 +51,9 @@ pub(crate) struct Stock {
     catalogue: Option<Arc<Catalogue>>,
     /// Positions in the catalogue, by the name of the type.
     order: Vec<usize>,
+    /// The names of the types, to be shared.
+    pub(crate) names: Vec<Arc<str>>,
+    zones: Vec<Arc<str>>,
     pub(crate) offers: Vec<Offer>,
     /// An offer with each of the distinct requirements that offerings have.
     distinct: Vec<Offer>,
@@ -63,6 +66,9 @@ pub(crate) struct Offer {
     pub(crate) kind: usize,
     pub(crate) index: usize,
     pub(crate) wish: usize,
+    zone: usize,
+    pub(crate) price: UsdPerHour,
+    pub(crate) is_available: bool,
 }
 
 /// What each type says about one label.
@@ -120,7 +126,8 @@ pub(crate) fn in_order(pools: &[Pool]) -> Vec<&Pool> {
 
 impl PreparedPool {
     fn new(pool: &Pool, number: usize, stock: &Stock, daemons: &[Daemon]) -> Self {
-        let tolerant = daemons.iter().filter(|one| first_untolerated(&pool.taints, &one.tolerations).is_none());
+        let tolerant =
+            daemons.iter().filter(|one| first_untolerated(&pool.taints, &one.tolerations).is_none());
         let daemons: Vec<&Daemon> = tolerant.collect();
         let mut sets: Interner<Vec<usize>> = Interner::default();
         let runs = |kind: usize| {
@@ -160,11 +167,26 @@ impl Stock {
         });
         let mut wishes: Interner<&Requirements> = Interner::default();
         let mut distinct = Vec::new();
-        let mut offers = Vec::new();
+        let mut offers: Vec<Offer> = Vec::new();
+        let mut zones: Interner<&str> = Interner::default();
+        let mut before: Vec<Offer> = Vec::new();
         for (kind, position) in order.iter().enumerate() {
             for (index, offering) in types[*position].offerings.iter().enumerate() {
-                let wish = wishes.number(&offering.requirements);
-                let offer = Offer { kind, index, wish };
+                // Most types are offered in the same places, in the same order.
+                let same = before.get(index).filter(|before| {
+                    zones.items[before.zone] == offering.zone
+                        && *wishes.items[before.wish] == offering.requirements
+                });
+                let (wish, zone) = match same {
+                    Some(same) => (same.wish, same.zone),
+                    None => (wishes.number(&offering.requirements), zones.number(&offering.zone)),
+                };
+                let Offering { price, available: is_available, .. } = *offering;
+                let offer = Offer { kind, index, wish, zone, price, is_available };
+                match before.get_mut(index) {
+                    Some(before) => *before = offer,
+                    None => before.push(offer),
+                }
                 if wish == distinct.len() {
                     distinct.push(offer);
                 }
@@ -173,16 +195,20 @@ impl Stock {
         }
         let offering = |offer: &Offer| &types[order[offer.kind]].offerings[offer.index];
         offers.sort_by(|a, b| {
-            let (one, other) = (offering(a), offering(b));
-            (one.price, a.kind)
-                .cmp(&(other.price, b.kind))
-                .then_with(|| one.zone.cmp(&other.zone))
-                .then_with(|| one.capacity_type.cmp(&other.capacity_type))
-                .then_with(|| other.available.cmp(&one.available))
+            (a.price, a.kind).cmp(&(b.price, b.kind)).then_with(|| {
+                let (one, other) = (offering(a), offering(b));
+                (&one.zone, one.capacity_type, other.available).cmp(&(
+                    &other.zone,
+                    other.capacity_type,
+                    one.available,
+                ))
+            })
         });
         Self {
             name: name.to_owned(),
             catalogue: catalogue.cloned(),
+            names: order.iter().map(|position| Arc::from(types[*position].name.as_str())).collect(),
+            zones: zones.items.into_iter().map(Arc::from).collect(),
             order,
             offers,
             distinct,
@@ -206,6 +232,11 @@ impl Stock {
     /// An offering.
     pub(crate) fn offering(&self, offer: Offer) -> &Offering {
         &self.kind(offer.kind).offerings[offer.index]
+    }
+
+    /// The zone of an offering, to be shared.
+    pub(crate) fn zone(&self, offer: Offer) -> Arc<str> {
+        Arc::clone(&self.zones[offer.zone])
     }
 
     /// The distinct requirements that offerings have.

@@ -59,9 +59,7 @@ impl Asker<'_, '_> {
         let free = |index: usize| &table.types[kind(index)].free;
         let large: Vec<usize> = compatible
             .ones()
-            .filter(|index| {
-                holds(free(*index), &class.row) && market.allows_size(pool, kind(*index))
-            })
+            .filter(|index| holds(free(*index), &class.row) && market.allows_size(pool, kind(*index)))
             .collect();
         let available: Vec<usize> =
             large.iter().copied().filter(|index| table.offering(*index).1.available).collect();

@@ -280,8 +280,7 @@ impl<'a> Rules<'a> {
             ..Self::default()
         };
         let mut profiles: Interner<Profile> = Interner::default();
-        let numbers: Vec<usize> =
-            shapes.iter().map(|shape| profiles.number(rules.profile(shape))).collect();
+        let numbers: Vec<usize> = shapes.iter().map(|shape| profiles.number(rules.profile(shape))).collect();
         rules.profiles = profiles.items;
         rules.profile_of = shape_of.into_iter().map(|shape| numbers[shape]).collect();
         rules

@@ -45,7 +45,11 @@ pub fn solve_first_fit(snapshot: &Snapshot, options: &Options) -> Plan {
 /// The same as [`solve`] with what was prepared before for the same pools, daemons and catalogues; if they are not the same, it is of no use
 /// and no harm.
 pub fn solve_with(prepared: &Prepared, snapshot: &Snapshot, options: &Options) -> Plan {
-    if prepared.suits(snapshot) { decide(prepared, snapshot, options, true) } else { solve(snapshot, options) }
+    if prepared.suits(snapshot) {
+        decide(prepared, snapshot, options, true)
+    } else {
+        solve(snapshot, options)
+    }
 }
 
 fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
@@ -95,8 +99,7 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
     }
     plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
     let zones = zones(snapshot);
-    let mut buyer =
-        Buyer { market: &market, classes: &classes, dimensions: &dimensions, taken, zones };
+    let mut buyer = Buyer { market: &market, classes: &classes, dimensions: &dimensions, taken, zones };
     plan.launches = buyer.launches(&packing);
     plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
     if !classes.list.is_empty() {
@@ -109,9 +112,9 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
 }
 
 /// Tries one strategy after another; the best packing and which part of the solver found it.
-fn best_packing<'m, 'a>(
+fn best_packing<'a>(
     market: &mut Market<'a>,
-    task: &Task<'m, 'a>,
+    task: &Task<'_, 'a>,
     ground: &Ground<'a>,
     portfolio: bool,
 ) -> Option<(Packing, Tier)> {
@@ -164,11 +167,7 @@ impl Score {
         for (class, count) in classes.list.iter().zip(&packing.unplaced) {
             *unplaced.entry(class.priority).or_default() += count;
         }
-        Self {
-            unplaced: unplaced.into_values().rev().collect(),
-            cost,
-            nodes: packing.drafts.len(),
-        }
+        Self { unplaced: unplaced.into_values().rev().collect(), cost, nodes: packing.drafts.len() }
     }
 }
 
