@@ -6,6 +6,7 @@ use kube::{Resource, ResourceExt};
 use nap_api::nodeclaim::condition::{INITIALIZED, REGISTERED};
 use nap_api::{Effect, NodeClaim, Taint, conditions, labels, taints};
 
+use super::nomination;
 use crate::context::{Context, Error};
 use crate::state::{is_ready, pods};
 
@@ -32,6 +33,10 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
     if node.metadata.deletion_timestamp.is_some() {
         return Ok(false);
     }
+    let usable = nomination::is_usable(&node, claim);
+    if usable {
+        nomination::nominate(context, claim, &node.name_any()).await;
+    }
     context
         .update_node(&node.name_any(), |node| {
             let before = node.clone();
@@ -40,6 +45,10 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
         })
         .await?;
     let node_name = node.name_any();
+    if usable {
+        // The scheduler may have tried a pod while the node was still closed, and taken its nomination away.
+        nomination::nominate(context, claim, &node_name).await;
+    }
     context
         .update_claim_status(&name, |claim| {
             let generation = claim.metadata.generation;
@@ -108,6 +117,7 @@ pub async fn initialize(context: &Context, claim: &NodeClaim) -> Result<bool, Er
         waits(context, &name, INITIALIZED, reason, &message).await?;
         return Ok(false);
     }
+    nomination::nominate(context, claim, &node.name_any()).await;
     context
         .update_node(&node.name_any(), |node| {
             let value = "true".to_owned();
