@@ -16,15 +16,19 @@ use crate::context::Context;
 use crate::state::snapshot::planned_pods;
 use crate::state::{is_ready, pods};
 
-/// Whether the scheduler would put pods onto the node, but for the taint that nap is about to take off.
-pub fn is_usable(node: &Node, claim: &NodeClaim) -> bool {
-    let list =
-        node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(Taint::from);
-    let mut others = list.filter(|taint| taint.key != taints::UNREGISTERED);
-    is_ready(node)
-        && !others.any(|taint| {
-            taint.is_ephemeral() || claim.spec.startup_taints.iter().any(|startup| startup.matches(&taint))
-        })
+/// Whether the scheduler would put pods onto the node, but for the taint that nap takes off and those that somebody else will.
+pub fn is_up(node: &Node) -> bool {
+    is_ready(node) && !taints_of(node).any(|taint| taint.key != taints::UNREGISTERED && taint.is_ephemeral())
+}
+
+fn taints_of(node: &Node) -> impl Iterator<Item = Taint> + '_ {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(Taint::from)
+}
+
+/// Whether pods wait that the claim was made for.
+pub fn is_awaited(context: &Context, claim: &NodeClaim) -> bool {
+    let state = context.state();
+    planned_pods(claim).iter().any(|key| state.pods.get(key).is_some_and(|pod| pods::is_provisionable(pod)))
 }
 
 /// Nominates the pods that the claim was made for and that still wait. Returns whether any do.

@@ -1,5 +1,6 @@
 //! From a machine to a node that takes pods.
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -9,6 +10,10 @@ use nap_api::{Effect, NodeClaim, Taint, conditions, labels, taints};
 use super::nomination;
 use crate::context::{Context, Error};
 use crate::state::{is_ready, pods};
+
+/// A node that joined is held back until it is ready, so that it is given to the pods that it was bought for; but no longer than this, in case
+/// that something on it must run first that does not tolerate nap's taint.
+const HOLD: SignedDuration = SignedDuration::from_mins(1);
 
 /// Matches the claim with its node, gives the node its labels, taints and finalizer, and releases it. Returns whether it
 /// is done.
@@ -33,7 +38,16 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
     if node.metadata.deletion_timestamp.is_some() {
         return Ok(false);
     }
-    let usable = nomination::is_usable(&node, claim);
+    let up = nomination::is_up(&node);
+    let joined = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    if !up
+        && joined.is_some_and(|joined| now.duration_since(joined) < HOLD)
+        && nomination::is_awaited(context, claim)
+    {
+        waits(context, &name, REGISTERED, "NodeNotReady", "Node joined and is not ready yet").await?;
+        return Ok(false);
+    }
+    let usable = up && claim.spec.startup_taints.is_empty();
     if usable {
         nomination::nominate(context, claim, &node.name_any()).await;
     }
