@@ -13,7 +13,8 @@ use std::rc::Rc;
 
 use crate::classes::Class;
 use crate::market::Market;
-use crate::pack::{Offer, Packer};
+use crate::offer::Offer;
+use crate::pack::Packer;
 use crate::rules::{Coupling, Rules};
 use crate::shelf::Cursor;
 use crate::topology::{ABSENT, Host, Vector};

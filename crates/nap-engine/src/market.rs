@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
 use nap_api::requirement::{Incompatible, Undefined};
-use nap_api::taints::first_untolerated;
 use nap_api::{Operator, Requirement, Requirements, Taint, labels};
 use nap_units::{CPU, UsdPerHour};
 
 use crate::classes::{Class, Classes, Dimensions, holds};
 use crate::coupled::Pin;
-use crate::model::{InstanceType, Offering, Options, Pool, Snapshot};
+use crate::diversity::Diversity;
+use crate::model::{InstanceType, MinValuesPolicy, Offering, Options, Pool, RESERVATION_ID, Snapshot};
 use crate::prepared::{Load, Offer, Prepared, PreparedPool, Stock, in_order};
 
 /// The resource by which a pool's limits count machines.
@@ -88,7 +88,7 @@ impl<'a> PoolTable<'a> {
 }
 
 /// The values that a requirement names, unless it names what is excluded.
-fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
+pub(crate) fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
     let named = requirement.operator() == Operator::In;
     requirement.values().iter().filter(move |_| named).map(String::as_str)
 }
@@ -112,6 +112,8 @@ pub(crate) struct Signature {
     pub(crate) types: Vec<(UsdPerHour, usize)>,
     /// The same types as a set.
     pub(crate) kinds: FixedBitSet,
+    /// The labels of which the pool wants several values.
+    pub(crate) diversities: Vec<Diversity>,
     /// For each of `types`, the most that it or a cheaper one has of each dimension: where a search may begin.
     reach: Vec<i64>,
 }
@@ -138,6 +140,8 @@ pub(crate) struct Market<'a> {
     most_cpu: i64,
     /// What is added to the price of each node where prices are compared.
     pub(crate) node_cost: UsdPerHour,
+    /// What to do where there are too few values of a label.
+    pub(crate) min_values: MinValuesPolicy,
     /// How many dimensions there are.
     pub(crate) width: usize,
     terms: Vec<Cow<'a, Requirements>>,
@@ -177,6 +181,7 @@ impl<'a> Market<'a> {
                 .collect(),
             most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
             node_cost: options.node_cost,
+            min_values: options.min_values,
             width: dimensions.len(),
             terms: classes.terms.clone(),
             other_terms: BTreeMap::new(),
@@ -242,7 +247,7 @@ impl<'a> Market<'a> {
 
     /// The taint of a pool that keeps a class away.
     pub(crate) fn repelling_taint(&self, pool: usize, class: &Class<'_>) -> Option<&'a Taint> {
-        first_untolerated(&self.pools[pool].pool.taints, class.tolerations)
+        class.repelled_by(&self.pools[pool].pool.taints)
     }
 
     /// Whether a class tolerates all taints of a pool.
@@ -373,6 +378,15 @@ impl<'a> Market<'a> {
         next
     }
 
+    /// The signature of a pool for machines that are part of a reservation, if the pool has any.
+    pub(crate) fn reserved(&mut self, pool: usize, reservation: &str) -> Option<usize> {
+        let mut requirements = self.pools[pool].pool.requirements.clone();
+        requirements.add(RESERVATION_ID, Requirement::is_in([reservation]));
+        let known = self.numbers.get(&(pool, requirements.clone())).copied();
+        let number = known.unwrap_or_else(|| self.add_signature(pool, requirements));
+        (!self.signatures[number].types.is_empty()).then_some(number)
+    }
+
     fn add_signature(&mut self, pool: usize, requirements: Requirements) -> usize {
         let number = self.signatures.len();
         let signature = self.appraise(pool, requirements.clone());
@@ -401,7 +415,11 @@ impl<'a> Market<'a> {
                 *suits &= value.is_none_or(|value| agrees[value]);
             }
         }
-        let wishes: Vec<bool> = stock.wishes().map(|wish| requirements.intersects(wish).is_ok()).collect();
+        // What is reserved is counted, and so only for nodes that were meant to be part of a reservation.
+        let reservation = requirements.get(RESERVATION_ID);
+        let is_meant = |wish: &Requirements| reservation.is_some() == wish.get(RESERVATION_ID).is_some();
+        let suits_wish = |wish| is_meant(wish) && requirements.intersects(wish).is_ok();
+        let wishes: Vec<bool> = stock.wishes().map(suits_wish).collect();
         let has_room: Vec<bool> = (0..table.types.len())
             .map(|kind| self.allows_size(pool, kind) && table.types[kind].free.iter().all(|free| *free >= 0))
             .collect();
@@ -428,7 +446,15 @@ impl<'a> Market<'a> {
                 reach.extend(&most);
             }
         }
-        Signature { pool, requirements: Arc::new(requirements), compatible, usable, types, kinds, reach }
+        let wants_values = requirements.iter().any(|(_, one)| one.min_values().is_some());
+        let requirements = Arc::new(requirements);
+        let diversities = Vec::new();
+        let mut signature =
+            Signature { pool, requirements, compatible, usable, types, kinds, diversities, reach };
+        if wants_values {
+            signature.diversities = self.diversities(&signature);
+        }
+        signature
     }
 
     /// The cheapest type of a signature that holds what is used and stays within the budget.

@@ -6,13 +6,14 @@ use nap_api::labels;
 use nap_units::UsdPerHour;
 
 use crate::certificate::lower_bound;
-use crate::classes::{Classes, Dimensions};
+use crate::classes::{Class, Classes, Dimensions};
 use crate::existing::{Seated, Standing};
 use crate::groups::Groups;
 use crate::launch::Buyer;
 use crate::market::Market;
-use crate::model::{Options, Placement, Plan, Pod, Refusal, Snapshot, Tier, Unplaced};
+use crate::model::{Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Snapshot, Tier, Unplaced};
 use crate::pack::{Cap, Ground, Manner, Packing, Strategy, Task, pack};
+use crate::preferences::Levels;
 use crate::prepared::Prepared;
 use crate::refuse::Asker;
 use crate::rules::Rules;
@@ -52,15 +53,36 @@ pub fn solve_with(prepared: &Prepared, snapshot: &Snapshot, options: &Options) -
     }
 }
 
+/// A plan, how good it is, and whether it might be better without what pods would like.
+#[derive(Default)]
+struct Decision {
+    plan: Plan,
+    score: Score,
+    may_ignore: bool,
+}
+
+/// The better plan of two where it matters: nobody goes without a place for what others would like.
 fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
+    let first = attempt(prepared, snapshot, options, portfolio);
+    if !first.may_ignore {
+        return first.plan;
+    }
+    let options = Options { preferences: PreferencePolicy::Ignore, ..options.clone() };
+    let second = attempt(prepared, snapshot, &options, portfolio);
+    if second.score < first.score { second.plan } else { first.plan }
+}
+
+fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Decision {
     let groups = Groups::of(snapshot);
-    let kinds: Vec<&Pod> = groups.list.iter().map(|group| group.pod).collect();
+    let levels = Levels::of(&groups.list, snapshot, options);
+    let kinds: Vec<&Pod> = levels.list.iter().map(|level| &*level.pod).collect();
     let rules = Rules::of(&kinds, snapshot);
     let dimensions = Dimensions::of(&kinds, snapshot, &rules);
-    let classes = Classes::of(&groups.list, &dimensions, &rules);
+    let classes = Classes::of(&groups.list, &levels, &dimensions, &rules);
     let mut market = Market::new(prepared, snapshot, options, &dimensions, &classes, &rules.keys);
     let mut standing = Standing::of(snapshot, &dimensions, &rules, &mut market);
-    let mut topology = Topology::new(&rules, &standing.nodes, &standing.labels, &mut market);
+    let mut topology =
+        Topology::new(&rules, &standing.nodes, &standing.labels, &mut market, &snapshot.reservations);
     let (placed, mut seated) = standing.fill(&classes, &mut topology);
     let pending: Vec<usize> =
         classes.list.iter().zip(&placed).map(|(class, placed)| class.pods.len() - placed).collect();
@@ -68,10 +90,14 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
     let most_pods =
         options.max_pods_per_node.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let least = classes.least_to_come();
-    let task = Task { classes: &classes, pending: &pending, most_pods: most_pods.max(1), least: &least };
-    let Some((packing, tier)) = best_packing(&mut market, &task, &ground, portfolio) else {
-        return Plan::default();
+    let reservations = &snapshot.reservations;
+    let most_pods = most_pods.max(1);
+    let task = Task { classes: &classes, pending: &pending, most_pods, reservations, least: &least };
+    let Some(best) = best_packing(&mut market, &task, &ground, portfolio) else {
+        return Decision::default();
     };
+    let Best { score, packing, tier, guard_lacks } = best;
+    let may_ignore = guard_lacks && classes.list.iter().any(Class::has_preferences);
 
     let mut plan = Plan { tier, ..Plan::default() };
     for (pod, field) in &groups.unsupported {
@@ -82,7 +108,7 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
     for (class, unplaced) in unplaced {
         let mut asker =
             Asker { market: &mut market, rules: &rules, dimensions: &dimensions, packing: &packing };
-        let refusal = asker.refusal(class);
+        let refusal = asker.refusal(&classes.list[class.last]);
         let first = class.pods.len() - unplaced;
         for pod in class.pods.iter().skip(first) {
             plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal: refusal.clone() });
@@ -92,6 +118,7 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
     seated.extend(&packing.seated);
     let mut taken = vec![0; classes.list.len()];
     for Seated { class, node, count } in seated {
+        let class = classes.list[class].base;
         let pods = classes.list[class].pods.iter().skip(taken[class]).take(count);
         let node = &ground.standing.nodes[node].name;
         plan.placements.extend(pods.map(|pod| Placement { pod: (*pod).clone(), node: node.clone() }));
@@ -105,10 +132,38 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
     if !classes.list.is_empty() {
         let placed: Vec<usize> =
             classes.list.iter().zip(&packing.unplaced).map(|(class, left)| class.pods.len() - left).collect();
-        let free: Vec<Vec<i64>> = ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
+        let mut free: Vec<Vec<i64>> =
+            ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
+        free.extend(prepaid(&mut market, reservations));
         plan.lower_bound = Some(lower_bound(&mut market, &classes, &placed, &free));
     }
-    plan
+    Decision { plan, score, may_ignore }
+}
+
+/// What the machines of reservations have at most: as far as the bound is concerned, they cost nothing.
+fn prepaid(market: &mut Market<'_>, reservations: &BTreeMap<String, u32>) -> Vec<Vec<i64>> {
+    let mut free = Vec::new();
+    for (reservation, count) in reservations {
+        let signatures: Vec<usize> =
+            (0..market.pools.len()).filter_map(|pool| market.reserved(pool, reservation)).collect();
+        let mut most = vec![0; market.width];
+        for signature in signatures {
+            for (most, one) in most.iter_mut().zip(&market.frontier(signature, i64::MAX).most) {
+                *most = (*most).max(one.saturating_mul(i64::from(*count)));
+            }
+        }
+        free.push(most);
+    }
+    free
+}
+
+/// The best of several packings.
+struct Best {
+    score: Score,
+    packing: Packing,
+    tier: Tier,
+    /// The incumbent's manner leaves pods without a place.
+    guard_lacks: bool,
 }
 
 /// Tries one strategy after another; the best packing and which part of the solver found it.
@@ -117,7 +172,7 @@ fn best_packing<'a>(
     task: &Task<'_, 'a>,
     ground: &Ground<'a>,
     portfolio: bool,
-) -> Option<(Packing, Tier)> {
+) -> Option<Best> {
     let mut strategies = vec![GUARD];
     if portfolio && task.pending.iter().any(|count| *count > 0) {
         strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
@@ -126,6 +181,7 @@ fn best_packing<'a>(
         strategies.extend(caps.map(|cap| Strategy { cap, manner: Manner::InOrder }));
     }
     let mut best: Option<(Score, Packing, Tier)> = None;
+    let mut guard_lacks = false;
     // Most limits are far away. Once one was not, all are kept account of.
     let mut ledger = false;
     for strategy in strategies {
@@ -145,15 +201,18 @@ fn best_packing<'a>(
             (_, Cap::None) => Tier::FirstFit,
             _ => Tier::CappedFirstFit,
         };
+        if best.is_none() {
+            guard_lacks = score.unplaced.iter().any(|count| *count > 0);
+        }
         if best.as_ref().is_none_or(|(best, ..)| score < *best) {
             best = Some((score, packing, tier));
         }
     }
-    best.map(|(_, packing, tier)| (packing, tier))
+    best.map(|(score, packing, tier)| Best { score, packing, tier, guard_lacks })
 }
 
 /// How good a packing is: less is better, in this order.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
     /// Pods without a place, from the highest priority down.
     unplaced: Vec<usize>,

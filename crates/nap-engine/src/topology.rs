@@ -7,6 +7,8 @@
 //! Where it is not certain that a spread constraint looks at a node which is not bought yet, its pods count against their domain but do not
 //! raise the emptiest one: the skew is never understated.
 
+use std::collections::BTreeMap;
+
 use nap_api::Requirements;
 use nap_api::labels;
 use nap_api::requirement::Undefined;
@@ -59,6 +61,7 @@ impl Topology {
         nodes: &[&'a Node],
         labels: &[Requirements],
         market: &mut Market<'a>,
+        reservations: &BTreeMap<String, u32>,
     ) -> Self {
         let width = rules.counters.len();
         let mut topology =
@@ -66,7 +69,7 @@ impl Topology {
         for (number, counter) in rules.counters.iter().enumerate() {
             let key = rules.keys.binary_search(&counter.key).ok();
             if let Some(key) = key.filter(|_| counter.filter.is_some()) {
-                for value in buyable(counter, key, market) {
+                for value in buyable(counter, key, market, reservations) {
                     topology.domain(number, value).is_seen = true;
                 }
             }
@@ -337,7 +340,12 @@ fn passes(counter: &Counter<'_>, node: &Node, labels: &Requirements) -> bool {
 }
 
 /// The domains that could be bought for a spread constraint.
-fn buyable(counter: &Counter<'_>, key: usize, market: &mut Market<'_>) -> Vec<u32> {
+fn buyable(
+    counter: &Counter<'_>,
+    key: usize,
+    market: &mut Market<'_>,
+    reservations: &BTreeMap<String, u32>,
+) -> Vec<u32> {
     let any = [Requirements::new()];
     let Some(filter) = &counter.filter else { return Vec::new() };
     let terms = filter.terms.filter(|terms| !terms.is_empty()).unwrap_or(&any);
@@ -350,6 +358,11 @@ fn buyable(counter: &Counter<'_>, key: usize, market: &mut Market<'_>) -> Vec<u3
         for term in terms {
             let term = market.term(term);
             if let Some(signature) = market.step(pool, term) {
+                values.extend(market.domains(signature, key).iter().copied());
+            }
+        }
+        for reservation in reservations.keys() {
+            if let Some(signature) = market.reserved(pool, reservation) {
                 values.extend(market.domains(signature, key).iter().copied());
             }
         }
