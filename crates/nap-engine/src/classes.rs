@@ -206,6 +206,8 @@ pub(crate) struct Class<'a> {
     pub(crate) last: usize,
     /// What each asks for, by dimension.
     pub(crate) row: Vec<i64>,
+    /// How many milli-cores each asks for.
+    pub(crate) cpu: i64,
     /// Where each may go: the numbers of its terms, in order. None if its volumes are where it may not be.
     pub(crate) terms: Vec<usize>,
     /// Which taints each tolerates.
@@ -302,6 +304,7 @@ impl<'a> Classes<'a> {
                     pods: pods.take().unwrap_or_default(),
                     base,
                     last,
+                    cpu: kind.requests.get(CPU).max(0),
                     row: dimensions.request(kind.requests, kind.host_ports, &profile.slots),
                     terms: numbers.collect(),
                     tolerations,

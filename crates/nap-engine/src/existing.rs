@@ -121,6 +121,11 @@ impl<'a> Standing<'a> {
         left
     }
 
+    /// What is free on each machine by now.
+    pub(crate) fn free(&self) -> &[Vec<i64>] {
+        &self.free
+    }
+
     /// The machines that suit a class and have room for it, by their domains.
     pub(crate) fn seats(&self, class: &Class<'_>, classes: &Classes<'_>, coupling: &Coupling) -> Seats {
         let mut rows: BTreeMap<Vector, Vec<usize>> = BTreeMap::new();

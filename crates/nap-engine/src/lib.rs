@@ -33,6 +33,7 @@
 //! | `pack` | how hypothetical nodes are filled within the limits |
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `patterns` | which pods complement each other on a node |
+//! | `weave` | the same where pods depend on each other |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
@@ -63,6 +64,7 @@ mod rules;
 mod shelf;
 mod solve;
 mod topology;
+mod weave;
 mod worth;
 
 pub use coupling::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};

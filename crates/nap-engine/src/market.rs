@@ -19,6 +19,7 @@ use crate::classes::{Class, Classes, Dimensions, holds};
 use crate::coupled::Pin;
 use crate::diversity::Diversity;
 use crate::model::{InstanceType, MinValuesPolicy, Offering, Options, Pool, RESERVATION_ID, Snapshot};
+use crate::pack::Task;
 use crate::prepared::{Load, Offer, Prepared, PreparedPool, Stock, in_order};
 
 /// The resource by which a pool's limits count machines.
@@ -144,6 +145,8 @@ pub(crate) struct Market<'a> {
     pub(crate) min_values: MinValuesPolicy,
     /// How many dimensions there are.
     pub(crate) width: usize,
+    /// How many of them are resources; they come first.
+    resources: usize,
     terms: Vec<Cow<'a, Requirements>>,
     /// Numbers of the terms that no pod has: pins to a domain, and what else was asked about.
     other_terms: BTreeMap<Requirements, usize>,
@@ -161,6 +164,8 @@ pub(crate) struct Market<'a> {
     tolerated: Vec<Vec<Option<bool>>>,
     /// The combinations of domains that a wish has by some labels.
     pub(crate) pins: BTreeMap<(usize, Vec<usize>), Rc<[Pin]>>,
+    /// The combinations of domains by all labels that a signature has.
+    pub(crate) full_pins: BTreeMap<usize, Rc<[Rc<Pin>]>>,
     /// How many comparisons were made so far, roughly.
     effort: Cell<usize>,
 }
@@ -183,6 +188,7 @@ impl<'a> Market<'a> {
             node_cost: options.node_cost,
             min_values: options.min_values,
             width: dimensions.len(),
+            resources: dimensions.resources().len(),
             terms: classes.terms.clone(),
             other_terms: BTreeMap::new(),
             keys: keys.to_vec(),
@@ -195,6 +201,7 @@ impl<'a> Market<'a> {
             frontiers: BTreeMap::new(),
             tolerated: Vec::new(),
             pins: BTreeMap::new(),
+            full_pins: BTreeMap::new(),
             effort: Cell::new(0),
         };
         for pool in 0..market.pools.len() {
@@ -221,6 +228,11 @@ impl<'a> Market<'a> {
                 self.domain(key, &name);
             }
         }
+    }
+
+    /// How many labels have values that are domains.
+    pub(crate) fn keys(&self) -> usize {
+        self.keys.len()
     }
 
     /// The number of a value of one of the labels whose values are domains.
@@ -512,6 +524,32 @@ impl<'a> Market<'a> {
     /// How many comparisons were made so far, roughly: a measure of time that is the same on every machine.
     pub(crate) fn effort(&self) -> usize {
         self.effort.get()
+    }
+
+    /// The few sizes around what a node has on average, where rules by host name force a number of nodes: larger nodes would leave the rest of
+    /// them with single pods.
+    pub(crate) fn sizes_for(&self, task: &Task<'_, '_>) -> Vec<i64> {
+        const MOST_SIZES: usize = 3;
+        let mut demand = vec![0_i64; self.width];
+        let mut cpu = 0_i64;
+        for (class, count) in task.classes.list.iter().zip(task.pending) {
+            let times = i64::try_from(*count).unwrap_or(i64::MAX);
+            for (demand, request) in demand.iter_mut().zip(&class.row) {
+                *demand = demand.saturating_add(request.saturating_mul(times));
+            }
+            cpu = cpu.saturating_add(class.cpu.saturating_mul(times));
+        }
+        let types = || self.pools.iter().flat_map(|table| &table.types);
+        let forced = (self.resources..self.width).map(|dimension| {
+            let most = types().map(|row| row.free[dimension]).max().unwrap_or(0);
+            if most > 0 { demand[dimension].div_euclid(most) } else { 0 }
+        });
+        let Some(nodes) = forced.max().filter(|nodes| *nodes > 1) else { return Vec::new() };
+        let mut sizes: Vec<i64> = types().map(|row| row.cpu).filter(|size| *size > cpu / nodes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes.truncate(MOST_SIZES);
+        sizes
     }
 
     /// Sizes at which growing nodes can be capped: vCPU counts on offer, each about twice the one before.

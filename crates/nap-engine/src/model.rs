@@ -330,6 +330,8 @@ pub enum Tier {
     CappedFirstFit,
     /// Each node filled with pods that complement each other, on the type that is cheapest for what it then holds.
     Patterns,
+    /// The same with rules between pods taken into account from the start.
+    Woven,
 }
 
 /// A machine to make.

@@ -42,6 +42,8 @@ pub(crate) enum Manner {
     InOrder,
     /// A draft at a time, each filled with the classes that complement each other best; see the module `patterns`.
     Patterns,
+    /// The same with rules between pods taken into account; see the module `weave`.
+    Woven,
 }
 
 /// One way of packing.
@@ -94,6 +96,8 @@ pub(crate) struct Packing {
 pub(crate) struct Ground<'a> {
     pub(crate) standing: Standing<'a>,
     pub(crate) topology: Topology,
+    /// The least skew that anybody insists on, for each counter.
+    pub(crate) skews: Rc<[Option<i64>]>,
 }
 
 /// What is to be packed, and how.
@@ -159,10 +163,10 @@ pub(crate) fn pack<'m, 'a>(
     };
     let mut unplaced = task.pending.to_vec();
     packer.open_reservations(task.reservations, unplaced.iter().sum());
-    if strategy.manner == Manner::Patterns {
-        packer.pack_by_patterns(&mut unplaced);
-    } else {
-        packer.pack_by_class(&mut unplaced, task.least);
+    match strategy.manner {
+        Manner::Patterns => packer.pack_by_patterns(&mut unplaced),
+        Manner::Woven => packer.pack_by_weaving(&mut unplaced),
+        Manner::Incumbent | Manner::InOrder => packer.pack_by_class(&mut unplaced, task.least),
     }
     packer.try_again(&mut unplaced);
     packer.drop_empty_drafts();
@@ -208,7 +212,7 @@ impl Packer<'_, '_> {
         } else {
             if number > class.base {
                 // The first form was tried on what exists before anything else.
-                let Ground { standing, topology } = &mut self.ground;
+                let Ground { standing, topology, .. } = &mut self.ground;
                 left = standing.fill_with(number, left, self.classes, topology, &mut self.seated);
             }
             left = self.fill(number, left);

@@ -94,7 +94,7 @@ impl Packer<'_, '_> {
     /// Begins with a form of pods that demands less: on what exists, or wherever rules between pods allow.
     fn seat_or_place(&mut self, number: usize, pending: &mut [usize]) {
         if self.is_plain(number) {
-            let Ground { standing, topology } = &mut self.ground;
+            let Ground { standing, topology, .. } = &mut self.ground;
             let left = standing.fill_with(number, pending[number], self.classes, topology, &mut self.seated);
             pending[number] = self.fill(number, left);
         } else {
@@ -272,7 +272,7 @@ fn window(seed: usize, others: &[usize]) -> Vec<usize> {
 
 /// How much a request points in the direction of what is free, each resource counted in parts of the whole node.
 #[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
-fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
+pub(crate) fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
     let mut sum = 0.0;
     for ((free, used), request) in free.iter().zip(used).zip(request) {
         if *free > 0 {
@@ -285,7 +285,7 @@ fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
 
 /// The price for each unit of worth.
 #[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
-fn rate(micros: i64, amounts: &[i64], worth: &[f64]) -> f64 {
+pub(crate) fn rate(micros: i64, amounts: &[i64], worth: &[f64]) -> f64 {
     let total: f64 = amounts.iter().zip(worth).map(|(amount, worth)| *amount as f64 * worth).sum();
     // Something without worth is as good as a millionth of a dollar, so that the cheaper one wins.
     micros as f64 / (total + 1.0)

@@ -347,6 +347,19 @@ impl<'a> Rules<'a> {
         }
     }
 
+    /// The least skew that anybody insists on, for each counter.
+    pub(crate) fn skews(&self) -> Vec<Option<i64>> {
+        let mut skews: Vec<Option<i64>> = vec![None; self.counters.len()];
+        let couplings = self.profiles.iter().filter_map(|profile| profile.coupling.as_ref());
+        for constraint in couplings.flat_map(|coupling| &coupling.constraints) {
+            if let Constraint::Spread { counter, skew, .. } = constraint {
+                let known = &mut skews[*counter];
+                *known = Some(known.map_or(*skew, |known| known.min(*skew)));
+            }
+        }
+        skews
+    }
+
     fn find(&self, counter: &Counter<'_>) -> Option<usize> {
         self.counters.binary_search(counter).ok()
     }

@@ -26,6 +26,9 @@ const MOST_LEVELS: usize = 12;
 /// packings that find most are tried first.
 const MOST_EFFORT: usize = 60_000_000;
 
+/// A plan that is no further above the bound than its so-manieth part is good enough: nothing else is tried.
+const GOOD_ENOUGH: i64 = 400;
+
 /// The incumbent's manner: the plan may never be worse than this.
 const GUARD: Strategy = Strategy { cap: Cap::None, manner: Manner::Incumbent };
 
@@ -86,7 +89,7 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     let (placed, mut seated) = standing.fill(&classes, &mut topology);
     let pending: Vec<usize> =
         classes.list.iter().zip(&placed).map(|(class, placed)| class.pods.len() - placed).collect();
-    let ground = Ground { standing, topology };
+    let ground = Ground { standing, topology, skews: rules.skews().into() };
     let most_pods =
         options.max_pods_per_node.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let least = classes.least_to_come();
@@ -157,6 +160,35 @@ fn prepaid(market: &mut Market<'_>, reservations: &BTreeMap<String, u32>) -> Vec
     free
 }
 
+/// The ways of packing, those that find most first.
+fn strategies(market: &Market<'_>, task: &Task<'_, '_>, portfolio: bool) -> Vec<Strategy> {
+    let mut strategies = vec![GUARD];
+    if !portfolio || task.pending.iter().all(|count| *count == 0) {
+        return strategies;
+    }
+    let waits = task.classes.list.iter().zip(task.pending).filter(|(_, count)| **count > 0);
+    let mut caps = vec![Cap::BestValue, Cap::None];
+    let mut sizes = Vec::new();
+    if waits.map(|(class, _)| class).any(Class::is_bound_by_rules) {
+        sizes = market.sizes_for(task);
+        let woven = sizes.iter().copied().map(Cap::Cpu).chain([Cap::BestValue]);
+        strategies.extend(woven.map(|cap| Strategy { cap, manner: Manner::Woven }));
+    }
+    strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
+    // Where rules force a number of nodes, sizes far from the average have no prospect.
+    let levels = if sizes.is_empty() { market.levels(MOST_LEVELS) } else { sizes };
+    caps.extend(levels.into_iter().rev().map(Cap::Cpu));
+    strategies.extend(caps.into_iter().map(|cap| Strategy { cap, manner: Manner::InOrder }));
+    strategies
+}
+
+/// What placing everybody costs at least.
+fn floor(market: &mut Market<'_>, task: &Task<'_, '_>, ground: &Ground<'_>) -> UsdPerHour {
+    let mut free = ground.standing.free().to_vec();
+    free.extend(prepaid(market, task.reservations));
+    lower_bound(market, task.classes, task.pending, &free)
+}
+
 /// The best of several packings.
 struct Best {
     score: Score,
@@ -173,19 +205,18 @@ fn best_packing<'a>(
     ground: &Ground<'a>,
     portfolio: bool,
 ) -> Option<Best> {
-    let mut strategies = vec![GUARD];
-    if portfolio && task.pending.iter().any(|count| *count > 0) {
-        strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
-        let levels = market.levels(MOST_LEVELS);
-        let caps = [Cap::BestValue, Cap::None].into_iter().chain(levels.into_iter().rev().map(Cap::Cpu));
-        strategies.extend(caps.map(|cap| Strategy { cap, manner: Manner::InOrder }));
-    }
+    let strategies = strategies(market, task, portfolio);
     let mut best: Option<(Score, Packing, Tier)> = None;
     let mut guard_lacks = false;
+    let bound = if strategies.len() > 1 { floor(market, task, ground) } else { UsdPerHour::ZERO };
     // Most limits are far away. Once one was not, all are kept account of.
     let mut ledger = false;
     for strategy in strategies {
-        if best.is_some() && market.effort() > MOST_EFFORT {
+        let is_good = |(score, ..): &(Score, Packing, Tier)| {
+            let nobody_waits = score.unplaced.iter().all(|count| *count == 0);
+            nobody_waits && score.cost.micros() - bound.micros() <= bound.micros() / GOOD_ENOUGH
+        };
+        if best.as_ref().is_some_and(|best| is_good(best) || market.effort() > MOST_EFFORT) {
             break;
         }
         let (packing, cost) = loop {
@@ -198,6 +229,7 @@ fn best_packing<'a>(
         let score = Score::of(&packing, cost, task.classes);
         let tier = match (strategy.manner, strategy.cap) {
             (Manner::Patterns, _) => Tier::Patterns,
+            (Manner::Woven, _) => Tier::Woven,
             (_, Cap::None) => Tier::FirstFit,
             _ => Tier::CappedFirstFit,
         };

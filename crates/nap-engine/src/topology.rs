@@ -100,7 +100,7 @@ impl Topology {
     /// Counts pods in a domain, or on a node where every node is one.
     fn count(&mut self, counter: usize, domain: Option<u32>, host: usize, pods: i64, certain: bool) {
         match domain {
-            None if pods > 0 => {
+            None if pods != 0 => {
                 if self.hosts.len() <= host {
                     self.hosts.resize(host + 1, Vec::new());
                 }
@@ -142,7 +142,21 @@ impl Topology {
         host: usize,
         pods: usize,
     ) {
+        self.change(coupling, certain, vector, host, pods, true);
+    }
+
+    /// Notes that pods went somewhere, or that they did not after all.
+    pub(crate) fn change(
+        &mut self,
+        coupling: &Coupling,
+        certain: &[bool],
+        vector: &Vector,
+        host: usize,
+        pods: usize,
+        there: bool,
+    ) {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        let pods = if there { pods } else { -pods };
         for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
             let domain = match at {
                 At::Host => None,
@@ -179,6 +193,26 @@ impl Topology {
     /// How many pods of a kind may go to a node in these domains, as far as rules between pods are concerned.
     pub(crate) fn allowance(&self, coupling: &Coupling, vector: &Vector, host: Host) -> usize {
         let each = coupling.constraints.iter().map(|constraint| self.allowed(constraint, vector, host));
+        each.min().unwrap_or(usize::MAX)
+    }
+
+    /// How many pods of a kind may go to a node so that nobody else's spread is upset, whoever is bound first. `skews` are the least that
+    /// anybody insists on, for each counter.
+    pub(crate) fn courtesy(
+        &self,
+        coupling: &Coupling,
+        vector: &Vector,
+        host: Host,
+        skews: &[Option<i64>],
+    ) -> usize {
+        let each = coupling.counted.iter().filter_map(|(counter, at)| {
+            let skew = skews[*counter]?;
+            match at {
+                At::Host => Some(within(skew - self.on(*counter, host), true)),
+                At::Domain(position) if vector[*position] == ABSENT => None,
+                At::Domain(position) => Some(self.within_skew(*counter, vector[*position], skew, 1, true)),
+            }
+        });
         each.min().unwrap_or(usize::MAX)
     }
 

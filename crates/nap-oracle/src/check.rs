@@ -221,11 +221,18 @@ impl Judge<'_> {
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
         waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
         let mut stuck = bind(cluster.clone(), &waiting);
-        for attempt in 1..=MOST_ORDERS {
+        let orders = (MOST_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MOST_ORDERS);
+        let spreads =
+            |pod: &Pod| pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count();
+        for attempt in 1..=orders {
             if stuck.is_empty() {
                 return;
             }
-            waiting.sort_by_cached_key(|(pod, _)| scramble(attempt, &pod.key.0));
+            // In every other order, pods that must be spread come before those that others only count.
+            let first = |pod: &Pod| if attempt % 2 == 0 { 0 } else { spreads(pod) };
+            waiting.sort_by_cached_key(|(pod, _)| {
+                (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
+            });
             stuck = bind(cluster.clone(), &waiting);
         }
         for (pod, target, why) in stuck {
@@ -238,6 +245,9 @@ impl Judge<'_> {
 /// How many orders are tried before pods are said to be impossible to bind.
 const MOST_ORDERS: u64 = 3000;
 
+/// About how many pods are bound in all these orders together.
+const MOST_BINDINGS: u64 = 60_000;
+
 /// A number for a name that is different in each attempt.
 fn scramble(attempt: u64, name: &str) -> u64 {
     let start = attempt.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -249,14 +259,22 @@ fn scramble(attempt: u64, name: &str) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Binds pods, always the first that can be; those that are left, and why.
+/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why.
 fn bind<'p>(mut cluster: Vec<Machine>, waiting: &[(&'p Pod, usize)]) -> Vec<(&'p Pod, usize, String)> {
     let mut waiting = waiting.to_vec();
-    while let Some(next) = waiting.iter().position(|(pod, target)| obstacle(pod, *target, &cluster).is_none())
-    {
-        let (pod, target) = waiting.remove(next);
-        cluster[target].take(pod);
-        cluster[target].pods.push(Running::of(pod));
+    loop {
+        let before = waiting.len();
+        waiting.retain(|(pod, target)| {
+            let waits = obstacle(pod, *target, &cluster).is_some();
+            if !waits {
+                cluster[*target].take(pod);
+                cluster[*target].pods.push(Running::of(pod));
+            }
+            waits
+        });
+        if waiting.len() == before {
+            break;
+        }
     }
     let why = |(pod, target): (&'p Pod, usize)| {
         let why = obstacle(pod, target, &cluster).unwrap_or_default();
