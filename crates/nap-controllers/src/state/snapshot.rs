@@ -61,7 +61,7 @@ impl State {
             })
             .collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
-        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone() }
+        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone(), ..Snapshot::default() }
     }
 
     /// Which machine each pod was planned onto, while that plan holds.
@@ -379,6 +379,8 @@ impl State {
             anti_affinity: self.anti_affinity(pod),
             host_ports: host_ports(spec),
             volume_terms,
+            preferences: self.preferences(pod),
+            workload: None,
         }
     }
 }
