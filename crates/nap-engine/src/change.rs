@@ -7,13 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nap_api::requirement::Undefined;
-use nap_api::{Operator, Requirement, Requirements, Taint, Toleration, labels};
+use nap_api::{Requirements, Taint, Toleration, labels};
 use nap_units::{MEMORY, Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
 use crate::coupling::Resident;
-use crate::funnel::{charge, daemons_of, free, suits, wishes};
+use crate::funnel::{charge, daemons_of, free, suits, wishes, within};
 use crate::model::{
     CapacityType, Launch, Node, Options, Plan, Pod, Pool, Refusal, Rule, Snapshot, Unsuitable,
 };
@@ -57,7 +56,7 @@ pub enum Change {
         /// The label's key.
         key: String,
     },
-    /// The pod no longer has its pod anti-affinity over a label.
+    /// The pod and its equals no longer have their pod anti-affinity over a label.
     DropAntiAffinity {
         /// The label's key.
         key: String,
@@ -73,15 +72,6 @@ pub enum Change {
     },
     /// A pool allows one more value of a label.
     Allow {
-        /// The NodePool's name.
-        pool: String,
-        /// The label's key.
-        key: String,
-        /// The value.
-        value: String,
-    },
-    /// The nodes of a pool get a label.
-    Label {
         /// The NodePool's name.
         pool: String,
         /// The label's key.
@@ -249,6 +239,21 @@ impl<'o> Changes<'o> {
                 let place = self.place(*changed)?;
                 Some(Remedy { change, place })
             }
+            Attempt::WithoutAntiAffinity(key) => {
+                // Its equals keep it away as much as it keeps them away, so they change with it.
+                let before = self.base.nodes.clone();
+                let namespace = pod.key.parts().0;
+                for resident in self.base.nodes.iter_mut().flat_map(|node| &mut node.residents) {
+                    if resident.namespace == namespace && resident.anti_affinity == pod.anti_affinity {
+                        resident.anti_affinity.retain(|one| one.topology_key != key);
+                    }
+                }
+                let mut changed = pod.clone();
+                changed.anti_affinity.retain(|one| one.topology_key != key);
+                let place = self.place(changed);
+                self.base.nodes = before;
+                place.map(|place| Remedy { change: Change::DropAntiAffinity { key }, place })
+            }
             Attempt::WithoutLimit(resource) => {
                 let before = self.base.pools[pool].headroom.clone();
                 let unlimited = before.iter().filter(|(name, _)| *name != resource).collect();
@@ -270,14 +275,6 @@ impl<'o> Changes<'o> {
                 let value = self.value_of(pool, &place, &key)?;
                 let pool = self.base.pools[pool].name.clone();
                 Some(Remedy { change: Change::Allow { pool, key, value }, place })
-            }
-            Attempt::WithLabel(key, value) => {
-                let before = self.base.pools[pool].requirements.clone();
-                self.base.pools[pool].requirements.set(&key, Requirement::is_in([value.as_str()]));
-                let place = self.place(pod.clone());
-                self.base.pools[pool].requirements = before;
-                let pool = self.base.pools[pool].name.clone();
-                place.map(|place| Remedy { change: Change::Label { pool, key, value }, place })
             }
         }
     }
@@ -327,7 +324,8 @@ impl<'o> Changes<'o> {
         let catalogue = self.base.catalogues.get(&pool.catalogue)?;
         let suitable = catalogue.iter().filter(|kind| {
             let mut offerings = kind.offerings.iter().filter(|offering| offering.available);
-            offerings.any(|offering| wishes.iter().any(|wish| suits(wish, kind, offering)))
+            within(pool, kind)
+                && offerings.any(|offering| wishes.iter().any(|wish| suits(wish, kind, offering)))
         });
         let room = suitable.map(|kind| free(kind, pool, &daemons)).filter(|free| rest.fits(free));
         let most = room.map(|free| free.get(resource)).max()?;
@@ -340,9 +338,9 @@ impl<'o> Changes<'o> {
 enum Attempt {
     /// The pod as it would be with a change.
     Pod(Change, Box<Pod>),
+    WithoutAntiAffinity(String),
     WithoutLimit(String),
     WithoutRequirement(String),
-    WithLabel(String, String),
 }
 
 type Kind = fn(&Changes<'_>, &Pod, usize, &Unsuitable) -> Vec<Attempt>;
@@ -413,9 +411,7 @@ fn drop_rule(_: &Changes<'_>, pod: &Pod, _: usize, why: &Unsuitable) -> Vec<Atte
         Rule::Affinity(key) => changed(Change::DropAffinity { key: key.clone() }, pod, |pod| {
             pod.affinity.retain(|one| one.topology_key != key);
         }),
-        Rule::AntiAffinity(key) => changed(Change::DropAntiAffinity { key: key.clone() }, pod, |pod| {
-            pod.anti_affinity.retain(|one| one.topology_key != key);
-        }),
+        Rule::AntiAffinity(key) => Attempt::WithoutAntiAffinity(key),
     };
     vec![attempt]
 }
@@ -428,22 +424,12 @@ fn raise_limit(changes: &Changes<'_>, _: &Pod, pool: usize, why: &Unsuitable) ->
     headroom.iter().map(|(resource, _)| Attempt::WithoutLimit(resource.to_owned())).collect()
 }
 
-fn open_pool(changes: &Changes<'_>, pod: &Pod, pool: usize, why: &Unsuitable) -> Vec<Attempt> {
+fn open_pool(changes: &Changes<'_>, _: &Pod, pool: usize, why: &Unsuitable) -> Vec<Attempt> {
     if !is_about_requirements(why) {
         return Vec::new();
     }
-    let pool = &changes.base.pools[pool];
     let own = [labels::NODEPOOL, labels::AKS_NODE_CLASS];
-    let keys = pool.requirements.iter().map(|(key, _)| key).filter(|key| !own.contains(key));
-    let mut attempts: Vec<Attempt> = keys.map(|key| Attempt::WithoutRequirement(key.to_owned())).collect();
-    // A label that no machine has by nature can be given to the pool's nodes.
-    for term in &pod.terms {
-        let conflict = pool.requirements.compatible(term, Undefined::AllowWellKnown);
-        let Err(nap_api::requirement::Incompatible::Undefined { key }) = conflict else { continue };
-        let wanted = term.get(&key).filter(|wanted| wanted.operator() == Operator::In);
-        if let Some(value) = wanted.and_then(|wanted| wanted.values().first().cloned()) {
-            attempts.push(Attempt::WithLabel(key, value));
-        }
-    }
-    attempts
+    let keys = changes.base.pools[pool].requirements.iter().map(|(key, _)| key);
+    let keys = keys.filter(|key| !own.contains(key));
+    keys.map(|key| Attempt::WithoutRequirement(key.to_owned())).collect()
 }

@@ -120,7 +120,7 @@ fn allows_size(options: &Options, kind: &InstanceType) -> bool {
 }
 
 /// Whether the pool's limits allow one more machine of this type.
-fn within(pool: &Pool, kind: &InstanceType) -> bool {
+pub(crate) fn within(pool: &Pool, kind: &InstanceType) -> bool {
     pool.headroom.iter().all(|(name, left)| charge(kind, name) <= left)
 }
 

@@ -211,11 +211,6 @@ fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
             value: Some(value.clone()),
             ..about("allow", key)
         },
-        Change::Label { pool, key, value } => ChangeDocument {
-            node_pool: Some(pool.clone()),
-            value: Some(value.clone()),
-            ..about("label", key)
-        },
     };
     ChangeDocument {
         message: blank.message,

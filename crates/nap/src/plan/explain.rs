@@ -8,6 +8,9 @@ use super::cluster::count;
 use super::words::{cents, change_text, list, place_text, requests_text, size_text, taint_text, wrap};
 use super::{Decision, Problem};
 
+/// The step that volumes stand for.
+const VOLUMES: &str = "where its volumes are";
+
 /// Explains one pod of a problem.
 pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
     let plan = &decision.plan;
@@ -77,12 +80,14 @@ fn steps_text(funnel: &Funnel, why: Option<&str>) -> String {
         (taints.as_str(), funnel.tolerated),
         ("after requirements", funnel.compatible),
         ("large enough besides daemons", funnel.large_enough),
-        ("where its volumes are", funnel.near_volumes),
+        (VOLUMES, funnel.near_volumes),
         ("available at present", funnel.available),
         ("within the limits of the nodepool", funnel.within_limits),
     ];
     let mut text = format!("\nnodepool \"{}\"\n", funnel.pool);
-    for (step, left) in steps {
+    // Most pods have no volumes that are anywhere in particular.
+    let nothing_new = |step: &str| step == VOLUMES && funnel.near_volumes == funnel.large_enough;
+    for (step, left) in steps.into_iter().filter(|(step, _)| !nothing_new(step)) {
         let _ = writeln!(text, "  {left:>7}  {step}");
         if left == 0 {
             break;

@@ -15,6 +15,7 @@ mod words;
 mod workloads;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -138,13 +139,22 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
 }
 
 fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Result<()> {
-    match format {
-        Format::Table => print!("{}", table::table(problem, decision)),
-        Format::Wide => print!("{}", table::wide(problem, decision)),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&PlanDocument::new(problem, decision))?),
-        Format::Yaml => print!("{}", serde_saphyr::to_string(&PlanDocument::new(problem, decision))?),
+    let document = || PlanDocument::new(problem, decision);
+    let text = match format {
+        Format::Table => table::table(problem, decision),
+        Format::Wide => table::wide(problem, decision),
+        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
+        Format::Yaml => serde_saphyr::to_string(&document())?,
+    };
+    show(&text)
+}
+
+/// Writes to standard output. Whoever reads it may stop reading at any time.
+fn show(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
     }
-    Ok(())
 }
 
 /// `nap replay`.
@@ -155,7 +165,11 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let differences = record::differences(&record.plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;
     if differences.is_empty() {
-        eprintln!("identical to the stored plan");
+        let verdict = "identical to the stored plan";
+        if matches!(args.output, Format::Table | Format::Wide) {
+            return show(&format!("\n{verdict}\n"));
+        }
+        eprintln!("{verdict}");
         return Ok(());
     }
     for difference in &differences {
@@ -176,12 +190,10 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
     };
     let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.0 == wanted);
     if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key))) {
-        print!("{}", explain::explain(&problem, &problem.solve(), pod));
-        return Ok(());
+        return show(&explain::explain(&problem, &problem.solve(), pod));
     }
     if let Some((key, pod)) = cluster.state.pods.iter().find(|(key, _)| is_of(key)) {
-        println!("{key} needs no new place: {}", cluster.settled(pod));
-        return Ok(());
+        return show(&format!("{key} needs no new place: {}\n", cluster.settled(pod)));
     }
     let some: Vec<String> = cluster.state.pods.values().take(5).map(|pod| pod.name_any()).collect();
     let hint = if some.is_empty() {

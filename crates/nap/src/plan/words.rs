@@ -43,7 +43,7 @@ pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> Str
         Change::DropSpread { key } => format!("remove the pod's topology spread over `{key}`"),
         Change::DropAffinity { key } => format!("remove the pod's affinity to other pods over `{key}`"),
         Change::DropAntiAffinity { key } => {
-            format!("remove the pod's anti-affinity to other pods over `{key}`")
+            format!("remove the anti-affinity over `{key}` from the pod and its equals")
         }
         Change::RaiseLimit { pool, resource, by } => {
             let now = limits.get(pool).map_or(0, |limits| limits.get(resource));
@@ -52,9 +52,6 @@ pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> Str
         }
         Change::Allow { pool, key, value } => {
             format!("allow `{value}` for `{key}` in the requirements of nodepool \"{pool}\"")
-        }
-        Change::Label { pool, key, value } => {
-            format!("add the label `{key}: {value}` to the template of nodepool \"{pool}\"")
         }
     }
 }
