@@ -39,14 +39,18 @@
 //! | `solve` | which packing wins, and the plan that it becomes |
 //! | `launch` | which offering a draft becomes, and what else would do |
 //! | `refuse` | why a pod has no place, as data |
-//! | `reason` | the same as text |
+//! | `funnel` | how many offerings are left for a pod, step by step |
+//! | `change` | which single change would give it a place |
+//! | `reason` | reasons as text |
 
 mod certificate;
+mod change;
 mod classes;
 mod coupled;
 mod coupling;
 mod diversity;
 mod existing;
+mod funnel;
 mod groups;
 mod intern;
 mod launch;
@@ -67,7 +71,9 @@ mod topology;
 mod weave;
 mod worth;
 
+pub use change::{Change, Changes, Place, Remedy, after};
 pub use coupling::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
+pub use funnel::{Funnel, funnel};
 pub use model::{
     ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, Daemon, DefaultSpread, InstanceType, Launch,
     MinValuesPolicy, Node, Offering, Options, Placement, Plan, Pod, PodKey, Pool, PoolReason,

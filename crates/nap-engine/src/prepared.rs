@@ -148,7 +148,7 @@ impl PreparedPool {
 }
 
 /// Whether a daemon whose tolerations suit the pool runs on this type: one of its terms must suit the pool and the type.
-fn runs_on(daemon: &Daemon, pool: &Pool, instance_type: &InstanceType) -> bool {
+pub(crate) fn runs_on(daemon: &Daemon, pool: &Pool, instance_type: &InstanceType) -> bool {
     let suits = |term: &Requirements| {
         term.is_empty()
             || (pool.requirements.compatible(term, Undefined::AllowWellKnown).is_ok()

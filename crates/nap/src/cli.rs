@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, crds, demo, lint, run, sim, try_cluster};
+use crate::{bench, crds, demo, lint, plan, run, sim, try_cluster};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -33,6 +33,12 @@ enum Command {
     Sim(SimArgs),
     /// Measure how long decisions take and what they cost, on generated problems
     Bench(BenchArgs),
+    /// Show which VMs would be created for manifests or for a cluster, at what price, without creating anything
+    Plan(PlanArgs),
+    /// Say why a pod goes where it goes, or what would have to change for it to have a place
+    Explain(ExplainArgs),
+    /// Decide again about a snapshot that `nap plan --save` wrote, and compare
+    Replay(ReplayArgs),
     /// Check manifests without a cluster: what is refused, how old spellings are understood, what looks like a mistake
     Lint(LintArgs),
     /// Print the custom resource definitions as YAML, or install them in a cluster
@@ -138,6 +144,75 @@ pub struct BenchArgs {
     pub repeat: u32,
 }
 
+/// What is planned for: manifests, or a cluster.
+#[derive(Clone, Debug, Args)]
+pub struct SourceArgs {
+    /// Manifests: files, folders, or `-` for standard input; without any, the cluster of the current context is read
+    #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
+    pub files: Vec<PathBuf>,
+    /// The Azure region whose VM sizes and prices are used; default: that of the nodes, or else eastus
+    #[arg(long)]
+    pub region: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// How a plan is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One line for VMs that are alike
+    Table,
+    /// One block for each VM, with its pods and why it was chosen
+    Wide,
+    /// The document of `docs/plan.md`
+    Json,
+    /// The same as YAML
+    Yaml,
+}
+
+/// Options of `nap plan`.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// How the plan is printed
+    #[arg(short = 'o', long, value_enum, default_value = "table")]
+    pub output: Format,
+    /// Also write the snapshot and the plan to this file, for `nap replay`
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+}
+
+/// Options of `nap explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    #[command(subcommand)]
+    pub what: ExplainCommand,
+}
+
+/// What is explained.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ExplainCommand {
+    /// A pod: how many offerings each pool has for it, step by step, and the smallest change that would give it a place
+    Pod {
+        /// The pod, or the Deployment, StatefulSet or Job that makes it
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: String,
+        #[command(flatten)]
+        source: SourceArgs,
+    },
+}
+
+/// Options of `nap replay`.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// What `nap plan --save` wrote
+    pub file: PathBuf,
+    /// How the plan is printed
+    #[arg(short = 'o', long, value_enum, default_value = "table")]
+    pub output: Format,
+}
+
 /// Options of `nap lint`.
 #[derive(Clone, Debug, Args)]
 pub struct LintArgs {
@@ -167,6 +242,11 @@ pub fn main() -> anyhow::Result<()> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Sim(args) => sim::sim(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Plan(args) => block_on(plan::plan(args)),
+        Command::Explain(ExplainArgs { what: ExplainCommand::Pod { name, source } }) => {
+            block_on(plan::explain_pod(name, source))
+        }
+        Command::Replay(args) => plan::replay(&args),
         Command::Lint(args) => block_on(lint::lint(args)),
         Command::Crds(CrdsArgs { command: None }) => crds::print(),
         Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {

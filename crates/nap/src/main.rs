@@ -1,12 +1,14 @@
 //! The `nap` command.
 
 mod bench;
+mod catalogue;
 mod cli;
 mod connect;
 mod crds;
 mod demo;
 mod lint;
 mod manifests;
+mod plan;
 mod run;
 mod serve;
 mod sim;

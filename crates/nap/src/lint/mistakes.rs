@@ -4,18 +4,14 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use nap_api::aksnodeclass::ImageFamily;
 use nap_api::budget::{self, Oddity};
 use nap_api::requirement::Undefined;
 use nap_api::{AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration};
-use nap_azure::AzureError;
-use nap_azure::catalogue::Catalogue;
-use nap_azure::instance_types::{Settings, from_catalogue};
 use nap_engine::InstanceType;
 use nap_units::{CPU, MEMORY, Resources, Rounding};
 use serde_json::Value;
 
-use crate::user_error::UserError;
+use crate::catalogue;
 
 /// Looks through pools, with the node classes and workloads that came with them. Each finding has its place.
 pub fn find(
@@ -30,7 +26,7 @@ pub fn find(
     for (place, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let market = Market::of(pool, &types(region, class)?);
+        let market = Market::of(pool, &catalogue::instance_types(&catalogue::settings(region, class))?);
         let mut say = |text: String| found.push((place.clone(), text));
         budgets(pool, &mut say);
         market.unmet.iter().cloned().for_each(&mut say);
@@ -214,26 +210,6 @@ fn shadows(other: &NodePool, other_market: &Market, pool: &NodePool, market: &Ma
         && !market.offerings.is_empty()
         && template(other) == template(pool)
         && market.offerings.is_subset(&other_market.offerings)
-}
-
-/// The instance types of a region for a node class.
-fn types(region: &str, class: Option<&AKSNodeClass>) -> anyhow::Result<Vec<InstanceType>> {
-    let spec = class.map(|class| class.spec.clone()).unwrap_or_default();
-    let settings = Settings {
-        region: region.to_owned(),
-        node_resource_group: String::new(),
-        image_family: class.map_or(ImageFamily::Ubuntu, |class| class.spec.image_family),
-        os_disk_gb: spec.os_disk_size_gb.into(),
-        max_pods: spec.max_pods.map_or(250, i64::from),
-        memory_overhead: 0.075,
-    };
-    from_catalogue(Catalogue::embedded(), &settings).map_err(|error| match error {
-        AzureError::UnknownRegion { name, nearest } => {
-            let hint = format!("the nearest names are {}", nearest.join(", "));
-            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint).into()
-        }
-        other => other.into(),
-    })
 }
 
 /// The tolerations of the pods that an object makes; none for an object that makes no pods.

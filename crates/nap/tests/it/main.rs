@@ -5,5 +5,6 @@ mod installing;
 mod kill_and_restart;
 mod kubectl_story;
 mod linting;
+mod planning;
 mod process;
 mod simulation;

@@ -1,0 +1,37 @@
+//! The instance types of a region without a cloud: from the catalogue that is built in.
+
+use nap_api::AKSNodeClass;
+use nap_api::aksnodeclass::ImageFamily;
+use nap_azure::AzureError;
+use nap_azure::catalogue::Catalogue;
+use nap_azure::instance_types::{Settings, from_catalogue};
+use nap_engine::InstanceType;
+
+use crate::user_error::UserError;
+
+/// The region that is meant when none is named.
+pub const DEFAULT_REGION: &str = "eastus";
+
+/// What a node class says about every machine of a region.
+pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
+    let spec = class.map(|class| class.spec.clone()).unwrap_or_default();
+    Settings {
+        region: region.to_owned(),
+        node_resource_group: String::new(),
+        image_family: class.map_or(ImageFamily::Ubuntu, |class| class.spec.image_family),
+        os_disk_gb: spec.os_disk_size_gb.into(),
+        max_pods: spec.max_pods.map_or(250, i64::from),
+        memory_overhead: 0.075,
+    }
+}
+
+/// The instance types that these settings give.
+pub fn instance_types(settings: &Settings) -> anyhow::Result<Vec<InstanceType>> {
+    from_catalogue(Catalogue::embedded(), settings).map_err(|error| match error {
+        AzureError::UnknownRegion { name, nearest } => {
+            let hint = format!("the nearest names are {}", nearest.join(", "));
+            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint).into()
+        }
+        other => other.into(),
+    })
+}

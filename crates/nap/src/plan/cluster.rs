@@ -1,0 +1,376 @@
+//! A cluster as manifests describe it.
+//!
+//! The manifests fill the same index that the controllers fill from watches, so that a plan for files and a plan of the controllers are made from
+//! the same snapshot. What a running cluster would have added by itself (a status that says that a pod waits, a namespace, a priority) is
+//! filled in first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use nap_api::{AKSNodeClass, NodePool, conditions, labels, normalise, validation};
+use nap_controllers::state::{State, pods};
+use serde::de::DeserializeOwned;
+
+use super::read::{self, Document};
+use super::workloads::{Owner, Workload, expand};
+use crate::manifests::DEFAULT_NODEPOOL;
+use crate::user_error::UserError;
+
+/// The most pods that are planned for at once.
+const MOST_PODS: usize = 500_000;
+
+/// The StorageClasses for disks that every AKS cluster has; the first one is the default.
+const AKS_DISKS: [&str; 5] = ["default", "managed-csi", "managed-csi-premium", "managed", "managed-premium"];
+
+/// What is known of a cluster, and what should be said about it.
+#[derive(Default)]
+pub struct Cluster {
+    /// The same index that the controllers have.
+    pub state: State,
+    /// What a user should know, one line each.
+    pub notes: Vec<String>,
+}
+
+/// What was read, before it becomes a cluster.
+#[derive(Default)]
+struct Objects {
+    cluster: Cluster,
+    pods: Vec<Pod>,
+    workloads: BTreeMap<Owner, Workload>,
+    priorities: BTreeMap<String, PriorityClass>,
+    runtimes: BTreeMap<String, RuntimeClass>,
+    pools: Vec<(NodePool, Document)>,
+    left_out: BTreeMap<String, usize>,
+}
+
+/// The cluster that manifests describe.
+pub fn from_manifests(documents: Vec<Document>) -> anyhow::Result<Cluster> {
+    let mut objects = Objects::default();
+    for document in documents {
+        objects.take(document)?;
+    }
+    if !objects.left_out.is_empty() {
+        let kinds = objects.left_out.iter().map(|(kind, count)| format!("{kind} ({count})"));
+        let kinds: Vec<String> = kinds.collect();
+        objects.note(format!("left out, as they make no difference to a plan: {}", kinds.join(", ")));
+    }
+    objects.check_pools()?;
+    objects.make_pods()?;
+    let mut cluster = objects.cluster;
+    cluster.add_storage_classes();
+    cluster.add_default_pool()?;
+    cluster.make_ready();
+    cluster.note_nodes_without_claims();
+    Ok(cluster)
+}
+
+impl Objects {
+    fn note(&mut self, text: String) {
+        self.cluster.notes.push(text);
+    }
+
+    fn take(&mut self, mut document: Document) -> anyhow::Result<()> {
+        normalise::manifest(&mut document.value);
+        let group = document.text("/apiVersion").split_once('/').map_or("", |(group, _)| group).to_owned();
+        let kind = document.text("/kind").to_owned();
+        let document = &document;
+        let state = &mut self.cluster.state;
+        match (group.as_str(), kind.as_str()) {
+            ("", "Pod") => {
+                let pod = named(document)?;
+                self.pods.push(pod);
+            }
+            ("apps", "Deployment") => self.workload(Workload::deployment(named(document)?), document)?,
+            ("apps", "ReplicaSet") => self.workload(Workload::replica_set(named(document)?), document)?,
+            ("apps", "StatefulSet") => self.workload(Workload::stateful_set(named(document)?), document)?,
+            ("batch", "Job") => self.workload(Workload::job(named(document)?), document)?,
+            ("batch", "CronJob") => {
+                let run = Workload::cron_job(named(document)?);
+                let (_, namespace, name) = &run.owner;
+                let pods = run.wanted();
+                self.note(format!(
+                    "CronJob `{namespace}/{name}`: planned for one run of {}",
+                    count(pods, "pod")
+                ));
+                self.workload(run, document)?;
+            }
+            ("apps", "DaemonSet") => state.apply_daemon(named(document)?),
+            ("", "Node") => state.apply_node(document.read()?),
+            ("", "Namespace") => state.apply_namespace(document.read()?),
+            ("", "PersistentVolume") => state.apply_volume(document.read()?),
+            ("", "PersistentVolumeClaim") => state.apply_volume_claim(named(document)?),
+            ("storage.k8s.io", "StorageClass") => state.apply_storage_class(document.read()?),
+            ("storage.k8s.io", "CSINode") => state.apply_csi_node(document.read()?),
+            ("policy", "PodDisruptionBudget") => state.apply_budget(named(document)?),
+            ("karpenter.sh", "NodeClaim") => state.apply_claim(document.read()?),
+            ("karpenter.azure.com", "AKSNodeClass") => state.apply_class(document.read()?),
+            ("karpenter.sh", "NodePool") => {
+                let copy = Document { place: document.place.clone(), value: document.value.clone() };
+                self.pools.push((document.read()?, copy));
+            }
+            ("karpenter.sh", "NodeOverlay") => {
+                let name = document.text("/metadata/name").to_owned();
+                self.note(format!("NodeOverlay `{name}`: nap does not act on overlays yet; left out"));
+            }
+            ("scheduling.k8s.io", "PriorityClass") => {
+                let class: PriorityClass = document.read()?;
+                self.priorities.insert(class.name_any(), class);
+            }
+            ("node.k8s.io", "RuntimeClass") => {
+                let class: RuntimeClass = document.read()?;
+                self.runtimes.insert(class.name_any(), class);
+            }
+            _ => *self.left_out.entry(kind).or_default() += 1,
+        }
+        Ok(())
+    }
+
+    fn workload(&mut self, workload: Workload, document: &Document) -> anyhow::Result<()> {
+        if workload.wanted() > MOST_PODS {
+            return Err(document.error(format!("wants more than {MOST_PODS} pods at once")));
+        }
+        self.workloads.insert(workload.owner.clone(), workload);
+        Ok(())
+    }
+
+    fn check_pools(&mut self) -> anyhow::Result<()> {
+        for (pool, document) in std::mem::take(&mut self.pools) {
+            if let Some(problem) = validation::validate_nodepool(&pool).into_iter().next() {
+                return Err(document.error(problem));
+            }
+            let reference = &pool.spec.template.spec.node_class_ref;
+            if (reference.group.as_str(), reference.kind.as_str()) != (labels::AZURE_GROUP, "AKSNodeClass") {
+                return Err(document.error(format!(
+                    "spec.template.spec.nodeClassRef: is {}/{}, not {}/AKSNodeClass",
+                    reference.group,
+                    reference.kind,
+                    labels::AZURE_GROUP
+                )));
+            }
+            self.cluster.state.apply_pool(pool);
+        }
+        Ok(())
+    }
+
+    fn make_pods(&mut self) -> anyhow::Result<()> {
+        for pod in &mut self.pods {
+            pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+        }
+        let expanded = expand(&self.workloads, &self.pods);
+        let total = self.pods.len() + expanded.pods.len();
+        if total > MOST_PODS {
+            let message = format!("the manifests make {total} pods, more than {MOST_PODS}");
+            return Err(UserError::new(message, "plan for a part of them at a time").into());
+        }
+        let state = &mut self.cluster.state;
+        for claim in expanded.claims {
+            let key = nap_controllers::state::key_of(&claim);
+            if !state.volume_claims.contains_key(&key) {
+                state.apply_volume_claim(claim);
+            }
+        }
+        let mut gated = 0;
+        for mut pod in std::mem::take(&mut self.pods).into_iter().chain(expanded.pods) {
+            let spec = pod.spec.get_or_insert_default();
+            admit(spec, &self.priorities, &self.runtimes);
+            let is_gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
+            gated += usize::from(is_gated);
+            if !is_gated {
+                let status = pod.status.get_or_insert_default();
+                let conditions = status.conditions.get_or_insert_default();
+                conditions.retain(|condition| condition.type_ != "PodScheduled");
+                conditions.push(PodCondition {
+                    type_: "PodScheduled".to_owned(),
+                    status: "False".to_owned(),
+                    reason: Some("Unschedulable".to_owned()),
+                    ..PodCondition::default()
+                });
+            }
+            self.cluster.state.apply_pod(pod);
+        }
+        if gated > 0 {
+            self.note(format!("{} held back by scheduling gates; left out", count(gated, "pod")));
+        }
+        Ok(())
+    }
+}
+
+/// A namespaced object; without a namespace, it is in `default`. It needs a name.
+fn named<T: DeserializeOwned + kube::Resource>(document: &Document) -> anyhow::Result<T> {
+    let mut object: T = document.read()?;
+    if object.meta().namespace.as_deref().unwrap_or_default().is_empty() {
+        object.meta_mut().namespace = Some("default".to_owned());
+    }
+    if object.meta().name.is_none() {
+        let Some(prefix) = object.meta().generate_name.clone() else {
+            return Err(document.error("metadata.name: a name is needed"));
+        };
+        let number: String = document.place.chars().filter(char::is_ascii_digit).collect();
+        object.meta_mut().name = Some(format!("{prefix}{number}"));
+    }
+    Ok(object)
+}
+
+/// What a server adds to a pod that is created: the number of its priority, and what its runtime takes.
+fn admit(
+    spec: &mut PodSpec,
+    priorities: &BTreeMap<String, PriorityClass>,
+    runtimes: &BTreeMap<String, RuntimeClass>,
+) {
+    if spec.priority.is_none() {
+        spec.priority = match spec.priority_class_name.as_deref().filter(|name| !name.is_empty()) {
+            Some("system-cluster-critical") => Some(2_000_000_000),
+            Some("system-node-critical") => Some(2_000_001_000),
+            Some(name) => priorities.get(name).map(|class| class.value),
+            None => priorities.values().find(|one| one.global_default == Some(true)).map(|one| one.value),
+        };
+    }
+    if spec.overhead.is_none()
+        && let Some(runtime) = spec.runtime_class_name.as_ref().and_then(|name| runtimes.get(name))
+    {
+        spec.overhead = runtime.overhead.as_ref().and_then(|overhead| overhead.pod_fixed.clone());
+    }
+}
+
+impl Cluster {
+    /// Without any StorageClass in the manifests, the ones of AKS are meant.
+    fn add_storage_classes(&mut self) {
+        if !self.state.storage_classes.is_empty() {
+            return;
+        }
+        let state = &self.state;
+        let claims = state.volume_claims.values().filter_map(|claim| claim.spec.as_ref());
+        let ephemeral = state.pods.values().any(|pod| {
+            let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+            volumes.into_iter().flatten().any(|volume| volume.ephemeral.is_some())
+        });
+        let unbound =
+            claims.filter(|spec| spec.volume_name.as_deref().unwrap_or_default().is_empty()).count();
+        if unbound == 0 && !ephemeral {
+            return;
+        }
+        for name in AKS_DISKS {
+            let is_default = ("storageclass.kubernetes.io/is-default-class".to_owned(), "true".to_owned());
+            let annotations = (name == AKS_DISKS[0]).then(|| BTreeMap::from([is_default]));
+            let metadata = ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
+            self.state.apply_storage_class(StorageClass {
+                metadata,
+                provisioner: "disk.csi.azure.com".to_owned(),
+                volume_binding_mode: Some("WaitForFirstConsumer".to_owned()),
+                ..StorageClass::default()
+            });
+        }
+        self.notes.push("no StorageClass given: those of AKS for disks are used".to_owned());
+    }
+
+    /// Without any NodePool, the managed product's default is meant.
+    pub fn add_default_pool(&mut self) -> anyhow::Result<()> {
+        if self.state.pools.is_empty() {
+            let mut documents = Vec::new();
+            read::parse("the default NodePool", DEFAULT_NODEPOOL, &mut documents)?;
+            for document in documents {
+                match document.text("/kind") {
+                    "NodePool" => self.state.apply_pool(document.read()?),
+                    _ if self.state.classes.contains_key(document.text("/metadata/name")) => {}
+                    _ => self.state.apply_class(document.read()?),
+                }
+            }
+            let text = "no NodePool given: the default one of AKS Node Auto-Provisioning is used (on-demand Linux VMs of the D family)";
+            self.notes.push(text.to_owned());
+        }
+        let used: BTreeSet<String> = self
+            .state
+            .pools
+            .values()
+            .map(|pool| pool.spec.template.spec.node_class_ref.name.clone())
+            .collect();
+        for name in used {
+            if !self.state.classes.contains_key(&name) {
+                self.notes.push(format!("AKSNodeClass `{name}` is not given: its defaults are used"));
+                let mut class = AKSNodeClass::default();
+                class.metadata.name = Some(name);
+                self.state.apply_class(class);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pools that nobody has looked at yet are as ready as they would be in a cluster.
+    pub fn make_ready(&mut self) {
+        let pools: Vec<NodePool> = self.state.pools.values().map(|pool| NodePool::clone(pool)).collect();
+        for mut pool in pools {
+            let name = pool.name_any();
+            let class = self.state.classes.get(&pool.spec.template.spec.node_class_ref.name);
+            let unsupported =
+                class.map(|class| validation::unsupported_fields(&class.spec)).unwrap_or_default();
+            let status = pool.status.get_or_insert_default();
+            let known = conditions::get(&status.conditions, conditions::READY).cloned();
+            if let Some(field) = unsupported.first() {
+                let text = format!(
+                    "NodePool `{name}` makes no nodes: {field} of its AKSNodeClass is not supported yet"
+                );
+                self.notes.push(text);
+                conditions::clear(&mut status.conditions, conditions::READY);
+            } else if let Some(ready) = known {
+                if ready.status != "True" {
+                    self.notes.push(format!(
+                        "NodePool `{name}` is not ready, so it makes no nodes: {}",
+                        ready.message
+                    ));
+                }
+                continue;
+            } else {
+                let generation = pool.metadata.generation;
+                conditions::set_true(
+                    &mut status.conditions,
+                    conditions::READY,
+                    generation,
+                    Timestamp::UNIX_EPOCH,
+                );
+            }
+            self.state.apply_pool(pool);
+        }
+    }
+
+    /// Limits are counted by NodeClaims.
+    fn note_nodes_without_claims(&mut self) {
+        let limited = self.state.pools.values().filter(|pool| pool.spec.limits.is_some());
+        let limited: BTreeSet<String> = limited.map(|pool| pool.name_any()).collect();
+        let count = self
+            .state
+            .machines()
+            .iter()
+            .filter(|machine| machine.claim.is_none())
+            .filter_map(|machine| machine.node.as_ref()?.labels().get(labels::NODEPOOL).cloned())
+            .filter(|pool| limited.contains(pool))
+            .count();
+        if count > 0 {
+            let nodes = self::count(count, "node");
+            self.notes.push(format!("{nodes} given without a NodeClaim: limits are counted without them"));
+        }
+    }
+
+    /// Why a pod is not among those that need a place.
+    pub fn settled(&self, pod: &Pod) -> String {
+        let node =
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty());
+        match node {
+            _ if !pods::is_active(pod) => "it has ended".to_owned(),
+            Some(node) => format!("it runs on node `{node}` already"),
+            None if pods::is_daemon(pod) => "it belongs to a DaemonSet, which places it by itself".to_owned(),
+            None if pods::is_provisionable(pod) => "a machine is on its way for it".to_owned(),
+            None => "the scheduler has not said that it finds no room for it".to_owned(),
+        }
+    }
+}
+
+/// A number of things.
+pub fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}

@@ -1,0 +1,225 @@
+//! A plan as a document for programs. `docs/plan.md` describes it and `docs/plan.schema.json` is its schema; what changes here changes there, and
+//! what could break a reader changes the version.
+
+use nap_engine::{Change, Launch, Place, PoolReason, Refusal, Remedy, Rule, Unsuitable};
+use nap_units::UsdPerHour;
+use serde::Serialize;
+
+use super::words::{change_text, quantity, taint_text};
+use super::{Decision, Problem};
+
+/// The version of the document.
+pub const VERSION: u32 = 1;
+
+/// The whole plan.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanDocument {
+    version: u32,
+    region: String,
+    launches: Vec<LaunchDocument>,
+    placements: Vec<PlacementDocument>,
+    unschedulable: Vec<UnschedulableDocument>,
+    cost_usd_per_hour: f64,
+    lower_bound_usd_per_hour: Option<f64>,
+    gap_percent: Option<f64>,
+    tier: nap_engine::Tier,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LaunchDocument {
+    node_pool: String,
+    instance_type: String,
+    zone: String,
+    capacity_type: &'static str,
+    price_usd_per_hour: f64,
+    pods: Vec<String>,
+    alternatives: Vec<AlternativeDocument>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AlternativeDocument {
+    instance_type: String,
+    zone: String,
+    capacity_type: &'static str,
+    price_usd_per_hour: f64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PlacementDocument {
+    pod: String,
+    node: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct UnschedulableDocument {
+    pod: String,
+    reasons: Vec<ReasonDocument>,
+    smallest_change: Option<ChangeDocument>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReasonDocument {
+    node_pool: Option<String>,
+    reason: &'static str,
+    message: String,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ChangeDocument {
+    kind: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_pool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    amount: Option<String>,
+    /// Where the pod would then go; absent if a machine that the plan has anyway would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<AlternativeDocument>,
+    price_usd_per_hour: f64,
+}
+
+impl PlanDocument {
+    /// The document of a decision.
+    pub fn new(problem: &Problem, decision: &Decision) -> Self {
+        let plan = &decision.plan;
+        let placements = plan.placements.iter();
+        let unschedulable = plan.unplaced.iter().map(|unplaced| UnschedulableDocument {
+            pod: unplaced.pod.to_string(),
+            reasons: reasons(&unplaced.refusal),
+            smallest_change: decision.remedies.get(&unplaced.pod).map(|remedy| change(problem, remedy)),
+        });
+        Self {
+            version: VERSION,
+            region: problem.region.clone(),
+            launches: plan.launches.iter().map(launch).collect(),
+            placements: placements
+                .map(|one| PlacementDocument { pod: one.pod.to_string(), node: one.node.clone() })
+                .collect(),
+            unschedulable: unschedulable.collect(),
+            cost_usd_per_hour: dollars(plan.cost),
+            lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
+            gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),
+            tier: plan.tier,
+        }
+    }
+}
+
+fn launch(launch: &Launch) -> LaunchDocument {
+    let alternatives = launch.alternatives.iter().map(|other| AlternativeDocument {
+        instance_type: other.instance_type.to_string(),
+        zone: other.zone.to_string(),
+        capacity_type: other.capacity_type.as_str(),
+        price_usd_per_hour: dollars(other.price),
+    });
+    LaunchDocument {
+        node_pool: launch.pool.clone(),
+        instance_type: launch.instance_type.clone(),
+        zone: launch.zone.clone(),
+        capacity_type: launch.capacity_type.as_str(),
+        price_usd_per_hour: dollars(launch.price),
+        pods: launch.pods.iter().map(ToString::to_string).collect(),
+        alternatives: alternatives.collect(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
+fn dollars(price: UsdPerHour) -> f64 {
+    price.micros() as f64 / 1e6
+}
+
+fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
+    let whole = |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
+    match refusal {
+        Refusal::Unsupported { field } if field.starts_with("spec.volumes: ") => whole("volume"),
+        Refusal::Unsupported { .. } => whole("unsupported"),
+        Refusal::NoPools => whole("noNodePool"),
+        Refusal::Pools(pools) => pools.iter().map(pool_reason).collect(),
+    }
+}
+
+fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
+    let reason = match &of_pool.why {
+        Unsuitable::Taint(_) => "taint",
+        Unsuitable::Requirements(_) | Unsuitable::Offerings { compatible: 0, .. } => "requirements",
+        Unsuitable::Offerings { large_enough: 0, .. } => "resources",
+        Unsuitable::Offerings { available: 0, .. } => "availability",
+        Unsuitable::Limit(_) => "limit",
+        Unsuitable::Rule(Rule::Spread(_)) => "spread",
+        Unsuitable::Rule(Rule::Affinity(_)) => "affinity",
+        Unsuitable::Rule(Rule::AntiAffinity(_)) => "antiAffinity",
+        _ => "other",
+    };
+    ReasonDocument { node_pool: Some(of_pool.pool.clone()), reason, message: of_pool.why.to_string() }
+}
+
+fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
+    let machine = match &remedy.place {
+        Place::Existing => None,
+        Place::New { instance_type, zone, capacity_type, price, .. } => Some(AlternativeDocument {
+            instance_type: instance_type.clone(),
+            zone: zone.clone(),
+            capacity_type: capacity_type.as_str(),
+            price_usd_per_hour: dollars(*price),
+        }),
+    };
+    let blank = ChangeDocument {
+        message: change_text(&problem.limits, &remedy.change),
+        machine,
+        price_usd_per_hour: dollars(remedy.place.price()),
+        ..ChangeDocument::default()
+    };
+    let about =
+        |kind, key: &String| ChangeDocument { kind, key: Some(key.clone()), ..ChangeDocument::default() };
+    let said = match &remedy.change {
+        Change::Tolerate { taint } => {
+            ChangeDocument { kind: "tolerate", taint: Some(taint_text(taint)), ..ChangeDocument::default() }
+        }
+        Change::DropRequirement { key } => about("dropRequirement", key),
+        Change::DropSpread { key } => about("dropSpread", key),
+        Change::DropAffinity { key } => about("dropAffinity", key),
+        Change::DropAntiAffinity { key } => about("dropAntiAffinity", key),
+        Change::AskForAtMost { resource, amount } => ChangeDocument {
+            kind: "askForAtMost",
+            resource: Some(resource.clone()),
+            amount: Some(quantity(resource, *amount)),
+            ..ChangeDocument::default()
+        },
+        Change::RaiseLimit { pool, resource, by } => ChangeDocument {
+            kind: "raiseLimit",
+            node_pool: Some(pool.clone()),
+            resource: Some(resource.clone()),
+            amount: Some(quantity(resource, limit_after(problem, pool, resource, *by))),
+            ..ChangeDocument::default()
+        },
+        Change::Allow { pool, key, value } => ChangeDocument {
+            node_pool: Some(pool.clone()),
+            value: Some(value.clone()),
+            ..about("allow", key)
+        },
+    };
+    ChangeDocument {
+        message: blank.message,
+        machine: blank.machine,
+        price_usd_per_hour: blank.price_usd_per_hour,
+        ..said
+    }
+}
+
+fn limit_after(problem: &Problem, pool: &str, resource: &str, by: i64) -> i64 {
+    problem.limits.get(pool).map_or(0, |limits| limits.get(resource)).saturating_add(by)
+}

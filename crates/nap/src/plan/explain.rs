@@ -1,0 +1,100 @@
+//! One pod's point of view: where it goes and why, or why it goes nowhere and what would change that.
+
+use std::fmt::Write as _;
+
+use nap_engine::{Funnel, Options, Pod, Refusal, after, funnel};
+
+use super::cluster::count;
+use super::words::{cents, change_text, list, place_text, requests_text, size_text, taint_text, wrap};
+use super::{Decision, Problem};
+
+/// The step that volumes stand for.
+const VOLUMES: &str = "where its volumes are";
+
+/// Explains one pod of a problem.
+pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
+    let plan = &decision.plan;
+    let asks = requests_text(&pod.requests);
+    if let Some(placement) = plan.placements.iter().find(|placement| placement.pod == pod.key) {
+        return format!(
+            "{} goes onto {}, which is there already (asks for {asks})\n",
+            pod.key, placement.node
+        );
+    }
+    if let Some(launch) = plan.launches.iter().find(|launch| launch.pods.contains(&pod.key)) {
+        let mut text =
+            format!("{} gets a new VM of nodepool \"{}\" (asks for {asks})\n", pod.key, launch.pool);
+        text.push_str(&wrap(&plan.explain_launch(launch), 2));
+        let _ = writeln!(text, "  {}/month", cents(launch.price.per_month()));
+        let others: Vec<String> =
+            launch.pods.iter().filter(|other| **other != pod.key).map(ToString::to_string).collect();
+        if !others.is_empty() {
+            let _ = writeln!(
+                text,
+                "\nIt shares the VM with {} ({} in all)",
+                count(others.len(), "pod"),
+                size_text(&launch.requests)
+            );
+            text.push_str(&list(&others, 2, 3));
+        }
+        text.push_str("\nOfferings for this pod by itself\n");
+        for steps in funnel(&problem.snapshot, &Options::default(), pod) {
+            text.push_str(&steps_text(&steps, None));
+        }
+        return text;
+    }
+    let mut text = format!("{} has no place (asks for {asks})\n", pod.key);
+    let refusal =
+        plan.unplaced.iter().find(|unplaced| unplaced.pod == pod.key).map(|unplaced| &unplaced.refusal);
+    match refusal {
+        Some(Refusal::Pools(reasons)) => {
+            // What the rest of the plan takes is not there for this pod.
+            let left = after(&problem.snapshot, plan);
+            for steps in funnel(&left, &Options::default(), pod) {
+                let why = reasons.iter().find(|reason| reason.pool == steps.pool);
+                text.push_str(&steps_text(&steps, why.map(|reason| reason.why.to_string()).as_deref()));
+            }
+        }
+        Some(other) => text.push_str(&wrap(&other.to_string(), 2)),
+        None => {}
+    }
+    match decision.remedies.get(&pod.key) {
+        Some(remedy) => {
+            text.push_str("\nSmallest change\n");
+            text.push_str(&wrap(&change_text(&problem.limits, &remedy.change), 2));
+            text.push_str(&wrap(&place_text(remedy), 2));
+        }
+        None => text.push_str("\nNo single change that nap knows of would give it a place\n"),
+    }
+    text
+}
+
+/// The funnel of one pool, to the step where nothing is left.
+fn steps_text(funnel: &Funnel, why: Option<&str>) -> String {
+    let taints = match &funnel.taint {
+        Some(taint) => format!("after the taint `{}`", taint_text(taint)),
+        None => "after taints".to_owned(),
+    };
+    let steps = [
+        ("offerings", funnel.offerings),
+        (taints.as_str(), funnel.tolerated),
+        ("after requirements", funnel.compatible),
+        ("large enough besides daemons", funnel.large_enough),
+        (VOLUMES, funnel.near_volumes),
+        ("available at present", funnel.available),
+        ("within the limits of the nodepool", funnel.within_limits),
+    ];
+    let mut text = format!("\nnodepool \"{}\"\n", funnel.pool);
+    // Most pods have no volumes that are anywhere in particular.
+    let nothing_new = |step: &str| step == VOLUMES && funnel.near_volumes == funnel.large_enough;
+    for (step, left) in steps.into_iter().filter(|(step, _)| !nothing_new(step)) {
+        let _ = writeln!(text, "  {left:>7}  {step}");
+        if left == 0 {
+            break;
+        }
+    }
+    if let Some(why) = why {
+        text.push_str(&wrap(&format!("-> {why}"), 2));
+    }
+    text
+}

@@ -1,0 +1,74 @@
+//! The cluster of the current context, read and not touched.
+
+use std::fmt::Debug;
+
+use kube::api::{Api, ListParams};
+use kube::{Client, Resource, ResourceExt};
+use nap_api::labels;
+use serde::de::DeserializeOwned;
+
+use super::cluster::Cluster;
+use crate::cli::ClusterArgs;
+use crate::connect::connect;
+use crate::user_error::UserError;
+
+/// How many objects are asked for at once.
+const PAGE: u32 = 500;
+
+/// Reads everything that a decision depends on.
+pub async fn from_cluster(args: &ClusterArgs) -> anyhow::Result<Cluster> {
+    let client = connect(args).await.map_err(|error| {
+        UserError::new(format!("{error:#}"), "name manifests with -f, or set KUBECONFIG or pass --kubeconfig")
+    })?;
+    let mut cluster = Cluster::default();
+    let state = &mut cluster.state;
+    for pod in list(&client).await? {
+        state.apply_pod(pod);
+    }
+    list(&client).await?.into_iter().for_each(|node| state.apply_node(node));
+    list(&client).await?.into_iter().for_each(|claim| state.apply_claim(claim));
+    list(&client).await?.into_iter().for_each(|pool| state.apply_pool(pool));
+    list(&client).await?.into_iter().for_each(|class| state.apply_class(class));
+    list(&client).await?.into_iter().for_each(|daemon| state.apply_daemon(daemon));
+    list(&client).await?.into_iter().for_each(|budget| state.apply_budget(budget));
+    list(&client).await?.into_iter().for_each(|namespace| state.apply_namespace(namespace));
+    list(&client).await?.into_iter().for_each(|claim| state.apply_volume_claim(claim));
+    list(&client).await?.into_iter().for_each(|volume| state.apply_volume(volume));
+    list(&client).await?.into_iter().for_each(|class| state.apply_storage_class(class));
+    list(&client).await?.into_iter().for_each(|node| state.apply_csi_node(node));
+    cluster.add_default_pool()?;
+    cluster.make_ready();
+    Ok(cluster)
+}
+
+/// Every object of a kind; none where the kind is not served.
+async fn list<K>(client: &Client) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let mut found = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        match api.list(&params).await {
+            Ok(page) => {
+                found.extend(page.items);
+                match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => params = params.continue_token(&token),
+                    None => return Ok(found),
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
+            Err(error) => {
+                let message = format!("could not list {}: {error}", K::plural(&()));
+                let hint = "`kubectl get` of the same kind says more; reading is all that is needed";
+                return Err(UserError::new(message, hint).into());
+            }
+        }
+    }
+}
+
+/// The region that the nodes are in.
+pub fn region_of(cluster: &Cluster) -> Option<String> {
+    cluster.state.nodes.values().find_map(|node| node.labels().get(labels::REGION).cloned())
+}

@@ -1,0 +1,205 @@
+//! `nap plan`, `nap explain` and `nap replay`: what would happen, without letting it happen.
+//!
+//! Manifests or a live cluster fill the index that the controllers use ([`cluster`], [`live`]); the engine decides about its snapshot; and the
+//! decision is shown as a table ([`table`]), as a document ([`document`]), or from the point of view of one pod ([`explain`]). A snapshot that was
+//! kept ([`record`]) is decided about again to the same result.
+
+mod cluster;
+mod document;
+mod explain;
+mod live;
+mod read;
+mod record;
+mod table;
+mod words;
+mod workloads;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use nap_cloud::Clock;
+use nap_controllers::state::snapshot::Scope;
+use nap_engine::{Catalogue, Changes, Options, Plan, Pod, PodKey, Remedy, Snapshot, solve};
+use nap_units::{Resources, Rounding};
+
+use crate::catalogue::{DEFAULT_REGION, instance_types, settings};
+use crate::cli::{Format, PlanArgs, ReplayArgs, SourceArgs};
+use crate::user_error::UserError;
+use cluster::Cluster;
+use document::PlanDocument;
+use record::Record;
+
+/// For how many different pods without a place the smallest change is looked for.
+const MOST_REMEDIES: usize = 40;
+
+/// What is decided about.
+pub struct Problem {
+    /// The region whose sizes and prices are used.
+    pub region: String,
+    /// What the engine reads.
+    pub snapshot: Snapshot,
+    /// The limits of each pool, as they are written.
+    pub limits: BTreeMap<String, Resources>,
+}
+
+/// What was decided.
+pub struct Decision {
+    /// The plan.
+    pub plan: Plan,
+    /// For pods without a place, the smallest change that would give them one.
+    pub remedies: BTreeMap<PodKey, Remedy>,
+}
+
+impl Problem {
+    fn new(cluster: &Cluster, region: String, now: Timestamp) -> anyhow::Result<Self> {
+        let state = &cluster.state;
+        let mut catalogues: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
+        let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
+        for (name, class) in &state.classes {
+            let settings = settings(&region, Some(class));
+            let same = known.iter().find(|(other, _)| *other == settings).map(|(_, types)| Arc::clone(types));
+            let types = match same {
+                Some(types) => types,
+                None => Arc::new(instance_types(&settings)?),
+            };
+            known.push((settings, Arc::clone(&types)));
+            catalogues.insert(name.clone(), types);
+        }
+        let limits = state.pools.iter().filter_map(|(name, pool)| {
+            let limits = pool.spec.limits.as_ref()?;
+            let list = limits.iter().map(|(name, quantity)| (name.as_str(), quantity));
+            Some((name.clone(), Resources::from_quantities(list, Rounding::Down)))
+        });
+        let limits = limits.collect();
+        Ok(Self { region, snapshot: state.snapshot(Scope::Provisioning, &catalogues, now), limits })
+    }
+
+    /// Decides.
+    pub fn solve(&self) -> Decision {
+        let options = Options::default();
+        let plan = solve(&self.snapshot, &options);
+        let remedies = self.remedies(&plan, &options);
+        Decision { plan, remedies }
+    }
+
+    /// Looks for the smallest change for each pod without a place. Pods that are alike and were refused alike share one.
+    fn remedies(&self, plan: &Plan, options: &Options) -> BTreeMap<PodKey, Remedy> {
+        let mut remedies = BTreeMap::new();
+        if plan.unplaced.is_empty() {
+            return remedies;
+        }
+        let pods: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+        let mut changes = Changes::new(&self.snapshot, plan, options);
+        let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
+        for unplaced in &plan.unplaced {
+            let Some(pod) = pods.get(&unplaced.pod) else { continue };
+            let alike = Pod { key: PodKey::new(pod.key.parts().0, ""), ..(*pod).clone() };
+            if !known.contains_key(&alike) {
+                if known.len() == MOST_REMEDIES {
+                    continue;
+                }
+                let found = changes.smallest(pod, &unplaced.refusal);
+                known.insert(alike.clone(), found);
+            }
+            if let Some(Some(remedy)) = known.get(&alike) {
+                remedies.insert(unplaced.pod.clone(), remedy.clone());
+            }
+        }
+        remedies
+    }
+}
+
+/// Reads what is asked about, and says on stderr what a user should know of how it was read.
+async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
+    let (cluster, now) = if source.files.is_empty() {
+        (live::from_cluster(&source.cluster).await?, Clock::wall().now())
+    } else {
+        // Whatever the manifests say of time is long past: the same files give the same plan at any time.
+        (cluster::from_manifests(read::read(&source.files)?)?, Timestamp::MAX)
+    };
+    let region = source.region.clone().or_else(|| live::region_of(&cluster));
+    let problem = Problem::new(&cluster, region.unwrap_or_else(|| DEFAULT_REGION.to_owned()), now)?;
+    for note in &cluster.notes {
+        eprintln!("note: {note}");
+    }
+    Ok((cluster, problem))
+}
+
+/// `nap plan`.
+pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
+    let (_, problem) = gather(&args.source).await?;
+    let decision = problem.solve();
+    if let Some(file) = &args.save {
+        Record::new(&problem, &decision).save(file)?;
+    }
+    print(&problem, &decision, args.output)
+}
+
+fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Result<()> {
+    let document = || PlanDocument::new(problem, decision);
+    let text = match format {
+        Format::Table => table::table(problem, decision),
+        Format::Wide => table::wide(problem, decision),
+        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
+        Format::Yaml => serde_saphyr::to_string(&document())?,
+    };
+    show(&text)
+}
+
+/// Writes to standard output. Whoever reads it may stop reading at any time.
+fn show(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// `nap replay`.
+pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
+    let record = Record::load(&args.file)?;
+    let problem = Problem { region: record.region, snapshot: record.snapshot, limits: record.limits };
+    let decision = problem.solve();
+    let differences = record::differences(&record.plan, &PlanDocument::new(&problem, &decision))?;
+    print(&problem, &decision, args.output)?;
+    if differences.is_empty() {
+        let verdict = "identical to the stored plan";
+        if matches!(args.output, Format::Table | Format::Wide) {
+            return show(&format!("\n{verdict}\n"));
+        }
+        eprintln!("{verdict}");
+        return Ok(());
+    }
+    for difference in &differences {
+        eprintln!("{difference}");
+    }
+    let message = format!("{}: the plan differs from the stored one", args.file.display());
+    let hint = "the file was changed, or another version of nap wrote it: `nap plan --save` stores it anew";
+    Err(UserError::new(message, hint).into())
+}
+
+/// `nap explain pod`.
+pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()> {
+    let (cluster, problem) = gather(&source).await?;
+    let wanted = if name.contains('/') { name.clone() } else { format!("default/{name}") };
+    let is_of = |key: &PodKey| {
+        let number = key.0.strip_prefix(&wanted).and_then(|rest| rest.strip_prefix('-'));
+        key.0 == wanted || number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.0 == wanted);
+    if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key))) {
+        return show(&explain::explain(&problem, &problem.solve(), pod));
+    }
+    if let Some((key, pod)) = cluster.state.pods.iter().find(|(key, _)| is_of(key)) {
+        return show(&format!("{key} needs no new place: {}\n", cluster.settled(pod)));
+    }
+    let some: Vec<String> = cluster.state.pods.values().take(5).map(|pod| pod.name_any()).collect();
+    let hint = if some.is_empty() {
+        "there are no pods at all".to_owned()
+    } else {
+        format!("give NAMESPACE/NAME; there are {}, …", some.join(", "))
+    };
+    Err(UserError::new(format!("there is no pod `{wanted}`"), hint).into())
+}

@@ -1,0 +1,318 @@
+//! Manifests from files, folders and standard input, one document at a time.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::user_error::UserError;
+
+/// How deep folders are walked.
+const MOST_DEPTH: usize = 32;
+/// How often an unreadable document is read again without one of its fields, to find out which one it is.
+const MOST_TRIES: usize = 2_000;
+
+/// One object of a manifest.
+pub struct Document {
+    /// The file, and which document of it.
+    pub place: String,
+    /// The object.
+    pub value: Value,
+}
+
+impl Document {
+    /// A text in the object; empty if there is none.
+    pub fn text(&self, pointer: &str) -> &str {
+        self.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The object as a type. An error names the field.
+    pub fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        T::deserialize(&self.value).map_err(|error| {
+            let field = Culprit::<T>::find(&self.value).map(|field| format!("{field}: ")).unwrap_or_default();
+            self.error(format!("{field}{error}"))
+        })
+    }
+
+    /// An error at this place.
+    pub fn error(&self, problem: impl std::fmt::Display) -> anyhow::Error {
+        let kind = self.text("/kind");
+        let name = self.text("/metadata/name");
+        let message = format!("{}: {kind} `{name}`: {problem}", self.place);
+        UserError::new(message, "`kubectl explain` and `nap lint -f FILE` say what a field may be").into()
+    }
+}
+
+/// Reads everything. Folders are walked in the order of names, for `.yaml`, `.yml` and `.json`.
+pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
+    let mut documents = Vec::new();
+    for path in paths {
+        if path == Path::new("-") {
+            let text = std::io::read_to_string(std::io::stdin()).context("reading standard input")?;
+            parse("standard input", &text, &mut documents)?;
+            continue;
+        }
+        let mut files = Vec::new();
+        find(path, true, MOST_DEPTH, &mut files)?;
+        for file in files {
+            let text = std::fs::read_to_string(&file).map_err(|error| cannot_read(&file, &error))?;
+            parse(&file.display().to_string(), &text, &mut documents)?;
+        }
+    }
+    Ok(documents)
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let message = format!("{}: cannot be read: {error}", path.display());
+    UserError::new(message, "-f takes files, folders, and `-` for standard input").into()
+}
+
+fn find(path: &Path, named: bool, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let metadata = std::fs::metadata(path).map_err(|error| cannot_read(path, &error))?;
+    if metadata.is_dir() {
+        anyhow::ensure!(depth > 0, "{}: folders are nested more than {MOST_DEPTH} deep", path.display());
+        let entries = std::fs::read_dir(path).map_err(|error| cannot_read(path, &error))?;
+        let mut entries: Vec<PathBuf> =
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        entries.sort();
+        for entry in entries {
+            find(&entry, false, depth - 1, files)?;
+        }
+    } else if named
+        || path
+            .extension()
+            .is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+    {
+        files.push(path.to_owned());
+    }
+    Ok(())
+}
+
+/// The documents of one text.
+pub fn parse(file: &str, text: &str, documents: &mut Vec<Document>) -> anyhow::Result<()> {
+    let malformed = |number: usize, what: &str, error: String| {
+        let line = error.lines().next().unwrap_or_default().trim_end_matches(':');
+        let message = format!("{file}, document {number}: is not {what}: {line}");
+        anyhow::Error::from(UserError::new(
+            message,
+            "each document is one Kubernetes object, or a List of them",
+        ))
+    };
+    if text.trim_start().starts_with('{') {
+        let stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        for (index, value) in stream.enumerate() {
+            let value = value.map_err(|error| malformed(index + 1, "JSON", error.to_string()))?;
+            take(format!("{file}, document {}", index + 1), value, documents)?;
+        }
+        return Ok(());
+    }
+    let mut number = 0;
+    for (before, part) in split(text) {
+        let has_content = part.lines().any(|line| {
+            let line = line.trim_start();
+            !(line.is_empty() || line.starts_with('#') || line.starts_with("---"))
+        });
+        if !has_content {
+            continue;
+        }
+        number += 1;
+        // Empty lines in front keep the numbers of lines as they are in the file.
+        let padded = format!("{}{part}", "\n".repeat(before));
+        // A dump of a cluster is larger than a configuration is thought to be.
+        let budget = serde_saphyr::budget! {
+            max_events: 200_000_000, max_nodes: 100_000_000, max_total_scalar_bytes: 4_000_000_000,
+        };
+        let options = serde_saphyr::options! { budget: budget };
+        let value: Value = serde_saphyr::from_str_with_options(&padded, options)
+            .map_err(|error| malformed(number, "YAML", error.to_string()))?;
+        take(format!("{file}, document {number}"), value, documents)?;
+    }
+    Ok(())
+}
+
+/// The documents of a YAML text, each with the number of lines before it.
+fn split(text: &str) -> Vec<(usize, String)> {
+    let mut parts = vec![(0, String::new())];
+    for (number, line) in text.lines().enumerate() {
+        if line == "---" || line.starts_with("--- ") {
+            parts.push((number, String::new()));
+        }
+        if let Some((_, part)) = parts.last_mut() {
+            part.push_str(line);
+            part.push('\n');
+        }
+    }
+    parts
+}
+
+/// Takes an object, or each item of a list of them.
+fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyhow::Result<()> {
+    if value.is_null() {
+        return Ok(());
+    }
+    let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if api_version.is_empty() || kind.is_empty() {
+        let missing = if kind.is_empty() { "kind" } else { "apiVersion" };
+        let message = format!("{place}: {missing}: is missing, so nobody knows what this is");
+        return Err(
+            UserError::new(message, "each document is one Kubernetes object, or a List of them").into()
+        );
+    }
+    let of_items = kind.strip_suffix("List").map(str::to_owned);
+    match (of_items, value.get_mut("items").map(Value::take)) {
+        (Some(of_items), Some(Value::Array(items))) => {
+            for (index, mut item) in items.into_iter().enumerate() {
+                // The items of a typed list need not say what they are.
+                if let Some(item) = item.as_object_mut().filter(|_| !of_items.is_empty()) {
+                    item.entry("kind").or_insert_with(|| Value::String(of_items.clone()));
+                    item.entry("apiVersion").or_insert_with(|| Value::String(api_version.clone()));
+                }
+                take(format!("{place}, item {}", index + 1), item, documents)?;
+            }
+            Ok(())
+        }
+        (Some(_), None | Some(Value::Null)) => Ok(()),
+        _ => {
+            documents.push(Document { place, value });
+            Ok(())
+        }
+    }
+}
+
+/// Finds the field that makes a document unreadable: the innermost one without which it can be read.
+struct Culprit<T> {
+    tries: usize,
+    whole: Value,
+    wanted: std::marker::PhantomData<T>,
+}
+
+impl<T: DeserializeOwned> Culprit<T> {
+    fn find(value: &Value) -> Option<String> {
+        let mut search = Self { tries: 0, whole: value.clone(), wanted: std::marker::PhantomData };
+        let path = search.within(&mut Vec::new())?;
+        let mut text = String::new();
+        for step in path {
+            match step.parse::<usize>() {
+                Ok(index) => text.push_str(&format!("[{index}]")),
+                Err(_) if text.is_empty() => text.push_str(&step),
+                Err(_) => text.push_str(&format!(".{step}")),
+            }
+        }
+        Some(text)
+    }
+
+    fn within(&mut self, path: &mut Vec<String>) -> Option<Vec<String>> {
+        let children: Vec<String> = match at(&mut self.whole, path)? {
+            Value::Object(map) => map.keys().cloned().collect(),
+            Value::Array(items) => (0..items.len()).map(|index| index.to_string()).collect(),
+            _ => return None,
+        };
+        for child in &children {
+            path.push(child.clone());
+            if self.readable_without(path) {
+                let deeper = self.within(path);
+                return deeper.or_else(|| Some(path.clone()));
+            }
+            path.pop();
+        }
+        for child in children {
+            path.push(child);
+            if let Some(found) = self.within(path) {
+                return Some(found);
+            }
+            path.pop();
+        }
+        None
+    }
+
+    fn readable_without(&mut self, path: &[String]) -> bool {
+        self.tries += 1;
+        let Some((last, parents)) = path.split_last() else { return false };
+        if self.tries > MOST_TRIES {
+            return false;
+        }
+        let Some(parent) = at(&mut self.whole, parents) else { return false };
+        let before = parent.clone();
+        match parent {
+            Value::Object(map) => {
+                map.remove(last);
+            }
+            Value::Array(items) => {
+                last.parse()
+                    .ok()
+                    .filter(|index| *index < items.len())
+                    .map(|index: usize| items.remove(index));
+            }
+            _ => return false,
+        }
+        let readable = T::deserialize(&self.whole).is_ok();
+        if let Some(parent) = at(&mut self.whole, parents) {
+            *parent = before;
+        }
+        readable
+    }
+}
+
+fn at<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
+    path.iter().try_fold(value, |value, step| match value {
+        Value::Object(map) => Map::get_mut(map, step),
+        Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::Deployment;
+    use serde_json::json;
+
+    use super::*;
+
+    fn parsed(text: &str) -> anyhow::Result<Vec<Document>> {
+        let mut documents = Vec::new();
+        parse("file", text, &mut documents)?;
+        Ok(documents)
+    }
+
+    #[test]
+    fn documents_and_lists_are_taken_apart() {
+        let text = "# nothing\n---\n---\napiVersion: v1\nkind: Pod\ndata: |\n  ---\n--- # more\napiVersion: v1\nkind: List\nitems:\n\
+                    - { apiVersion: v1, kind: Node }\n---\napiVersion: v1\nkind: PodList\nitems: [{ metadata: {} }]\n";
+        let found = parsed(text).unwrap();
+        let kinds: Vec<&str> = found.iter().map(|document| document.text("/kind")).collect();
+        assert_eq!(kinds, ["Pod", "Node", "Pod"]);
+        assert_eq!(found[0].text("/data"), "---\n");
+        assert_eq!(found[2].place, "file, document 3, item 1");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (text, expected) in [
+            ("apiVersion: v1\nkind: A\n---\na: [", "file, document 2: is not YAML"),
+            ("{\"apiVersion\": 1", "file, document 1: is not JSON"),
+            ("a: 1", "file, document 1: kind: is missing"),
+        ] {
+            let error = parsed(text).map(|_| ()).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_field_that_is_wrong_is_found() {
+        let container = |name: serde_json::Value| json!({ "name": name, "ports": [{ "containerPort": 80 }] });
+        for (spec, field) in [
+            (json!({ "replicas": "many" }), "spec.replicas"),
+            (
+                json!({ "template": { "spec": { "containers": [container(json!("a")), container(json!(7))] } } }),
+                "spec.template.spec.containers[1].name",
+            ),
+        ] {
+            let value = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" }, "spec": spec });
+            let document = Document { place: "file".to_owned(), value };
+            let error = document.read::<Deployment>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("file: Deployment `web`: {field}: invalid type")), "{error}");
+        }
+    }
+}

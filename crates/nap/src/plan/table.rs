@@ -1,0 +1,195 @@
+//! A plan as a table that fits a terminal of 100 columns.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use nap_engine::{Launch, PodKey, Unplaced};
+use nap_units::UsdPerHour;
+
+use super::cluster::count;
+use super::words::{WIDTH, cents, change_text, list, place_text, pods_text, wrap};
+use super::{Decision, Problem};
+
+/// How many lines of pods are shown below VMs that are alike.
+const POD_LINES: usize = 3;
+
+/// VMs that are alike in one line.
+pub fn table(problem: &Problem, decision: &Decision) -> String {
+    let mut rows: BTreeMap<(usize, Vec<String>), Vec<&Launch>> = BTreeMap::new();
+    let launches = &decision.plan.launches;
+    for (index, launch) in launches.iter().enumerate() {
+        let pods = pods_text(&launch.pods);
+        let like = |other: &&Launch| is_like(launch, other) && pods_text(&other.pods) == pods;
+        let first = launches.iter().position(|other| like(&other)).unwrap_or(index);
+        rows.entry((first, pods)).or_default().push(launch);
+    }
+    let mut text = summary(problem, decision);
+    if !rows.is_empty() {
+        let lines: Vec<Vec<String>> = rows.values().map(|alike| cells(alike)).collect();
+        let mut lines = columns(&lines).into_iter();
+        text.push('\n');
+        text.extend(lines.next());
+        for (line, ((_, pods), alike)) in lines.zip(&rows) {
+            text.push_str(&line);
+            let each = if alike.len() > 1 { "each " } else { "" };
+            let mut pods = pods.clone();
+            if let Some(first) = pods.first_mut() {
+                first.insert_str(0, each);
+            }
+            text.push_str(&list(&pods, 4, POD_LINES));
+        }
+    }
+    text.push_str(&placements(decision, POD_LINES));
+    text.push_str(&unplaced(problem, decision));
+    text
+}
+
+/// Each VM with all its pods, and why it was chosen.
+pub fn wide(problem: &Problem, decision: &Decision) -> String {
+    let mut text = summary(problem, decision);
+    for (index, launch) in decision.plan.launches.iter().enumerate() {
+        let _ = writeln!(text, "\nVM {} of nodepool \"{}\"", index + 1, launch.pool);
+        text.push_str(&wrap(&decision.plan.explain_launch(launch), 2));
+        let _ = writeln!(text, "  {}/month; pods:", cents(launch.price.per_month()));
+        let pods: Vec<String> = launch.pods.iter().map(ToString::to_string).collect();
+        text.push_str(&list(&pods, 4, usize::MAX));
+    }
+    text.push_str(&placements(decision, usize::MAX));
+    text.push_str(&unplaced(problem, decision));
+    text
+}
+
+fn is_like(one: &Launch, other: &Launch) -> bool {
+    let key = |launch: &Launch| {
+        (
+            launch.instance_type.clone(),
+            launch.zone.clone(),
+            launch.pool.clone(),
+            launch.capacity_type,
+            launch.price,
+        )
+    };
+    key(one) == key(other)
+}
+
+fn summary(problem: &Problem, decision: &Decision) -> String {
+    let plan = &decision.plan;
+    let pods: usize = plan.launches.iter().map(|launch| launch.pods.len()).sum();
+    if problem.snapshot.pods.is_empty() {
+        return "Nothing to do: no pod needs a place.\n".to_owned();
+    }
+    if plan.launches.is_empty() {
+        return "No new VM.\n".to_owned();
+    }
+    let mut text = format!(
+        "{} in {} for {}: {}/h, {}/month\n",
+        count(plan.launches.len(), "VM"),
+        problem.region,
+        count(pods, "pod"),
+        plan.cost,
+        cents(plan.cost.per_month())
+    );
+    if let (Some(bound), Some(gap)) = (plan.lower_bound, plan.gap_percent()) {
+        let _ = writeln!(
+            text,
+            "No plan for these pods costs less than {bound}/h: this one is at most {gap:.1} % above the best."
+        );
+    }
+    text
+}
+
+fn cells(alike: &[&Launch]) -> Vec<String> {
+    let Some(one) = alike.first() else { return Vec::new() };
+    let pods: usize = alike.iter().map(|launch| launch.pods.len()).sum();
+    let price: UsdPerHour = alike.iter().map(|launch| launch.price).sum();
+    vec![
+        alike.len().to_string(),
+        one.instance_type.clone(),
+        one.zone.clone(),
+        one.capacity_type.to_string(),
+        one.pool.clone(),
+        pods.to_string(),
+        price.to_string(),
+        cents(price.per_month()),
+    ]
+}
+
+const HEADS: [&str; 8] = ["VMS", "SIZE", "ZONE", "CAPACITY", "NODEPOOL", "PODS", "PER HOUR", "PER MONTH"];
+/// Numbers are set to the right.
+const NUMBERS: [bool; 8] = [true, false, false, false, false, true, true, true];
+const NODEPOOL: usize = 4;
+
+/// The head and each row, aligned. The name of the pool gives way if it is too long.
+fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let head: Vec<String> = HEADS.iter().map(|head| (*head).to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let total: usize = widths.iter().sum::<usize>() + 2 * (HEADS.len() - 1);
+    widths[NODEPOOL] =
+        widths[NODEPOOL].saturating_sub(total.saturating_sub(WIDTH)).max(HEADS[NODEPOOL].len());
+    let line = |row: &&Vec<String>| {
+        let cells = row.iter().zip(&widths).zip(NUMBERS).map(|((cell, width), number)| {
+            let mut cell = cell.clone();
+            if cell.chars().count() > *width {
+                cell = cell.chars().take(width - 1).chain(['…']).collect();
+            }
+            if number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    all.iter().map(line).collect()
+}
+
+fn placements(decision: &Decision, most_lines: usize) -> String {
+    let mut by_node: BTreeMap<&str, Vec<&PodKey>> = BTreeMap::new();
+    for placement in &decision.plan.placements {
+        by_node.entry(&placement.node).or_default().push(&placement.pod);
+    }
+    if by_node.is_empty() {
+        return String::new();
+    }
+    let pods = decision.plan.placements.len();
+    let mut text = format!("\n{} on what is there already:\n", count(pods, "pod"));
+    for (node, pods) in by_node {
+        let _ = writeln!(text, "  {node}");
+        text.push_str(&list(&pods_text(pods), 4, most_lines));
+    }
+    text
+}
+
+fn unplaced(problem: &Problem, decision: &Decision) -> String {
+    let unplaced = &decision.plan.unplaced;
+    if unplaced.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{} without a place:\n", count(unplaced.len(), "pod"));
+    let mut groups: Vec<Vec<&Unplaced>> = Vec::new();
+    for one in unplaced {
+        let remedy = |pod: &Unplaced| decision.remedies.get(&pod.pod);
+        let alike = |group: &&mut Vec<&Unplaced>| {
+            group.first().is_some_and(|first| first.refusal == one.refusal && remedy(first) == remedy(one))
+        };
+        match groups.iter_mut().find(alike) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    for group in groups {
+        let Some(first) = group.first() else { continue };
+        text.push_str(&list(&pods_text(group.iter().map(|one| &one.pod)), 2, POD_LINES));
+        match &first.refusal {
+            nap_engine::Refusal::Pools(reasons) => {
+                for reason in reasons {
+                    text.push_str(&wrap(&reason.to_string(), 4));
+                }
+            }
+            other => text.push_str(&wrap(&other.to_string(), 4)),
+        }
+        if let Some(remedy) = decision.remedies.get(&first.pod) {
+            let change = change_text(&problem.limits, &remedy.change);
+            text.push_str(&wrap(&format!("smallest change: {change}; {}", place_text(remedy)), 4));
+        }
+    }
+    text
+}

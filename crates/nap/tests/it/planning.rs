@@ -1,0 +1,467 @@
+//! `nap plan` and `nap explain` on manifests: no cluster, no cloud.
+
+mod documents;
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+
+use crate::process::{Cluster, nap, output, text};
+
+/// A folder of a test's own, with these files.
+fn folder(test: &str, files: &[(&str, &str)]) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{test}"));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    for (name, content) in files {
+        let file = folder.join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content).unwrap();
+    }
+    folder
+}
+
+fn run(arguments: &[&str], test: &str, yaml: &str) -> Output {
+    let file = folder(test, &[("m.yaml", yaml)]).join("m.yaml").display().to_string();
+    output(&[arguments, &["-f", &file]].concat())
+}
+
+/// What a command prints about a manifest; it must succeed, and fit the terminal.
+fn said(arguments: &[&str], test: &str, yaml: &str) -> (String, String) {
+    let output = run(arguments, test, yaml);
+    let (said, notes) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{test}: {notes}");
+    let too_long = said.lines().find(|line| line.chars().count() > 100);
+    assert!(
+        too_long.is_none() || said.starts_with('{') || said.starts_with("version:"),
+        "{test}: {too_long:?}"
+    );
+    (said, notes)
+}
+
+fn plan(test: &str, yaml: &str) -> Value {
+    serde_json::from_str(&said(&["plan", "-o", "json"], test, yaml).0).unwrap()
+}
+
+fn pods_of(plan: &Value) -> Vec<&str> {
+    let launches = plan["launches"].as_array().unwrap().iter();
+    let mut pods: Vec<&str> =
+        launches.flat_map(|launch| launch["pods"].as_array().unwrap()).filter_map(Value::as_str).collect();
+    pods.sort_unstable();
+    pods
+}
+
+fn template(cpu: &str) -> String {
+    format!(
+        "{{ metadata: {{ labels: {{ app: a }} }}, spec: {{ containers: [{{ name: c, resources: {{ requests: {{ cpu: {cpu} }} }} }}] }} }}"
+    )
+}
+
+fn object(kind: &str, name: &str, rest: &str) -> String {
+    let version = match kind {
+        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
+        "Job" | "CronJob" => "batch/v1",
+        "StorageClass" => "storage.k8s.io/v1",
+        "PodDisruptionBudget" => "policy/v1",
+        "NodePool" | "NodeClaim" => "karpenter.sh/v1",
+        "NodeOverlay" => "karpenter.sh/v1alpha1",
+        "AKSNodeClass" => "karpenter.azure.com/v1beta1",
+        "PriorityClass" => "scheduling.k8s.io/v1",
+        _ => "v1",
+    };
+    format!("---\napiVersion: {version}\nkind: {kind}\nmetadata: {{ name: {name} }}\n{rest}\n")
+}
+
+fn workload(kind: &str, name: &str, spec: &str) -> String {
+    object(kind, name, &format!("spec: {{ {spec}, template: {} }}", template("1")))
+}
+
+fn pod(name: &str, spec: &str) -> String {
+    object("Pod", name, &format!("spec: {{ {spec} }}"))
+}
+
+fn containers(cpu: &str) -> String {
+    format!("containers: [{{ name: c, resources: {{ requests: {{ cpu: {cpu} }} }} }}]")
+}
+
+/// A pool of on-demand machines of the D family, with more to its spec and its template's.
+fn pool(spec: &str, template: &str, requirements: &str) -> String {
+    object(
+        "NodePool",
+        "only",
+        &format!(
+            "spec:\n  {spec}\n  template:\n    spec:\n      {template}\n      nodeClassRef: {{ group: karpenter.azure.com, kind: AKSNodeClass, name: default }}\n      \
+             requirements:\n        - {{ key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }}\n        \
+             - {{ key: karpenter.azure.com/sku-family, operator: In, values: [D] }}\n        {requirements}"
+        ),
+    )
+}
+
+#[test]
+fn each_workload_becomes_its_pods() {
+    let yaml = [
+        workload("Deployment", "web", "replicas: 3"),
+        workload("ReplicaSet", "set", "replicas: 2"),
+        workload("StatefulSet", "db", "replicas: 2, serviceName: db"),
+        workload("Job", "once", "parallelism: 3, completions: 2"),
+        object(
+            "CronJob",
+            "daily",
+            &format!(
+                "spec: {{ schedule: \"0 0 * * *\", jobTemplate: {{ spec: {{ template: {} }} }} }}",
+                template("1")
+            ),
+        ),
+        pod("solo", &containers("1")),
+        pod("done", &containers("1")).replace("spec:", "status: { phase: Succeeded }\nspec:"),
+        pod("gated", &format!("schedulingGates: [{{ name: wait }}], {}", containers("1"))),
+        object("Service", "web", "spec: {}"),
+        object("ConfigMap", "settings", "data: {}"),
+        object("NodeOverlay", "cheaper", "spec: {}"),
+    ]
+    .concat();
+    let (document, notes) = said(&["plan", "-o", "json"], "workloads", &yaml);
+    let plan: Value = serde_json::from_str(&document).unwrap();
+    let expected =
+        ["daily-1", "db-0", "db-1", "once-1", "once-2", "set-1", "set-2", "solo", "web-1", "web-2", "web-3"];
+    assert_eq!(pods_of(&plan), expected.map(|name| format!("default/{name}")));
+    for note in [
+        "CronJob `default/daily`: planned for one run of 1 pod",
+        "ConfigMap (1), Service (1)",
+        "NodeOverlay `cheaper`: nap does not act on overlays yet",
+        "1 pod held back by scheduling gates",
+        "no NodePool given: the default one of AKS Node Auto-Provisioning is used",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    assert!(notes.lines().all(|line| line.starts_with("note: ")), "{notes}");
+}
+
+#[test]
+fn daemons_and_node_classes_make_vms_larger_and_fuller() {
+    let three = workload("Deployment", "web", "replicas: 3");
+    let alone = plan("no-daemons", &three);
+    let daemon = object("DaemonSet", "agent", &format!("spec: {{ template: {} }}", template("2")));
+    let with_daemons = plan("daemons", &format!("{three}{daemon}"));
+    assert_eq!(pods_of(&alone), pods_of(&with_daemons));
+    assert!(with_daemons["costUsdPerHour"].as_f64() > alone["costUsdPerHour"].as_f64());
+    let class = object("AKSNodeClass", "default", "spec: { maxPods: 10 }");
+    let many =
+        format!("{class}{}", workload("Deployment", "web", "replicas: 31").replace("cpu: 1 ", "cpu: 1m "));
+    assert_eq!(plan("max-pods", &many)["launches"].as_array().unwrap().len(), 4, "10 pods fit on a node");
+}
+
+#[test]
+fn what_is_there_is_filled_first() {
+    let node = "status: { allocatable: { cpu: \"4\", memory: 16Gi, pods: \"10\" }, conditions: [{ type: Ready, status: \"True\" }] }";
+    let yaml = [
+        object("Node", "old", node),
+        pod("resident", &format!("nodeName: old, {}", containers("3"))),
+        workload("Deployment", "web", "replicas: 2"),
+    ]
+    .concat();
+    let found = plan("existing", &yaml);
+    let placements = found["placements"].as_array().unwrap();
+    assert_eq!(placements.len(), 1, "a resident leaves room for one: {placements:?}");
+    assert_eq!(placements[0]["node"], "old");
+    assert_eq!(pods_of(&found).len(), 1);
+    let (text, _) = said(&["explain", "pod", "resident"], "existing", &yaml);
+    assert!(text.contains("it runs on node `old` already"), "{text}");
+    let (text, _) = said(&["explain", "pod", "default/web-1"], "existing", &yaml);
+    assert!(text.contains("web-1 goes onto old"), "{text}");
+}
+
+#[test]
+fn volumes_decide_about_zones() {
+    let claim = "spec: { volumeName: disk, accessModes: [ReadWriteOnce] }";
+    let volume = "spec:\n  nodeAffinity: { required: { nodeSelectorTerms: [{ matchExpressions: [{ key: topology.kubernetes.io/zone, operator: In, values: [eastus-2] }] }] } }";
+    let class = "provisioner: disk.csi.azure.com\nvolumeBindingMode: WaitForFirstConsumer\nallowedTopologies: [{ matchLabelExpressions: [{ key: topology.kubernetes.io/zone, values: [eastus-3] }] }]";
+    let bound = format!(
+        "volumes: [{{ name: v, persistentVolumeClaim: {{ claimName: data }} }}], {}",
+        containers("1")
+    );
+    let set = workload(
+        "StatefulSet",
+        "db",
+        "serviceName: db, volumeClaimTemplates: [{ metadata: { name: data }, spec: { storageClassName: here } }]",
+    );
+    let yaml = [
+        object("PersistentVolumeClaim", "data", claim),
+        object("PersistentVolume", "disk", volume),
+        object("StorageClass", "here", class),
+        pod("bound", &bound),
+        set,
+    ]
+    .concat();
+    let found = plan("volumes", &yaml);
+    let zone = |pod: &str| {
+        let mut launches = found["launches"].as_array().unwrap().iter();
+        launches.find(|launch| launch["pods"][0] == pod).map(|launch| launch["zone"].clone())
+    };
+    assert_eq!(
+        (zone("default/bound"), zone("default/db-0")),
+        (Some("eastus-2".into()), Some("eastus-3".into()))
+    );
+}
+
+#[test]
+fn a_dump_of_a_cluster_counts_each_pod_once() {
+    let owner = |kind: &str, name: &str| {
+        format!(
+            "ownerReferences: [{{ apiVersion: apps/v1, kind: {kind}, name: {name}, controller: true, uid: u }}]"
+        )
+    };
+    let owned = |object: String, owner: &str| {
+        object.replacen(" }\n", &format!(", {owner}, labels: {{ pod-template-hash: abc }} }}\n"), 1)
+    };
+    let running = pod("web-abc-x", &format!("nodeName: gone, {}", containers("1")));
+    let items = [
+        workload("Deployment", "web", "replicas: 3"),
+        owned(workload("ReplicaSet", "web-abc", "replicas: 3"), &owner("Deployment", "web")),
+        owned(running, &owner("ReplicaSet", "web-abc")),
+        owned(pod("web-abc-y", &containers("1")), &owner("ReplicaSet", "web-abc")),
+    ];
+    assert_eq!(pods_of(&plan("dump", &items.concat())), ["default/web-1", "default/web-abc-y"]);
+}
+
+#[test]
+fn folders_lists_and_standard_input_are_read() {
+    let list = format!(
+        "{{ \"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{}] }}",
+        r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b", "namespace": "x"}, "spec": {}}"#
+    );
+    let solo = pod("a", &containers("1"));
+    let files = [("one/list.json", list.as_str()), ("two.yml", solo.as_str()), ("notes.txt", "not: [yaml")];
+    let folder = folder("folder", &files);
+    let found = output(&["plan", "-o", "json", "-f", &folder.display().to_string()]);
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(pods_of(&found), ["default/a", "x/b"]);
+
+    let mut child = nap(&["plan", "-f", "-"])
+        .stdin(std::fs::File::open(folder.join("two.yml")).unwrap())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(said.starts_with("1 VM in eastus for 1 pod: $"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_read_is_one_line_with_its_place() {
+    let good = workload("Deployment", "web", "replicas: 1");
+    for (test, yaml, expected) in [
+        ("yaml", format!("{good}---\na: ["), "m.yaml, document 2: is not YAML"),
+        ("kind", format!("{good}---\na: 1\n"), "document 2: kind: is missing"),
+        (
+            "replicas",
+            good.replace("replicas: 1", "replicas: many"),
+            "document 1: Deployment `web`: spec.replicas: invalid type",
+        ),
+        ("name", good.replace("name: web", "labels: {}"), "metadata.name: a name is needed"),
+        ("crowd", good.replace("replicas: 1", "replicas: 2000000000"), "wants more than 500000 pods"),
+        (
+            "operator",
+            pool("weight: 1", "expireAfter: Never", "- { key: a, operator: Like }"),
+            "NodePool `only`: spec.template.spec.requirements[2]: unknown variant `Like`",
+        ),
+        (
+            "weight",
+            pool("weight: 1", "nodeClassRef2: 1", "- { key: karpenter.sh/nodepool, operator: Exists }"),
+            "NodePool `only`: spec.template.spec.requirements",
+        ),
+    ] {
+        let output = run(&["plan"], test, &yaml);
+        let error = text(&output.stderr);
+        assert!(!output.status.success(), "{test}: {error}");
+        assert!(error.starts_with("error: ") && error.contains(expected), "{test}: {error}");
+        assert_eq!(error.lines().count(), 2, "one line and a hint: {error}");
+    }
+    let missing = output(&["plan", "-f", "does/not/exist"]);
+    assert!(text(&missing.stderr).contains("does/not/exist: cannot be read"), "{}", text(&missing.stderr));
+    let region = run(&["plan", "--region", "eastsu"], "region", &good);
+    assert!(text(&region.stderr).contains("`eastsu`"), "{}", text(&region.stderr));
+    let nobody = run(&["explain", "pod", "nobody"], "nobody", &good);
+    assert!(text(&nobody.stderr).contains("there is no pod `default/nobody`"), "{}", text(&nobody.stderr));
+}
+
+/// Every kind of refusal that a manifest alone can bring about.
+fn refusals() -> String {
+    let tolerant = "tolerations: [{ operator: Exists }]";
+    [
+        pool(
+            "limits: { cpu: 1000 }",
+            "taints: [{ key: team, value: ml, effect: NoSchedule }]",
+            "- { key: topology.kubernetes.io/zone, operator: In, values: [eastus-1] }",
+        ),
+        pod("tainted", &containers("1")),
+        pod("huge", &format!("{tolerant}, {}", containers("900"))),
+        pod(
+            "elsewhere",
+            &format!(
+                "nodeSelector: {{ topology.kubernetes.io/zone: eastus-3 }}, {tolerant}, {}",
+                containers("1")
+            ),
+        ),
+        pod(
+            "gpu",
+            &format!(
+                "{tolerant}, containers: [{{ name: c, resources: {{ limits: {{ nvidia.com/gpu: 1 }} }} }}]"
+            ),
+        ),
+        pod(
+            "lost",
+            &format!(
+                "{tolerant}, volumes: [{{ name: v, persistentVolumeClaim: {{ claimName: none }} }}], {}",
+                containers("1")
+            ),
+        ),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_pod_without_a_place_is_told_what_would_help() {
+    for (name, expected) in [
+        (
+            "tainted",
+            &[
+                "taint `team=ml:NoSchedule` is not tolerated",
+                "let the pod tolerate `team=ml:NoSchedule`",
+                "Standard_D",
+                "$",
+            ][..],
+        ),
+        (
+            "huge",
+            &[
+                "0  large enough besides daemons",
+                "none with enough cpu",
+                "let the pod ask for at most ",
+                " of cpu",
+            ],
+        ),
+        (
+            "elsewhere",
+            &[
+                "is not in",
+                "remove `topology.kubernetes.io/zone` from the pod's node selector",
+                "in eastus-1 at $",
+            ],
+        ),
+        (
+            "gpu",
+            &[
+                "none with enough nvidia.com/gpu",
+                "allow `N` for `karpenter.azure.com/sku-family`",
+                "Standard_N",
+            ],
+        ),
+        ("lost", &["claim `none` does not exist", "No single change"]),
+    ] {
+        let (text, _) =
+            said(&["explain", "pod", &format!("default/{name}")], &format!("explain-{name}"), &refusals());
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in expected {
+            assert!(
+                flat.contains(&part.split_whitespace().collect::<Vec<_>>().join(" ")),
+                "{name}: no {part:?} in:\n{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_is_reached_is_told_with_the_limit_that_would_do() {
+    let yaml = format!(
+        "{}{}",
+        pool(
+            "limits: { cpu: 8 }",
+            "expireAfter: Never",
+            "- { key: topology.kubernetes.io/zone, operator: In, values: [eastus-1] }"
+        ),
+        workload("Deployment", "web", "replicas: 12")
+    );
+    let found = plan("limit", &yaml);
+    let unschedulable = found["unschedulable"].as_array().unwrap();
+    assert!(!unschedulable.is_empty());
+    let change = &unschedulable[0]["smallestChange"];
+    assert_eq!(
+        (&change["kind"], &change["nodePool"], &change["resource"]),
+        (&"raiseLimit".into(), &"only".into(), &"cpu".into())
+    );
+    let raised = yaml.replace("cpu: 8 }", &format!("cpu: {} }}", change["amount"].as_str().unwrap()));
+    let after = plan("limit-raised", &raised);
+    assert!(after["unschedulable"].as_array().unwrap().len() < unschedulable.len(), "{change}");
+    let pod = unschedulable[0]["pod"].as_str().unwrap();
+    let (text, _) = said(&["explain", "pod", pod], "limit", &yaml);
+    assert!(text.contains("raise the limit on cpu of nodepool \"only\" from 8 to "), "{text}");
+}
+
+#[test]
+fn a_pod_with_a_place_is_told_why() {
+    let yaml = workload("Deployment", "web", "replicas: 2").replace("cpu: 1 ", "cpu: 100m ");
+    let (text, _) = said(&["explain", "pod", "web"], "placed", &yaml);
+    for part in [
+        "default/web-1 gets a new VM",
+        "cheapest of",
+        "next: ",
+        "shares the VM with 1 pod",
+        "default/web-2",
+        "after requirements",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn the_tables_fit_the_terminal() {
+    let name = "a-nodepool-with-a-very-long-name-that-nobody-would-want-to-type-twice";
+    let yaml = format!(
+        "{}{}",
+        pool("weight: 1", "expireAfter: Never", "").replace("name: only", &format!("name: {name}")),
+        workload("Deployment", "web", "replicas: 400")
+    );
+    let (table, _) = said(&["plan"], "table", &yaml);
+    assert!(
+        table.contains("VMS  SIZE") && table.contains("a-nodepool-with") && table.contains("default/web ("),
+        "{table}"
+    );
+    let (wide, _) = said(&["plan", "-o", "wide"], "wide", &yaml);
+    assert!(wide.contains("default/web-400") && wide.contains("cheapest of"), "{wide}");
+}
+
+#[test]
+fn rules_between_pods_that_leave_no_zone_are_told() {
+    let affinity = "affinity: { podAntiAffinity: { requiredDuringSchedulingIgnoredDuringExecution: [{ topologyKey: topology.kubernetes.io/zone, labelSelector: { matchLabels: { app: a } } }] } }";
+    let yaml = workload("Deployment", "web", "replicas: 4")
+        .replace("spec: { containers", &format!("spec: {{ {affinity}, containers"));
+    let found = plan("zones", &yaml);
+    let unschedulable = found["unschedulable"].as_array().unwrap();
+    assert_eq!(unschedulable.len(), 1, "there are three zones");
+    assert_eq!(unschedulable[0]["reasons"][0]["reason"], "antiAffinity");
+    assert_eq!(unschedulable[0]["smallestChange"]["kind"], "dropAntiAffinity");
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn a_running_cluster_is_planned_and_left_alone() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    cluster.apply(include_str!("../../../../examples/inflate.yaml"));
+    let waiting = ["get", "pods", "-o", "jsonpath={.items[*].status.conditions[*].reason}"];
+    cluster.until("10 pods wait", &waiting, |text| text.matches("Unschedulable").count() == 10);
+    let before = cluster.ok(&["get", "nodes,nodepools,nodeclaims,pods", "-A", "-o", "name"]);
+    let plan = nap(&["plan", "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
+    let (said, notes) = (text(&plan.stdout), text(&plan.stderr));
+    assert!(plan.status.success(), "{notes}");
+    assert!(said.contains("for 10 pods: $") && said.contains("default/inflate ("), "{said}");
+    let name = cluster.ok(&["get", "pods", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let explained =
+        nap(&["explain", "pod", &name, "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
+    assert!(text(&explained.stdout).contains("gets a new VM"), "{}", text(&explained.stderr));
+    assert_eq!(before, cluster.ok(&["get", "nodes,nodepools,nodeclaims,pods", "-A", "-o", "name"]));
+}
