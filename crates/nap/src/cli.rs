@@ -31,8 +31,8 @@ enum Command {
     Run(RunArgs),
     /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that happened
     Sim(SimArgs),
-    /// Measure how long decisions take and what they cost, on generated problems
-    Bench(BenchArgs),
+    /// Measure how long decisions take and what they cost, on problem files or generated ones
+    Bench(bench::BenchArgs),
     /// Check manifests without a cluster: what is refused, how old spellings are understood, what looks like a mistake
     Lint(LintArgs),
     /// Print the custom resource definitions as YAML, for `kubectl apply -f -`
@@ -103,17 +103,6 @@ pub struct SimArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
-}
-
-/// Options of `nap bench`.
-#[derive(Clone, Debug, Args)]
-pub struct BenchArgs {
-    /// The Azure region whose VM sizes and prices are used
-    #[arg(long, default_value = "eastus")]
-    pub region: String,
-    /// How many times each problem is solved
-    #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
 }
 
 /// Options of `nap lint`.
