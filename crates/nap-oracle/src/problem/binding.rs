@@ -45,15 +45,23 @@ pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Vec<Str
         if order > 0 && looks > MOST_LOOKS {
             break;
         }
+        let size = |item: &Item| {
+            let requests = &pods[item.class].requests;
+            (Reverse(requests.get(CPU)), Reverse(requests.get(MEMORY)))
+        };
+        let name = |item: &Item| problem.pods[item.class].name.as_str();
         match order {
             0 => items.sort_by_key(|item| (item.rank, item.class, item.place)),
-            1 => items.sort_by_key(|item| {
-                let requests = &pods[item.class].requests;
-                Reverse((requests.get(CPU), requests.get(MEMORY), Reverse(item.rank)))
-            }),
+            // As solvers go: from the largest pods to the smallest, one class or all of a size after another.
+            1 => items.sort_by(|a, b| (size(a), name(a), a.rank).cmp(&(size(b), name(b), b.rank))),
+            2 => items.sort_by_key(|item| (size(item), item.rank)),
             _ => items.sort_by_key(|item| scramble(order, item)),
         }
-        let stuck = rules.attempt(&items, &mut looks);
+        let stuck = match order {
+            1 => rules.in_groups(&items, |a, b| a.class == b.class, &mut looks),
+            2 => rules.in_groups(&items, |a, b| size(a) == size(b), &mut looks),
+            _ => rules.attempt(&items, order % 2 == 1, &mut looks),
+        };
         if stuck.is_empty() {
             return wrong;
         }
@@ -287,8 +295,9 @@ impl Rules {
         !self.owned[class].is_empty() || !self.counted[class].is_empty()
     }
 
-    /// Binds pods; those that are left, and why.
-    fn attempt(&self, items: &[Item], looks: &mut usize) -> Vec<(Item, &'static str)> {
+    /// Binds pods; those that are left, and why. Where a pod must be in the way of others, it is the first, or the one that is in the way
+    /// of fewest.
+    fn attempt(&self, items: &[Item], fewest: bool, looks: &mut usize) -> Vec<(Item, &'static str)> {
         let mut counters = self.counters.clone();
         let (mut ruled, mut counted): (Vec<Item>, Vec<Item>) =
             items.iter().partition(|item| !self.owned[item.class].is_empty());
@@ -321,13 +330,8 @@ impl Rules {
                     !helps
                 });
                 if careful && counted.len() == before.1 {
-                    // Nothing that helps is harmless: a few of those that are in the way.
-                    let mut few = (ruled.len() / 64).max(1);
-                    ruled.retain(|item| {
-                        let bound = few > 0 && self.try_bind(&mut counters, item, None);
-                        few -= usize::from(bound);
-                        !bound
-                    });
+                    // Nothing that helps is harmless.
+                    self.bind_few(&mut counters, &mut ruled, fewest);
                 }
                 if (ruled.len(), counted.len()) != before {
                     break;
@@ -337,11 +341,68 @@ impl Rules {
                 break;
             }
         }
-        let why = |item: Item| match self.obstacle(&counters, &item) {
+        self.reasons(&counters, ruled)
+    }
+
+    /// Binds a few of the pods that are in the way of others: the first, or those that are in the way of fewest.
+    fn bind_few(&self, counters: &mut [Counter], ruled: &mut Vec<Item>, fewest: bool) {
+        let few = (ruled.len() / 64).max(1);
+        let mut order: Vec<(usize, usize)> = Vec::new();
+        for (index, item) in ruled.iter().enumerate() {
+            if self.obstacle(counters, item).is_none() {
+                let damage = if fewest { self.damage(counters, item) } else { 0 };
+                order.push((damage, index));
+            }
+        }
+        order.sort_unstable();
+        let mut chosen: Vec<usize> = order.into_iter().take(few).map(|(_, index)| index).collect();
+        chosen.sort_unstable();
+        let mut index = 0;
+        ruled.retain(|item| {
+            let bound = chosen.binary_search(&index).is_ok() && self.try_bind(counters, item, None);
+            index += 1;
+            !bound
+        });
+    }
+
+    /// How many waiting pods a pod would be in the way of.
+    fn damage(&self, counters: &[Counter], item: &Item) -> usize {
+        let crowded = self.counted[item.class].iter().map(|number| &counters[*number]);
+        let crowded = crowded.filter(|counter| counter.is_crowded_by(item.place));
+        let waiting = |counter: &Counter| -> usize {
+            counter.domains[item.place].iter().flat_map(|domain| counter.waiting[*domain]).sum()
+        };
+        crowded.map(waiting).sum()
+    }
+
+    /// Binds pods group by group, in the order given; those that are left, and why. What cannot be bound yet is tried again after each group.
+    fn in_groups(
+        &self,
+        items: &[Item],
+        same: impl Fn(&Item, &Item) -> bool,
+        looks: &mut usize,
+    ) -> Vec<(Item, &'static str)> {
+        let mut counters = self.counters.clone();
+        let mut waiting: Vec<Item> = Vec::new();
+        for group in items.chunk_by(same) {
+            waiting.extend(group);
+            let mut before = usize::MAX;
+            while waiting.len() < before {
+                before = waiting.len();
+                *looks += before;
+                waiting.retain(|item| !self.try_bind(&mut counters, item, None));
+            }
+        }
+        self.reasons(&counters, waiting)
+    }
+
+    /// Why pods are left.
+    fn reasons(&self, counters: &[Counter], left: Vec<Item>) -> Vec<(Item, &'static str)> {
+        let why = |item: Item| match self.obstacle(counters, &item) {
             Some(Rule::Together { .. }) => (item, "affinity"),
             _ => (item, "spread"),
         };
-        ruled.into_iter().map(why).collect()
+        left.into_iter().map(why).collect()
     }
 
     /// Binds a pod if its rules allow it. With a set to note in what it waits for, only if it is in nobody's way.

@@ -12,6 +12,9 @@ use super::document;
 use super::measure::{self, Report, Seconds, dollars, gap_percent};
 use super::{read, read_plan, read_problem};
 
+/// Problems with more pods than this are solved once in each turn, whatever was asked for.
+pub(super) const LARGE: usize = 5000;
+
 /// One solver on one problem, over all rounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
@@ -105,6 +108,13 @@ fn lines(args: &CompareArgs, folder: &Path) -> anyhow::Result<Vec<Line>> {
     args.problems.iter().map(|path| runner.line(path)).collect()
 }
 
+/// Which turn it is.
+struct TurnArgs<'a> {
+    path: &'a Path,
+    round: u32,
+    repeat: u32,
+}
+
 struct Runner<'a> {
     args: &'a CompareArgs,
     folder: &'a Path,
@@ -116,13 +126,15 @@ impl Runner<'_> {
         let problem = read_problem(path)?;
         eprintln!("{}", problem.name);
         let peer = self.args.peer.as_ref().filter(|_| problem.pending() <= self.args.peer_up_to);
+        let repeat = if problem.pending() > LARGE { 1 } else { self.args.repeat };
+        let turn = |round| TurnArgs { path, round, repeat };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         let mut report = Report::default();
         for round in 0..self.args.rounds {
             if let Some(peer) = peer {
-                theirs.push(self.peer(peer, path, round)?);
+                theirs.push(self.peer(peer, &turn(round))?);
             }
-            let (turn, measured) = self.nap(path, round)?;
+            let (turn, measured) = self.nap(&turn(round))?;
             ours.push(turn);
             report = measured;
         }
@@ -138,12 +150,12 @@ impl Runner<'_> {
         })
     }
 
-    fn nap(&self, path: &Path, round: u32) -> anyhow::Result<(Turn, Report)> {
+    fn nap(&self, turn: &TurnArgs<'_>) -> anyhow::Result<(Turn, Report)> {
         let own = std::env::current_exe().context("the path of this program")?;
-        let plan = self.folder.join(format!("nap-{round}.json"));
-        let text = self.run(&own, &["bench", "--json"], path, &plan)?;
+        let plan = self.folder.join(format!("nap-{}.json", turn.round));
+        let text = self.run(&own, &["bench", "--json"], turn, &plan)?;
         let report: Report = serde_json::from_str(&text).context("what nap printed")?;
-        let turn = Turn {
+        let took = Turn {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             first: Some(report.first_plan_seconds.median),
             seconds: report.final_plan_seconds,
@@ -151,12 +163,12 @@ impl Runner<'_> {
             peak_mib: report.peak_rss_mi_b,
             plan,
         };
-        Ok((turn, report))
+        Ok((took, report))
     }
 
-    fn peer(&self, peer: &Path, path: &Path, round: u32) -> anyhow::Result<Turn> {
-        let plan = self.folder.join(format!("peer-{round}.json"));
-        let text = self.run(peer, &[], path, &plan)?;
+    fn peer(&self, peer: &Path, turn: &TurnArgs<'_>) -> anyhow::Result<Turn> {
+        let plan = self.folder.join(format!("peer-{}.json", turn.round));
+        let text = self.run(peer, &[], turn, &plan)?;
         let report: PeerReport =
             serde_json::from_str(&text).with_context(|| format!("what {} printed", peer.display()))?;
         Ok(Turn {
@@ -169,7 +181,13 @@ impl Runner<'_> {
         })
     }
 
-    fn run(&self, program: &Path, first: &[&str], problem: &Path, plan: &Path) -> anyhow::Result<String> {
+    fn run(
+        &self,
+        program: &Path,
+        first: &[&str],
+        turn: &TurnArgs<'_>,
+        plan: &Path,
+    ) -> anyhow::Result<String> {
         let mut command = if self.pinned {
             let mut command = Command::new("taskset");
             command.arg("-c").arg(self.args.core.to_string()).arg(program);
@@ -177,12 +195,12 @@ impl Runner<'_> {
         } else {
             Command::new(program)
         };
-        command.args(first).arg("--problem").arg(problem).arg("--plan").arg(plan);
-        command.arg("--repeat").arg(self.args.repeat.to_string());
+        command.args(first).arg("--problem").arg(turn.path).arg("--plan").arg(plan);
+        command.arg("--repeat").arg(turn.repeat.to_string());
         let done = command.output().with_context(|| format!("starting {}", program.display()))?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);
-            bail!("{} failed on {}: {}", program.display(), problem.display(), said.trim());
+            bail!("{} failed on {}: {}", program.display(), turn.path.display(), said.trim());
         }
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     }

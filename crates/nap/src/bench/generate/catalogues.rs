@@ -61,7 +61,8 @@ fn offers(zones: &[&str], capacity_type: &str, price: f64) -> Vec<Offering> {
     let offer = |zone: &&str| Offering {
         zone: (*zone).to_owned(),
         capacity_type: capacity_type.to_owned(),
-        price_usd_per_hour: price,
+        // To the micro-dollar, as prices count: such a number comes back from text as it was.
+        price_usd_per_hour: (price * 1e6).round() / 1e6,
         available: true,
     };
     zones.iter().map(offer).collect()

@@ -21,13 +21,11 @@ const MEBIBYTE: i64 = 1 << 20;
 /// Writes the file.
 pub(super) fn write(args: &GenArgs) -> anyhow::Result<()> {
     let text = problem(args)?.to_text();
-    match &args.out {
-        Some(path) => measure::write(path, &text),
-        None => {
-            print!("{text}");
-            Ok(())
-        }
+    if let Some(path) = &args.out {
+        return measure::write(path, &text);
     }
+    print!("{text}");
+    Ok(())
 }
 
 /// A problem of the table that `nap bench` prints without files.

@@ -31,8 +31,8 @@ fn kinds() -> impl Iterator<Item = Kind> {
 fn the_same_arguments_give_the_same_file() {
     for kind in kinds() {
         let text = problem(&args(kind, 200)).unwrap().to_text();
-        assert_eq!(text, problem(&args(kind, 200)).unwrap().to_text(), "{kind:?}");
-        assert_eq!(Problem::parse(&text).unwrap().to_text(), text, "{kind:?}");
+        assert!(text == problem(&args(kind, 200)).unwrap().to_text(), "{kind:?} differs from run to run");
+        assert!(text == Problem::parse(&text).unwrap().to_text(), "{kind:?} changes when it is read");
     }
     let other = GenArgs { seed: 2, ..args(Kind::Mix, 200) };
     assert_ne!(problem(&args(Kind::Mix, 200)).unwrap().pods, problem(&other).unwrap().pods);
