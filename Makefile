@@ -1,16 +1,22 @@
-# Everything a user or CI calls. Rust is the only thing that must be there; rustup fetches the pinned toolchain by itself.
+# Everything a user or CI calls. Rust is the only thing that must be there; rustup fetches the pinned toolchain by itself. With Go, the
+# tests run on a real control plane too; without, they say which were skipped.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench
+CONTROL_PLANE := cargo run --quiet --package nap-controlplane-build
+.PHONY: help demo test check bench controlplane
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: need-cargo ## Tell the whole story on the embedded cluster: scale up, consolidate, scale to zero
 	@cargo build --quiet --package nap
 	@target/debug/nap demo
 
-test: need-cargo ## Run every test
+test: need-cargo ## Run every test; builds a real control plane first, if Go is there
+	@$(CONTROL_PLANE) >/dev/null || echo "!!! tests on a real control plane are SKIPPED: see the error above !!!" >&2
 	cargo test --workspace --quiet
+
+controlplane: need-cargo ## Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl for tests
+	@$(CONTROL_PLANE)
 
 check: need-cargo ## Formatting, lints with warnings denied, and the tidy checks
 	cargo fmt --all --check

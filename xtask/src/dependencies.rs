@@ -14,6 +14,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-controllers", &["nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-admission", &["nap-api"]),
     ("nap-apiserver", &[]),
+    ("nap-controlplane-build", &[]),
+    (
+        "nap-controlplane",
+        &["nap-controlplane-build", "nap-units", "nap-api", "nap-engine", "nap-controllers"],
+    ),
     (
         "nap-sim",
         &[
@@ -36,7 +41,8 @@ const BINARY: &str = "nap";
 
 /// Crates that tests of any crate may use besides: the judge, and the world that they run in. Nothing else is exempt: what a test needs
 /// from the rest of the workspace, it needs from a crate that its own crate may use.
-const FOR_TESTS: &[&str] = &["nap-oracle", "nap-apiserver", "nap-sim"];
+const FOR_TESTS: &[&str] =
+    &["nap-oracle", "nap-apiserver", "nap-sim", "nap-controlplane", "nap-controlplane-build"];
 
 /// Crates that must not be direct dependencies, and what does their job here.
 const BANNED: &[(&str, &str)] = &[

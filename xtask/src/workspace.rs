@@ -25,7 +25,7 @@ pub(crate) struct Package {
 /// One direct dependency of a package.
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// Only tests, examples and benchmarks see it.
+    /// Only tests, examples, benchmarks and build scripts see it.
     pub(crate) dev: bool,
 }
 
@@ -50,7 +50,7 @@ impl Workspace {
             let manifest = manifest.strip_prefix(&root).unwrap_or(&manifest).display().to_string();
             let dependencies = package["dependencies"].as_array().context("a package has no dependencies")?;
             let dependencies = dependencies.iter().map(|dependency| {
-                let dev = dependency["kind"].as_str() == Some("dev");
+                let dev = matches!(dependency["kind"].as_str(), Some("dev" | "build"));
                 Ok(Dependency { name: text(dependency, "name")?, dev })
             });
             Ok(Package {

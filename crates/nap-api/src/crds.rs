@@ -215,7 +215,10 @@ fn aks_node_class() -> CustomResourceDefinition {
         rules(schema, "spec.kubelet", [thresholds]);
         let port = |index: usize| format!("int(self.netIPv4IPLocalPortRange.split(' ')[{index}])");
         let ports = |condition: String, message: &str| {
-            rule(&format!("!has(self.netIPv4IPLocalPortRange) || ({condition})"), message)
+            // What is no range at all, the pattern refuses; a rule that cannot be evaluated would only add noise.
+            let is_range =
+                r"has(self.netIPv4IPLocalPortRange) && self.netIPv4IPLocalPortRange.matches('^\\d+ \\d+$')";
+            rule(&format!("!({is_range}) || ({condition})"), message)
         };
         rules(
             schema,

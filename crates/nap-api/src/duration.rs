@@ -39,35 +39,40 @@ impl NillableDuration {
     }
 }
 
-/// Reads a non-negative Go duration such as `1h30m` or `100ms`.
+/// Reads a non-negative Go duration such as `1h30m`, `100ms` or `1.5s`. `None` if it is none, or longer than Go can count.
 pub fn parse_go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.bytes().position(|byte| !byte.is_ascii_digit())?;
-        let (number, tail) = rest.split_at(digits);
-        let number: u64 = number.parse().ok()?;
-        let unit_len = tail.bytes().position(|byte| byte.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_len);
-        let part = match unit {
-            "h" => Duration::from_secs(number.checked_mul(3600)?),
-            "m" => Duration::from_secs(number.checked_mul(60)?),
-            "s" => Duration::from_secs(number),
-            "ms" => Duration::from_millis(number),
-            "us" | "µs" => Duration::from_micros(number),
-            "ns" => Duration::from_nanos(number),
+    let (mut rest, mut total) = (text, 0_u128);
+    while let Some(start) = rest.find(|character: char| !character.is_ascii_digit() && character != '.') {
+        let (number, tail) = rest.split_at(start);
+        let end =
+            tail.find(|character: char| character.is_ascii_digit() || character == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let nanoseconds: u128 = match unit {
+            "h" => 3_600_000_000_000,
+            "m" => 60_000_000_000,
+            "s" => 1_000_000_000,
+            "ms" => 1_000_000,
+            "us" | "µs" => 1_000,
+            "ns" => 1,
             _ => return None,
         };
-        total = total.checked_add(part)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let digits: u64 = format!("{whole}{fraction}").parse().ok()?;
+        let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+        total = total.checked_add(u128::from(digits) * nanoseconds / scale)?;
         rest = tail;
     }
-    Some(total)
+    if text.is_empty() || !rest.is_empty() {
+        return None;
+    }
+    let total = i64::try_from(total).ok()?;
+    Some(Duration::from_nanos(total.unsigned_abs()))
 }
 
 impl Serialize for NillableDuration {
@@ -107,7 +112,8 @@ mod tests {
         assert_eq!(duration.get(), Some(Duration::from_mins(90)));
         assert_eq!(serde_json::to_string(&duration).unwrap(), "\"1h30m\"");
         assert_eq!(NillableDuration::parse("Never").unwrap().get(), None);
-        for bad in ["", "5", "h", "1d", "-1s", "never", "1.5h"] {
+        assert_eq!(parse_go_duration("1m1.5s.5ms"), Some(Duration::from_micros(61_500_500)));
+        for bad in ["", "5", "h", "1d", "-1s", "never", "1h5", ".s", "1.2.3s", "3000000h"] {
             assert!(NillableDuration::parse(bad).is_none(), "{bad}");
         }
     }

@@ -159,6 +159,8 @@ impl ApiError {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Problem {
     Invalid(Value, String),
+    /// A rule does not hold for an object or a list, which is too long to be shown.
+    Rule(String),
     TypeInvalid(Value, String),
     Required(String),
     NotSupported(Value, Vec<Value>),
@@ -171,7 +173,7 @@ pub(crate) enum Problem {
 impl Problem {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Invalid(..) => "FieldValueInvalid",
+            Self::Invalid(..) | Self::Rule(_) => "FieldValueInvalid",
             Self::TypeInvalid(..) => "FieldValueTypeInvalid",
             Self::Required(_) => "FieldValueRequired",
             Self::NotSupported(..) => "FieldValueNotSupported",
@@ -220,6 +222,7 @@ impl FieldError {
             Problem::Invalid(value, detail) | Problem::TypeInvalid(value, detail) => {
                 format!("Invalid value: {value}: {detail}")
             }
+            Problem::Rule(message) => format!("Invalid value: {message}"),
             Problem::Required(detail) if detail.is_empty() => "Required value".to_owned(),
             Problem::Required(detail) => format!("Required value: {detail}"),
             Problem::NotSupported(value, supported) => {

@@ -49,7 +49,7 @@ fn node_claim(
     replaces: Option<&Replaces>,
 ) -> NodeClaim {
     let template = &pool.spec.template;
-    let mut requirements = launch.requirements.clone();
+    let mut requirements = (*launch.requirements).clone();
     requirements
         .set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(pool, launch, catalogue, replaces)));
     requirements.set(labels::CAPACITY_TYPE, Requirement::is_in(capacity_types(launch, replaces)));
@@ -117,16 +117,16 @@ fn instance_types(
     let below = replaces.and_then(|replaces| replaces.below);
     let mut seen = BTreeSet::from([launch.instance_type.clone()]);
     let mut types = vec![launch.instance_type.clone()];
-    for other in &launch.alternatives {
+    for other in launch.alternatives.iter() {
         let cheaper =
             below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type);
         if types.len() < MOST_TYPES
             && cheaper
-            && !seen.contains(&other.instance_type)
+            && !seen.contains(&*other.instance_type)
             && within_limits(&other.instance_type)
         {
-            seen.insert(other.instance_type.clone());
-            types.push(other.instance_type.clone());
+            seen.insert(other.instance_type.to_string());
+            types.push(other.instance_type.to_string());
         }
     }
     types

@@ -2,10 +2,11 @@
 
 use kube::{Api, ResourceExt};
 use nap_api::nodepool::{NODE_CLASS_READY, NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED};
-use nap_api::{AKSNodeClass, NodePool, conditions, hash, labels, validation};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, hash, labels, validation};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
 use crate::context::{Context, Outcome};
+use crate::restamp::Stamp;
 
 /// Brings one NodePool up to date.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
@@ -15,14 +16,20 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     }
     let api: Api<NodePool> = Api::all(context.client.clone());
     let hash = hash::nodepool_hash(&pool.spec);
-    let wanted = [
-        (labels::NODEPOOL_HASH, hash.as_str()),
-        (labels::NODEPOOL_HASH_VERSION, hash::NODEPOOL_HASH_VERSION),
-    ];
-    if wanted.iter().any(|(key, value)| pool.annotations().get(*key).is_none_or(|have| have != value))
-        && let Some(written) = context.annotate(&api, name, &wanted).await?
-    {
-        context.state().apply_pool(written);
+    let stamp = Stamp {
+        hash_key: labels::NODEPOOL_HASH,
+        hash: &hash,
+        version_key: labels::NODEPOOL_HASH_VERSION,
+        version: hash::NODEPOOL_HASH_VERSION,
+    };
+    if !stamp.is_on(&*pool) {
+        let belongs =
+            |claim: &NodeClaim| claim.labels().get(labels::NODEPOOL).is_some_and(|pool| pool == name);
+        stamp.migrate(context, &*pool, belongs).await?;
+        let wanted = [(stamp.hash_key, stamp.hash), (stamp.version_key, stamp.version)];
+        if let Some(written) = context.annotate(&api, name, &wanted).await? {
+            context.state().apply_pool(written);
+        }
     }
     let now = context.clock.now();
     let (usage, class) = {

@@ -1,15 +1,18 @@
-//! Writes that survive a race: read, change, replace, and again if somebody else was faster.
+//! Writes that survive a race: read, change, write what changed, and again if somebody else was faster.
+//!
+//! Only what changed is sent. An object has fields that this build does not know, of a newer server or of a user's own writing; a write of
+//! the whole object would take them away.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
-use nap_api::{NodeClaim, NodePool};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::context::{Context, Doing, Error, is_conflict, is_not_found};
 use crate::state::State;
@@ -17,7 +20,7 @@ use crate::state::State;
 /// How often a write is tried against others' changes before the reconcile fails and backs off.
 const TRIES: usize = 5;
 
-/// Which part of an object a write replaces.
+/// Which part of an object a write changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Object,
@@ -36,6 +39,8 @@ const NODES: Kept<Node> =
     Kept { known: |state, name| state.nodes.get(name).cloned(), apply: State::apply_node };
 const POOLS: Kept<NodePool> =
     Kept { known: |state, name| state.pools.get(name).cloned(), apply: State::apply_pool };
+const CLASSES: Kept<AKSNodeClass> =
+    Kept { known: |state, name| state.classes.get(name).cloned(), apply: State::apply_class };
 
 impl Context {
     /// Changes a claim's status. `change` returns whether there is anything to write. Does nothing if the claim is gone.
@@ -70,6 +75,24 @@ impl Context {
         self.update(name, &POOLS, Part::Status, change).await
     }
 
+    /// Changes an AKSNodeClass's metadata. As [`Context::update_claim_status`].
+    pub async fn update_class(
+        &self,
+        name: &str,
+        change: impl Fn(&mut AKSNodeClass) -> bool,
+    ) -> Result<(), Error> {
+        self.update(name, &CLASSES, Part::Object, change).await
+    }
+
+    /// Changes an AKSNodeClass's status. As [`Context::update_claim_status`].
+    pub async fn update_class_status(
+        &self,
+        name: &str,
+        change: impl Fn(&mut AKSNodeClass) -> bool,
+    ) -> Result<(), Error> {
+        self.update(name, &CLASSES, Part::Status, change).await
+    }
+
     async fn update<K>(
         &self,
         name: &str,
@@ -92,12 +115,16 @@ impl Context {
                     None => return Ok(()),
                 },
             };
+            let before = plain(&object);
             if !change(&mut object) {
                 return Ok(());
             }
+            let mut patch = difference(&before, &plain(&object)).unwrap_or_else(|| json!({}));
+            patch["metadata"]["resourceVersion"] = json!(object.resource_version());
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
             let written = match part {
-                Part::Object => api.replace(name, &PostParams::default(), &object).await,
-                Part::Status => api.replace_status(name, &PostParams::default(), &object).await,
+                Part::Object => api.patch(name, &params, &patch).await,
+                Part::Status => api.patch_status(name, &params, &patch).await,
             };
             match written {
                 Ok(written) => {
@@ -151,5 +178,46 @@ impl Context {
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
             Err(error) => Err(error).doing("deleting NodeClaim", &name),
         }
+    }
+}
+
+fn plain(object: &impl Serialize) -> Value {
+    serde_json::to_value(object).expect("an object of the API is plain data")
+}
+
+/// The JSON merge patch that makes `after` of `before`; none if they are the same. Lists are replaced as a whole.
+fn difference(before: &Value, after: &Value) -> Option<Value> {
+    match (before, after) {
+        (before, after) if before == after => None,
+        (Value::Object(before), Value::Object(after)) => {
+            let gone = before.keys().filter(|key| !after.contains_key(*key));
+            let mut patch: Map<String, Value> = gone.map(|key| (key.clone(), Value::Null)).collect();
+            for (key, value) in after {
+                match before.get(key) {
+                    Some(before) => {
+                        patch.extend(difference(before, value).map(|change| (key.clone(), change)));
+                    }
+                    None => drop(patch.insert(key.clone(), value.clone())),
+                }
+            }
+            Some(Value::Object(patch))
+        }
+        (_, after) => Some(after.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_says_what_changed_and_nothing_else() {
+        let before = json!({ "a": 1, "b": { "c": [1, 2], "d": "x", "e": {} }, "f": null });
+        assert_eq!(difference(&before, &before), None);
+        let after = json!({ "a": 1, "b": { "c": [2], "e": { "g": true } }, "f": null, "h": 4 });
+        assert_eq!(
+            difference(&before, &after),
+            Some(json!({ "b": { "c": [2], "d": null, "e": { "g": true } }, "h": 4 }))
+        );
     }
 }

@@ -4,15 +4,18 @@
 //! tolerations and priority. Everything after this module is work per class, never per pod, until the plan is written out.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nap_api::{Requirements, Toleration};
 use nap_units::{CPU, MEMORY, Resources};
 
 use crate::coupling::HostPort;
+use crate::groups::Group;
+use crate::intern::Interner;
 use crate::model::{Node, Pod, PodKey, Snapshot};
-use crate::rules::{Coupling, Rules, Slot};
+use crate::prepared::Load;
+use crate::rules::{Constraint, Coupling, Rules, Slot};
 
 /// Everything countable that anybody asks for, numbered: a resource vector becomes a short row of integers. Apart from resources these are the
 /// ports of a node, of which there is one each, and the slots of rules by host name.
@@ -25,22 +28,28 @@ pub(crate) struct Dimensions<'a> {
 
 impl<'a> Dimensions<'a> {
     /// What the pods and daemons of a snapshot ask for.
-    pub(crate) fn of(snapshot: &'a Snapshot, rules: &Rules<'a>) -> Self {
-        let requests = snapshot.pods.iter().map(|pod| &pod.requests);
+    pub(crate) fn of(kinds: &[&'a Pod], snapshot: &'a Snapshot, rules: &Rules<'a>) -> Self {
+        let requests = kinds.iter().map(|pod| &pod.requests);
         let requests = requests.chain(snapshot.daemons.iter().map(|daemon| &daemon.requests));
-        let mut resources: Vec<&str> = requests
-            .flat_map(Resources::iter)
-            .filter(|(_, amount)| *amount > 0)
-            .map(|(name, _)| name)
-            .collect();
-        resources.sort_unstable();
-        resources.dedup();
-        let asked = snapshot.pods.iter().flat_map(|pod| &pod.host_ports);
+        let asked = requests.flat_map(Resources::iter).filter(|(_, amount)| *amount > 0);
+        let resources: BTreeSet<&str> = asked.map(|(name, _)| name).collect();
+        let resources = resources.into_iter().collect();
+        let asked = kinds.iter().flat_map(|pod| &pod.host_ports);
         let mut ports: Vec<_> =
             asked.map(|port| (port.protocol.as_str(), port.port, address(port))).collect();
         ports.sort_unstable();
         ports.dedup();
         Self { resources, ports, slots: rules.slots.clone() }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.resources.len() + self.ports.len() + self.slots.len()
+    }
+
+    /// The resources, which come first.
+    pub(crate) fn resources(&self) -> &[&'a str] {
+        &self.resources
     }
 
     /// What a machine without pods has.
@@ -69,10 +78,10 @@ impl<'a> Dimensions<'a> {
     }
 
     /// What a pod asks for: a negative amount counts as nothing.
-    fn request(&self, pod: &Pod, slots: &[usize]) -> Vec<i64> {
-        let resources = self.resources.iter().map(|name| pod.requests.get(name).max(0));
+    fn request(&self, requests: &Resources, host_ports: &[HostPort], slots: &[usize]) -> Vec<i64> {
+        let resources = self.resources.iter().map(|name| requests.get(name).max(0));
         let ports = self.ports.iter().map(|(protocol, number, at)| {
-            i64::from(pod.host_ports.iter().any(|port| {
+            i64::from(host_ports.iter().any(|port| {
                 (port.protocol.as_str(), port.port) == (*protocol, *number)
                     && (port.is_everywhere() || address(port) == *at)
             }))
@@ -82,12 +91,15 @@ impl<'a> Dimensions<'a> {
     }
 
     /// What daemons leave of a machine.
-    pub(crate) fn without(&self, mut free: Vec<i64>, daemons: &Resources, taken: &[&HostPort]) -> Vec<i64> {
+    pub(crate) fn without(&self, mut free: Vec<i64>, daemons: &Load) -> Vec<i64> {
+        if daemons.requests.is_empty() && daemons.ports.is_empty() {
+            return free;
+        }
         for (free, name) in free.iter_mut().zip(&self.resources) {
-            *free = free.saturating_sub(daemons.get(name).max(0));
+            *free = free.saturating_sub(daemons.requests.get(name).max(0));
         }
         for (free, port) in free.iter_mut().skip(self.resources.len()).zip(&self.ports) {
-            if taken.iter().any(|one| conflicts(one, port)) {
+            if daemons.ports.iter().any(|one| conflicts(one, port)) {
                 *free = 0;
             }
         }
@@ -160,6 +172,15 @@ pub(crate) struct Class<'a> {
     pub(crate) coupling: Option<Rc<Coupling>>,
     /// Whether each of the counters that count it looks at a new node of its own for sure.
     pub(crate) certain: Vec<bool>,
+    /// It is counted by others, but nothing keeps it from being bound after them: it goes anywhere, and counts where its node is known.
+    pub(crate) is_light: bool,
+}
+
+impl Class<'_> {
+    /// Whether rules between pods decide where it may go.
+    pub(crate) fn is_bound_by_rules(&self) -> bool {
+        self.coupling.is_some() && !self.is_light
+    }
 }
 
 /// The classes of a snapshot, in the order in which they are placed.
@@ -167,74 +188,50 @@ pub(crate) struct Classes<'a> {
     pub(crate) list: Vec<Class<'a>>,
     /// The distinct terms that [`Class::terms`] refers to.
     pub(crate) terms: Vec<Cow<'a, Requirements>>,
-    /// Pods that no class holds, for a constraint that the engine does not know: the pod and the field.
-    pub(crate) unsupported: Vec<(&'a PodKey, &'a str)>,
 }
 
 impl<'a> Classes<'a> {
-    /// Groups the pods of a snapshot. The order of the pods in it does not matter; a key that comes twice counts once.
-    pub(crate) fn of(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>, rules: &Rules<'a>) -> Self {
-        let mut pods: Vec<&Pod> = snapshot.pods.iter().collect();
-        pods.sort_unstable();
-        pods.dedup_by(|a, b| a.key == b.key);
-
-        let mut unsupported = Vec::new();
-        let mut groups: BTreeMap<_, (Vec<&PodKey>, Vec<i64>)> = BTreeMap::new();
-        for pod in pods {
-            if let Some(field) = &pod.unsupported {
-                unsupported.push((&pod.key, field.as_str()));
-                continue;
+    /// Joins groups of pods whose differences matter to nobody.
+    pub(crate) fn of(groups: &[Group<'a>], dimensions: &Dimensions<'a>, rules: &Rules<'a>) -> Self {
+        let mut kinds = Interner::default();
+        let mut members: Vec<Vec<&'a PodKey>> = Vec::new();
+        for (group, profile) in groups.iter().zip(&rules.profile_of) {
+            let pod: &'a Pod = group.pod;
+            let wish = (&pod.terms, &pod.volume_terms, &pod.tolerations);
+            let number = kinds.number((pod.priority, &pod.requests, wish, &pod.host_ports, *profile));
+            if number == members.len() {
+                members.push(Vec::new());
             }
-            let profile = rules.of_pod(pod);
-            let kind = (
-                pod.priority,
-                &pod.requests,
-                (&pod.terms, &pod.volume_terms),
-                &pod.tolerations,
-                &pod.host_ports,
-                (profile.slots, profile.coupling),
-            );
-            let group = groups.entry(kind);
-            group
-                .or_insert_with_key(|kind| (Vec::new(), dimensions.request(pod, &kind.5.0)))
-                .0
-                .push(&pod.key);
+            members[number].extend(&group.pods);
         }
-
-        let mut terms = Vec::new();
-        let mut term_numbers: BTreeMap<Cow<'a, Requirements>, usize> = BTreeMap::new();
-        let mut wish_numbers = BTreeMap::new();
-        let mut list: Vec<Class<'a>> = Vec::with_capacity(groups.len());
-        for ((priority, requests, (class_terms, volumes), tolerations, _, (_, coupling)), (pods, row)) in
-            groups
+        let mut terms: Interner<Cow<'a, Requirements>> = Interner::default();
+        let mut wishes = Interner::default();
+        let mut list: Vec<Class<'a>> = Vec::with_capacity(members.len());
+        for ((priority, requests, wish, host_ports, profile), mut pods) in
+            kinds.items.into_iter().zip(members)
         {
-            let wishes = wish_numbers.len();
-            let wish = *wish_numbers.entry((class_terms, volumes, tolerations)).or_insert(wishes);
-            let mut number = |term: Cow<'a, Requirements>| {
-                *term_numbers.entry(term).or_insert_with_key(|term| {
-                    terms.push(term.clone());
-                    terms.len() - 1
-                })
-            };
-            let numbers = with_volumes(class_terms, volumes).into_iter().map(&mut number).collect();
+            let (own_terms, volumes, tolerations) = wish;
+            pods.sort_unstable();
+            let profile = &rules.profiles[profile];
+            let coupling = profile.coupling.clone();
             let certain = coupling.as_ref().map(|coupling| {
                 let keys: Vec<&str> = coupling.keys.iter().map(|key| rules.keys[*key]).collect();
                 let looks = |(counter, _): &(usize, _)| {
-                    rules.counters[*counter].looks_at_nodes_of(class_terms, tolerations, &keys)
+                    rules.counters[*counter].looks_at_nodes_of(own_terms, tolerations, &keys)
                 };
                 coupling.counted.iter().map(looks).collect()
             });
-            let certain = certain.unwrap_or_default();
             list.push(Class {
                 pods,
                 requests,
-                row,
-                terms: numbers,
+                row: dimensions.request(requests, host_ports, &profile.slots),
+                terms: with_volumes(own_terms, volumes).into_iter().map(|term| terms.number(term)).collect(),
                 tolerations,
-                wish,
+                wish: wishes.number(wish),
                 priority,
                 coupling,
-                certain,
+                certain: certain.unwrap_or_default(),
+                is_light: false,
             });
         }
         list.sort_by(|a, b| {
@@ -242,7 +239,34 @@ impl<'a> Classes<'a> {
                 |class: &Class<'_>| (class.priority, class.requests.get(CPU), class.requests.get(MEMORY));
             size(b).cmp(&size(a)).then_with(|| a.pods.first().cmp(&b.pods.first()))
         });
-        Self { list, terms, unsupported }
+        let mut classes = Self { list, terms: terms.items };
+        classes.find_light();
+        classes
+    }
+
+    /// A class that is only counted can be bound last, unless somebody wants to be near it, or its priority brings it before pods that look
+    /// at it.
+    fn find_light(&mut self) {
+        let mut watchers: BTreeMap<usize, i32> = BTreeMap::new();
+        for class in &self.list {
+            for constraint in class.coupling.iter().flat_map(|coupling| &coupling.constraints) {
+                let is_wanted = matches!(constraint, Constraint::Together { .. });
+                for counter in constraint.counters() {
+                    let least = watchers.entry(counter).or_insert(i32::MAX);
+                    *least = (*least).min(if is_wanted { i32::MIN } else { class.priority });
+                }
+            }
+        }
+        for class in &mut self.list {
+            class.is_light = class.coupling.as_ref().is_some_and(|coupling| {
+                let can_wait = |(counter, _): &(usize, _)| {
+                    watchers
+                        .get(counter)
+                        .is_none_or(|watcher| *watcher != i32::MIN && *watcher >= class.priority)
+                };
+                coupling.is_light() && coupling.counted.iter().all(can_wait)
+            });
+        }
     }
 
     /// For each class, the least that it or any class after it asks for, by dimension.

@@ -4,15 +4,19 @@
 //! long as no such pod is on it a draft keeps its choice of zones; the first one ties it to a domain, a *pin*, so that what is
 //! counted is what will be. Of the domains that are allowed, drafts and machines take the emptiest first, and a new draft is opened where
 //! it is cheapest.
+//!
+//! Pods that others look at, but that may go anywhere themselves, tie nothing: they are counted where their draft is tied already, or once
+//! it is. Until then nobody relies on them, so they can always be bound last.
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use crate::classes::Class;
 use crate::market::Market;
-use crate::pack::{Manner, Offer, Packer};
+use crate::pack::{Offer, Packer};
 use crate::rules::{Coupling, Rules};
-use crate::topology::{Host, Vector};
+use crate::shelf::Cursor;
+use crate::topology::{ABSENT, Host, Vector};
 
 /// The most combinations of domains that a class is tried in.
 const MOST_PINS: usize = 128;
@@ -27,13 +31,12 @@ pub(crate) struct Pin {
     /// The terms that tie a node to it.
     pub(crate) terms: Vec<usize>,
     /// The labels that a node must lack.
-    pub(crate) absent: Vec<String>,
+    pub(crate) absent: Vec<usize>,
 }
 
 /// The combinations of domains that some pools have for a class.
 pub(crate) fn places(
     market: &mut Market<'_>,
-    rules: &Rules<'_>,
     class: &Class<'_>,
     coupling: &Coupling,
     pools: Range<usize>,
@@ -47,43 +50,69 @@ pub(crate) fn places(
             let Some(signature) = market.step(pool, *term) else { continue };
             let mut here: Vec<Vector> = vec![Vec::new()];
             for key in &coupling.keys {
-                let key = rules.keys[*key];
-                let mut values: Vec<Option<Rc<str>>> =
-                    market.domains(signature, key).iter().cloned().map(Some).collect();
-                if market.lacks(signature, key) {
-                    values.push(None);
+                let mut values = market.domains(signature, *key).to_vec();
+                if market.lacks(signature, *key) {
+                    values.push(ABSENT);
                 }
-                here = here
-                    .iter()
-                    .flat_map(|vector| {
-                        values.iter().map(|value| [vector.as_slice(), std::slice::from_ref(value)].concat())
-                    })
-                    .take(MOST_PINS)
-                    .collect();
+                let extended = here.iter().flat_map(|vector| {
+                    values.iter().map(|value| [vector.as_slice(), std::slice::from_ref(value)].concat())
+                });
+                here = extended.take(MOST_PINS).collect();
             }
             places.extend(here);
         }
     }
-    places.sort_unstable();
+    // What lacks a label comes first.
+    places.sort_unstable_by_key(|vector| vector.iter().map(|one| one.wrapping_add(1)).collect::<Vec<_>>());
     places.dedup();
     places
 }
 
+/// The combinations of domains that any pool has for a class, with what ties a node to them.
+pub(crate) fn pins(market: &mut Market<'_>, class: &Class<'_>, coupling: &Coupling) -> Rc<[Pin]> {
+    let asked = (class.wish, coupling.keys.clone());
+    if let Some(known) = market.pins.get(&asked) {
+        return Rc::clone(known);
+    }
+    let pools = 0..market.pools.len();
+    let places = places(market, class, coupling, pools);
+    let pin = |vector: Vector| {
+        let mut pin = Pin::default();
+        for (key, value) in coupling.keys.iter().zip(&vector) {
+            match *value {
+                ABSENT => pin.absent.push(*key),
+                value => pin.terms.push(market.pin(*key, value)),
+            }
+        }
+        Pin { vector, ..pin }
+    };
+    let pins: Rc<[Pin]> = places.into_iter().map(pin).collect();
+    market.pins.insert(asked, Rc::clone(&pins));
+    pins
+}
+
+/// What was found out about a pin while pods of one class are placed.
+#[derive(Clone, Default)]
+struct Outlook {
+    /// The drafts before it have refused.
+    cursor: Cursor,
+    /// No new draft can be opened in it.
+    is_exhausted: bool,
+    /// What a new draft would be, for so many pods.
+    offer: Option<(usize, Option<Offer>)>,
+}
+
 impl Packer<'_, '_> {
-    /// Places pods of a class that depends on others; how many are left. `open` are the drafts that can still grow.
-    pub(crate) fn place_coupled(&mut self, number: usize, mut count: usize, open: &mut Vec<usize>) -> usize {
+    /// Places pods of a class that depends on others; how many are left.
+    pub(crate) fn place_coupled(&mut self, number: usize, mut count: usize) -> usize {
         let classes = self.classes;
         let class = &classes.list[number];
         let Some(coupling) = class.coupling.clone() else { return count };
-        let rules = self.ground.rules;
-        let mut seats = self.ground.standing.seats(class, classes, rules, &coupling);
-        let pins = self.pins(class, &coupling);
-        let mut drafts = open.clone();
-        if self.strategy.manner == Manner::Incumbent {
-            drafts.sort_by_key(|index| self.drafts[*index].pods);
-        }
-        let mut tried = vec![0; pins.len()];
-        let mut exhausted = vec![false; pins.len()];
+        self.shelf.tidy();
+        let mut seats = self.ground.standing.seats(class, classes, &coupling);
+        let pins = pins(self.market, class, &coupling);
+        let mut outlooks = vec![Outlook::default(); pins.len()];
+        let mut order: Vec<(i64, usize)> = Vec::with_capacity(pins.len());
         while count > 0 {
             let ground = &mut self.ground;
             if let Some((node, seated)) =
@@ -93,31 +122,26 @@ impl Packer<'_, '_> {
                 count -= seated;
                 continue;
             }
-            let mut order: Vec<(i64, usize)> = (0..pins.len())
-                .filter(|pin| !exhausted[*pin])
-                .filter(|pin| self.allowance(&coupling, &pins[*pin], Host::Any) > 0)
-                .map(|pin| (self.ground.topology.load(&coupling, &pins[pin].vector), pin))
-                .collect();
+            order.clear();
+            for (number, pin) in pins.iter().enumerate() {
+                if !outlooks[number].is_exhausted && self.allowance(&coupling, pin, Host::Any) > 0 {
+                    order.push((self.ground.topology.load(&coupling, &pin.vector), number));
+                }
+            }
             order.sort_unstable();
-            let order: Vec<usize> = order.into_iter().map(|(_, pin)| pin).collect();
             let mut placed = 0;
-            for pin in &order {
-                placed = self.join(number, count, (&coupling, &pins[*pin]), &drafts, &mut tried[*pin]);
+            for (_, pin) in &order {
+                let cursor = &mut outlooks[*pin].cursor;
+                placed = self.join(number, count, (&coupling, &pins[*pin]), cursor);
                 if placed > 0 {
                     break;
                 }
             }
             if placed == 0 {
-                let Some((pin, offer)) = self.cheapest_pin(number, count, &coupling, &pins, &order) else {
-                    break;
-                };
+                let found = self.cheapest_pin(number, count, &coupling, &pins, &order, &mut outlooks);
+                let Some((pin, offer)) = found else { break };
                 placed = self.open_pinned(number, count, (&coupling, &pins[pin]), &offer);
-                if placed == 0 {
-                    exhausted[pin] = true;
-                    continue;
-                }
-                open.push(self.drafts.len() - 1);
-                drafts.push(self.drafts.len() - 1);
+                outlooks[pin].is_exhausted = placed == 0;
             }
             count -= placed;
         }
@@ -127,12 +151,17 @@ impl Packer<'_, '_> {
     /// Tries pods without a place again while that helps: what they need may have been placed after them.
     pub(crate) fn try_again(&mut self, pending: &mut [usize]) {
         let classes = self.classes;
+        let waits =
+            |(number, pending): (usize, &usize)| *pending > 0 && classes.list[number].is_bound_by_rules();
         for _ in 0..MOST_ROUNDS {
+            if !pending.iter().enumerate().any(waits) {
+                break;
+            }
+            self.reopen();
             let mut progress = false;
             for (number, pending) in pending.iter_mut().enumerate() {
-                if *pending > 0 && classes.list[number].coupling.is_some() {
-                    let mut open: Vec<usize> = (0..self.drafts.len()).collect();
-                    let left = self.place_coupled(number, *pending, &mut open);
+                if waits((number, pending)) {
+                    let left = self.place_coupled(number, *pending);
                     progress |= left < *pending;
                     *pending = left;
                 }
@@ -143,27 +172,12 @@ impl Packer<'_, '_> {
         }
     }
 
-    fn pins(&mut self, class: &Class<'_>, coupling: &Coupling) -> Vec<Pin> {
-        let rules = self.ground.rules;
-        let pools = 0..self.market.pools.len();
-        let places = places(self.market, rules, class, coupling, pools);
-        let pin = |vector: Vector| {
-            let mut pin = Pin::default();
-            for (key, value) in coupling.keys.iter().zip(&vector) {
-                let key = rules.keys[*key];
-                match value {
-                    Some(value) => pin.terms.push(self.market.pin(key, value)),
-                    None => pin.absent.push(key.to_owned()),
-                }
-            }
-            Pin { vector, ..pin }
-        };
-        places.into_iter().map(pin).collect()
-    }
-
     fn allowance(&self, coupling: &Coupling, pin: &Pin, host: Host) -> usize {
         let topology = &self.ground.topology;
-        topology.allowance(coupling, &pin.vector, host).min(topology.stride(coupling, &pin.vector))
+        match topology.allowance(coupling, &pin.vector, host) {
+            0 => 0,
+            allowed => allowed.min(topology.stride(coupling, &pin.vector)),
+        }
     }
 
     fn host(&self, draft: usize) -> usize {
@@ -176,34 +190,33 @@ impl Packer<'_, '_> {
         number: usize,
         count: usize,
         (coupling, pin): (&Coupling, &Pin),
-        drafts: &[usize],
-        first: &mut usize,
+        cursor: &mut Cursor,
     ) -> usize {
+        // A node that is refused now may be allowed later, if the pod wants to share it with others.
         let patient = coupling.follows_hosts();
-        let mut position = *first;
-        self.market.spend(8);
-        while let Some(index) = drafts.get(position).copied() {
+        let mut at = if patient { Cursor::default() } else { *cursor };
+        loop {
+            *cursor = at;
+            let Some(index) = self.next_draft(&mut at) else { return 0 };
             let held = &self.drafts[index].domains;
             let agrees = coupling.keys.iter().zip(&pin.vector).all(|(key, value)| {
                 held.iter().find(|(other, _)| other == key).is_none_or(|(_, held)| held == value)
             });
+            if !agrees {
+                continue;
+            }
             let allowed = self.allowance(coupling, pin, Host::Is(self.host(index))).min(count);
-            if agrees && allowed > 0 {
-                self.market.spend(1);
-                if let Some(fit) = self.fit(index, number, allowed, pin) {
-                    let added = self.add(index, number, &fit, fit.room);
-                    if added > 0 {
-                        self.tie(index, number, coupling, pin, added);
-                        return added;
-                    }
+            let allowed = if self.is_even() { allowed.min(1) } else { allowed };
+            if allowed > 0
+                && let Some(fit) = self.fit(index, number, allowed, pin)
+            {
+                let added = self.add(index, number, &fit, fit.room);
+                if added > 0 {
+                    self.tie(index, number, coupling, pin, added);
+                    return added;
                 }
             }
-            position += 1;
-            if !patient {
-                *first = position;
-            }
         }
-        0
     }
 
     /// Where a new draft is cheapest among the domains that are allowed: the heaviest pool first.
@@ -213,18 +226,25 @@ impl Packer<'_, '_> {
         count: usize,
         coupling: &Coupling,
         pins: &[Pin],
-        order: &[usize],
+        order: &[(i64, usize)],
+        outlooks: &mut [Outlook],
     ) -> Option<(usize, Offer)> {
         let share = count.div_ceil(order.len().max(1));
+        let by_host = self.ground.topology.most_on_a_host(coupling);
+        let most = share.min(by_host).min(self.most_pods);
+        let limited = self.left.iter().any(|left| !left.is_empty());
         let mut best: Option<(usize, Offer)> = None;
-        for pin in order {
-            let by_host = self.ground.topology.most_on_a_host(coupling);
+        for (_, pin) in order {
             if self.allowance(coupling, &pins[*pin], Host::Fresh) == 0 {
                 continue;
             }
-            let most = share.min(by_host).min(self.most_pods);
-            let Some(offer) = self.best_offer(number, most, &pins[*pin]) else { continue };
-            if self.strategy.manner == Manner::Incumbent {
+            let offer = match outlooks[*pin].offer {
+                Some((for_so_many, offer)) if for_so_many == most && !limited => offer,
+                _ => self.best_offer(number, most, &pins[*pin]),
+            };
+            outlooks[*pin].offer = Some((most, offer));
+            let Some(offer) = offer else { continue };
+            if self.is_even() {
                 return Some((*pin, offer));
             }
             let better = best.as_ref().is_none_or(|(_, best)| {
@@ -251,7 +271,7 @@ impl Packer<'_, '_> {
         let index = self.drafts.len() - 1;
         let added = self.add(index, number, &offer.fit, wanted);
         if added == 0 {
-            self.drafts.pop();
+            self.pop_draft();
         } else {
             self.tie(index, number, coupling, pin, added);
         }
@@ -261,13 +281,64 @@ impl Packer<'_, '_> {
     /// Ties a draft to its domains and counts the pods that went there.
     fn tie(&mut self, index: usize, number: usize, coupling: &Coupling, pin: &Pin, added: usize) {
         let host = self.host(index);
-        let held = &mut self.drafts[index].domains;
+        let draft = &mut self.drafts[index];
+        let before = draft.domains.len();
         for (key, value) in coupling.keys.iter().zip(&pin.vector) {
-            if !held.iter().any(|(other, _)| other == key) {
-                held.push((*key, value.clone()));
+            if !draft.domains.iter().any(|(other, _)| other == key) {
+                draft.domains.push((*key, *value));
             }
         }
-        let certain = &self.classes.list[number].certain;
-        self.ground.topology.record(coupling, certain, &pin.vector, host, added);
+        let topology = &mut self.ground.topology;
+        topology.record(coupling, &self.classes.list[number].certain, &pin.vector, host, added);
+        if draft.domains.len() == before || draft.uncounted.is_empty() {
+            return;
+        }
+        // Now it is known where the others are as well.
+        let fresh = &draft.domains[before..];
+        for (number, count) in &draft.uncounted {
+            let class = &self.classes.list[*number];
+            let Some(coupling) = &class.coupling else { continue };
+            let known = |position: Option<usize>| {
+                let key = coupling.keys[position?];
+                fresh.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain)
+            };
+            topology.record_known(coupling, &class.certain, known, host, *count);
+        }
+        let domains = &draft.domains;
+        draft.uncounted.retain(|(number, _)| {
+            let keys = self.classes.list[*number].coupling.iter().flat_map(|coupling| &coupling.keys);
+            keys.into_iter().any(|key| !domains.iter().any(|(other, _)| other == key))
+        });
     }
+
+    /// Counts pods that may go anywhere, as far as it is known where their draft will be.
+    pub(crate) fn count_light(&mut self, index: usize, number: usize, count: usize) {
+        let class = &self.classes.list[number];
+        let Some(coupling) = &class.coupling else { return };
+        let host = self.host(index);
+        let draft = &mut self.drafts[index];
+        let tied =
+            |key: usize| draft.domains.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain);
+        let known = |position: Option<usize>| match position {
+            None => Some(0),
+            Some(position) => tied(coupling.keys[position]),
+        };
+        self.ground.topology.record_known(coupling, &class.certain, known, host, count);
+        if coupling.keys.iter().any(|key| tied(*key).is_none()) {
+            draft.uncounted.push((number, count));
+        }
+    }
+}
+
+/// The rule that keeps a class from every place that a pool has for it.
+pub(crate) fn blocking_rule(
+    market: &mut Market<'_>,
+    rules: &Rules<'_>,
+    class: &Class<'_>,
+    topology: &crate::topology::Topology,
+    pool: usize,
+) -> Option<crate::model::Rule> {
+    let coupling = class.coupling.as_ref()?;
+    let places = places(market, class, coupling, pool..pool + 1);
+    topology.blocking(rules, coupling, &places)
 }

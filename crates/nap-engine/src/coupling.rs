@@ -9,12 +9,12 @@ use nap_api::Operator;
 use serde::{Deserialize, Serialize};
 
 /// Which pods are meant, by their labels. All rules must hold; without rules it is every pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Vec<LabelRule>);
 
 /// What one label of a pod must be.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LabelRule {
     /// The label's key.
     pub key: String,
@@ -61,7 +61,7 @@ impl Selector {
 }
 
 /// In which namespaces pods are meant.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Namespaces {
     /// In every one.
@@ -86,7 +86,7 @@ impl Namespaces {
 }
 
 /// A required term of pod affinity or anti-affinity.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodTerm {
     /// The node label whose values are the domains.
     pub topology_key: String,
@@ -104,7 +104,7 @@ impl PodTerm {
 }
 
 /// A topology spread constraint that must hold (`DoNotSchedule`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Spread {
     /// The node label whose values are the domains.
     pub topology_key: String,
@@ -121,7 +121,7 @@ pub struct Spread {
 }
 
 /// A port of the node that a pod occupies.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostPort {
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
@@ -139,7 +139,7 @@ impl HostPort {
 }
 
 /// Pods on a machine that others may depend on. Pods that no rule of the snapshot is about need not be listed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Resident {
     /// Their namespace.
     pub namespace: String,

@@ -9,9 +9,10 @@ use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 
 use crate::classes::{Class, Classes, Dimensions};
+use crate::market::Market;
 use crate::model::{Node, Snapshot};
 use crate::rules::{Coupling, Rules};
-use crate::topology::{Host, Topology, Vector, vector_of};
+use crate::topology::{Host, Topology, Vector, domains_of};
 
 /// Pods of a class on a machine that exists.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Standing<'a> {
     /// Running machines before those on their way, then by name.
     pub(crate) nodes: Rc<[&'a Node]>,
     pub(crate) labels: Rc<[Requirements]>,
+    /// The domains of each machine, by every label whose values are domains.
+    domains: Rc<[Vector]>,
     free: Vec<Vec<i64>>,
     /// Which machines suit which wishes, as far as somebody asked.
     welcome: Rc<RefCell<BTreeMap<(usize, usize), bool>>>,
@@ -40,30 +43,43 @@ pub(crate) struct Seats {
 }
 
 impl<'a> Standing<'a> {
-    pub(crate) fn of(snapshot: &'a Snapshot, dimensions: &Dimensions<'a>) -> Self {
+    pub(crate) fn of(
+        snapshot: &'a Snapshot,
+        dimensions: &Dimensions<'a>,
+        rules: &Rules<'_>,
+        market: &mut Market<'_>,
+    ) -> Self {
         let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
         nodes.sort_by(|a, b| (!a.initialized, a).cmp(&(!b.initialized, b)));
         Self {
             free: nodes.iter().map(|node| dimensions.free(node)).collect(),
             labels: nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect(),
+            domains: nodes.iter().map(|node| domains_of(node, rules, market)).collect(),
             nodes: nodes.into(),
             welcome: Rc::default(),
         }
+    }
+
+    /// The domains of a machine that a kind of pod depends on.
+    fn vector(&self, node: usize, coupling: &Coupling) -> Vector {
+        coupling.keys.iter().map(|key| self.domains[node][*key]).collect()
     }
 
     /// First fit in the order of the classes. How many pods of each class are placed: its first ones.
     pub(crate) fn fill(
         &mut self,
         classes: &Classes<'_>,
-        rules: &Rules<'_>,
         topology: &mut Topology,
     ) -> (Vec<usize>, Vec<Seated>) {
         let mut placed = vec![0; classes.list.len()];
         let mut seated = Vec::new();
+        if self.nodes.is_empty() {
+            return (placed, seated);
+        }
         for (number, class) in classes.list.iter().enumerate() {
             let mut left = class.pods.len();
-            if let Some(coupling) = &class.coupling {
-                let mut seats = self.seats(class, classes, rules, coupling);
+            if let Some(coupling) = class.coupling.as_ref().filter(|_| !class.is_light) {
+                let mut seats = self.seats(class, classes, coupling);
                 while let Some((node, count)) = self.seat(&mut seats, class, coupling, topology, left) {
                     seated.push(Seated { class: number, node, count });
                     left -= count;
@@ -76,6 +92,10 @@ impl<'a> Standing<'a> {
                     let count = fitting(&self.free[node], class, left);
                     if count > 0 && self.suits(node, class, classes) {
                         self.take(node, class, count);
+                        if let Some(coupling) = &class.coupling {
+                            let vector = self.vector(node, coupling);
+                            topology.record(coupling, &class.certain, &vector, node, count);
+                        }
                         seated.push(Seated { class: number, node, count });
                         left -= count;
                     }
@@ -87,17 +107,11 @@ impl<'a> Standing<'a> {
     }
 
     /// The machines that suit a class and have room for it, by their domains.
-    pub(crate) fn seats(
-        &self,
-        class: &Class<'_>,
-        classes: &Classes<'_>,
-        rules: &Rules<'_>,
-        coupling: &Coupling,
-    ) -> Seats {
+    pub(crate) fn seats(&self, class: &Class<'_>, classes: &Classes<'_>, coupling: &Coupling) -> Seats {
         let mut rows: BTreeMap<Vector, Vec<usize>> = BTreeMap::new();
-        for (index, node) in self.nodes.iter().enumerate() {
+        for index in 0..self.nodes.len() {
             if fitting(&self.free[index], class, 1) == 1 && self.suits(index, class, classes) {
-                rows.entry(vector_of(node, rules, coupling)).or_default().push(index);
+                rows.entry(self.vector(index, coupling)).or_default().push(index);
             }
         }
         let rows = rows.into_iter().map(|(vector, nodes)| (vector, nodes, 0)).collect();
@@ -113,7 +127,7 @@ impl<'a> Standing<'a> {
         topology: &mut Topology,
         most: usize,
     ) -> Option<(usize, usize)> {
-        if most == 0 {
+        if most == 0 || seats.rows.is_empty() {
             return None;
         }
         let mut order: Vec<(i64, usize)> = seats

@@ -19,15 +19,20 @@
 //! | `coupling` | the rules by which pods depend on each other, as data |
 //! | `rules` | which of them there are, and who takes part in which |
 //! | `topology` | how many pods each domain has, and may still take |
-//! | `classes` | which pods are alike |
+//! | `intern` | how equals are found fast |
+//! | `groups` | which pods are written alike |
+//! | `classes` | which of these differ in nothing that matters |
 //! | `existing` | how what exists is filled |
+//! | `prepared` | what of the market does not depend on pods |
 //! | `market` | which offerings suit which requirements |
+//! | `shelf` | which drafts of nodes are looked at first |
 //! | `pack` | how hypothetical nodes are filled within the limits |
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `patterns` | which pods complement each other on a node |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
+//! | `launch` | which offering a draft becomes, and what else would do |
 //! | `refuse` | why a pod has no place, as data |
 //! | `reason` | the same as text |
 
@@ -36,13 +41,18 @@ mod classes;
 mod coupled;
 mod coupling;
 mod existing;
+mod groups;
+mod intern;
+mod launch;
 mod market;
 mod model;
 mod pack;
 mod patterns;
+mod prepared;
 mod reason;
 mod refuse;
 mod rules;
+mod shelf;
 mod solve;
 mod topology;
 mod worth;
@@ -52,4 +62,5 @@ pub use model::{
     Alternative, CapacityType, Catalogue, Daemon, InstanceType, Launch, Node, Offering, Options, Placement,
     Plan, Pod, PodKey, Pool, PoolReason, Refusal, Rule, Snapshot, Tier, Unplaced, Unsuitable,
 };
-pub use solve::{solve, solve_first_fit};
+pub use prepared::Prepared;
+pub use solve::{solve, solve_first_fit, solve_with};

@@ -2,22 +2,24 @@
 //!
 //! Label requirements are compared once per distinct combination of a pool and the terms of its pods, a [`Signature`]; after that
 //! everything is integers. A signature knows its offerings as a set of bits over the pool's table, and its types in price order.
-//! While a node grows, only the types that no other type exceeds in every resource matter: its *frontier*, which is a handful.
+//! While a node grows, only the types that no other type exceeds in every resource matter: its [`Frontier`], which is a handful.
 
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
 use nap_api::requirement::{Incompatible, Undefined};
 use nap_api::taints::first_untolerated;
 use nap_api::{Operator, Requirement, Requirements, Taint, labels};
-use nap_units::{CPU, Resources, UsdPerHour};
+use nap_units::{CPU, UsdPerHour};
 
-use crate::classes::{Class, Classes, Dimensions};
-use crate::coupling::HostPort;
-use crate::model::{Daemon, InstanceType, Offering, Options, Pool, Snapshot};
+use crate::classes::{Class, Classes, Dimensions, holds};
+use crate::coupled::Pin;
+use crate::model::{InstanceType, Offering, Options, Pool, Snapshot};
+use crate::prepared::{Load, Offer, Prepared, PreparedPool, Stock, in_order};
 
 /// The resource by which a pool's limits count machines.
 const NODES: &str = "nodes";
@@ -27,91 +29,62 @@ pub(crate) struct TypeRow<'a> {
     pub(crate) instance_type: &'a InstanceType,
     /// What it has for pods once the daemons run, by dimension.
     pub(crate) free: Vec<i64>,
-    /// What its daemons ask for.
-    pub(crate) daemons: Resources,
+    /// What its daemons take.
+    pub(crate) daemons: &'a Load,
     /// What it counts against the pool's limits, in their order.
     pub(crate) charge: Vec<i64>,
     /// Its vCPUs, by which the size of a node can be capped.
     pub(crate) cpu: i64,
 }
 
-/// One way to have one of the types.
-pub(crate) struct OfferingRow<'a> {
-    /// Index of the type.
-    pub(crate) kind: usize,
-    pub(crate) offering: &'a Offering,
-}
-
 /// A pool and its tables.
 pub(crate) struct PoolTable<'a> {
     pub(crate) pool: &'a Pool,
+    pub(crate) stock: &'a Stock,
     /// By name.
     pub(crate) types: Vec<TypeRow<'a>>,
-    /// By price, then type, zone and capacity type.
-    pub(crate) offerings: Vec<OfferingRow<'a>>,
+    /// The types, those that have most come first.
+    by_size: Vec<usize>,
     /// The limited resources and what may still be added of each.
     pub(crate) limits: Vec<(&'a str, i64)>,
 }
 
 impl<'a> PoolTable<'a> {
-    fn new(pool: &'a Pool, snapshot: &'a Snapshot, dimensions: &Dimensions<'a>) -> Self {
+    fn new(pool: &'a Pool, ready: &'a PreparedPool, stock: &'a Stock, dimensions: &Dimensions<'a>) -> Self {
         let limits: Vec<(&str, i64)> = pool.headroom.iter().collect();
-        let mut catalogue: Vec<&InstanceType> =
-            snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.iter()).collect();
-        catalogue.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| a.allocatable.cmp(&b.allocatable)));
-        let daemons: Vec<&Daemon> = snapshot
-            .daemons
-            .iter()
-            .filter(|daemon| first_untolerated(&pool.taints, &daemon.tolerations).is_none())
-            .collect();
-        let types: Vec<TypeRow<'a>> = catalogue
-            .into_iter()
-            .map(|instance_type| {
-                let mut overhead = Resources::new();
-                let mut ports: Vec<&HostPort> = Vec::new();
-                for daemon in daemons.iter().filter(|daemon| runs_on(daemon, pool, instance_type)) {
-                    overhead.add(&daemon.requests);
-                    ports.extend(&daemon.host_ports);
-                }
-                let free = dimensions.whole(&instance_type.allocatable);
-                let free = dimensions.without(free, &overhead, &ports);
-                let charge = |name: &str| {
-                    if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) }
-                };
-                let charge = limits.iter().map(|(name, _)| charge(name)).collect();
-                let cpu = instance_type.capacity.get(CPU);
-                TypeRow { instance_type, free, daemons: overhead, charge, cpu }
-            })
-            .collect();
-        let mut offerings: Vec<OfferingRow<'a>> = types
-            .iter()
-            .enumerate()
-            .flat_map(|(kind, row)| {
-                row.instance_type.offerings.iter().map(move |offering| OfferingRow { kind, offering })
-            })
-            .collect();
-        offerings.sort_by(|a, b| {
-            let order = |row: &OfferingRow<'a>| {
-                (row.offering.price, row.kind, row.offering.zone.as_str(), row.offering.capacity_type)
-            };
-            order(a).cmp(&order(b)).then_with(|| b.offering.available.cmp(&a.offering.available))
-        });
-        Self { pool, types, offerings, limits }
+        let row = |kind: usize| {
+            let instance_type = stock.kind(kind);
+            let daemons = &ready.loads[ready.load_of[kind]];
+            let charge = |name: &str| if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) };
+            TypeRow {
+                instance_type,
+                free: dimensions.without(dimensions.whole(&instance_type.allocatable), daemons),
+                daemons,
+                charge: limits.iter().map(|(name, _)| charge(name)).collect(),
+                cpu: instance_type.capacity.get(CPU),
+            }
+        };
+        let types: Vec<TypeRow<'a>> = (0..stock.len()).map(row).collect();
+        let mut by_size: Vec<usize> = (0..types.len()).collect();
+        by_size.sort_by(|a, b| types[*b].free.cmp(&types[*a].free).then_with(|| a.cmp(b)));
+        Self { pool, stock, types, by_size, limits }
     }
 
-    /// Whether a type still fits under the limits when this much is left of each.
+    /// Whether a type still fits under the limits when this much is left of each. Nothing is limited where nothing is said.
     pub(crate) fn within(&self, kind: usize, left: &[i64]) -> bool {
         self.types[kind].charge.iter().zip(left).all(|(charge, left)| charge <= left)
     }
-}
 
-/// Whether a daemon whose tolerations suit the pool runs on this type: one of its terms must suit the pool and the type.
-fn runs_on(daemon: &Daemon, pool: &Pool, instance_type: &InstanceType) -> bool {
-    daemon.terms.is_empty()
-        || daemon.terms.iter().any(|term| {
-            pool.requirements.compatible(term, Undefined::AllowWellKnown).is_ok()
-                && instance_type.requirements.intersects(term).is_ok()
-        })
+    /// How many offerings there are.
+    pub(crate) fn offers(&self) -> usize {
+        self.stock.offers.len()
+    }
+
+    /// An offering by its place in the order of prices.
+    pub(crate) fn offering(&self, index: usize) -> (Offer, &'a Offering) {
+        let offer = self.stock.offers[index];
+        (offer, self.stock.offering(offer))
+    }
 }
 
 /// The values that a requirement names, unless it names what is excluded.
@@ -130,7 +103,7 @@ pub(crate) fn is_regional(offering: &Offering) -> bool {
 pub(crate) struct Signature {
     /// Index of the pool.
     pub(crate) pool: usize,
-    pub(crate) requirements: Requirements,
+    pub(crate) requirements: Arc<Requirements>,
     /// Offerings that suit, whether or not they can be had.
     pub(crate) compatible: FixedBitSet,
     /// Those that can be had and whose type holds at least its daemons.
@@ -139,6 +112,22 @@ pub(crate) struct Signature {
     pub(crate) types: Vec<(UsdPerHour, usize)>,
     /// The same types as a set.
     pub(crate) kinds: FixedBitSet,
+    /// For each of `types`, the most that it or a cheaper one has of each dimension: where a search may begin.
+    reach: Vec<i64>,
+}
+
+/// The types that no other type exceeds in every dimension, and the most that any has of each.
+pub(crate) struct Frontier {
+    pub(crate) kinds: Vec<usize>,
+    pub(crate) most: Vec<i64>,
+}
+
+/// Where a signature leads with one more term.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Unknown,
+    Nowhere,
+    To(usize),
 }
 
 /// Every pool's table, and the signatures met so far.
@@ -149,59 +138,101 @@ pub(crate) struct Market<'a> {
     most_cpu: i64,
     /// What is added to the price of each node where prices are compared.
     pub(crate) node_cost: UsdPerHour,
+    /// How many dimensions there are.
+    pub(crate) width: usize,
     terms: Vec<Cow<'a, Requirements>>,
     /// Numbers of the terms that no pod has: pins to a domain, and what else was asked about.
     other_terms: BTreeMap<Requirements, usize>,
+    /// The labels whose values are domains.
+    keys: Vec<&'a str>,
+    /// The values met so far of each of these labels, with their numbers.
+    values: Vec<BTreeMap<Rc<str>, u32>>,
+    names: Vec<Vec<Rc<str>>>,
     /// The values of a label that a signature's offerings have between them.
-    domains: BTreeMap<(usize, String), Rc<[Rc<str>]>>,
+    domains: BTreeMap<(usize, usize), Rc<[u32]>>,
     signatures: Vec<Rc<Signature>>,
     numbers: BTreeMap<(usize, Requirements), usize>,
-    /// Where a signature leads when one more term is insisted on.
-    steps: BTreeMap<(usize, usize), Option<usize>>,
-    frontiers: BTreeMap<(usize, i64), Rc<[usize]>>,
-    tolerated: BTreeMap<(usize, usize), bool>,
-    most: BTreeMap<(usize, i64), Rc<[i64]>>,
+    steps: Vec<Vec<Step>>,
+    frontiers: BTreeMap<(usize, i64), Rc<Frontier>>,
+    tolerated: Vec<Vec<Option<bool>>>,
+    /// The combinations of domains that a wish has by some labels.
+    pub(crate) pins: BTreeMap<(usize, Vec<usize>), Rc<[Pin]>>,
     /// How many comparisons were made so far, roughly.
     effort: Cell<usize>,
 }
 
 impl<'a> Market<'a> {
     pub(crate) fn new(
+        prepared: &'a Prepared,
         snapshot: &'a Snapshot,
         options: &Options,
         dimensions: &Dimensions<'a>,
         classes: &Classes<'a>,
+        keys: &[&'a str],
     ) -> Self {
-        let mut pools: Vec<&Pool> = snapshot.pools.iter().collect();
-        // Where all else is equal, a pool that keeps fewer pods away is the better place to begin a node in.
-        pools.sort_by(|a, b| (b.weight, a.taints.len(), &a.name).cmp(&(a.weight, b.taints.len(), &b.name)));
+        let pools = in_order(&snapshot.pools).into_iter().zip(&prepared.pools);
         let mut market = Self {
-            pools: pools.into_iter().map(|pool| PoolTable::new(pool, snapshot, dimensions)).collect(),
+            pools: pools
+                .map(|(pool, ready)| PoolTable::new(pool, ready, &prepared.stocks[ready.stock], dimensions))
+                .collect(),
             most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
             node_cost: options.node_cost,
+            width: dimensions.len(),
             terms: classes.terms.clone(),
             other_terms: BTreeMap::new(),
+            keys: keys.to_vec(),
+            values: vec![BTreeMap::new(); keys.len()],
+            names: vec![Vec::new(); keys.len()],
             domains: BTreeMap::new(),
             signatures: Vec::new(),
             numbers: BTreeMap::new(),
-            steps: BTreeMap::new(),
+            steps: Vec::new(),
             frontiers: BTreeMap::new(),
-            tolerated: BTreeMap::new(),
-            most: BTreeMap::new(),
+            tolerated: Vec::new(),
+            pins: BTreeMap::new(),
             effort: Cell::new(0),
         };
         for pool in 0..market.pools.len() {
             // The signature of a pool without pods has the pool's own number.
-            let signature = market.appraise(pool, market.pools[pool].pool.requirements.clone());
-            market.numbers.insert((pool, signature.requirements.clone()), pool);
-            market.signatures.push(Rc::new(signature));
+            market.add_signature(pool, market.pools[pool].pool.requirements.clone());
+            market.tolerated.push(Vec::new());
         }
+        market.name_domains(snapshot);
         market
     }
 
+    /// Numbers the domains that exist or can be bought in the order of their names.
+    fn name_domains(&mut self, snapshot: &'a Snapshot) {
+        for key in 0..self.keys.len() {
+            let label = self.keys[key];
+            let mut names: BTreeSet<&str> =
+                snapshot.nodes.iter().filter_map(|node| node.labels.get(label)).map(String::as_str).collect();
+            for (pool, table) in self.pools.iter().enumerate() {
+                names.extend(self.offered_values(pool, label));
+                names.extend(table.pool.requirements.get(label).into_iter().flat_map(listed));
+            }
+            let names: Vec<Rc<str>> = names.into_iter().map(Rc::from).collect();
+            for name in names {
+                self.domain(key, &name);
+            }
+        }
+    }
+
+    /// The number of a value of one of the labels whose values are domains.
+    pub(crate) fn domain(&mut self, key: usize, value: &str) -> u32 {
+        if let Some(known) = self.values[key].get(value) {
+            return *known;
+        }
+        let number = u32::try_from(self.names[key].len()).unwrap_or(u32::MAX - 1);
+        let name: Rc<str> = Rc::from(value);
+        self.names[key].push(Rc::clone(&name));
+        self.values[key].insert(name, number);
+        number
+    }
+
     /// A signature by its number. The number of a pool is the number of the signature without pods.
-    pub(crate) fn signature(&self, number: usize) -> Rc<Signature> {
-        Rc::clone(&self.signatures[number])
+    pub(crate) fn signature(&self, number: usize) -> &Rc<Signature> {
+        &self.signatures[number]
     }
 
     /// The table behind a signature.
@@ -216,11 +247,13 @@ impl<'a> Market<'a> {
 
     /// Whether a class tolerates all taints of a pool.
     pub(crate) fn tolerates(&mut self, pool: usize, class: &Class<'_>) -> bool {
-        if let Some(known) = self.tolerated.get(&(pool, class.wish)) {
+        if let Some(Some(known)) = self.tolerated[pool].get(class.wish) {
             return *known;
         }
         let tolerated = self.repelling_taint(pool, class).is_none();
-        self.tolerated.insert((pool, class.wish), tolerated);
+        let row = &mut self.tolerated[pool];
+        row.resize(row.len().max(class.wish + 1), None);
+        row[class.wish] = Some(tolerated);
         tolerated
     }
 
@@ -236,46 +269,78 @@ impl<'a> Market<'a> {
     }
 
     /// The number of the term that ties a node to a domain.
-    pub(crate) fn pin(&mut self, key: &str, value: &str) -> usize {
+    pub(crate) fn pin(&mut self, key: usize, value: u32) -> usize {
+        let name = self.names[key].get(usize::try_from(value).unwrap_or(usize::MAX)).cloned();
         let mut pin = Requirements::new();
-        pin.add(key, Requirement::is_in([value]));
+        pin.add(self.keys[key], Requirement::is_in(name.as_deref()));
         self.term(&pin)
     }
 
     /// The values of a label that the offerings of a signature have between them, those that can be had. A zone that stands for no zone in
     /// particular counts only where there is nothing else.
-    pub(crate) fn domains(&mut self, signature: usize, key: &str) -> Rc<[Rc<str>]> {
-        if let Some(known) = self.domains.get(&(signature, key.to_owned())) {
-            return Rc::clone(known);
-        }
+    fn offered_values(&self, signature: usize, key: &str) -> BTreeSet<&'a str> {
         let entry = &self.signatures[signature];
         let table = &self.pools[entry.pool];
         let insisted = entry.requirements.get(key);
-        let mut values: BTreeSet<&str> = BTreeSet::new();
-        let mut vague: BTreeSet<&str> = BTreeSet::new();
-        for row in entry.usable.ones().map(|index| &table.offerings[index]) {
-            let of_type = || table.types[row.kind].instance_type.requirements.get(key);
-            let offered = row.offering.requirements.get(key).or_else(of_type).or(insisted);
-            let set = if key == labels::ZONE && is_regional(row.offering) { &mut vague } else { &mut values };
-            set.extend(
-                offered
-                    .into_iter()
-                    .flat_map(listed)
-                    .filter(|value| insisted.is_none_or(|insisted| insisted.allows(value))),
-            );
+        let mut values: BTreeSet<&'a str> = BTreeSet::new();
+        let mut vague: BTreeSet<&'a str> = BTreeSet::new();
+        let mut seen = FixedBitSet::with_capacity(table.stock.wishes().count());
+        for index in entry.usable.ones() {
+            let (offer, offering) = table.offering(index);
+            if seen.contains(offer.wish) {
+                continue;
+            }
+            let of_offering = offering.requirements.get(key);
+            if of_offering.is_some() {
+                seen.insert(offer.wish);
+            }
+            let of_type = || table.types[offer.kind].instance_type.requirements.get(key);
+            let set = if key == labels::ZONE && is_regional(offering) { &mut vague } else { &mut values };
+            let allowed = |value: &&str| insisted.is_none_or(|insisted| insisted.allows(value));
+            set.extend(of_offering.or_else(of_type).into_iter().flat_map(listed).filter(allowed));
         }
-        let values = if values.is_empty() { vague } else { values };
-        let values: Rc<[Rc<str>]> = values.into_iter().map(Rc::from).collect();
-        self.domains.insert((signature, key.to_owned()), Rc::clone(&values));
-        values
+        if values.is_empty() { vague } else { values }
+    }
+
+    /// The domains of a label that the offerings of a signature have between them.
+    pub(crate) fn domains(&mut self, signature: usize, key: usize) -> Rc<[u32]> {
+        if let Some(known) = self.domains.get(&(signature, key)) {
+            return Rc::clone(known);
+        }
+        let label = self.keys[key];
+        let mut values: BTreeSet<Rc<str>> =
+            self.offered_values(signature, label).into_iter().map(Rc::from).collect();
+        // Where only the pods say what the label is, a node has what they say.
+        if let Some(insisted) = self.signatures[signature].requirements.get(label)
+            && self.offers_unlabelled(signature, label)
+        {
+            values.extend(listed(insisted).map(Rc::from));
+        }
+        let domains: Rc<[u32]> = values.iter().map(|value| self.domain(key, value)).collect();
+        self.domains.insert((signature, key), Rc::clone(&domains));
+        domains
+    }
+
+    /// Whether some usable offering says nothing about a label, and neither does its type.
+    fn offers_unlabelled(&self, signature: usize, key: &str) -> bool {
+        let entry = &self.signatures[signature];
+        let table = &self.pools[entry.pool];
+        let silent: Vec<bool> = table.stock.wishes().map(|wish| wish.get(key).is_none()).collect();
+        let of_type = |kind: usize| table.types[kind].instance_type.requirements.get(key);
+        silent.contains(&true)
+            && entry
+                .usable
+                .ones()
+                .map(|index| table.stock.offers[index])
+                .any(|offer| silent[offer.wish] && of_type(offer.kind).is_none())
     }
 
     /// Whether nodes of a signature will certainly not have a label.
-    pub(crate) fn lacks(&mut self, signature: usize, key: &str) -> bool {
+    pub(crate) fn lacks(&mut self, signature: usize, key: usize) -> bool {
         if !self.domains(signature, key).is_empty() {
             return false;
         }
-        let insisted = self.signatures[signature].requirements.get(key);
+        let insisted = self.signatures[signature].requirements.get(self.keys[key]);
         insisted.is_none_or(|insisted| insisted.allows_absent() && listed(insisted).next().is_none())
     }
 
@@ -287,28 +352,34 @@ impl<'a> Market<'a> {
 
     /// The signature with one more term, if they agree.
     pub(crate) fn step(&mut self, signature: usize, term: usize) -> Option<usize> {
-        if let Some(known) = self.steps.get(&(signature, term)) {
-            return *known;
+        match self.steps[signature].get(term) {
+            Some(Step::To(next)) => return Some(*next),
+            Some(Step::Nowhere) => return None,
+            Some(Step::Unknown) | None => {}
         }
         let next = if self.conflict(signature, term).is_some() {
             None
         } else {
             let mine = &self.signatures[signature];
             let pool = mine.pool;
-            let mut requirements = mine.requirements.clone();
+            let mut requirements = Requirements::clone(&mine.requirements);
             requirements.extend(&self.terms[term]);
-            let key = (pool, requirements);
-            let known = self.numbers.get(&key).copied();
-            Some(known.unwrap_or_else(|| {
-                let number = self.signatures.len();
-                let signature = self.appraise(pool, key.1.clone());
-                self.signatures.push(Rc::new(signature));
-                self.numbers.insert(key, number);
-                number
-            }))
+            let known = self.numbers.get(&(pool, requirements.clone())).copied();
+            Some(known.unwrap_or_else(|| self.add_signature(pool, requirements)))
         };
-        self.steps.insert((signature, term), next);
+        let steps = &mut self.steps[signature];
+        steps.resize(steps.len().max(term + 1), Step::Unknown);
+        steps[term] = next.map_or(Step::Nowhere, Step::To);
         next
+    }
+
+    fn add_signature(&mut self, pool: usize, requirements: Requirements) -> usize {
+        let number = self.signatures.len();
+        let signature = self.appraise(pool, requirements.clone());
+        self.signatures.push(Rc::new(signature));
+        self.steps.push(Vec::new());
+        self.numbers.insert((pool, requirements), number);
+        number
     }
 
     /// Whether a type is no larger than nodes may be.
@@ -318,71 +389,93 @@ impl<'a> Market<'a> {
 
     fn appraise(&self, pool: usize, requirements: Requirements) -> Signature {
         let table = &self.pools[pool];
-        let suits: Vec<bool> = table
-            .types
-            .iter()
-            .map(|row| requirements.intersects(&row.instance_type.requirements).is_ok())
+        let stock = table.stock;
+        let mut suits: Vec<bool> = vec![true; table.types.len()];
+        for (key, ours) in requirements.iter() {
+            let column = stock.column(key);
+            let agrees = |theirs: &Requirement| {
+                (ours.allows_absent() && theirs.allows_absent()) || ours.intersects(theirs)
+            };
+            let agrees: Vec<bool> = column.values.iter().map(agrees).collect();
+            for (suits, value) in suits.iter_mut().zip(&column.value_of) {
+                *suits &= value.is_none_or(|value| agrees[value]);
+            }
+        }
+        let wishes: Vec<bool> = stock.wishes().map(|wish| requirements.intersects(wish).is_ok()).collect();
+        let has_room: Vec<bool> = (0..table.types.len())
+            .map(|kind| self.allows_size(pool, kind) && table.types[kind].free.iter().all(|free| *free >= 0))
             .collect();
-        let mut compatible = FixedBitSet::with_capacity(table.offerings.len());
-        let mut usable = FixedBitSet::with_capacity(table.offerings.len());
+        let mut compatible = FixedBitSet::with_capacity(table.offers());
+        let mut usable = FixedBitSet::with_capacity(table.offers());
         let mut kinds = FixedBitSet::with_capacity(table.types.len());
-        let mut types = Vec::new();
-        for (index, row) in table.offerings.iter().enumerate() {
-            if !suits[row.kind] || requirements.intersects(&row.offering.requirements).is_err() {
+        let mut types: Vec<(UsdPerHour, usize)> = Vec::new();
+        let mut reach: Vec<i64> = Vec::new();
+        let mut most = vec![i64::MIN; self.width];
+        for (index, offer) in stock.offers.iter().enumerate() {
+            if !suits[offer.kind] || !wishes[offer.wish] {
                 continue;
             }
             compatible.insert(index);
-            let kind = &table.types[row.kind];
-            let has_room = self.allows_size(pool, row.kind) && kind.free.iter().all(|free| *free >= 0);
-            if !row.offering.available || !has_room {
+            if !offer.is_available || !has_room[offer.kind] {
                 continue;
             }
             usable.insert(index);
-            if !kinds.put(row.kind) {
-                types.push(([row.offering.price, self.node_cost].into_iter().sum(), row.kind));
+            if !kinds.put(offer.kind) {
+                types.push((offer.price + self.node_cost, offer.kind));
+                for (most, free) in most.iter_mut().zip(&table.types[offer.kind].free) {
+                    *most = (*most).max(*free);
+                }
+                reach.extend(&most);
             }
         }
-        Signature { pool, requirements, compatible, usable, types, kinds }
+        Signature { pool, requirements: Arc::new(requirements), compatible, usable, types, kinds, reach }
     }
 
-    /// The types of a signature, no larger than the cap, that no other such type exceeds in every resource.
-    pub(crate) fn frontier(&mut self, signature: usize, cap: i64) -> Rc<[usize]> {
+    /// The cheapest type of a signature that holds what is used and stays within the budget.
+    pub(crate) fn cheapest(
+        &self,
+        signature: &Signature,
+        used: &[i64],
+        budget: &[i64],
+    ) -> Option<(UsdPerHour, usize)> {
+        let table = self.table(signature);
+        let (mut low, mut high) = (0, signature.types.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let reach = &signature.reach[middle * self.width..(middle + 1) * self.width];
+            if holds(reach, used) { high = middle } else { low = middle + 1 }
+        }
+        let found = signature.types[low..]
+            .iter()
+            .position(|(_, kind)| holds(&table.types[*kind].free, used) && table.within(*kind, budget));
+        self.spend(found.unwrap_or(signature.types.len() - low));
+        found.map(|position| signature.types[low + position])
+    }
+
+    /// The frontier of a signature's types that are no larger than the cap.
+    pub(crate) fn frontier(&mut self, signature: usize, cap: i64) -> Rc<Frontier> {
         if let Some(known) = self.frontiers.get(&(signature, cap)) {
             return Rc::clone(known);
         }
         let entry = &self.signatures[signature];
-        let types = &self.pools[entry.pool].types;
-        let mut kinds: Vec<usize> =
-            entry.types.iter().map(|(_, kind)| *kind).filter(|kind| types[*kind].cpu <= cap).collect();
+        let table = &self.pools[entry.pool];
+        let types = &table.types;
+        let mut kinds: Vec<usize> = Vec::new();
         // The lexicographically largest come first, so that what is kept is never exceeded by what follows.
-        kinds.sort_by(|a, b| types[*b].free.cmp(&types[*a].free).then_with(|| a.cmp(b)));
-        let mut kept: Vec<usize> = Vec::new();
-        for kind in kinds {
-            let free = &types[kind].free;
-            let exceeded =
-                |other: &usize| types[*other].free.iter().zip(free).all(|(other, mine)| other >= mine);
-            if !kept.iter().any(exceeded) {
-                kept.push(kind);
+        for kind in table.by_size.iter().copied() {
+            if types[kind].cpu > cap || !entry.kinds.contains(kind) {
+                continue;
+            }
+            if !kinds.iter().any(|other| holds(&types[*other].free, &types[kind].free)) {
+                kinds.push(kind);
             }
         }
-        let frontier: Rc<[usize]> = kept.into();
+        let most =
+            |dimension: usize| kinds.iter().map(|kind| types[*kind].free[dimension]).max().unwrap_or(0);
+        let most = (0..self.width).map(most).collect();
+        let frontier = Rc::new(Frontier { kinds, most });
         self.frontiers.insert((signature, cap), Rc::clone(&frontier));
         frontier
-    }
-
-    /// The most that any type of a signature, no larger than the cap, has of each resource.
-    pub(crate) fn most(&mut self, signature: usize, cap: i64) -> Rc<[i64]> {
-        if let Some(known) = self.most.get(&(signature, cap)) {
-            return Rc::clone(known);
-        }
-        let frontier = self.frontier(signature, cap);
-        let types = &self.pools[self.signatures[signature].pool].types;
-        let width = types.first().map_or(0, |row| row.free.len());
-        let most =
-            |dimension: usize| frontier.iter().map(|kind| types[*kind].free[dimension]).max().unwrap_or(0);
-        let most: Rc<[i64]> = (0..width).map(most).collect();
-        self.most.insert((signature, cap), Rc::clone(&most));
-        most
     }
 
     /// Notes that comparisons were made.

@@ -266,20 +266,21 @@ pub struct Launch {
     pub pods: Vec<PodKey>,
     /// What those pods and the daemons ask for together.
     pub requests: Resources,
-    /// What the pool and the pods insist on together: what the machine must satisfy.
-    pub requirements: Requirements,
-    /// Other offerings that hold the same pods, cheapest first, for when the chosen one cannot be had: all of them, up to 600. Each
-    /// fits the pool's limits by itself; whoever falls back on several launches at once must count for themselves.
-    pub alternatives: Vec<Alternative>,
+    /// What the pool and the pods insist on together: what the machine must satisfy. Launches share equal ones.
+    pub requirements: Arc<Requirements>,
+    /// Other offerings that hold the same pods, cheapest first, for when the chosen one cannot be had: all of them, up to 600, and up to 60
+    /// where a plan has thousands of launches. Each fits the pool's limits by itself; whoever falls back on several launches at once
+    /// must count for themselves. Launches share equal lists.
+    pub alternatives: Arc<[Alternative]>,
 }
 
 /// Another offering for the same pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {
     /// The VM size.
-    pub instance_type: String,
+    pub instance_type: Arc<str>,
     /// The zone.
-    pub zone: String,
+    pub zone: Arc<str>,
     /// How it is paid for.
     pub capacity_type: CapacityType,
     /// What it costs.

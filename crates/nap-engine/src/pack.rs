@@ -6,10 +6,9 @@
 //! larger than the cap, the smallest size that holds it counts instead.
 //!
 //! Limits are kept by a ledger. A draft of a limited pool reserves what the cheapest type that holds it would be charged, and grows only
-//! while some type fits into the reservation and what is left together. So the sum of what is bought can never exceed a limit.
+//! while some type fits into the reservation and what is left together. So the sum of what is bought can never exceed a limit. Limits
+//! that are far away need no ledger: it is enough to see afterwards that they were kept.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use nap_units::UsdPerHour;
@@ -17,8 +16,8 @@ use nap_units::UsdPerHour;
 use crate::classes::{Class, Classes, holds, room};
 use crate::coupled::Pin;
 use crate::existing::{Seated, Standing};
-use crate::market::{Market, PoolTable, Signature};
-use crate::rules::Rules;
+use crate::market::{Frontier, Market};
+use crate::shelf::{Cursor, Shelf};
 use crate::topology::Topology;
 
 /// How large a draft may grow.
@@ -54,19 +53,17 @@ pub(crate) struct Strategy {
 pub(crate) struct Draft {
     /// Number of its signature.
     pub(crate) signature: usize,
-    /// What its pods ask for together, by dimension.
-    pub(crate) used: Vec<i64>,
     /// Classes with how many of their pods are here.
     pub(crate) content: Vec<(usize, usize)>,
     pub(crate) pods: usize,
     cap: i64,
-    /// The domains that it is tied to: numbers of labels with their values, `None` where it will lack the label.
-    pub(crate) domains: Vec<(usize, Option<Rc<str>>)>,
-    /// No type that it may still become has more than this left of a resource: most pods that do not fit are told by it at once.
-    slack: Vec<i64>,
-    /// The most that any of those types has of each resource.
-    most: Rc<[i64]>,
-    /// What the ledger holds for it; empty in a pool without limits.
+    /// The domains that it is tied to: numbers of labels with the numbers of their values.
+    pub(crate) domains: Vec<(usize, u32)>,
+    /// Pods that somebody counts by a domain which is not known yet.
+    pub(crate) uncounted: Vec<(usize, usize)>,
+    /// The types that it may still grow to.
+    frontier: Rc<Frontier>,
+    /// What the ledger holds for it; empty without a ledger.
     pub(crate) reserved: Vec<i64>,
     /// What it costs once it is settled.
     pub(crate) price: UsdPerHour,
@@ -75,6 +72,9 @@ pub(crate) struct Draft {
 /// What a strategy made of the pods that were left.
 pub(crate) struct Packing {
     pub(crate) drafts: Vec<Draft>,
+    /// What the pods of each draft ask for together, one row after another.
+    used: Vec<i64>,
+    width: usize,
     /// How many pods of each class found no place.
     pub(crate) unplaced: Vec<usize>,
     /// What is left under the limits of each pool.
@@ -87,10 +87,20 @@ pub(crate) struct Packing {
 
 /// What is there before anything is packed.
 #[derive(Clone)]
-pub(crate) struct Ground<'r, 'a> {
-    pub(crate) rules: &'r Rules<'a>,
+pub(crate) struct Ground<'a> {
     pub(crate) standing: Standing<'a>,
     pub(crate) topology: Topology,
+}
+
+/// What is to be packed, and how.
+pub(crate) struct Task<'t, 'a> {
+    pub(crate) classes: &'t Classes<'a>,
+    /// How many pods of each class.
+    pub(crate) pending: &'t [usize],
+    /// The most pods of a node.
+    pub(crate) most_pods: usize,
+    /// For each class, the least that it or any class after it asks for.
+    pub(crate) least: &'t [Vec<i64>],
 }
 
 /// A packing in the making.
@@ -100,33 +110,58 @@ pub(crate) struct Packer<'m, 'a> {
     pub(crate) strategy: Strategy,
     pub(crate) most_pods: usize,
     pub(crate) drafts: Vec<Draft>,
+    /// What the pods of each draft ask for together, one row after another.
+    used: Vec<i64>,
+    /// No type that a draft may still become has more than this left: most pods that do not fit are told by it at once.
+    slack: Vec<i64>,
+    width: usize,
+    zeros: Vec<i64>,
+    pub(crate) shelf: Shelf,
+    /// Drafts that cannot hold this take no more pods.
+    least: Vec<i64>,
     pub(crate) left: Vec<Vec<i64>>,
-    pub(crate) ground: Ground<'m, 'a>,
+    pub(crate) ground: Ground<'a>,
     pub(crate) seated: Vec<Seated>,
 }
 
-/// Packs what is left of each class.
+/// Packs what is left of each class. Without a ledger, whoever asks must see whether the limits were kept.
 pub(crate) fn pack<'m, 'a>(
     market: &'m mut Market<'a>,
-    classes: &'m Classes<'a>,
-    ground: Ground<'m, 'a>,
-    pending: &[usize],
-    most_pods: usize,
+    task: &Task<'m, 'a>,
+    ground: Ground<'a>,
     strategy: Strategy,
+    ledger: bool,
 ) -> Packing {
-    let left =
-        market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect()).collect();
-    let mut packer =
-        Packer { market, classes, strategy, most_pods, drafts: Vec::new(), left, ground, seated: Vec::new() };
-    let mut unplaced = pending.to_vec();
+    let limits = |table: &crate::market::PoolTable<'_>| table.limits.iter().map(|(_, left)| *left).collect();
+    let left = market.pools.iter().map(|table| if ledger { limits(table) } else { Vec::new() }).collect();
+    let width = market.width;
+    let mut packer = Packer {
+        classes: task.classes,
+        strategy,
+        most_pods: task.most_pods,
+        drafts: Vec::new(),
+        used: Vec::new(),
+        slack: Vec::new(),
+        width,
+        zeros: vec![0; width],
+        shelf: Shelf::new(strategy.manner == Manner::Incumbent),
+        least: task.least.first().cloned().unwrap_or_default(),
+        left,
+        ground,
+        seated: Vec::new(),
+        market,
+    };
+    let mut unplaced = task.pending.to_vec();
     if strategy.manner == Manner::Patterns {
         packer.pack_by_patterns(&mut unplaced);
     } else {
-        packer.pack_by_class(&mut unplaced);
+        packer.pack_by_class(&mut unplaced, task.least);
     }
     packer.try_again(&mut unplaced);
     Packing {
         drafts: packer.drafts,
+        used: packer.used,
+        width,
         unplaced,
         left: packer.left,
         seated: packer.seated,
@@ -135,6 +170,7 @@ pub(crate) fn pack<'m, 'a>(
 }
 
 /// Where a class would go on a draft, and how many of it fit.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Fit {
     pub(crate) signature: usize,
     pub(crate) room: usize,
@@ -142,51 +178,67 @@ pub(crate) struct Fit {
 
 impl Packer<'_, '_> {
     /// One class after another: first onto the drafts that can still grow, then onto new ones.
-    fn pack_by_class(&mut self, pending: &mut [usize]) {
-        let least = self.classes.least_to_come();
-        let mut open: Vec<usize> = Vec::new();
+    fn pack_by_class(&mut self, pending: &mut [usize], least: &[Vec<i64>]) {
         for (number, pending) in pending.iter_mut().enumerate() {
             if *pending == 0 {
                 continue;
             }
-            open.retain(|index| self.can_grow(*index, &least[number]));
-            if self.classes.list[number].coupling.is_some() {
-                *pending = self.place_coupled(number, *pending, &mut open);
+            self.least.clone_from(&least[number]);
+            if self.classes.list[number].is_bound_by_rules() {
+                *pending = self.place_coupled(number, *pending);
                 continue;
             }
-            *pending = if self.strategy.manner == Manner::Incumbent {
-                self.fill_evenly(number, *pending, &open)
-            } else {
-                self.fill_in_order(number, *pending, &open)
-            };
+            *pending = self.fill(number, *pending);
             while *pending > 0 {
-                let first = self.drafts.len();
                 let opened = self.open(number, *pending);
                 if opened == 0 {
                     break;
                 }
                 *pending -= opened;
-                open.extend(first..self.drafts.len());
             }
         }
     }
 
-    /// Whether a pod of the least requests to come could still fit.
-    fn can_grow(&self, index: usize, least: &[i64]) -> bool {
-        let draft = &self.drafts[index];
-        draft.pods < self.most_pods && holds(&draft.slack, least)
+    pub(crate) fn is_even(&self) -> bool {
+        self.strategy.manner == Manner::Incumbent
     }
 
-    pub(crate) fn fill_in_order(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
-        self.market.spend(open.len());
-        for index in open {
-            if count == 0 {
-                break;
+    /// Looks at the next draft that can still grow.
+    pub(crate) fn next_draft(&mut self, cursor: &mut Cursor) -> Option<usize> {
+        while let Some(index) = self.shelf.next(cursor) {
+            self.market.spend(1);
+            let slack = &self.slack[index * self.width..(index + 1) * self.width];
+            if self.drafts[index].pods < self.most_pods && holds(slack, &self.least) {
+                return Some(index);
             }
-            if let Some(fit) = self.fit(*index, number, count, &Pin::default())
-                && self.is_worth_joining(*index, number, &fit)
+            self.shelf.close(index);
+        }
+        None
+    }
+
+    /// Makes every draft available again, whoever comes.
+    pub(crate) fn reopen(&mut self) {
+        self.least = self.zeros.clone();
+        self.shelf = Shelf::new(self.is_even());
+        for (index, draft) in self.drafts.iter().enumerate() {
+            self.shelf.put(index, draft.pods);
+        }
+    }
+
+    /// Puts pods that no rule binds onto the drafts there are; how many are left.
+    pub(crate) fn fill(&mut self, number: usize, mut count: usize) -> usize {
+        self.shelf.tidy();
+        let even = self.is_even();
+        let mut cursor = Cursor::default();
+        while count > 0
+            && let Some(index) = self.next_draft(&mut cursor)
+        {
+            // The incumbent goes to the draft with the fewest pods each time: a draft that took one is met again later.
+            let most = if even { 1 } else { count };
+            if let Some(fit) = self.fit(index, number, most, &Pin::default())
+                && (even || self.is_worth_joining(index, number, &fit))
             {
-                count -= self.add(*index, number, &fit, fit.room);
+                count -= self.add(index, number, &fit, fit.room);
             }
         }
         count
@@ -201,65 +253,30 @@ impl Packer<'_, '_> {
         let class = &self.classes.list[number];
         let market = &*self.market;
         let price = |signature: usize, used: &[i64]| {
-            let signature = market.signature(signature);
-            cheapest(&signature, market.table(&signature), used, &[]).map(|(price, _)| price.micros())
+            market.cheapest(market.signature(signature), used, &[]).map(|(price, _)| price.micros())
         };
-        let with: Vec<i64> = draft.used.iter().zip(&class.row).map(|(a, b)| a.saturating_add(*b)).collect();
-        let (Some(before), Some(after)) = (price(draft.signature, &draft.used), price(fit.signature, &with))
-        else {
+        let used = &self.used[index * self.width..(index + 1) * self.width];
+        let with: Vec<i64> = used.iter().zip(&class.row).map(|(a, b)| a.saturating_add(*b)).collect();
+        let (Some(before), Some(after)) = (price(draft.signature, used), price(fit.signature, &with)) else {
             return true;
         };
         let pool = market.signature(draft.signature).pool;
         let alone = class.terms.iter().find_map(|term| {
             let signature = self.market.step(pool, *term)?;
-            let signature = self.market.signature(signature);
-            cheapest(&signature, self.market.table(&signature), &class.row, &[])
+            self.market.cheapest(self.market.signature(signature), &class.row, &[])
         });
         alone.is_none_or(|(alone, _)| after - before <= alone.micros())
     }
 
-    /// One pod at a time, always to the draft with the fewest pods.
-    fn fill_evenly(&mut self, number: usize, mut count: usize, open: &[usize]) -> usize {
-        let mut queue: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
-        let mut fits: Vec<Option<Fit>> = Vec::with_capacity(open.len());
-        for (position, index) in open.iter().enumerate() {
-            let fit = self.fit(*index, number, count, &Pin::default());
-            if fit.is_some() {
-                queue.push(Reverse((self.drafts[*index].pods, position)));
-            }
-            fits.push(fit);
-        }
-        while count > 0
-            && let Some(Reverse((_, position))) = queue.pop()
-        {
-            let index = open[position];
-            if !self.drafts[index].reserved.is_empty() {
-                // The drafts of a limited pool compete for what is left of it.
-                fits[position] = self.fit(index, number, count, &Pin::default());
-            }
-            let Some(fit) = &mut fits[position] else { continue };
-            let placed = {
-                let once = Fit { signature: fit.signature, room: 1 };
-                fit.room -= 1;
-                self.add(index, number, &once, 1)
-            };
-            count -= placed;
-            if placed > 0 && fits[position].as_ref().is_some_and(|fit| fit.room > 0) {
-                queue.push(Reverse((self.drafts[index].pods, position)));
-            }
-        }
-        count
-    }
-
     /// The first term of a class that suits a draft, and how many pods of it fit.
-    pub(crate) fn fit(&mut self, index: usize, number: usize, count: usize, pin: &Pin) -> Option<Fit> {
-        let classes = self.classes;
-        let class = &classes.list[number];
-        if !holds(&self.drafts[index].slack, &class.row) {
+    pub(crate) fn fit(&mut self, index: usize, number: usize, most: usize, pin: &Pin) -> Option<Fit> {
+        let class = &self.classes.list[number];
+        let row = index * self.width..(index + 1) * self.width;
+        if !holds(&self.slack[row.clone()], &class.row) {
             return None;
         }
         let (from, cap) = (self.drafts[index].signature, self.drafts[index].cap);
-        let most = count.min(self.most_pods.saturating_sub(self.drafts[index].pods));
+        let most = most.min(self.most_pods.saturating_sub(self.drafts[index].pods));
         let pool = self.market.signature(from).pool;
         if most == 0 || !self.market.tolerates(pool, class) {
             return None;
@@ -267,9 +284,15 @@ impl Packer<'_, '_> {
         for term in &class.terms {
             let Some(signature) = self.step(from, *term, pin) else { continue };
             let draft = &self.drafts[index];
+            let used = &self.used[row.clone()];
             let left = &self.left[pool];
-            let room =
-                largest_room(self.market, signature, cap, (&draft.used, &draft.reserved), left, class, most);
+            let room = if signature == from && left.is_empty() {
+                let types = &self.market.pools[pool].types;
+                let each = draft.frontier.kinds.iter();
+                each.map(|kind| room(&types[*kind].free, used, &class.row, most)).max().unwrap_or(0)
+            } else {
+                largest_room(self.market, signature, cap, (used, &draft.reserved), left, class, most)
+            };
             if room > 0 {
                 return Some(Fit { signature, room });
             }
@@ -279,35 +302,40 @@ impl Packer<'_, '_> {
 
     /// Adds pods of a class to a draft; how many were added.
     pub(crate) fn add(&mut self, index: usize, number: usize, fit: &Fit, count: usize) -> usize {
-        let draft = &mut self.drafts[index];
-        if draft.pods == 0 || draft.signature != fit.signature {
-            draft.most = self.market.most(fit.signature, draft.cap);
-        }
         let times = i64::try_from(count).unwrap_or(i64::MAX);
-        let row = &self.classes.list[number].row;
-        let used: Vec<i64> = draft
-            .used
-            .iter()
-            .zip(row)
-            .map(|(used, request)| used.saturating_add(request.saturating_mul(times)))
-            .collect();
-        let signature = self.market.signature(fit.signature);
-        let table = self.market.table(&signature);
-        if !table.limits.is_empty() {
-            let left = &mut self.left[signature.pool];
+        let class = &self.classes.list[number];
+        let row = index * self.width..(index + 1) * self.width;
+        let draft = &mut self.drafts[index];
+        let pool = self.market.signature(fit.signature).pool;
+        if !self.left[pool].is_empty() {
+            let with = self.used[row.clone()].iter().zip(&class.row);
+            let with: Vec<i64> =
+                with.map(|(used, request)| used.saturating_add(request.saturating_mul(times))).collect();
+            let left = &mut self.left[pool];
             let budget = sum(left, &draft.reserved);
-            let Some((_, kind)) = cheapest(&signature, table, &used, &budget) else { return 0 };
-            draft.reserved.clone_from(&table.types[kind].charge);
+            let cheapest = self.market.cheapest(self.market.signature(fit.signature), &with, &budget);
+            let Some((_, kind)) = cheapest else { return 0 };
+            draft.reserved.clone_from(&self.market.pools[pool].types[kind].charge);
             *left = difference(&budget, &draft.reserved);
         }
-        draft.slack.clear();
-        draft.slack.extend(draft.most.iter().zip(&used).map(|(most, used)| most.saturating_sub(*used)));
-        draft.used = used;
-        draft.signature = fit.signature;
+        if draft.signature != fit.signature {
+            draft.signature = fit.signature;
+            draft.frontier = self.market.frontier(fit.signature, draft.cap);
+        }
+        let most = draft.frontier.most.iter();
+        let used = self.used[row.clone()].iter_mut().zip(&mut self.slack[row]);
+        for (((used, slack), request), most) in used.zip(&class.row).zip(most) {
+            *used = used.saturating_add(request.saturating_mul(times));
+            *slack = most.saturating_sub(*used);
+        }
         draft.pods += count;
+        self.shelf.put(index, draft.pods);
         match draft.content.last_mut() {
             Some((last, placed)) if *last == number => *placed += count,
             _ => draft.content.push((number, count)),
+        }
+        if class.is_light {
+            self.count_light(index, number, count);
         }
         count
     }
@@ -323,7 +351,7 @@ impl Packer<'_, '_> {
             self.push_draft(fit.signature, cap);
             let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
             if added == 0 {
-                self.drafts.pop();
+                self.pop_draft();
                 break;
             }
             placed += added;
@@ -334,31 +362,37 @@ impl Packer<'_, '_> {
     /// An empty draft. It must be filled or taken away again before anything else happens.
     pub(crate) fn push_draft(&mut self, signature: usize, cap: i64) {
         let limits = self.left[self.market.signature(signature).pool].len();
-        let dimensions = self.classes.list.first().map_or(0, |class| class.row.len());
+        let frontier = self.market.frontier(signature, cap);
+        self.used.extend(&self.zeros);
+        self.slack.extend(&frontier.most);
         self.drafts.push(Draft {
             signature,
-            used: vec![0; dimensions],
             content: Vec::new(),
             pods: 0,
             cap,
             domains: Vec::new(),
-            slack: Vec::new(),
-            most: Rc::from([]),
+            uncounted: Vec::new(),
+            frontier,
             reserved: vec![0; limits],
             price: UsdPerHour::ZERO,
         });
     }
 
+    /// Takes the last draft away, which is empty.
+    pub(crate) fn pop_draft(&mut self) {
+        self.drafts.pop();
+        self.used.truncate(self.drafts.len() * self.width);
+        self.slack.truncate(self.drafts.len() * self.width);
+    }
+
     /// The pool that a class would open a draft in, how many of its pods fit, and up to which size the draft may grow: the heaviest pool
     /// that has anything, and among equals the cheapest per pod.
     pub(crate) fn best_offer(&mut self, number: usize, most: usize, pin: &Pin) -> Option<Offer> {
-        let classes = self.classes;
-        let class = &classes.list[number];
+        let class = &self.classes.list[number];
         let mut best: Option<Offer> = None;
         for pool in 0..self.market.pools.len() {
             let weight = self.market.pools[pool].pool.weight;
-            let by_name = self.strategy.manner == Manner::Incumbent;
-            if best.as_ref().is_some_and(|best| by_name || best.weight > weight) {
+            if best.as_ref().is_some_and(|best| self.is_even() || best.weight > weight) {
                 break;
             }
             if let Some(offer) = self.offer(pool, class, most, pin)
@@ -376,7 +410,7 @@ impl Packer<'_, '_> {
         for pin in &pin.terms {
             signature = self.market.step(signature, *pin)?;
         }
-        pin.absent.iter().all(|key| self.market.lacks(signature, key)).then_some(signature)
+        pin.absent.iter().all(|key| self.market.lacks(signature, *key)).then_some(signature)
     }
 
     /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
@@ -386,51 +420,65 @@ impl Packer<'_, '_> {
         }
         for term in &class.terms {
             let Some(number) = self.step(pool, *term, pin) else { continue };
-            let signature = self.market.signature(number);
-            let table = self.market.table(&signature);
+            let (value, cap) = if self.is_even() {
+                // Neither the price nor the size of anything matters to the incumbent.
+                (Value { price: UsdPerHour::ZERO, pods: 1 }, i64::MAX)
+            } else {
+                match self.best_value(number, class, most) {
+                    Some(found) => found,
+                    None => continue,
+                }
+            };
             let left = &self.left[pool];
-            let unused = vec![0; class.row.len()];
-            self.market.spend(signature.types.len());
-            let mut best: Option<(Value, i64)> = None;
-            let mut smallest: Option<i64> = None;
-            for (price, kind) in &signature.types {
-                let row = &table.types[*kind];
-                let room = room(&row.free, &unused, &class.row, most);
-                if room == 0 || !table.within(*kind, left) {
-                    continue;
-                }
-                let value = Value { price: *price, pods: room };
-                smallest = Some(smallest.map_or(row.cpu, |cpu| cpu.min(row.cpu)));
-                let capped = matches!(self.strategy.cap, Cap::Cpu(cap) if row.cpu > cap);
-                if !capped && best.as_ref().is_none_or(|(best, _)| value.cheaper_than(best)) {
-                    best = Some((value, row.cpu));
-                }
-            }
-            let Some(smallest) = smallest else { continue };
-            let cap = match (self.strategy.cap, &best) {
-                (Cap::None, _) => i64::MAX,
-                (Cap::Cpu(cap), _) => cap.max(smallest),
-                (Cap::BestValue, best) => best.as_ref().map_or(smallest, |(_, cpu)| *cpu),
-            };
-            // Above the cap only the smallest sizes are let in; what they cost per pod is close enough to compare pools by.
-            let value = match best {
-                Some((value, _)) => value,
-                None => signature
-                    .types
-                    .iter()
-                    .filter(|(_, kind)| table.types[*kind].cpu <= cap && table.within(*kind, left))
-                    .filter(|(_, kind)| room(&table.types[*kind].free, &unused, &class.row, 1) == 1)
-                    .map(|(price, _)| Value { price: *price, pods: 1 })
-                    .next()?,
-            };
             let reserved = vec![0; left.len()];
-            let room = largest_room(self.market, number, cap, (&unused, &reserved), left, class, most);
+            let room = largest_room(self.market, number, cap, (&self.zeros, &reserved), left, class, most);
             if room > 0 {
                 let weight = self.market.pools[pool].pool.weight;
                 return Some(Offer { weight, value, fit: Fit { signature: number, room }, cap });
             }
         }
         None
+    }
+
+    /// The best value that a signature has for a class, and up to which size a draft may grow for it.
+    fn best_value(&self, number: usize, class: &Class<'_>, most: usize) -> Option<(Value, i64)> {
+        let signature = self.market.signature(number);
+        let table = self.market.table(signature);
+        let left = &self.left[signature.pool];
+        self.market.spend(signature.types.len());
+        let mut best: Option<(Value, i64)> = None;
+        let mut smallest: Option<i64> = None;
+        for (price, kind) in &signature.types {
+            let row = &table.types[*kind];
+            let room = room(&row.free, &self.zeros, &class.row, most);
+            if room == 0 || !table.within(*kind, left) {
+                continue;
+            }
+            let value = Value { price: *price, pods: room };
+            smallest = Some(smallest.map_or(row.cpu, |cpu| cpu.min(row.cpu)));
+            let capped = matches!(self.strategy.cap, Cap::Cpu(cap) if row.cpu > cap);
+            if !capped && best.as_ref().is_none_or(|(best, _)| value.cheaper_than(best)) {
+                best = Some((value, row.cpu));
+            }
+        }
+        let smallest = smallest?;
+        let cap = match (self.strategy.cap, &best) {
+            (Cap::None, _) => i64::MAX,
+            (Cap::Cpu(cap), _) => cap.max(smallest),
+            (Cap::BestValue, best) => best.as_ref().map_or(smallest, |(_, cpu)| *cpu),
+        };
+        // Above the cap only the smallest sizes are let in; what they cost per pod is close enough to compare pools by.
+        let value = match best {
+            Some((value, _)) => value,
+            None => signature
+                .types
+                .iter()
+                .filter(|(_, kind)| table.types[*kind].cpu <= cap && table.within(*kind, left))
+                .filter(|(_, kind)| room(&table.types[*kind].free, &self.zeros, &class.row, 1) == 1)
+                .map(|(price, _)| Value { price: *price, pods: 1 })
+                .next()?,
+        };
+        Some((value, cap))
     }
 }
 
@@ -446,13 +494,13 @@ fn largest_room(
 ) -> usize {
     if left.is_empty() {
         let frontier = market.frontier(number, cap);
-        let types = &market.table(&market.signature(number)).types;
+        let types = &market.table(market.signature(number)).types;
         let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
-        return frontier.iter().map(room).max().unwrap_or(0);
+        return frontier.kinds.iter().map(room).max().unwrap_or(0);
     }
     let budget = sum(left, reserved);
     let signature = market.signature(number);
-    let table = market.table(&signature);
+    let table = market.table(signature);
     market.spend(signature.types.len());
     signature
         .types
@@ -465,6 +513,7 @@ fn largest_room(
 }
 
 /// What a class would open a draft with.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     /// The weight of the pool.
     pub(crate) weight: i32,
@@ -475,6 +524,7 @@ pub(crate) struct Offer {
 }
 
 /// A price for a number of pods.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     price: UsdPerHour,
     pods: usize,
@@ -489,20 +539,6 @@ impl Value {
     }
 }
 
-/// The cheapest type of a signature that holds what is used and stays within the budget.
-fn cheapest(
-    signature: &Signature,
-    table: &PoolTable<'_>,
-    used: &[i64],
-    budget: &[i64],
-) -> Option<(UsdPerHour, usize)> {
-    signature
-        .types
-        .iter()
-        .find(|(_, kind)| holds(&table.types[*kind].free, used) && table.within(*kind, budget))
-        .copied()
-}
-
 /// What is left together with what is given back.
 pub(crate) fn sum(left: &[i64], reserved: &[i64]) -> Vec<i64> {
     left.iter().zip(reserved).map(|(left, reserved)| left.saturating_add(*reserved)).collect()
@@ -513,29 +549,47 @@ fn difference(all: &[i64], mine: &[i64]) -> Vec<i64> {
 }
 
 impl Packing {
-    /// Settles every draft on the price of the cheapest type that holds it, and says what all cost together.
+    /// What the pods of a draft ask for together.
+    pub(crate) fn used(&self, draft: usize) -> &[i64] {
+        &self.used[draft * self.width..(draft + 1) * self.width]
+    }
+
+    /// Settles every draft on the price of the cheapest type that holds it, and says what all cost together. `None` if that breaks a limit,
+    /// which happens only without a ledger.
     ///
     /// Each settled draft gives back what it had reserved too much, from which the others may gain: hence the passes, of which
     /// hardly ever more than two change anything.
-    pub(crate) fn settle(&mut self, market: &Market<'_>) -> UsdPerHour {
+    pub(crate) fn settle(&mut self, market: &Market<'_>, ledger: bool) -> Option<UsdPerHour> {
         const PASSES: usize = 4;
-        for _ in 0..PASSES {
+        if !ledger {
+            let limits =
+                market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect());
+            self.left = limits.collect();
+        }
+        for pass in 0..PASSES {
             let mut changed = false;
-            for draft in &mut self.drafts {
-                let signature: Rc<Signature> = market.signature(draft.signature);
-                let table = market.table(&signature);
+            for (index, draft) in self.drafts.iter_mut().enumerate() {
+                let signature = market.signature(draft.signature);
                 let left = &mut self.left[signature.pool];
-                let budget = sum(left, &draft.reserved);
-                let Some((price, kind)) = cheapest(&signature, table, &draft.used, &budget) else { continue };
+                let budget = if ledger { sum(left, &draft.reserved) } else { Vec::new() };
+                let used = &self.used[index * self.width..(index + 1) * self.width];
+                let Some((price, kind)) = market.cheapest(signature, used, &budget) else { continue };
                 changed |= price != draft.price;
                 draft.price = price;
-                draft.reserved.clone_from(&table.types[kind].charge);
-                *left = difference(&budget, &draft.reserved);
+                if !ledger {
+                    draft.reserved = vec![0; left.len()];
+                }
+                let charge = &market.table(signature).types[kind].charge;
+                for ((left, reserved), charge) in left.iter_mut().zip(&mut draft.reserved).zip(charge) {
+                    *left = left.saturating_add(*reserved).saturating_sub(*charge);
+                    *reserved = *charge;
+                }
             }
-            if !changed {
+            if !ledger || !changed || pass + 1 == PASSES {
                 break;
             }
         }
-        self.drafts.iter().map(|draft| draft.price).sum()
+        let broken = self.left.iter().flatten().any(|left| *left < 0);
+        (ledger || !broken).then(|| self.drafts.iter().map(|draft| draft.price).sum())
     }
 }

@@ -43,10 +43,9 @@ impl Packer<'_, '_> {
             let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
             let batch = start..start + count;
             // Pods that depend on others have the least choice, and what they leave free is filled with the rest.
-            let mut open: Vec<usize> = (0..self.drafts.len()).collect();
             for number in batch.clone() {
-                if pending[number] > 0 && classes.list[number].coupling.is_some() {
-                    pending[number] = self.place_coupled(number, pending[number], &mut open);
+                if pending[number] > 0 && classes.list[number].is_bound_by_rules() {
+                    pending[number] = self.place_coupled(number, pending[number]);
                 }
             }
             // What more important pods have left free comes first.
@@ -59,10 +58,9 @@ impl Packer<'_, '_> {
     }
 
     fn fill_drafts(&mut self, batch: Range<usize>, pending: &mut [usize]) {
-        let open: Vec<usize> = (0..self.drafts.len()).collect();
         for number in batch {
-            if pending[number] > 0 && self.classes.list[number].coupling.is_none() {
-                pending[number] = self.fill_in_order(number, pending[number], &open);
+            if pending[number] > 0 && !self.classes.list[number].is_bound_by_rules() {
+                pending[number] = self.fill(number, pending[number]);
             }
         }
     }
@@ -70,7 +68,7 @@ impl Packer<'_, '_> {
     fn pack_batch(&mut self, batch: Range<usize>, pending: &mut [usize], worth: &[f64]) {
         let mut next = batch.start;
         let classes = self.classes;
-        let is_free = |number: &usize| classes.list[*number].coupling.is_none();
+        let is_free = |number: &usize| !classes.list[*number].is_bound_by_rules();
         while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0 && is_free(number)) {
             next = seed;
             let placed = match self.best_pattern(seed, batch.clone(), pending, worth) {
@@ -95,7 +93,7 @@ impl Packer<'_, '_> {
         let row = &self.classes.list[seed].row;
         let unused = vec![0; row.len()];
         let signature = self.market.signature(fit.signature);
-        let table = self.market.table(&signature);
+        let table = self.market.table(signature);
         let left = &self.left[signature.pool];
         // For each size, doubling from one to the next, the type that costs least for the worth of what it has.
         let mut by_size: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
@@ -113,7 +111,7 @@ impl Packer<'_, '_> {
         }
         let classes = self.classes;
         let others = batch.filter(|number| {
-            *number != seed && pending[*number] > 0 && classes.list[*number].coupling.is_none()
+            *number != seed && pending[*number] > 0 && !classes.list[*number].is_bound_by_rules()
         });
         let window = window(seed, &others.collect::<Vec<_>>());
         let mut best: Option<Pattern> = None;
@@ -138,7 +136,7 @@ impl Packer<'_, '_> {
         let classes = self.classes;
         let mut signature = start;
         let mut leads_to = self.steps(start, kind, window);
-        let free = self.market.table(&self.market.signature(start)).types[kind].free.clone();
+        let free = self.market.table(self.market.signature(start)).types[kind].free.clone();
         let mut used = vec![0; free.len()];
         let mut content: Vec<(usize, Fit)> = Vec::new();
         let mut counts = vec![0; window.len()];
@@ -184,7 +182,7 @@ impl Packer<'_, '_> {
             }
         }
         let signature = self.market.signature(signature);
-        let table = self.market.table(&signature);
+        let table = self.market.table(signature);
         let price =
             signature.types.iter().find(|(_, other)| *other == kind).map_or(0, |(price, _)| price.micros());
         Pattern { start, cpu: table.types[kind].cpu, content, rate: rate(price, &used, worth) }
@@ -234,7 +232,7 @@ impl Packer<'_, '_> {
                 placed += added;
             }
             if self.drafts[index].content.is_empty() {
-                self.drafts.pop();
+                self.pop_draft();
             }
             if !whole {
                 return placed;

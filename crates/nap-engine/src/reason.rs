@@ -5,8 +5,8 @@ use std::fmt;
 use nap_units::{CPU, MEMORY};
 
 use crate::classes::HOST_PORT;
+use crate::launch::MOST_ALTERNATIVES;
 use crate::model::{Launch, Plan, PoolReason, Refusal, Rule, Unsuitable};
-use crate::solve::MOST_ALTERNATIVES;
 
 /// How a field begins that is understood well enough, but says that a node would not help.
 const VOLUMES: &str = "spec.volumes: ";
@@ -114,7 +114,7 @@ impl Plan {
             MOST_ALTERNATIVES => format!("cheapest of more than {MOST_ALTERNATIVES} offerings that hold"),
             others => format!("cheapest of {} offerings that hold", others + 1),
         };
-        let other_type = launch.alternatives.iter().find(|other| other.instance_type != *instance_type);
+        let other_type = launch.alternatives.iter().find(|other| *other.instance_type != **instance_type);
         let next = match (other_type, launch.alternatives.first()) {
             (Some(next), _) => format!("; next: {} at {}/h", next.instance_type, next.price),
             (None, Some(next)) => {

@@ -3,7 +3,7 @@
 use fixedbitset::FixedBitSet;
 
 use crate::classes::{Class, Dimensions, holds};
-use crate::coupled::places;
+use crate::coupled::blocking_rule;
 use crate::market::Market;
 use crate::model::{PoolReason, Refusal, Unsuitable};
 use crate::pack::Packing;
@@ -36,7 +36,7 @@ impl Asker<'_, '_> {
         if let Some(taint) = market.repelling_taint(pool, class) {
             return Unsuitable::Taint(taint.clone());
         }
-        let mut compatible = FixedBitSet::with_capacity(market.pools[pool].offerings.len());
+        let mut compatible = FixedBitSet::with_capacity(market.pools[pool].offers());
         let mut suits = false;
         for term in &class.terms {
             if let Some(signature) = market.step(pool, *term) {
@@ -55,15 +55,14 @@ impl Asker<'_, '_> {
             );
         }
         let table = &market.pools[pool];
-        let free = |index: usize| &table.types[table.offerings[index].kind].free;
+        let kind = |index: usize| table.offering(index).0.kind;
+        let free = |index: usize| &table.types[kind(index)].free;
         let large: Vec<usize> = compatible
             .ones()
-            .filter(|index| {
-                holds(free(*index), &class.row) && market.allows_size(pool, table.offerings[*index].kind)
-            })
+            .filter(|index| holds(free(*index), &class.row) && market.allows_size(pool, kind(*index)))
             .collect();
         let available: Vec<usize> =
-            large.iter().copied().filter(|index| table.offerings[*index].offering.available).collect();
+            large.iter().copied().filter(|index| table.offering(*index).1.available).collect();
         if available.is_empty() {
             let short = |dimension: &usize| {
                 compatible.ones().all(|index| free(index)[*dimension] < class.row[*dimension])
@@ -73,21 +72,19 @@ impl Asker<'_, '_> {
                 .filter(|_| large.is_empty() && compatible.count_ones(..) > 0)
                 .map(|dimension| dimensions.name(dimension));
             return Unsuitable::Offerings {
-                total: table.offerings.len(),
+                total: table.offers(),
                 compatible: compatible.count_ones(..),
                 large_enough: large.len(),
                 available: 0,
                 shortage,
             };
         }
-        let rule = class.coupling.as_ref().and_then(|coupling| {
-            let places = places(market, rules, class, coupling, pool..pool + 1);
-            packing.topology.blocking(rules, coupling, &places)
-        });
+        let rule = blocking_rule(market, rules, class, &packing.topology, pool);
         let table = &market.pools[pool];
         // Something could be bought, so a limit is in the way: one that stops every offering, or else the one that stops the cheapest.
-        let exceeds =
-            |index: usize, limit: usize| table.types[table.offerings[index].kind].charge[limit] > left[limit];
+        let exceeds = |index: usize, limit: usize| {
+            table.types[table.offering(index).0.kind].charge[limit] > left[limit]
+        };
         let limit = (0..left.len())
             .find(|limit| available.iter().all(|index| exceeds(*index, *limit)))
             .or_else(|| (0..left.len()).find(|limit| available.iter().any(|index| exceeds(*index, *limit))));
@@ -95,7 +92,7 @@ impl Asker<'_, '_> {
             Some((name, _)) => Unsuitable::Limit((*name).to_owned()),
             None if rule.is_some() => rule.map_or(Unsuitable::Limit(String::new()), Unsuitable::Rule),
             None => Unsuitable::Offerings {
-                total: table.offerings.len(),
+                total: table.offers(),
                 compatible: compatible.count_ones(..),
                 large_enough: large.len(),
                 available: available.len(),

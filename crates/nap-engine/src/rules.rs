@@ -13,6 +13,7 @@ use std::rc::Rc;
 use nap_api::{Requirements, Toleration, labels};
 
 use crate::coupling::{PodTerm, Resident, Selector, Spread};
+use crate::intern::Interner;
 use crate::model::{Pod, Snapshot};
 
 /// The most rules that become slots: each makes every resource row longer.
@@ -135,7 +136,7 @@ impl Counter<'_> {
 }
 
 /// Where a counter's domain is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum At {
     /// Every node is one.
     Host,
@@ -144,7 +145,7 @@ pub(crate) enum At {
 }
 
 /// What must hold where a pod goes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Constraint {
     /// The domain may exceed the emptiest by so many. `own`: the pod itself is counted.
     Spread { counter: usize, at: At, skew: i64, min_domains: usize, own: bool },
@@ -154,8 +155,18 @@ pub(crate) enum Constraint {
     Apart { counter: usize, at: At, own: bool },
 }
 
+impl Constraint {
+    /// The counters that it asks.
+    pub(crate) fn counters(&self) -> Vec<usize> {
+        match self {
+            Self::Spread { counter, .. } | Self::Apart { counter, .. } => vec![*counter],
+            Self::Together { counters, .. } => counters.iter().map(|(counter, _)| *counter).collect(),
+        }
+    }
+}
+
 /// What a kind of pod has to do with the counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Coupling {
     /// Numbers of the labels, other than the host name, on whose values it depends.
     pub(crate) keys: Vec<usize>,
@@ -165,6 +176,11 @@ pub(crate) struct Coupling {
 }
 
 impl Coupling {
+    /// Whether it is only counted: it may go anywhere, but others look at where it is.
+    pub(crate) fn is_light(&self) -> bool {
+        self.constraints.is_empty()
+    }
+
     /// Whether it must share a node with other pods: a node that is refused now may be allowed later.
     pub(crate) fn follows_hosts(&self) -> bool {
         self.constraints.iter().any(|constraint| match constraint {
@@ -181,11 +197,14 @@ pub(crate) struct Rules<'a> {
     /// The labels, other than the host name, whose values are domains.
     pub(crate) keys: Vec<&'a str>,
     pub(crate) slots: Vec<Slot<'a>>,
-    profiles: BTreeMap<Shape<'a>, Profile>,
+    /// What kinds of pods take part in; kinds with equal ones share a number.
+    pub(crate) profiles: Vec<Profile>,
+    /// The number of each kind's profile.
+    pub(crate) profile_of: Vec<usize>,
 }
 
 /// What a kind of pod takes part in.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Profile {
     /// Numbers of its slots.
     pub(crate) slots: Vec<usize>,
@@ -193,7 +212,7 @@ pub(crate) struct Profile {
 }
 
 /// Everything about a pod that decides which rules it takes part in.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Shape<'a> {
     namespace: &'a str,
     labels: &'a BTreeMap<String, String>,
@@ -223,16 +242,19 @@ pub(crate) fn is_host(key: &str) -> bool {
 }
 
 impl<'a> Rules<'a> {
-    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
+    /// The rules that these kinds of pods and the pods that run already bring.
+    pub(crate) fn of(kinds: &[&'a Pod], snapshot: &'a Snapshot) -> Self {
         let coupled =
-            |pod: &Pod| !(pod.spread.is_empty() && pod.affinity.is_empty() && pod.anti_affinity.is_empty());
+            |pod: &&Pod| !(pod.spread.is_empty() && pod.affinity.is_empty() && pod.anti_affinity.is_empty());
         let residents = || snapshot.nodes.iter().flat_map(|node| &node.residents);
         let terms: BTreeSet<&PodTerm> = residents().flat_map(|resident| &resident.anti_affinity).collect();
-        if terms.is_empty() && !snapshot.pods.iter().any(coupled) {
-            return Self::default();
+        if terms.is_empty() && !kinds.iter().any(coupled) {
+            let profile_of = vec![0; kinds.len()];
+            return Self { profiles: vec![Profile::default()], profile_of, ..Self::default() };
         }
-        let pods = snapshot.pods.iter().filter(|pod| pod.unsupported.is_none());
-        let shapes: BTreeSet<Shape<'a>> = pods.map(Shape::of).collect();
+        let mut interner: Interner<Shape<'a>> = Interner::default();
+        let shape_of: Vec<usize> = kinds.iter().map(|pod| interner.number(Shape::of(pod))).collect();
+        let shapes = interner.items;
         let slots = slots(&shapes);
         let mut counters: BTreeSet<Counter<'a>> = BTreeSet::new();
         for shape in &shapes {
@@ -255,24 +277,13 @@ impl<'a> Rules<'a> {
             counters: counters.into_iter().collect(),
             keys: keys.into_iter().collect(),
             slots,
-            profiles: BTreeMap::new(),
+            ..Self::default()
         };
-        rules.profiles = shapes
-            .into_iter()
-            .map(|shape| {
-                let profile = rules.profile(&shape);
-                (shape, profile)
-            })
-            .collect();
+        let mut profiles: Interner<Profile> = Interner::default();
+        let numbers: Vec<usize> = shapes.iter().map(|shape| profiles.number(rules.profile(shape))).collect();
+        rules.profiles = profiles.items;
+        rules.profile_of = shape_of.into_iter().map(|shape| numbers[shape]).collect();
         rules
-    }
-
-    /// What a pod takes part in.
-    pub(crate) fn of_pod(&self, pod: &Pod) -> Profile {
-        if self.profiles.is_empty() {
-            return Profile::default();
-        }
-        self.profiles.get(&Shape::of(pod)).cloned().unwrap_or_default()
     }
 
     fn profile(&self, shape: &Shape<'_>) -> Profile {
@@ -347,7 +358,7 @@ impl<'a> Rules<'a> {
 }
 
 /// The rules by host name whose owners are just the pods that they count.
-fn slots<'a>(shapes: &BTreeSet<Shape<'a>>) -> Vec<Slot<'a>> {
+fn slots<'a>(shapes: &[Shape<'a>]) -> Vec<Slot<'a>> {
     let mut found: BTreeSet<Slot<'a>> = BTreeSet::new();
     for shape in shapes {
         let terms = shape.anti_affinity.iter().filter(|term| is_host(&term.topology_key));

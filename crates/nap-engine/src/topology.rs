@@ -7,9 +7,6 @@
 //! Where it is not certain that a spread constraint looks at a node which is not bought yet, its pods count against their domain but do not
 //! raise the emptiest one: the skew is never understated.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use nap_api::Requirements;
 use nap_api::labels;
 use nap_api::requirement::Undefined;
@@ -19,8 +16,11 @@ use crate::market::Market;
 use crate::model::{Node, Rule};
 use crate::rules::{At, Constraint, Counter, Coupling, Rules, is_host};
 
-/// The values of the labels that a kind of pod depends on, in the order of [`Coupling::keys`]; `None` where the node lacks the label.
-pub(crate) type Vector = Vec<Option<Rc<str>>>;
+/// Stands for a label that a node lacks.
+pub(crate) const ABSENT: u32 = u32::MAX;
+
+/// The numbers of the domains that a kind of pod depends on, in the order of [`Coupling::keys`]; [`ABSENT`] where the node lacks the label.
+pub(crate) type Vector = Vec<u32>;
 
 /// Which node is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +38,17 @@ pub(crate) enum Host {
 struct Count {
     most: i64,
     least: i64,
+    /// The rule looks at this domain at all.
+    is_seen: bool,
 }
 
 /// The counts of every counter.
 #[derive(Clone)]
 pub(crate) struct Topology {
-    counts: Vec<BTreeMap<Rc<str>, Count>>,
-    hosts: BTreeMap<(usize, usize), i64>,
+    /// By the number of the domain.
+    counts: Vec<Vec<Count>>,
+    /// For each node, the counters that have pods on it and how many.
+    hosts: Vec<Vec<(usize, i64)>>,
     totals: Vec<i64>,
 }
 
@@ -58,11 +62,12 @@ impl Topology {
     ) -> Self {
         let width = rules.counters.len();
         let mut topology =
-            Self { counts: vec![BTreeMap::new(); width], hosts: BTreeMap::new(), totals: vec![0; width] };
+            Self { counts: vec![Vec::new(); width], hosts: Vec::new(), totals: vec![0; width] };
         for (number, counter) in rules.counters.iter().enumerate() {
-            if counter.filter.is_some() && !is_host(counter.key) {
-                for value in buyable(counter, market) {
-                    topology.counts[number].entry(value).or_default();
+            let key = rules.keys.binary_search(&counter.key).ok();
+            if let Some(key) = key.filter(|_| counter.filter.is_some()) {
+                for value in buyable(counter, key, market) {
+                    topology.domain(number, value).is_seen = true;
                 }
             }
             for (host, node) in nodes.iter().enumerate() {
@@ -73,23 +78,56 @@ impl Topology {
                     counter.counts(&resident.namespace, &resident.labels, &resident.anti_affinity)
                 });
                 let pods: i64 = counted.map(|resident| i64::from(resident.count)).sum();
-                topology.count(number, value_of(node, counter.key), host, pods, true);
+                let domain = key.map(|key| domain_of(node, key, rules, market));
+                topology.count(number, domain, host, pods, true);
             }
         }
         topology
     }
 
-    fn count(&mut self, counter: usize, value: Value, host: usize, pods: i64, certain: bool) {
-        match value {
-            Value::Host if pods > 0 => *self.hosts.entry((counter, host)).or_default() += pods,
-            Value::Host | Value::Absent => {}
-            Value::Domain(value) => {
-                let count = self.counts[counter].entry(value).or_default();
+    fn domain(&mut self, counter: usize, domain: u32) -> &mut Count {
+        let counts = &mut self.counts[counter];
+        let domain = usize::try_from(domain).unwrap_or(usize::MAX);
+        if counts.len() <= domain {
+            counts.resize(domain + 1, Count::default());
+        }
+        &mut counts[domain]
+    }
+
+    /// Counts pods in a domain, or on a node where every node is one.
+    fn count(&mut self, counter: usize, domain: Option<u32>, host: usize, pods: i64, certain: bool) {
+        match domain {
+            None if pods > 0 => {
+                if self.hosts.len() <= host {
+                    self.hosts.resize(host + 1, Vec::new());
+                }
+                let here = &mut self.hosts[host];
+                match here.iter_mut().find(|(known, _)| *known == counter) {
+                    Some((_, count)) => *count += pods,
+                    None => here.push((counter, pods)),
+                }
+            }
+            None | Some(ABSENT) => {}
+            Some(domain) => {
+                let count = self.domain(counter, domain);
+                count.is_seen = true;
                 count.most += pods;
                 count.least += if certain { pods } else { 0 };
             }
         }
         self.totals[counter] += pods;
+    }
+
+    fn at(&self, counter: usize, domain: u32) -> Option<Count> {
+        let count = self.counts[counter].get(usize::try_from(domain).ok()?).copied();
+        count.filter(|count| count.is_seen)
+    }
+
+    /// The domains that a counter looks at, apart from one.
+    fn others(&self, counter: usize, domain: u32) -> impl Iterator<Item = Count> {
+        let domain = usize::try_from(domain).unwrap_or(usize::MAX);
+        let each = self.counts[counter].iter().enumerate();
+        each.filter(move |(other, count)| *other != domain && count.is_seen).map(|(_, count)| *count)
     }
 
     /// Notes that pods went somewhere. `certain` says of each counter whether it looks at the node for sure.
@@ -103,14 +141,35 @@ impl Topology {
     ) {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
         for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
-            let value = match at {
-                At::Host => Value::Host,
-                At::Domain(position) => match &vector[*position] {
-                    Some(value) => Value::Domain(Rc::clone(value)),
-                    None => Value::Absent,
-                },
+            let domain = match at {
+                At::Host => None,
+                At::Domain(position) => Some(vector[*position]),
             };
-            self.count(*counter, value, host, pods, *certain);
+            self.count(*counter, domain, host, pods, *certain);
+        }
+    }
+
+    /// The same for pods that go anywhere: only what `known` says is known about their node by now. It is asked with `None` for the node
+    /// itself, and with the position of a label among [`Coupling::keys`].
+    pub(crate) fn record_known(
+        &mut self,
+        coupling: &Coupling,
+        certain: &[bool],
+        known: impl Fn(Option<usize>) -> Option<u32>,
+        host: usize,
+        pods: usize,
+    ) {
+        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
+            match at {
+                At::Host if known(None).is_some() => self.count(*counter, None, host, pods, *certain),
+                At::Host => {}
+                At::Domain(position) => {
+                    if let Some(domain) = known(Some(*position)) {
+                        self.count(*counter, Some(domain), host, pods, *certain);
+                    }
+                }
+            }
         }
     }
 
@@ -137,19 +196,20 @@ impl Topology {
                 _ => within(skew - self.on(*counter, host), *own),
             },
             Constraint::Spread { counter, at: At::Domain(position), skew, min_domains, own } => {
-                match &vector[*position] {
-                    Some(value) => self.within_skew(*counter, value, *skew, *min_domains, *own),
-                    None => 0,
+                match vector[*position] {
+                    ABSENT => 0,
+                    domain => self.within_skew(*counter, domain, *skew, *min_domains, *own),
                 }
             }
             Constraint::Together { counters, own } => {
                 let nobody = counters.iter().all(|(counter, _)| self.totals[*counter] == 0);
                 let has = |(counter, at): &(usize, At)| match at {
                     At::Host => host == Host::Any || (nobody && *own) || self.on(*counter, host) > 0,
-                    At::Domain(position) => vector[*position].as_ref().is_some_and(|value| {
-                        (nobody && *own)
-                            || self.counts[*counter].get(value).is_some_and(|count| count.least > 0)
-                    }),
+                    At::Domain(position) => {
+                        vector[*position] != ABSENT
+                            && ((nobody && *own)
+                                || self.at(*counter, vector[*position]).is_some_and(|count| count.least > 0))
+                    }
                 };
                 if counters.iter().all(has) { usize::MAX } else { 0 }
             }
@@ -157,9 +217,9 @@ impl Topology {
                 let there = match at {
                     At::Host if host == Host::Any => return usize::MAX,
                     At::Host => self.on(*counter, host),
-                    At::Domain(position) => match &vector[*position] {
-                        Some(value) => self.counts[*counter].get(value).map_or(0, |count| count.most),
-                        None => return usize::MAX,
+                    At::Domain(position) => match vector[*position] {
+                        ABSENT => return usize::MAX,
+                        domain => self.at(*counter, domain).map_or(0, |count| count.most),
                     },
                 };
                 match (there, own) {
@@ -173,25 +233,21 @@ impl Topology {
 
     fn on(&self, counter: usize, host: Host) -> i64 {
         match host {
-            Host::Is(host) => self.hosts.get(&(counter, host)).copied().unwrap_or(0),
+            Host::Is(host) => {
+                let here = self.hosts.get(host).into_iter().flatten();
+                here.filter(|(known, _)| *known == counter).map(|(_, count)| *count).sum()
+            }
             Host::Any | Host::Fresh => 0,
         }
     }
 
-    fn within_skew(
-        &self,
-        counter: usize,
-        value: &Rc<str>,
-        skew: i64,
-        min_domains: usize,
-        own: bool,
-    ) -> usize {
-        let counts = &self.counts[counter];
-        let Some(mine) = counts.get(value) else { return 0 };
-        if counts.len() < min_domains {
+    fn within_skew(&self, counter: usize, domain: u32, skew: i64, min_domains: usize, own: bool) -> usize {
+        let Some(mine) = self.at(counter, domain) else { return 0 };
+        let seen = || self.counts[counter].iter().filter(|count| count.is_seen).count();
+        if min_domains > 1 && seen() < min_domains {
             return within(skew - mine.most, own);
         }
-        let others = counts.iter().filter(|(other, _)| *other != value).map(|(_, count)| count.least).min();
+        let others = self.others(counter, domain).map(|count| count.least).min();
         // A domain that is counted exactly raises its own number too, and is never further ahead of itself.
         let least = if mine.most == mine.least && own {
             others.unwrap_or(i64::MAX)
@@ -205,10 +261,9 @@ impl Topology {
     pub(crate) fn stride(&self, coupling: &Coupling, vector: &Vector) -> usize {
         let each = coupling.constraints.iter().filter_map(|constraint| match constraint {
             Constraint::Spread { counter, at: At::Domain(position), own: true, .. } => {
-                let value = vector[*position].as_ref()?;
-                let counts = &self.counts[*counter];
-                let others = counts.iter().filter(|(other, _)| *other != value);
-                let behind = others.map(|(_, count)| count.least).min()? - counts.get(value)?.most;
+                let domain = vector[*position];
+                let mine = self.at(*counter, domain)?;
+                let behind = self.others(*counter, domain).map(|count| count.least).min()? - mine.most;
                 Some(usize::try_from(behind).unwrap_or(0).max(1))
             }
             _ => None,
@@ -219,10 +274,9 @@ impl Topology {
     /// How full a place is, as far as the kind of pod must be spread: emptier domains come first.
     pub(crate) fn load(&self, coupling: &Coupling, vector: &Vector) -> i64 {
         let each = coupling.constraints.iter().map(|constraint| match constraint {
-            Constraint::Spread { counter, at: At::Domain(position), .. } => vector[*position]
-                .as_ref()
-                .and_then(|value| self.counts[*counter].get(value))
-                .map_or(0, |count| count.most),
+            Constraint::Spread { counter, at: At::Domain(position), .. } => {
+                self.at(*counter, vector[*position]).map_or(0, |count| count.most)
+            }
             _ => 0,
         });
         each.sum()
@@ -255,22 +309,6 @@ fn within(more: i64, own: bool) -> usize {
     }
 }
 
-enum Value {
-    Host,
-    Domain(Rc<str>),
-    Absent,
-}
-
-fn value_of(node: &Node, key: &str) -> Value {
-    if is_host(key) {
-        return Value::Host;
-    }
-    match label_of(node, key) {
-        Some(value) => Value::Domain(Rc::from(value)),
-        None => Value::Absent,
-    }
-}
-
 /// The value of a label of a node, whichever spelling of its key the node has.
 fn label_of<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
     let exact = node.labels.get(key);
@@ -278,9 +316,14 @@ fn label_of<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
     exact.or_else(|| other().map(|(_, value)| value)).map(String::as_str)
 }
 
-/// The domains of a node that a kind of pod depends on.
-pub(crate) fn vector_of(node: &Node, rules: &Rules<'_>, coupling: &Coupling) -> Vector {
-    coupling.keys.iter().map(|key| label_of(node, rules.keys[*key]).map(Rc::from)).collect()
+/// The number of the domain that a node is in.
+fn domain_of(node: &Node, key: usize, rules: &Rules<'_>, market: &mut Market<'_>) -> u32 {
+    label_of(node, rules.keys[key]).map_or(ABSENT, |value| market.domain(key, value))
+}
+
+/// The domains of a node by every label whose values are domains.
+pub(crate) fn domains_of(node: &Node, rules: &Rules<'_>, market: &mut Market<'_>) -> Vector {
+    (0..rules.keys.len()).map(|key| domain_of(node, key, rules, market)).collect()
 }
 
 /// Whether a counter looks at a node.
@@ -294,7 +337,7 @@ fn passes(counter: &Counter<'_>, node: &Node, labels: &Requirements) -> bool {
 }
 
 /// The domains that could be bought for a spread constraint.
-fn buyable(counter: &Counter<'_>, market: &mut Market<'_>) -> Vec<Rc<str>> {
+fn buyable(counter: &Counter<'_>, key: usize, market: &mut Market<'_>) -> Vec<u32> {
     let any = [Requirements::new()];
     let Some(filter) = &counter.filter else { return Vec::new() };
     let terms = filter.terms.filter(|terms| !terms.is_empty()).unwrap_or(&any);
@@ -307,7 +350,7 @@ fn buyable(counter: &Counter<'_>, market: &mut Market<'_>) -> Vec<Rc<str>> {
         for term in terms {
             let term = market.term(term);
             if let Some(signature) = market.step(pool, term) {
-                values.extend(market.domains(signature, counter.key).iter().cloned());
+                values.extend(market.domains(signature, key).iter().copied());
             }
         }
     }

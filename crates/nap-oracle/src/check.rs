@@ -60,11 +60,11 @@ impl Judge<'_> {
             if self.options.max_pods_per_node.is_some_and(|most| launch.pods.len() > most as usize) {
                 self.say("more pods on a node than the options allow".to_owned());
             }
-            let chosen = (&launch.instance_type, &launch.zone, launch.capacity_type, launch.price);
+            let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type, launch.price);
             let others = launch
                 .alternatives
                 .iter()
-                .map(|other| (&other.instance_type, &other.zone, other.capacity_type, other.price));
+                .map(|other| (&*other.instance_type, &*other.zone, other.capacity_type, other.price));
             for (name, zone, capacity_type, price) in std::iter::once(chosen).chain(others) {
                 let Some((kind, offering)) = find(self.snapshot, pool, name, zone, capacity_type) else {
                     self.say(format!("{name} in {zone} is not on offer"));

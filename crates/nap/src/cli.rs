@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, demo, lint, run, sim, try_cluster};
+use crate::{bench, crds, demo, lint, run, sim, try_cluster};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -35,8 +35,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Check manifests without a cluster: what is refused, how old spellings are understood, what looks like a mistake
     Lint(LintArgs),
-    /// Print the custom resource definitions as YAML, for `kubectl apply -f -`
-    Crds,
+    /// Print the custom resource definitions as YAML, or install them in a cluster
+    Crds(CrdsArgs),
     /// Print the version
     Version,
 }
@@ -78,15 +78,37 @@ pub struct TryArgs {
     pub no_controllers: bool,
 }
 
-/// Options of `nap run`.
+/// Which cluster is meant.
 #[derive(Clone, Debug, Args)]
-pub struct RunArgs {
+pub struct ClusterArgs {
     /// The kubeconfig to use; default: $KUBECONFIG, then ~/.kube/config, then the pod's own account
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The context in the kubeconfig
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
+}
+
+/// Options of `nap crds`.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct CrdsArgs {
+    #[command(subcommand)]
+    pub command: Option<CrdsCommand>,
+}
+
+/// What to do with the definitions, if not print them.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CrdsCommand {
+    /// Apply them to the cluster, over the incumbent's if they are there, and wait until they are served
+    Install(ClusterArgs),
+}
+
+/// Options of `nap run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// Run timers faster than real time, to match a `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,
@@ -135,7 +157,10 @@ pub fn main() -> anyhow::Result<()> {
         Command::Sim(args) => sim::sim(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Lint(args) => block_on(lint::lint(args)),
-        Command::Crds => print_crds(),
+        Command::Crds(CrdsArgs { command: None }) => crds::print(),
+        Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {
+            block_on(crds::install(cluster))
+        }
         Command::Version => {
             println!("nap {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -155,11 +180,4 @@ fn block_on<F: Future<Output = anyhow::Result<()>>>(future: F) -> anyhow::Result
     let result = runtime.block_on(future);
     runtime.shutdown_background();
     result
-}
-
-fn print_crds() -> anyhow::Result<()> {
-    for crd in nap_api::crds::all() {
-        println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
-    }
-    Ok(())
 }

@@ -2,6 +2,8 @@
 
 mod bench;
 mod cli;
+mod connect;
+mod crds;
 mod demo;
 mod lint;
 mod manifests;

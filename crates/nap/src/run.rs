@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use nap_azure::{AzureConfig, AzureProvider};
 use nap_cloud::Clock;
 use nap_controllers::{Context, Settings};
 
 use crate::cli::RunArgs;
+use crate::connect::connect;
 use crate::try_cluster::interrupted;
 use crate::user_error::UserError;
 
 /// Runs until interrupted.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
-    let config = kube_config(&args).await?;
-    let client = Client::try_from(config)?;
+    let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
     let clock =
         if args.speed > 1 { Clock::starting_at(Clock::wall().now(), args.speed) } else { Clock::wall() };
@@ -44,30 +43,6 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn kube_config(args: &RunArgs) -> anyhow::Result<Config> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let found = match &args.kubeconfig {
-        Some(path) => match Kubeconfig::read_from(path) {
-            Ok(kubeconfig) => {
-                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(anyhow::Error::from)
-            }
-            Err(error) => Err(error.into()),
-        },
-        None if args.context.is_some() => {
-            Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
-        }
-        None => Config::infer().await.map_err(anyhow::Error::from),
-    };
-    found.map_err(|error| {
-        let message = format!("no cluster to run on: {error}");
-        UserError::new(
-            message,
-            "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on",
-        )
-        .into()
-    })
-}
-
 /// Without its definitions nap could not see a single NodePool.
 async fn check_crds(client: &Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -88,7 +63,7 @@ async fn check_crds(client: &Client) -> anyhow::Result<()> {
         missing.is_empty(),
         UserError::new(
             format!("the cluster lacks the custom resource definitions {}", missing.join(", ")),
-            "install them with `nap crds | kubectl apply -f -`",
+            "install them with `nap crds install`",
         )
     );
     Ok(())

@@ -1,8 +1,6 @@
-//! The API from outside: its algebra against tables and laws, and its definitions on an embedded server.
+//! The API from outside: its algebra against tables and laws.
 
-mod compatibility;
-mod definitions;
+mod hashes;
 mod laws;
 mod spellings;
-mod support;
 mod tables;

@@ -67,7 +67,7 @@ impl CustomSchema {
         if blocking {
             errors.push(FieldError::invalid(
                 "<nil>",
-                "null",
+                Value::Null,
                 "some validation rules were not checked because the object was invalid; correct \
                  the existing errors to complete validation",
             ));
@@ -90,15 +90,25 @@ impl CustomSchema {
             if unchanged && !failure.rule.contains("oldSelf") {
                 continue;
             }
-            let message = match failure.kind {
-                ErrorKind::ValidationFailure => failure.message.clone(),
-                _ => format!("failed rule: {}: {}", failure.rule, failure.message),
-            };
-            let kind = found.map_or("object", validation::type_name);
-            let problem = match failure.reason.as_deref() {
-                Some("FieldValueRequired") => Problem::Required(message),
-                Some("FieldValueForbidden") => Problem::Forbidden(message),
-                _ => Problem::Invalid(kind.into(), message),
+            let problem = match (failure.kind, failure.reason.as_deref()) {
+                (ErrorKind::ValidationFailure, Some("FieldValueRequired")) => {
+                    Problem::Required(failure.message)
+                }
+                (ErrorKind::ValidationFailure, Some("FieldValueForbidden")) => {
+                    Problem::Forbidden(failure.message)
+                }
+                (ErrorKind::ValidationFailure, _) => match found {
+                    Some(shown) if !shown.is_object() && !shown.is_array() => {
+                        Problem::Invalid(shown.clone(), failure.message)
+                    }
+                    _ => Problem::Rule(failure.message),
+                },
+                _ => {
+                    let kind = found.map_or("object", validation::type_name);
+                    let rule = message_of(&self.raw, &failure.rule).unwrap_or(&failure.rule);
+                    let message = format!("{} evaluating rule: {rule}", failure.message);
+                    Problem::Invalid(kind.into(), message)
+                }
             };
             errors.push(FieldError { field: if path.is_empty() { "<nil>".into() } else { path }, problem });
         }
@@ -122,6 +132,18 @@ fn broken_rules(rules: &CompiledSchema, path: &str, broken: &mut Vec<FieldError>
     }
     if let Some(additional) = &rules.additional_properties {
         broken_rules(additional, &format!("{path}.additionalProperties"), broken);
+    }
+}
+
+/// The message that a schema has for one of its rules.
+fn message_of<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
+    match schema {
+        Value::Object(fields) if fields.get("rule").is_some_and(|written| written == rule) => {
+            fields.get("message")?.as_str()
+        }
+        Value::Object(fields) => fields.values().find_map(|field| message_of(field, rule)),
+        Value::Array(items) => items.iter().find_map(|item| message_of(item, rule)),
+        _ => None,
     }
 }
 

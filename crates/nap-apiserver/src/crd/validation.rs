@@ -98,23 +98,23 @@ fn junctors(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldEr
     }
 }
 
+/// What is wrong with a text. The first fault found is the only one told.
 fn string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let length = text.chars().count() as u64;
     if let Some(most) = schema.length.1.filter(|most| length > *most) {
         errors.push(FieldError { field: path.into(), problem: Problem::TooLong(most) });
+        return;
     }
-    let mut invalid = |detail: String| errors.push(FieldError::invalid(path, text, detail));
-    if let Some(least) = schema.length.0.filter(|least| length < *least) {
-        invalid(format!("{path} in body should be at least {least} chars long"));
-    }
-    if let Some(pattern) = &schema.pattern
-        && !pattern.is_match(text)
-    {
-        invalid(format!("{path} in body should match '{pattern}'"));
-    }
-    if schema.format == "date-time" && text.parse::<jiff::Timestamp>().is_err() {
-        invalid(format!("{path} in body must be of type date-time: \"{text}\""));
-    }
+    let detail = if let Some(least) = schema.length.0.filter(|least| length < *least) {
+        format!("{path} in body should be at least {least} chars long")
+    } else if let Some(pattern) = schema.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
+        format!("{path} in body should match '{pattern}'")
+    } else if schema.format == "date-time" && text.parse::<jiff::Timestamp>().is_err() {
+        format!("{path} in body must be of type date-time: \"{text}\"")
+    } else {
+        return;
+    };
+    errors.push(FieldError::invalid(path, text, detail));
 }
 
 fn number(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
@@ -245,11 +245,14 @@ mod tests {
         assert_eq!(messages(&json!({"kind": "a", "port": "http", "one": {"x": 1}}), None), [""; 0]);
         assert_eq!(messages(&json!({}), None), ["spec.kind: Required value"]);
         assert_eq!(
+            messages(&json!({"kind": "a", "name": "ABC"}), None),
+            [r#"spec.name: Invalid value: "ABC": spec.name in body should match '^[a-z]+$'"#]
+        );
+        assert_eq!(
             messages(&json!({"kind": "c", "weight": 0, "name": "ABCDE", "port": true}), None),
             [
                 r#"spec.kind: Unsupported value: "c": supported values: "a", "b""#,
                 "spec.name: Too long: may not be more than 4 bytes",
-                r#"spec.name: Invalid value: "ABCDE": spec.name in body should match '^[a-z]+$'"#,
                 r#"spec.port: Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean""#,
                 "spec.weight: Invalid value: 0: spec.weight in body should be greater than or equal to 1",
             ]

@@ -66,6 +66,7 @@ impl State {
         errors.extend(builtin::validate::check(resource, None, &object));
         if let Some(schema) = &resource.schema {
             errors.extend(schema.validate(&object, None));
+            errors.extend(super::scale::negative_replicas(resource, &object));
         }
         refuse(resource, &name, &errors)?;
         let collection = resource.group_resource();

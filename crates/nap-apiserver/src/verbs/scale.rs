@@ -60,6 +60,14 @@ impl State {
     }
 }
 
+/// The complaint about a custom resource whose replicas are fewer than none: the real server makes it besides the schema's own.
+pub(super) fn negative_replicas(resource: &Resource, object: &Value) -> Option<FieldError> {
+    let scale = resource.scale.as_ref().filter(|_| resource.schema.is_some())?;
+    let path: Vec<&str> = scale.spec.iter().map(String::as_str).collect();
+    let replicas = meta::at(object, &path)?.as_i64().filter(|replicas| *replicas < 0)?;
+    Some(FieldError::invalid(format!(".{}", path.join(".")), replicas, "should be a non-negative integer"))
+}
+
 fn view(object: &Value, scale: &Scale) -> Value {
     let look = |path: &[String]| {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();

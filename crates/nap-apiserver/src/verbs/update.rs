@@ -119,6 +119,7 @@ impl State {
         }
         if let Some(schema) = &resource.schema {
             errors.extend(schema.validate(&new, Some(&old)));
+            errors.extend(super::scale::negative_replicas(resource, &new));
         }
         refuse(resource, &key.1, &errors)?;
         if new == old {

@@ -1,4 +1,4 @@
-//! Real kubectl against the server on a loopback socket. Skipped loudly where there is no kubectl.
+//! Real kubectl against the server on a loopback socket.
 
 use std::process::{Output, Stdio};
 use std::sync::Arc;
@@ -17,11 +17,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn start(name: &str) -> Option<Self> {
-        if Command::new("kubectl").arg("version").arg("--client").output().await.is_err() {
-            eprintln!("!!! SKIPPED: kubectl is not on the PATH, so `{name}` tested nothing !!!");
-            return None;
-        }
+    async fn start(name: &str) -> Self {
         let epoch: jiff::Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         let server = ApiServer::new(Config {
             now: Arc::new(move || epoch),
@@ -37,11 +33,11 @@ impl Cluster {
         let home = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::remove_dir_all(&home).ok();
         std::fs::create_dir_all(&home).unwrap();
-        Some(Self { url, home, _tasks: tasks })
+        Self { url, home, _tasks: tasks }
     }
 
     async fn output(&self, arguments: &str, input: &str) -> Output {
-        let mut child = Command::new("kubectl")
+        let mut child = Command::new(nap_controlplane_build::kubectl().unwrap())
             .args(["--server", &self.url])
             .args(arguments.split_whitespace())
             .env("HOME", &self.home)
@@ -95,8 +91,9 @@ spec:
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
 async fn built_in_kinds() {
-    let Some(cluster) = Cluster::start("built_in_kinds").await else { return };
+    let cluster = Cluster::start("built_in_kinds").await;
     assert!(cluster.run("version", "").await.contains("Server Version: v1.34.2"));
     let resources = cluster.run("api-resources", "").await;
     assert!(resources.contains("poddisruptionbudgets"), "{resources}");
@@ -144,8 +141,9 @@ async fn built_in_kinds() {
 
 /// These commands speak protobuf instead of JSON.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
 async fn imperative_commands() {
-    let Some(cluster) = Cluster::start("imperative_commands").await else { return };
+    let cluster = Cluster::start("imperative_commands").await;
     cluster.run("create namespace team", "").await;
     cluster.run("create configmap settings -n team --from-literal colour=red", "").await;
     cluster.run("create secret generic token -n team --from-literal key=value", "").await;
@@ -176,8 +174,9 @@ async fn imperative_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
 async fn custom_kinds() {
-    let Some(cluster) = Cluster::start("custom_kinds").await else { return };
+    let cluster = Cluster::start("custom_kinds").await;
     cluster.run("create -f -", &widget_definition().to_string()).await;
     cluster.run("wait --for condition=Established crd/widgets.example.com --timeout 20s", "").await;
     let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: a}, spec: {size: 3}}";
@@ -204,14 +203,15 @@ async fn custom_kinds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
 async fn following_changes() {
     use tokio::io::{AsyncBufReadExt, BufReader};
-    let Some(cluster) = Cluster::start("following_changes").await else { return };
+    let cluster = Cluster::start("following_changes").await;
     let map = |name: &str, data: &str| {
         format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{{data}}}}}")
     };
     cluster.run("create -f -", &map("a", "")).await;
-    let mut child = Command::new("kubectl")
+    let mut child = Command::new(nap_controlplane_build::kubectl().unwrap())
         .args(["--server", &cluster.url, "get", "configmaps", "--watch"])
         .env("HOME", &cluster.home)
         .env("KUBECONFIG", "/dev/null")

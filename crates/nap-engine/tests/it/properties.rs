@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use nap_api::requirement::Undefined;
 use nap_api::{Operator, Toleration, labels};
-use nap_engine::{CapacityType, InstanceType, Options, Plan, Pod, Pool, Snapshot, solve, solve_first_fit};
+use nap_engine::{
+    CapacityType, InstanceType, Options, Plan, Pod, Pool, Prepared, Snapshot, solve, solve_first_fit,
+    solve_with,
+};
 use nap_units::{CPU, MEMORY, Resources};
 use proptest::prelude::*;
 
@@ -128,15 +131,17 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
     for launch in &plan.launches {
         let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool).expect("a pool that exists");
         assert!(options.max_pods_per_node.is_none_or(|most| launch.pods.len() <= most as usize));
-        let alternatives =
-            launch.alternatives.iter().map(|other| (&other.instance_type, &other.zone, other.capacity_type));
-        let chosen = (&launch.instance_type, &launch.zone, launch.capacity_type);
+        let alternatives = launch
+            .alternatives
+            .iter()
+            .map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
+        let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type);
         for (name, zone, capacity_type) in std::iter::once(chosen).chain(alternatives) {
-            let kind = types.iter().find(|kind| kind.name == *name).expect("a type that exists");
+            let kind = types.iter().find(|kind| kind.name == name).expect("a type that exists");
             let offer = kind
                 .offerings
                 .iter()
-                .find(|offer| offer.zone == *zone && offer.capacity_type == capacity_type)
+                .find(|offer| offer.zone == zone && offer.capacity_type == capacity_type)
                 .expect("an offering that exists");
             assert!(offer.available);
             assert!(launch.requirements.intersects(&kind.requirements).is_ok());
@@ -144,7 +149,7 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
             assert!(launch.requests.fits(&kind.allocatable), "{name} holds its pods");
             assert!(
                 offer.price >= launch.price
-                    || (name, zone) == (&launch.instance_type, &launch.zone)
+                    || (name, zone) == (&*launch.instance_type, &*launch.zone)
                     || !pool.headroom.is_empty()
             );
         }
@@ -182,6 +187,14 @@ proptest! {
         if plan.unplaced.len() == guard.unplaced.len() {
             prop_assert!(plan.cost <= guard.cost, "{} > {}", plan.cost, guard.cost);
         }
+    }
+
+    #[test]
+    fn what_was_prepared_changes_nothing(snapshot in any_snapshot(), other in any_snapshot()) {
+        let options = Options::default();
+        let plan = solve(&snapshot, &options);
+        prop_assert_eq!(&solve_with(&Prepared::new(&snapshot), &snapshot, &options), &plan);
+        prop_assert_eq!(&solve_with(&Prepared::new(&other), &snapshot, &options), &plan);
     }
 
     #[test]

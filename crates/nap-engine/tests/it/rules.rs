@@ -34,10 +34,7 @@ fn the_cheapest_type_that_holds_the_pods_is_bought() {
     let launch = &plan.launches[0];
     assert_eq!(launch.requests, Resources::new().with(CPU, 3000).with(MEMORY, 6 << 30).with("pods", 3));
     assert_eq!(launch.alternatives.len(), 3 * 5 - 1);
-    assert_eq!(
-        (launch.alternatives[0].instance_type.as_str(), launch.alternatives[0].zone.as_str()),
-        ("d4", "z-2")
-    );
+    assert_eq!((&*launch.alternatives[0].instance_type, &*launch.alternatives[0].zone), ("d4", "z-2"));
     assert!(launch.alternatives.is_sorted_by_key(|other| other.price));
 }
 
@@ -199,7 +196,7 @@ fn an_offering_that_cannot_be_had_is_never_chosen() {
     }
     let plan = run(&snapshot(vec![pod("web", 500, 1)], types.clone(), vec![pool("a")]));
     assert_eq!(launches(&plan), ["a d4 z-1 $0.192 1"]);
-    assert!(plan.launches[0].alternatives.iter().all(|other| other.instance_type != "d2"));
+    assert!(plan.launches[0].alternatives.iter().all(|other| &*other.instance_type != "d2"));
     types.truncate(1);
     let plan = run(&snapshot(vec![pod("web", 500, 1)], types, vec![pool("a")]));
     let funnel =
@@ -239,7 +236,7 @@ fn a_machine_with_a_zone_is_preferred_to_one_without() {
     regional.requirements.extend(&wants(&[(labels::PLACEMENT_SCOPE, Operator::In, &["regional"])]));
     kind.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
     let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![kind], vec![pool("a")]));
-    assert!(plan.launches.iter().all(|launch| launch.zone == "z-1" && launch.alternatives[0].zone == "0"));
+    assert!(plan.launches.iter().all(|launch| launch.zone == "z-1" && &*launch.alternatives[0].zone == "0"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod provisioning;
 mod restarting;
 mod scale;
 mod spellings;
+mod taking_over;
 mod terminating;
 mod trouble;
 mod world;

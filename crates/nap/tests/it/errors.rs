@@ -35,9 +35,11 @@ fn the_open_cluster_listens_on_loopback_only() {
 }
 
 #[test]
-fn run_says_what_is_missing() {
-    let error = refused(&["run", "--kubeconfig", "does/not/exist"]);
-    assert!(error.contains("no cluster to run on"), "{error}");
+fn without_a_cluster_the_missing_file_is_named() {
+    for command in [&["run"][..], &["crds", "install"]] {
+        let error = refused(&[command, &["--kubeconfig", "does/not/exist"]].concat());
+        assert!(error.contains("no cluster to run on"), "{error}");
+    }
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! `nap run` in its own process is killed in the middle of a scale-up and finishes the work after a restart.
 
-use crate::process::{Cluster, has_kubectl};
+use crate::process::Cluster;
 
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 
 #[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
 fn a_kill_in_the_middle_of_a_scale_up_costs_no_machine() {
-    if !has_kubectl("a_kill_in_the_middle_of_a_scale_up_costs_no_machine") {
-        return;
-    }
     let cluster = Cluster::start(&["--no-controllers"]);
     let first = cluster.nap_run();
     cluster.apply(INFLATE);

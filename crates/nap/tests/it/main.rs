@@ -2,6 +2,7 @@
 
 mod benching;
 mod errors;
+mod installing;
 mod kill_and_restart;
 mod kubectl_story;
 mod linting;

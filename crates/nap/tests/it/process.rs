@@ -25,16 +25,9 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether kubectl is there. A test that needs it says loudly that it was skipped.
-pub fn has_kubectl(test: &str) -> bool {
-    let found = Command::new("kubectl")
-        .args(["version", "--client"])
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("SKIPPED {test}: `kubectl` is not on PATH; install it to run this test");
-    }
-    found
+/// The kubectl to test with.
+pub fn kubectl() -> Command {
+    Command::new(nap_controlplane_build::kubectl().expect("tests that need kubectl are ignored without it"))
 }
 
 /// A child process that does not outlive the test.
@@ -111,7 +104,7 @@ impl Cluster {
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new("kubectl");
+        let mut command = kubectl();
         command.args(arguments).env("KUBECONFIG", &self.kubeconfig).output().expect("kubectl starts")
     }
 

@@ -1,0 +1,124 @@
+//! From drafts to launches: which offering is bought, and what else would do.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fixedbitset::FixedBitSet;
+use nap_units::Resources;
+
+use crate::classes::{Classes, Dimensions, holds};
+use crate::market::{Market, PoolTable, is_regional};
+use crate::model::{Alternative, Launch};
+use crate::pack::{Packing, sum};
+use crate::prepared::Offer;
+
+/// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a plan can have thousands of launches;
+/// who has tried this many in vain should solve again with what was learnt.
+pub(crate) const MOST_ALTERNATIVES: usize = 600;
+
+/// The most alternatives that different launches of a plan carry together, as long as each has a few.
+const MOST_IN_ALL: usize = 60_000;
+
+/// As many each launch may have in any case.
+const FEW: usize = 60;
+
+/// Turns drafts into launches, one after another.
+pub(crate) struct Buyer<'p, 'a> {
+    pub(crate) market: &'p Market<'a>,
+    pub(crate) classes: &'p Classes<'a>,
+    pub(crate) dimensions: &'p Dimensions<'a>,
+    /// How many pods of each class have their place already.
+    pub(crate) taken: Vec<usize>,
+    /// How many machines each zone has.
+    pub(crate) zones: BTreeMap<&'a str, usize>,
+}
+
+/// What would do for some launches.
+#[derive(Default)]
+struct Lists {
+    /// By the signature and the types that would do, the offerings, cheapest first.
+    offers: BTreeMap<(usize, FixedBitSet), Rc<[usize]>>,
+    /// The same without the one that is chosen, as a launch has them.
+    others: BTreeMap<(usize, FixedBitSet, usize), Arc<[Alternative]>>,
+}
+
+impl Buyer<'_, '_> {
+    /// Every draft as a launch.
+    pub(crate) fn launches(&mut self, packing: &Packing) -> Vec<Launch> {
+        let most = (MOST_IN_ALL / packing.drafts.len().max(1)).clamp(FEW, MOST_ALTERNATIVES);
+        let mut lists = Lists::default();
+        (0..packing.drafts.len()).map(|draft| self.launch(packing, draft, most, &mut lists)).collect()
+    }
+
+    fn launch(&mut self, packing: &Packing, number: usize, most: usize, lists: &mut Lists) -> Launch {
+        let market = self.market;
+        let draft = &packing.drafts[number];
+        let used = packing.used(number);
+        let signature = market.signature(draft.signature);
+        let table = market.table(signature);
+        let budget = sum(&packing.left[signature.pool], &draft.reserved);
+        let mut kinds = FixedBitSet::with_capacity(table.types.len());
+        let would_do = |kind: usize| holds(&table.types[kind].free, used) && table.within(kind, &budget);
+        kinds.extend(signature.types.iter().map(|(_, kind)| *kind).filter(|kind| would_do(*kind)));
+        // They come in the order of the table: cheapest first.
+        let asked = (draft.signature, kinds);
+        let offers = Rc::clone(lists.offers.entry(asked.clone()).or_insert_with(|| {
+            let suits = |index: &usize| asked.1.contains(table.stock.offers[*index].kind);
+            signature.usable.ones().filter(suits).take(most + 1).collect()
+        }));
+        let best = offers
+            .iter()
+            .copied()
+            .take_while(|index| table.stock.offers[*index].price + market.node_cost <= draft.price)
+            .filter(|index| table.stock.offers[*index].price + market.node_cost == draft.price)
+            .min_by_key(|index| {
+                let offering = table.offering(*index).1;
+                let busy = self.zones.get(offering.zone.as_str()).copied().unwrap_or(0);
+                (is_regional(offering), busy, *index)
+            })
+            .or_else(|| offers.first().copied());
+        assert!(best.is_some(), "a draft always holds a reservation for a type that holds its pods");
+        let best = best.unwrap_or_default();
+        let (chosen, offering) = table.offering(best);
+        *self.zones.entry(&offering.zone).or_default() += 1;
+        let others = lists.others.entry((asked.0, asked.1, best)).or_insert_with(|| {
+            let others = offers.iter().filter(|index| **index != best).take(most);
+            others.map(|index| alternative(table, table.offering(*index).0)).collect()
+        });
+
+        let kind = &table.types[chosen.kind];
+        let mut pods = Vec::with_capacity(draft.pods);
+        for (number, count) in &draft.content {
+            let first = self.taken[*number];
+            self.taken[*number] += count;
+            let class = &self.classes.list[*number];
+            pods.extend(class.pods[first..first + count].iter().map(|pod| (*pod).clone()));
+        }
+        pods.sort_unstable();
+        let mut requests: Resources = kind.daemons.requests.clone();
+        let asked = self.dimensions.resources().iter().zip(used).filter(|(_, amount)| **amount > 0);
+        requests.add(&asked.map(|(name, amount)| (*name, *amount)).collect());
+        Launch {
+            pool: table.pool.name.clone(),
+            instance_type: kind.instance_type.name.clone(),
+            zone: offering.zone.clone(),
+            capacity_type: offering.capacity_type,
+            price: offering.price,
+            pods,
+            requests,
+            requirements: Arc::clone(&signature.requirements),
+            alternatives: Arc::clone(others),
+        }
+    }
+}
+
+fn alternative(table: &PoolTable<'_>, offer: Offer) -> Alternative {
+    let offering = table.stock.offering(offer);
+    Alternative {
+        instance_type: Arc::clone(&table.stock.names[offer.kind]),
+        zone: table.stock.zone(offer),
+        capacity_type: offering.capacity_type,
+        price: offering.price,
+    }
+}

@@ -1,0 +1,35 @@
+//! `nap crds`: the definitions, printed or put into a cluster.
+
+use nap_controllers::install::{self, Outcome};
+
+use crate::cli::ClusterArgs;
+use crate::connect::connect;
+use crate::user_error::UserError;
+
+/// Prints them as YAML, for `kubectl apply -f -`.
+pub fn print() -> anyhow::Result<()> {
+    for crd in nap_api::crds::all() {
+        println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
+    }
+    Ok(())
+}
+
+/// Applies them, says what became of each, and returns when all are served.
+pub async fn install(cluster: ClusterArgs) -> anyhow::Result<()> {
+    let client = connect(&cluster).await?;
+    let installed = install::install(&client, |kind, name, outcome| {
+        let outcome = match outcome {
+            Outcome::Created => "created",
+            Outcome::Updated => "updated",
+            Outcome::Unchanged => "unchanged",
+            Outcome::NotSupported => {
+                "skipped: this server does not know such objects (only warnings depend on it)"
+            }
+        };
+        println!("{kind} {name}: {outcome}");
+    });
+    installed.await.map_err(|error| {
+        let hint = "check that the cluster can be reached and that you may write CustomResourceDefinitions; doing it again is safe";
+        UserError::new(error.to_string(), hint).into()
+    })
+}

@@ -1,0 +1,19 @@
+//! `nap crds install` on a cluster that has the definitions already.
+
+use crate::process::{Cluster, nap, text};
+
+#[test]
+fn installing_again_changes_nothing() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    let output = nap(&["crds", "install", "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    for kind in [
+        "nodepools.karpenter.sh",
+        "aksnodeclasses.karpenter.azure.com",
+        "capacitybuffers.autoscaling.x-k8s.io",
+    ] {
+        assert!(said.contains(&format!("CustomResourceDefinition {kind}: unchanged")), "{said}");
+    }
+    assert!(said.contains("ValidatingAdmissionPolicy nap-old-spellings: skipped"), "{said}");
+}
