@@ -118,6 +118,7 @@ impl Problem {
             pools,
             daemons: understood.daemons,
             catalogues: BTreeMap::from([(CATALOGUE.to_owned(), Arc::new(catalogue))]),
+            ..Snapshot::default()
         })
     }
 
