@@ -14,7 +14,7 @@ use std::rc::Rc;
 use crate::classes::Class;
 use crate::market::Market;
 use crate::offer::Offer;
-use crate::pack::Packer;
+use crate::pack::{Packer, sum};
 use crate::rules::{Coupling, Rules};
 use crate::shelf::Cursor;
 use crate::topology::{ABSENT, Host, Vector};
@@ -157,6 +157,8 @@ impl Packer<'_, '_> {
         let pins = pins(self.market, class, &coupling);
         let mut outlooks = vec![Outlook::default(); pins.len()];
         let mut order: Vec<(i64, usize)> = Vec::with_capacity(pins.len());
+        // As long as that leaves a place, nobody is put where he would upset the spread of others.
+        let mut polite = true;
         while count > 0 {
             let ground = &mut self.ground;
             if let Some((node, seated)) =
@@ -168,7 +170,7 @@ impl Packer<'_, '_> {
             }
             order.clear();
             for (number, pin) in pins.iter().enumerate() {
-                if !outlooks[number].is_exhausted && self.allowance(&coupling, pin, Host::Any) > 0 {
+                if !outlooks[number].is_exhausted && self.allowance(&coupling, pin, Host::Any, polite) > 0 {
                     order.push((self.ground.topology.load(&coupling, &pin.vector), number));
                 }
             }
@@ -176,14 +178,21 @@ impl Packer<'_, '_> {
             let mut placed = 0;
             for (_, pin) in &order {
                 let cursor = &mut outlooks[*pin].cursor;
-                placed = self.join(number, count, (&coupling, &pins[*pin]), cursor);
+                placed = self.join(number, count, (&coupling, &pins[*pin]), cursor, polite);
                 if placed > 0 {
                     break;
                 }
             }
             if placed == 0 {
                 let found = self.cheapest_pin(number, count, &coupling, &pins, &order, &mut outlooks);
-                let Some((pin, offer)) = found else { break };
+                let Some((pin, offer)) = found else {
+                    if polite {
+                        polite = false;
+                        outlooks.fill(Outlook::default());
+                        continue;
+                    }
+                    break;
+                };
                 placed = self.open_pinned(number, count, (&coupling, &pins[pin]), &offer);
                 outlooks[pin].is_exhausted = placed == 0;
             }
@@ -216,11 +225,71 @@ impl Packer<'_, '_> {
         }
     }
 
-    fn allowance(&self, coupling: &Coupling, pin: &Pin, host: Host) -> usize {
+    fn allowance(&self, coupling: &Coupling, pin: &Pin, host: Host, polite: bool) -> usize {
         let topology = &self.ground.topology;
-        match topology.allowance(coupling, &pin.vector, host) {
-            0 => 0,
+        let allowed = match topology.allowance(coupling, &pin.vector, host) {
+            0 => return 0,
             allowed => allowed.min(topology.stride(coupling, &pin.vector)),
+        };
+        if polite {
+            allowed.min(topology.courtesy(coupling, &pin.vector, host, &self.ground.skews))
+        } else {
+            allowed
+        }
+    }
+
+    /// How many pods that may go anywhere a draft can take so that they upset nobody, as far as it is known where it will be.
+    pub(crate) fn polite_room(&self, index: usize, number: usize) -> usize {
+        let Some(coupling) = &self.classes.list[number].coupling else { return usize::MAX };
+        let held = &self.drafts[index].domains;
+        let domain =
+            |key: &usize| held.iter().find(|(other, _)| other == key).map_or(ABSENT, |(_, one)| *one);
+        let vector: Vector = coupling.keys.iter().map(domain).collect();
+        let host = Host::Is(self.host(index));
+        self.ground.topology.courtesy(coupling, &vector, host, &self.ground.skews)
+    }
+
+    /// Whether the pods that are on a draft already would upset somebody, were it tied to a pin.
+    fn would_upset(&self, index: usize, coupling: &Coupling, pin: &Pin) -> bool {
+        let tied = |key: &usize| coupling.keys.iter().position(|other| other == key).map(|at| pin.vector[at]);
+        self.drafts[index].uncounted.iter().any(|(number, count)| {
+            let light = self.classes.list[*number].coupling.as_ref();
+            light.is_some_and(|light| {
+                let vector: Vector = light.keys.iter().map(|key| tied(key).unwrap_or(ABSENT)).collect();
+                self.ground.topology.courtesy(light, &vector, Host::Fresh, &self.ground.skews) < *count
+            })
+        })
+    }
+
+    /// Ties drafts that could be anywhere to where their pods upset nobody, if that costs no more.
+    pub(crate) fn tie_the_rest(&mut self) {
+        const MOST_PLACES: usize = 9;
+        for index in 0..self.drafts.len() {
+            let draft = &self.drafts[index];
+            let from = draft.signature;
+            let wants_choice = !self.market.signature(from).diversities.is_empty();
+            if draft.uncounted.is_empty() || !draft.domains.is_empty() || wants_choice {
+                continue;
+            }
+            let budget = sum(&self.left[self.market.signature(from).pool], &draft.reserved);
+            let used = self.used_by(index).to_vec();
+            let price = |market: &Market<'_>, signature: usize| {
+                market.cheapest(market.signature(signature), &used, &budget).map(|(price, _)| price)
+            };
+            let now = price(self.market, from);
+            let all = Coupling { keys: (0..self.market.keys()).collect(), ..Coupling::default() };
+            for pin in full_pins(self.market, from, MOST_PLACES).iter() {
+                let mut signature = Some(from);
+                for term in &pin.terms {
+                    signature = signature.and_then(|signature| self.market.step(signature, *term));
+                }
+                let Some(signature) = signature.filter(|_| pin.absent.is_empty()) else { continue };
+                if price(self.market, signature) == now && !self.would_upset(index, &all, pin) {
+                    self.drafts[index].signature = signature;
+                    self.tie(index, None, &all, pin, 0);
+                    break;
+                }
+            }
         }
     }
 
@@ -235,6 +304,7 @@ impl Packer<'_, '_> {
         count: usize,
         (coupling, pin): (&Coupling, &Pin),
         cursor: &mut Cursor,
+        polite: bool,
     ) -> usize {
         // A node that is refused now may be allowed later, if the pod wants to share it with others.
         let patient = coupling.follows_hosts();
@@ -246,17 +316,17 @@ impl Packer<'_, '_> {
             let agrees = coupling.keys.iter().zip(&pin.vector).all(|(key, value)| {
                 held.iter().find(|(other, _)| other == key).is_none_or(|(_, held)| held == value)
             });
-            if !agrees {
+            if !agrees || (polite && self.would_upset(index, coupling, pin)) {
                 continue;
             }
-            let allowed = self.allowance(coupling, pin, Host::Is(self.host(index))).min(count);
+            let allowed = self.allowance(coupling, pin, Host::Is(self.host(index)), polite).min(count);
             let allowed = if self.is_even() { allowed.min(1) } else { allowed };
             if allowed > 0
                 && let Some(fit) = self.fit(index, number, allowed, pin)
             {
                 let added = self.add(index, number, &fit, fit.room);
                 if added > 0 {
-                    self.tie(index, number, coupling, pin, added);
+                    self.tie(index, Some(number), coupling, pin, added);
                     return added;
                 }
             }
@@ -279,7 +349,7 @@ impl Packer<'_, '_> {
         let limited = self.left.iter().any(|left| !left.is_empty());
         let mut best: Option<(usize, Offer)> = None;
         for (_, pin) in order {
-            if self.allowance(coupling, &pins[*pin], Host::Fresh) == 0 {
+            if self.allowance(coupling, &pins[*pin], Host::Fresh, false) == 0 {
                 continue;
             }
             let offer = match outlooks[*pin].offer {
@@ -309,7 +379,7 @@ impl Packer<'_, '_> {
         (coupling, pin): (&Coupling, &Pin),
         offer: &Offer,
     ) -> usize {
-        let allowed = self.allowance(coupling, pin, Host::Fresh);
+        let allowed = self.allowance(coupling, pin, Host::Fresh, false);
         let wanted = offer.fit.room.min(allowed).min(count);
         self.push_draft(offer.fit.signature, offer.cap);
         let index = self.drafts.len() - 1;
@@ -317,13 +387,13 @@ impl Packer<'_, '_> {
         if added == 0 {
             self.pop_draft();
         } else {
-            self.tie(index, number, coupling, pin, added);
+            self.tie(index, Some(number), coupling, pin, added);
         }
         added
     }
 
     /// Ties a draft to its domains and counts the pods that went there.
-    fn tie(&mut self, index: usize, number: usize, coupling: &Coupling, pin: &Pin, added: usize) {
+    fn tie(&mut self, index: usize, number: Option<usize>, coupling: &Coupling, pin: &Pin, added: usize) {
         let host = self.host(index);
         let draft = &mut self.drafts[index];
         let before = draft.domains.len();
@@ -333,7 +403,9 @@ impl Packer<'_, '_> {
             }
         }
         let topology = &mut self.ground.topology;
-        topology.record(coupling, &self.classes.list[number].certain, &pin.vector, host, added);
+        if let Some(number) = number {
+            topology.record(coupling, &self.classes.list[number].certain, &pin.vector, host, added);
+        }
         if draft.domains.len() == before || draft.uncounted.is_empty() {
             return;
         }

@@ -9,8 +9,8 @@
 //! Pods that are alike form a class, and classes are placed in order of priority, then size. What exists is free and is filled first;
 //! the rest is packed onto hypothetical nodes, each of which becomes the cheapest offering that holds its pods. Packing is tried
 //! several times: once in the incumbent's own manner; then with the size of nodes capped at each of a few sizes, because nodes that grow
-//! without a cap end up on the largest type on offer, whatever it costs; and once node by node, with pods that complement each other,
-//! on the type that is cheapest for what it holds. The cheapest plan that places most pods wins, so
+//! without a cap end up on the largest type on offer, whatever it costs; and node by node, with pods that complement each other,
+//! on the type that is cheapest for what it holds, rules between pods included. The cheapest plan that places most pods wins, so
 //! a plan never costs more than the incumbent's manner would.
 //!
 //! | module | what it knows |

@@ -529,7 +529,7 @@ impl<'a> Market<'a> {
     /// The few sizes around what a node has on average, where rules by host name force a number of nodes: larger nodes would leave the rest of
     /// them with single pods.
     pub(crate) fn sizes_for(&self, task: &Task<'_, '_>) -> Vec<i64> {
-        const MOST_SIZES: usize = 3;
+        const MOST_SIZES: usize = 2;
         let mut demand = vec![0_i64; self.width];
         let mut cpu = 0_i64;
         for (class, count) in task.classes.list.iter().zip(task.pending) {

@@ -170,6 +170,7 @@ pub(crate) fn pack<'m, 'a>(
     }
     packer.try_again(&mut unplaced);
     packer.drop_empty_drafts();
+    packer.tie_the_rest();
     for (number, class) in task.classes.list.iter().enumerate().filter(|(number, class)| *number > class.base)
     {
         unplaced[class.base] += std::mem::take(&mut unplaced[number]);
@@ -230,6 +231,11 @@ impl Packer<'_, '_> {
         }
     }
 
+    /// What the pods of a draft ask for together.
+    pub(crate) fn used_by(&self, index: usize) -> &[i64] {
+        &self.used[index * self.width..(index + 1) * self.width]
+    }
+
     pub(crate) fn is_even(&self) -> bool {
         self.strategy.manner == Manner::Incumbent
     }
@@ -258,6 +264,14 @@ impl Packer<'_, '_> {
 
     /// Puts pods that no rule binds onto the drafts there are; how many are left.
     pub(crate) fn fill(&mut self, number: usize, mut count: usize) -> usize {
+        // Pods that others look at go where they upset nobody, as far as possible.
+        if self.classes.list[number].is_light {
+            count = self.fill_politely(number, count, true);
+        }
+        self.fill_politely(number, count, false)
+    }
+
+    fn fill_politely(&mut self, number: usize, mut count: usize, polite: bool) -> usize {
         self.shelf.tidy();
         let even = self.is_even();
         let mut cursor = Cursor::default();
@@ -266,6 +280,7 @@ impl Packer<'_, '_> {
         {
             // The incumbent goes to the draft with the fewest pods each time: a draft that took one is met again later.
             let most = if even { 1 } else { count };
+            let most = if polite { most.min(self.polite_room(index, number)) } else { most };
             if let Some(fit) = self.fit(index, number, most, &Pin::default()) {
                 let wanted = if even { fit.room } else { self.worth_joining(index, number, &fit) };
                 if wanted > 0 {

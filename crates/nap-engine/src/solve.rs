@@ -167,17 +167,25 @@ fn strategies(market: &Market<'_>, task: &Task<'_, '_>, portfolio: bool) -> Vec<
         return strategies;
     }
     let waits = task.classes.list.iter().zip(task.pending).filter(|(_, count)| **count > 0);
-    let mut caps = vec![Cap::BestValue, Cap::None];
-    let mut sizes = Vec::new();
-    if waits.map(|(class, _)| class).any(Class::is_bound_by_rules) {
-        sizes = market.sizes_for(task);
-        let woven = sizes.iter().copied().map(Cap::Cpu).chain([Cap::BestValue]);
-        strategies.extend(woven.map(|cap| Strategy { cap, manner: Manner::Woven }));
+    let mut caps = vec![Cap::BestValue];
+    let is_coupled = waits.map(|(class, _)| class).any(Class::is_bound_by_rules);
+    let sizes = if is_coupled { market.sizes_for(task) } else { Vec::new() };
+    if is_coupled {
+        // Where rules force a number of nodes, sizes far from the average have no prospect.
+        let woven = if sizes.is_empty() {
+            vec![Cap::BestValue]
+        } else {
+            sizes.iter().copied().map(Cap::Cpu).collect()
+        };
+        strategies.extend(woven.into_iter().map(|cap| Strategy { cap, manner: Manner::Woven }));
     }
     strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
-    // Where rules force a number of nodes, sizes far from the average have no prospect.
-    let levels = if sizes.is_empty() { market.levels(MOST_LEVELS) } else { sizes };
-    caps.extend(levels.into_iter().rev().map(Cap::Cpu));
+    if sizes.is_empty() {
+        caps.push(Cap::None);
+        caps.extend(market.levels(MOST_LEVELS).into_iter().rev().map(Cap::Cpu));
+    } else {
+        caps.extend(sizes.into_iter().map(Cap::Cpu));
+    }
     strategies.extend(caps.into_iter().map(|cap| Strategy { cap, manner: Manner::InOrder }));
     strategies
 }

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use fixedbitset::FixedBitSet;
+
 use crate::classes::room;
 use crate::coupled::{Pin, full_pins};
 use crate::intern::Interner;
@@ -51,6 +53,8 @@ struct Loom {
     /// The least skew that anybody insists on, for each counter.
     skews: Rc<[Option<i64>]>,
     sizes: BTreeMap<usize, Sizes>,
+    /// Classes that may not be in the place that is looked at.
+    blocked: FixedBitSet,
     /// The sizes that won of late: only they and their neighbours are tried most of the time.
     recent: Vec<usize>,
     nodes: usize,
@@ -128,7 +132,8 @@ impl Packer<'_, '_> {
         }
         let worth = worth(self.market, &demand);
         let skews = Rc::clone(&self.ground.skews);
-        Loom { shapes, shape_of, worth, skews, sizes: BTreeMap::new(), recent: Vec::new(), nodes: 0 }
+        let blocked = FixedBitSet::with_capacity(classes.len());
+        Loom { shapes, shape_of, worth, skews, sizes: BTreeMap::new(), blocked, recent: Vec::new(), nodes: 0 }
     }
 
     /// The node that costs least for the worth of what it holds, among those that begin with a class.
@@ -143,6 +148,7 @@ impl Packer<'_, '_> {
         let pins = full_pins(self.market, offer.fit.signature, MOST_PLACES);
         let mut best: Option<(Woven, usize)> = None;
         for pin in pins.iter() {
+            loom.blocked.clear();
             let vector = pin.of(class.coupling.as_deref());
             let allowed = class.coupling.as_ref().filter(|_| !class.is_light);
             if allowed
@@ -308,19 +314,27 @@ impl Packer<'_, '_> {
             let next = self.market.step(signature, *term)?;
             self.market.signature(next).kinds.contains(kind).then_some(next)
         })?;
+        // All of a shape tolerate the same.
+        let first = shape.classes.get(shape.first)?;
+        if !self.market.tolerates(pool, &classes.list[*first]) {
+            return None;
+        }
         for number in shape.classes[shape.first..].iter().copied() {
-            if only.is_some_and(|only| only != number) || pending[number] == 0 {
-                continue;
-            }
-            let class = &classes.list[number];
-            let here: usize =
-                content.iter().filter(|(other, _)| *other == number).map(|(_, fit)| fit.room).sum();
-            let mut count = most.min(pending[number] - here);
-            if count == 0 || !self.market.tolerates(pool, class) {
+            let is_other = only.is_some_and(|only| only != number);
+            if is_other || pending[number] == 0 || loom.blocked.contains(number) {
                 continue;
             }
             self.market.spend(1);
-            count = count.min(self.allowed(&loom.skews, number, pin, host));
+            let allowed = self.allowed(&loom.skews, number, pin, host);
+            if allowed == 0 {
+                // Not because of the pods that are on this node by now: so on no node in this place.
+                let nobody_there = host + 1;
+                loom.blocked.set(number, self.allowed(&loom.skews, number, pin, nobody_there) == 0);
+                continue;
+            }
+            let here: usize =
+                content.iter().filter(|(other, _)| *other == number).map(|(_, fit)| fit.room).sum();
+            let count = most.min(pending[number] - here).min(allowed);
             // A few at a time: the direction of what is free changes with each.
             let room = if count > 1 { (count / 8).max(1) } else { count };
             if room > 0 {

@@ -7,7 +7,7 @@ use nap_engine::{
     CapacityType, DefaultSpread, MinValuesPolicy, Options, Pod, PodKey, PreferencePolicy, Selector, Snapshot,
     Spread, solve, solve_first_fit,
 };
-use nap_oracle::{bound, check, exact, generate, scenario, shrink};
+use nap_oracle::{bound, check, exact, generate, incumbent_mix, scenario, shrink};
 
 /// How far, in percent, a plan for up to eight pods may be from the optimum. The generator's prices differ wildly, with spot at a quarter in
 /// single zones: real ones are far kinder.
@@ -158,4 +158,16 @@ fn small_cases_are_close_to_the_exact_optimum() {
         (above || off || !plan.unplaced.is_empty())
             .then(|| format!("{} for an optimum of {best}, bound {:?}", plan.cost, plan.lower_bound))
     });
+}
+
+#[test]
+fn overlapping_rules_are_kept_whoever_is_bound_first_and_cost_little() {
+    let options = Options::default();
+    let snapshot = incumbent_mix(200, false);
+    let plan = solve(&snapshot, &options);
+    assert_eq!(check(&snapshot, &options, &plan), []);
+    assert_eq!(plan.unplaced, []);
+    let gap = plan.gap_percent().unwrap_or(f64::MAX);
+    assert!(gap < 5.0, "{gap} % above the bound");
+    assert_eq!(check(&snapshot, &options, &solve_first_fit(&snapshot, &options)), []);
 }

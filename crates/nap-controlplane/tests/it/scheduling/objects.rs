@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use nap_api::{Requirements, Taint, Toleration, labels, taints};
 use nap_engine::{Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector, Snapshot};
-use nap_units::{PODS, Resources};
+use nap_units::{PODS, Quantity, Resources};
 use serde_json::{Value, json};
 
 /// Keeps pods off a node until it is released.
@@ -15,6 +15,12 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
+/// What a container can ask for. How many disks a node takes is not that; the oracle judges it.
+fn countable(resources: &Resources) -> BTreeMap<String, Quantity> {
+    let all = resources.to_quantities().into_iter();
+    all.filter(|(name, _)| !name.starts_with("attachable-volumes-")).collect()
+}
+
 /// A node that is not released yet.
 fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: &Resources) -> Node {
     let mut list: Vec<Value> = tainted
@@ -22,7 +28,7 @@ fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: 
         .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect.as_str() }))
         .collect();
     list.push(json!({ "key": HELD, "effect": "NoSchedule" }));
-    let amounts = room.to_quantities();
+    let amounts = countable(room);
     typed(json!({
         "metadata": { "name": name, "labels": labels },
         "spec": { "taints": list },
@@ -90,12 +96,8 @@ fn resident_pod(name: &str, resident: &Resident, node: &str) -> Pod {
 }
 
 fn pod_spec(requests: &Resources, ports: &[HostPort]) -> Value {
-    let requests: BTreeMap<String, Value> = requests
-        .to_quantities()
-        .into_iter()
-        .filter(|(name, _)| name != PODS)
-        .map(|(name, amount)| (name, json!(amount)))
-        .collect();
+    let mut requests = countable(requests);
+    requests.remove(PODS);
     let ports: Vec<Value> = ports
         .iter()
         .map(|port| {
