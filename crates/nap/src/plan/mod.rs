@@ -193,7 +193,7 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
         return show(&explain::explain(&problem, &problem.solve(), pod));
     }
     if let Some((key, pod)) = cluster.state.pods.iter().find(|(key, _)| is_of(key)) {
-        return show(&format!("{key} needs no new place: {}\n", cluster.settled(pod)));
+        return show(&format!("{key} needs no new place: {}\n", cluster::settled(pod)));
     }
     let some: Vec<String> = cluster.state.pods.values().take(5).map(|pod| pod.name_any()).collect();
     let hint = if some.is_empty() {
