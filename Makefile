@@ -23,8 +23,8 @@ check: need-cargo ## Formatting, lints with warnings denied, and the tidy checks
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo run --quiet --package xtask -- tidy
 
-bench: need-cargo ## Print the benchmark table
-	@cargo run --quiet --release --package nap -- bench
+bench: need-cargo ## Run nap and Karpenter's scheduler on the same problems and write docs/benchmarks.md
+	@bench/run
 
 .PHONY: need-cargo
 need-cargo:

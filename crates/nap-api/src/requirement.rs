@@ -143,6 +143,12 @@ impl Requirement {
         self.min_values
     }
 
+    /// The same, with another number of values that must be on offer.
+    #[must_use]
+    pub fn with_min_values(self, min_values: Option<i64>) -> Self {
+        Self { min_values, ..self }
+    }
+
     /// The integer bounds, inclusive.
     pub fn bounds(&self) -> (Option<i64>, Option<i64>) {
         (self.at_least, self.at_most)

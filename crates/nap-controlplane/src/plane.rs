@@ -36,7 +36,10 @@ const ATTEMPTS: u32 = 3;
 pub enum Parts {
     /// Etcd and the API server: definitions, objects and access rules work, but no pod can be made.
     Api,
-    /// The controllers and the scheduler too.
+    /// Etcd, the API server and the scheduler, which fake nodes and pods are put before. Nothing that a controller would have to do is asked
+    /// for: pods need no service account, nodes are not tainted until they report, volumes can be deleted at once.
+    Scheduler,
+    /// Everything, as on a cluster: the controllers and the scheduler too.
     All,
 }
 
@@ -81,7 +84,7 @@ impl Plane {
     /// Starts a plane, and waits until it is ready.
     pub async fn start(parts: Parts) -> Result<Self, Error> {
         let binaries = nap_controlplane_build::binaries().map_err(Error::Missing)?;
-        if parts == Parts::All {
+        if parts != Parts::Api {
             nap_controlplane_build::runs_pods(&binaries).map_err(Error::Missing)?;
         }
         let mut attempt = 1;
@@ -144,7 +147,7 @@ impl Plane {
             "--unsafe-no-fsync=true".to_owned(),
             "--log-level=warn".to_owned(),
         ];
-        let apiserver = vec![
+        let mut apiserver = vec![
             format!("--etcd-servers={etcd_url}"),
             "--bind-address=127.0.0.1".to_owned(),
             "--advertise-address=127.0.0.1".to_owned(),
@@ -160,32 +163,38 @@ impl Plane {
             "--authorization-mode=Node,RBAC".to_owned(),
             "--allow-privileged=true".to_owned(),
         ];
-        let client_of = |name: &str, port: u16| {
-            vec![
-                format!("--kubeconfig={}", path(&format!("{name}.kubeconfig"))),
-                "--leader-elect=false".to_owned(),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={port}"),
-                "--kube-api-qps=500".to_owned(),
-                "--kube-api-burst=1000".to_owned(),
-            ]
-        };
-        let mut manager_arguments = client_of("manager", manager);
-        manager_arguments.extend([
+        if parts == Parts::Scheduler {
+            let waiting = "ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection";
+            apiserver.push(format!("--disable-admission-plugins={waiting}"));
+        }
+        let manager_arguments = vec![
+            format!("--kubeconfig={}", path("manager.kubeconfig")),
+            "--leader-elect=false".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={manager}"),
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
             "--use-service-account-credentials=true".to_owned(),
             format!("--service-account-private-key-file={}", path("accounts.key")),
             format!("--root-ca-file={}", path("authority.crt")),
             format!("--cluster-signing-cert-file={}", path("authority.crt")),
             format!("--cluster-signing-key-file={}", path("authority.key")),
             "--controllers=*".to_owned(),
-        ]);
-        let scheduler_arguments = client_of("scheduler", scheduler);
+        ];
+        let scheduler_arguments = vec![
+            format!("--config={}", path("scheduler.config")),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={scheduler}"),
+        ];
         plane.run("etcd", &etcd)?;
         plane.run("kube-apiserver", &apiserver)?;
         if parts == Parts::All {
             plane.run("kube-controller-manager", &manager_arguments)?;
+            plane.health.push(manager);
+        }
+        if parts != Parts::Api {
             plane.run("kube-scheduler", &scheduler_arguments)?;
-            plane.health = vec![manager, scheduler];
+            plane.health.push(scheduler);
         }
         Ok(plane)
     }
@@ -211,6 +220,14 @@ impl Plane {
         ] {
             self.write_kubeconfig(name, &authority.client(user, group)?)?;
         }
+        // A pod that found no room is tried again after a second, not after ten.
+        let scheduler = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "clientConnection": { "kubeconfig": self.folder.join("scheduler.kubeconfig"), "qps": 500, "burst": 1000 },
+            "leaderElection": { "leaderElect": false },
+            "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1,
+        });
+        std::fs::write(self.folder.join("scheduler.config"), scheduler.to_string())?;
         Ok(())
     }
 
@@ -252,7 +269,7 @@ impl Plane {
         let started = tokio::time::Instant::now();
         loop {
             let answers = client.request_text(readyz()).await.is_ok();
-            let pods = parts == Parts::Api
+            let pods = parts != Parts::All
                 || accounts.get_opt("default").await.is_ok_and(|account| account.is_some());
             let serving = |port: &u16| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
             if answers && pods && self.health.iter().all(serving) {

@@ -25,6 +25,8 @@ pub(crate) fn lower_bound(
     let mut demand = vec![0_i64; width];
     let mut signatures: BTreeSet<usize> = BTreeSet::new();
     for (class, count) in classes.list.iter().zip(placed).filter(|(_, count)| **count > 0) {
+        // What pods would like is no part of what they need.
+        let class = &classes.list[class.last];
         let times = i64::try_from(*count).unwrap_or(i64::MAX);
         for (demand, request) in demand.iter_mut().zip(&class.row) {
             *demand = demand.saturating_add(request.saturating_mul(times));

@@ -7,13 +7,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use nap_api::{Requirements, Toleration};
+use nap_api::{Requirements, Taint, Toleration};
 use nap_units::{CPU, MEMORY, Resources};
 
 use crate::coupling::HostPort;
 use crate::groups::Group;
 use crate::intern::Interner;
-use crate::model::{Node, Pod, PodKey, Snapshot};
+use crate::model::{ATTACHABLE_VOLUMES, Node, Pod, PodKey, Snapshot};
+use crate::preferences::{Level, Levels};
 use crate::prepared::Load;
 use crate::rules::{Constraint, Coupling, Rules, Slot};
 
@@ -54,7 +55,10 @@ impl<'a> Dimensions<'a> {
 
     /// What a machine without pods has.
     pub(crate) fn whole(&self, allocatable: &Resources) -> Vec<i64> {
-        let resources = self.resources.iter().map(|name| allocatable.get(name));
+        let resources = self.resources.iter().map(|name| {
+            let is_unlimited = is_attachment(name) && !allocatable.contains(name);
+            if is_unlimited { UNLIMITED } else { allocatable.get(name) }
+        });
         resources.chain(self.ports.iter().map(|_| 1)).chain(self.slots.iter().map(Slot::capacity)).collect()
     }
 
@@ -117,6 +121,14 @@ impl<'a> Dimensions<'a> {
     }
 }
 
+/// Of what nobody limits there is this much: more than anybody asks for, and sums stay in range.
+const UNLIMITED: i64 = i64::MAX / 4;
+
+/// Whether a resource counts volumes that can be attached to a machine. A machine that does not name it has no such limit.
+pub(crate) fn is_attachment(resource: &str) -> bool {
+    resource.starts_with(ATTACHABLE_VOLUMES)
+}
+
 /// How the name of a port among the dimensions begins.
 pub(crate) const HOST_PORT: &str = "host port";
 
@@ -152,18 +164,56 @@ fn conflicts(taken: &HostPort, (protocol, number, at): &(&str, i32, Option<&str>
         && (taken.is_everywhere() || at.is_none_or(|at| at == taken.address))
 }
 
-/// Pods that are alike.
+/// Which nodes a kind of pod may go to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Wish<'a> {
+    terms: &'a [Requirements],
+    volumes: &'a [Requirements],
+    tolerations: &'a [Toleration],
+    is_picky: bool,
+}
+
+/// Everything about a pod that matters.
+#[derive(PartialEq, Eq, Hash)]
+struct Kind<'a> {
+    priority: i32,
+    requests: &'a Resources,
+    host_ports: &'a [HostPort],
+    wish: Wish<'a>,
+    profile: usize,
+}
+
+impl<'a> Kind<'a> {
+    fn of(level: &'a Level<'a>, profile: usize) -> Self {
+        let pod: &'a Pod = &level.pod;
+        let wish = Wish {
+            terms: &pod.terms,
+            volumes: &pod.volume_terms,
+            tolerations: &pod.tolerations,
+            is_picky: level.is_picky,
+        };
+        Self { priority: pod.priority, requests: &pod.requests, host_ports: &pod.host_ports, wish, profile }
+    }
+}
+
+/// Pods that are alike, in one of the forms in which they are tried.
 pub(crate) struct Class<'a> {
-    /// The pods, in key order.
+    /// The pods, in key order; none unless this is their first form.
     pub(crate) pods: Vec<&'a PodKey>,
-    /// What each asks for.
-    pub(crate) requests: &'a Resources,
-    /// The same, by dimension.
+    /// Number of the first form of these pods, which has them.
+    pub(crate) base: usize,
+    /// Number of their last form, which demands least. All forms come one after another.
+    pub(crate) last: usize,
+    /// What each asks for, by dimension.
     pub(crate) row: Vec<i64>,
+    /// How many milli-cores each asks for.
+    pub(crate) cpu: i64,
     /// Where each may go: the numbers of its terms, in order. None if its volumes are where it may not be.
     pub(crate) terms: Vec<usize>,
     /// Which taints each tolerates.
-    pub(crate) tolerations: &'a [Toleration],
+    tolerations: &'a [Toleration],
+    /// Taints that only discourage keep it away too.
+    is_picky: bool,
     /// Classes with the same terms and tolerations have the same number.
     pub(crate) wish: usize,
     /// Higher goes first.
@@ -177,6 +227,17 @@ pub(crate) struct Class<'a> {
 }
 
 impl Class<'_> {
+    /// The first taint that keeps it away.
+    pub(crate) fn repelled_by<'t>(&self, taints: &'t [Taint]) -> Option<&'t Taint> {
+        let tolerated = |taint: &Taint| self.tolerations.iter().any(|one| one.tolerates(taint));
+        taints.iter().find(|taint| (self.is_picky || taint.repels()) && !tolerated(taint))
+    }
+
+    /// Whether it is tried in several forms.
+    pub(crate) fn has_preferences(&self) -> bool {
+        self.base != self.last
+    }
+
     /// Whether rules between pods decide where it may go.
     pub(crate) fn is_bound_by_rules(&self) -> bool {
         self.coupling.is_some() && !self.is_light
@@ -192,56 +253,78 @@ pub(crate) struct Classes<'a> {
 
 impl<'a> Classes<'a> {
     /// Joins groups of pods whose differences matter to nobody.
-    pub(crate) fn of(groups: &[Group<'a>], dimensions: &Dimensions<'a>, rules: &Rules<'a>) -> Self {
-        let mut kinds = Interner::default();
+    pub(crate) fn of(
+        groups: &[Group<'a>],
+        levels: &'a Levels<'a>,
+        dimensions: &Dimensions<'a>,
+        rules: &Rules<'a>,
+    ) -> Self {
+        let mut kinds: Interner<Vec<Kind<'a>>> = Interner::default();
         let mut members: Vec<Vec<&'a PodKey>> = Vec::new();
-        for (group, profile) in groups.iter().zip(&rules.profile_of) {
-            let pod: &'a Pod = group.pod;
-            let wish = (&pod.terms, &pod.volume_terms, &pod.tolerations);
-            let number = kinds.number((pod.priority, &pod.requests, wish, &pod.host_ports, *profile));
+        for (group, range) in groups.iter().zip(levels.starts.windows(2)) {
+            let kind = |level: usize| Kind::of(&levels.list[level], rules.profile_of[level]);
+            let number = kinds.number((range[0]..range[1]).map(kind).collect());
             if number == members.len() {
                 members.push(Vec::new());
             }
             members[number].extend(&group.pods);
         }
         let mut terms: Interner<Cow<'a, Requirements>> = Interner::default();
-        let mut wishes = Interner::default();
-        let mut list: Vec<Class<'a>> = Vec::with_capacity(members.len());
-        for ((priority, requests, wish, host_ports, profile), mut pods) in
-            kinds.items.into_iter().zip(members)
-        {
-            let (own_terms, volumes, tolerations) = wish;
+        let mut wishes: Interner<Wish<'a>> = Interner::default();
+        let mut families: Vec<(Vec<Kind<'a>>, Vec<&'a PodKey>)> =
+            kinds.items.into_iter().zip(members).collect();
+        for (_, pods) in &mut families {
             pods.sort_unstable();
-            let profile = &rules.profiles[profile];
-            let coupling = profile.coupling.clone();
-            let certain = coupling.as_ref().map(|coupling| {
-                let keys: Vec<&str> = coupling.keys.iter().map(|key| rules.keys[*key]).collect();
-                let looks = |(counter, _): &(usize, _)| {
-                    rules.counters[*counter].looks_at_nodes_of(own_terms, tolerations, &keys)
-                };
-                coupling.counted.iter().map(looks).collect()
-            });
-            list.push(Class {
-                pods,
-                requests,
-                row: dimensions.request(requests, host_ports, &profile.slots),
-                terms: with_volumes(own_terms, volumes).into_iter().map(|term| terms.number(term)).collect(),
-                tolerations,
-                wish: wishes.number(wish),
-                priority,
-                coupling,
-                certain: certain.unwrap_or_default(),
-                is_light: false,
-            });
         }
-        list.sort_by(|a, b| {
-            let size =
-                |class: &Class<'_>| (class.priority, class.requests.get(CPU), class.requests.get(MEMORY));
-            size(b).cmp(&size(a)).then_with(|| a.pods.first().cmp(&b.pods.first()))
+        families.sort_by(|(a, a_pods), (b, b_pods)| {
+            let size = |kinds: &[Kind<'_>]| {
+                let [kind, ..] = kinds else { return (0, 0, 0) };
+                (kind.priority, kind.requests.get(CPU), kind.requests.get(MEMORY))
+            };
+            size(b).cmp(&size(a)).then_with(|| a_pods.first().cmp(&b_pods.first()))
         });
+        let mut list: Vec<Class<'a>> = Vec::with_capacity(families.len());
+        for (kinds, pods) in families {
+            let base = list.len();
+            let last = base + kinds.len() - 1;
+            let mut pods = Some(pods);
+            for kind in kinds {
+                let Wish { terms: own_terms, volumes, tolerations, is_picky } = kind.wish;
+                let profile = &rules.profiles[kind.profile];
+                let coupling = profile.coupling.clone();
+                let certain = coupling.as_ref().map(|coupling| {
+                    let keys: Vec<&str> = coupling.keys.iter().map(|key| rules.keys[*key]).collect();
+                    let looks = |(counter, _): &(usize, _)| {
+                        rules.counters[*counter].looks_at_nodes_of(own_terms, tolerations, &keys)
+                    };
+                    coupling.counted.iter().map(looks).collect()
+                });
+                let numbers = with_volumes(own_terms, volumes).into_iter().map(|term| terms.number(term));
+                list.push(Class {
+                    pods: pods.take().unwrap_or_default(),
+                    base,
+                    last,
+                    cpu: kind.requests.get(CPU).max(0),
+                    row: dimensions.request(kind.requests, kind.host_ports, &profile.slots),
+                    terms: numbers.collect(),
+                    tolerations,
+                    is_picky,
+                    wish: wishes.number(kind.wish),
+                    priority: kind.priority,
+                    coupling,
+                    certain: certain.unwrap_or_default(),
+                    is_light: false,
+                });
+            }
+        }
         let mut classes = Self { list, terms: terms.items };
         classes.find_light();
         classes
+    }
+
+    /// The same pods with fewer demands, if there is such a form of them.
+    pub(crate) fn fallback(&self, number: usize) -> Option<usize> {
+        (number < self.list[number].last).then_some(number + 1)
     }
 
     /// A class that is only counted can be bound last, unless somebody wants to be near it, or its priority brings it before pods that look

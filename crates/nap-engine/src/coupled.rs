@@ -13,7 +13,8 @@ use std::rc::Rc;
 
 use crate::classes::Class;
 use crate::market::Market;
-use crate::pack::{Offer, Packer};
+use crate::offer::Offer;
+use crate::pack::Packer;
 use crate::rules::{Coupling, Rules};
 use crate::shelf::Cursor;
 use crate::topology::{ABSENT, Host, Vector};
@@ -32,6 +33,49 @@ pub(crate) struct Pin {
     pub(crate) terms: Vec<usize>,
     /// The labels that a node must lack.
     pub(crate) absent: Vec<usize>,
+}
+
+impl Pin {
+    /// The domains that a kind of pod depends on, of a pin that has all of them.
+    pub(crate) fn of(&self, coupling: Option<&Coupling>) -> Vector {
+        coupling.map_or_else(Vec::new, |coupling| coupling.keys.iter().map(|key| self.vector[*key]).collect())
+    }
+
+    /// The labels with their domains, of a pin that has all of them.
+    pub(crate) fn domains(&self) -> Vec<(usize, u32)> {
+        self.vector.iter().copied().enumerate().collect()
+    }
+}
+
+/// The combinations of domains by every label whose values are domains that a signature has.
+pub(crate) fn full_pins(market: &mut Market<'_>, signature: usize, most: usize) -> Rc<[Rc<Pin>]> {
+    if let Some(known) = market.full_pins.get(&signature) {
+        return Rc::clone(known);
+    }
+    let mut pins: Vec<Pin> = vec![Pin::default()];
+    for key in 0..market.keys() {
+        let mut values = market.domains(signature, key).to_vec();
+        if market.lacks(signature, key) {
+            values.push(ABSENT);
+        }
+        let mut extended = Vec::new();
+        for pin in &pins {
+            for value in &values {
+                let mut pin = pin.clone();
+                pin.vector.push(*value);
+                match *value {
+                    ABSENT => pin.absent.push(key),
+                    value => pin.terms.push(market.pin(key, value)),
+                }
+                extended.push(pin);
+            }
+        }
+        extended.truncate(most);
+        pins = extended;
+    }
+    let pins: Rc<[Rc<Pin>]> = pins.into_iter().map(Rc::new).collect();
+    market.full_pins.insert(signature, Rc::clone(&pins));
+    pins
 }
 
 /// The combinations of domains that some pools have for a class.
@@ -180,7 +224,7 @@ impl Packer<'_, '_> {
         }
     }
 
-    fn host(&self, draft: usize) -> usize {
+    pub(crate) fn host(&self, draft: usize) -> usize {
         self.ground.standing.nodes.len() + draft
     }
 

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use nap_api::Requirements;
 use nap_api::requirement::Undefined;
-use nap_api::taints::first_untolerated;
 
 use crate::classes::{Class, Classes, Dimensions};
 use crate::market::Market;
@@ -77,7 +76,24 @@ impl<'a> Standing<'a> {
             return (placed, seated);
         }
         for (number, class) in classes.list.iter().enumerate() {
-            let mut left = class.pods.len();
+            let pods = class.pods.len();
+            let left = self.fill_with(number, pods, classes, topology, &mut seated);
+            placed[number] = pods - left;
+        }
+        (placed, seated)
+    }
+
+    /// Puts pods of a class where they fit; how many are left.
+    pub(crate) fn fill_with(
+        &mut self,
+        number: usize,
+        mut left: usize,
+        classes: &Classes<'_>,
+        topology: &mut Topology,
+        seated: &mut Vec<Seated>,
+    ) -> usize {
+        let class = &classes.list[number];
+        if left > 0 {
             if let Some(coupling) = class.coupling.as_ref().filter(|_| !class.is_light) {
                 let mut seats = self.seats(class, classes, coupling);
                 while let Some((node, count)) = self.seat(&mut seats, class, coupling, topology, left) {
@@ -101,9 +117,13 @@ impl<'a> Standing<'a> {
                     }
                 }
             }
-            placed[number] = class.pods.len() - left;
         }
-        (placed, seated)
+        left
+    }
+
+    /// What is free on each machine by now.
+    pub(crate) fn free(&self) -> &[Vec<i64>] {
+        &self.free
     }
 
     /// The machines that suit a class and have room for it, by their domains.
@@ -173,8 +193,7 @@ impl<'a> Standing<'a> {
         *welcome.entry((class.wish, index)).or_insert_with(|| {
             let labels = &self.labels[index];
             let suits = |term: &usize| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();
-            first_untolerated(&self.nodes[index].taints, class.tolerations).is_none()
-                && class.terms.iter().any(suits)
+            class.repelled_by(&self.nodes[index].taints).is_none() && class.terms.iter().any(suits)
         })
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use crate::intern::{Mixer, digest};
-use crate::model::{Pod, PodKey, Snapshot};
+use crate::model::{Pod, PodKey, Preferences, Snapshot};
 
 /// Pods that are written alike.
 pub(crate) struct Group<'a> {
@@ -87,8 +87,11 @@ fn distinct(pods: &[Pod]) -> Vec<&Pod> {
 fn mentioned(snapshot: &Snapshot) -> BTreeSet<&str> {
     let mut keys = BTreeSet::new();
     for pod in &snapshot.pods {
-        let terms = pod.affinity.iter().chain(&pod.anti_affinity).map(|term| &term.selector);
-        let selectors = pod.spread.iter().map(|spread| &spread.selector).chain(terms);
+        let Preferences { affinity, anti_affinity, spread, .. } = &pod.preferences;
+        let liked = affinity.iter().chain(anti_affinity).map(|one| &one.term);
+        let terms = pod.affinity.iter().chain(&pod.anti_affinity).chain(liked).map(|term| &term.selector);
+        let spreads = pod.spread.iter().chain(spread).map(|spread| &spread.selector);
+        let selectors = spreads.chain(terms).chain(&pod.workload);
         keys.extend(selectors.flat_map(|selector| &selector.0).map(|rule| rule.key.as_str()));
     }
     let residents = snapshot.nodes.iter().flat_map(|node| &node.residents);
@@ -106,7 +109,7 @@ fn content(pod: &Pod, mentioned: &BTreeSet<&str>) -> u64 {
     pod.key.parts().0.hash(&mut mixer);
     let Pod { requests, terms, tolerations, priority, spread, affinity, anti_affinity, .. } = pod;
     (priority, requests, terms, tolerations, spread, affinity, anti_affinity).hash(&mut mixer);
-    (&pod.host_ports, &pod.volume_terms).hash(&mut mixer);
+    (&pod.host_ports, &pod.volume_terms, &pod.preferences, &pod.workload).hash(&mut mixer);
     for label in labels(pod, mentioned) {
         label.hash(&mut mixer);
     }
@@ -124,5 +127,7 @@ fn alike(one: &Pod, other: &Pod, mentioned: &BTreeSet<&str>) -> bool {
         && one.anti_affinity == other.anti_affinity
         && one.host_ports == other.host_ports
         && one.volume_terms == other.volume_terms
+        && one.preferences == other.preferences
+        && one.workload == other.workload
         && (one.labels == other.labels || labels(one, mentioned).eq(labels(other, mentioned)))
 }

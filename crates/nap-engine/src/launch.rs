@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
+use nap_api::Requirements;
 use nap_units::Resources;
 
-use crate::classes::{Classes, Dimensions, holds};
-use crate::market::{Market, PoolTable, is_regional};
+use crate::classes::{Classes, Dimensions, holds, is_attachment};
+use crate::market::{Market, PoolTable, Signature, is_regional};
 use crate::model::{Alternative, Launch};
 use crate::pack::{Packing, sum};
 use crate::prepared::Offer;
@@ -65,7 +66,8 @@ impl Buyer<'_, '_> {
         let asked = (draft.signature, kinds);
         let offers = Rc::clone(lists.offers.entry(asked.clone()).or_insert_with(|| {
             let suits = |index: &usize| asked.1.contains(table.stock.offers[*index].kind);
-            signature.usable.ones().filter(suits).take(most + 1).collect()
+            let most = if signature.diversities.is_empty() { most + 1 } else { usize::MAX };
+            signature.usable.ones().filter(suits).take(most).collect()
         }));
         let best = offers
             .iter()
@@ -83,21 +85,25 @@ impl Buyer<'_, '_> {
         let (chosen, offering) = table.offering(best);
         *self.zones.entry(&offering.zone).or_default() += 1;
         let others = lists.others.entry((asked.0, asked.1, best)).or_insert_with(|| {
-            let others = offers.iter().filter(|index| **index != best).take(most);
+            let others = offers.iter().filter(|index| **index != best);
+            // A pool that wants a choice of several values gets all of them.
+            let others = others.take(if signature.diversities.is_empty() { most } else { usize::MAX });
             others.map(|index| alternative(table, table.offering(*index).0)).collect()
         });
 
         let kind = &table.types[chosen.kind];
         let mut pods = Vec::with_capacity(draft.pods);
         for (number, count) in &draft.content {
-            let first = self.taken[*number];
-            self.taken[*number] += count;
-            let class = &self.classes.list[*number];
+            let base = self.classes.list[*number].base;
+            let first = self.taken[base];
+            self.taken[base] += count;
+            let class = &self.classes.list[base];
             pods.extend(class.pods[first..first + count].iter().map(|pod| (*pod).clone()));
         }
         pods.sort_unstable();
         let mut requests: Resources = kind.daemons.requests.clone();
-        let asked = self.dimensions.resources().iter().zip(used).filter(|(_, amount)| **amount > 0);
+        let asked = self.dimensions.resources().iter().zip(used);
+        let asked = asked.filter(|(name, amount)| **amount > 0 && !is_attachment(name));
         requests.add(&asked.map(|(name, amount)| (*name, *amount)).collect());
         Launch {
             pool: table.pool.name.clone(),
@@ -107,10 +113,23 @@ impl Buyer<'_, '_> {
             price: offering.price,
             pods,
             requests,
-            requirements: Arc::clone(&signature.requirements),
+            requirements: requirements(signature, &draft.keep),
             alternatives: Arc::clone(others),
         }
     }
+}
+
+/// What a machine must satisfy, with no more values of a label than there are to be had.
+fn requirements(signature: &Signature, keep: &[usize]) -> Arc<Requirements> {
+    let fewer = signature.diversities.iter().zip(keep).filter(|(one, keep)| **keep < one.least);
+    let mut requirements = Arc::clone(&signature.requirements);
+    for (one, keep) in fewer {
+        if let Some(requirement) = signature.requirements.get(&one.key) {
+            let least = i64::try_from(*keep).ok().filter(|least| *least > 0);
+            Arc::make_mut(&mut requirements).set(&one.key, requirement.clone().with_min_values(least));
+        }
+    }
+    requirements
 }
 
 fn alternative(table: &PoolTable<'_>, offer: Offer) -> Alternative {

@@ -21,14 +21,19 @@
 //! | `topology` | how many pods each domain has, and may still take |
 //! | `intern` | how equals are found fast |
 //! | `groups` | which pods are written alike |
+//! | `preferences` | what pods would like, and what they give up first |
 //! | `classes` | which of these differ in nothing that matters |
 //! | `existing` | how what exists is filled |
+//! | `overlay` | what a user knows better about offerings |
 //! | `prepared` | what of the market does not depend on pods |
 //! | `market` | which offerings suit which requirements |
+//! | `diversity` | how many values of a label a node's choice must keep |
 //! | `shelf` | which drafts of nodes are looked at first |
+//! | `offer` | what a class of pods would open a new node with |
 //! | `pack` | how hypothetical nodes are filled within the limits |
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `patterns` | which pods complement each other on a node |
+//! | `weave` | the same where pods depend on each other |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
@@ -43,6 +48,7 @@ mod change;
 mod classes;
 mod coupled;
 mod coupling;
+mod diversity;
 mod existing;
 mod funnel;
 mod groups;
@@ -50,8 +56,11 @@ mod intern;
 mod launch;
 mod market;
 mod model;
+mod offer;
+mod overlay;
 mod pack;
 mod patterns;
+mod preferences;
 mod prepared;
 mod reason;
 mod refuse;
@@ -59,14 +68,18 @@ mod rules;
 mod shelf;
 mod solve;
 mod topology;
+mod weave;
 mod worth;
 
 pub use change::{Change, Changes, Place, Remedy, after};
 pub use coupling::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
 pub use funnel::{Funnel, funnel};
 pub use model::{
-    Alternative, CapacityType, Catalogue, Daemon, InstanceType, Launch, Node, Offering, Options, Placement,
-    Plan, Pod, PodKey, Pool, PoolReason, Refusal, Rule, Snapshot, Tier, Unplaced, Unsuitable,
+    ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, Daemon, DefaultSpread, InstanceType, Launch,
+    MinValuesPolicy, Node, Offering, Options, Placement, Plan, Pod, PodKey, Pool, PoolReason,
+    PreferencePolicy, Preferences, RESERVATION_ID, Refusal, Rule, Snapshot, Tier, Unplaced, Unsuitable,
+    Weighted,
 };
+pub use overlay::{Overlay, OverlayConflict, PriceChange, overlay};
 pub use prepared::Prepared;
 pub use solve::{solve, solve_first_fit, solve_with};

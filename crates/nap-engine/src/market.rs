@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
 use nap_api::requirement::{Incompatible, Undefined};
-use nap_api::taints::first_untolerated;
 use nap_api::{Operator, Requirement, Requirements, Taint, labels};
 use nap_units::{CPU, UsdPerHour};
 
 use crate::classes::{Class, Classes, Dimensions, holds};
 use crate::coupled::Pin;
-use crate::model::{InstanceType, Offering, Options, Pool, Snapshot};
+use crate::diversity::Diversity;
+use crate::model::{InstanceType, MinValuesPolicy, Offering, Options, Pool, RESERVATION_ID, Snapshot};
+use crate::pack::Task;
 use crate::prepared::{Load, Offer, Prepared, PreparedPool, Stock, in_order};
 
 /// The resource by which a pool's limits count machines.
@@ -88,7 +89,7 @@ impl<'a> PoolTable<'a> {
 }
 
 /// The values that a requirement names, unless it names what is excluded.
-fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
+pub(crate) fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
     let named = requirement.operator() == Operator::In;
     requirement.values().iter().filter(move |_| named).map(String::as_str)
 }
@@ -112,6 +113,8 @@ pub(crate) struct Signature {
     pub(crate) types: Vec<(UsdPerHour, usize)>,
     /// The same types as a set.
     pub(crate) kinds: FixedBitSet,
+    /// The labels of which the pool wants several values.
+    pub(crate) diversities: Vec<Diversity>,
     /// For each of `types`, the most that it or a cheaper one has of each dimension: where a search may begin.
     reach: Vec<i64>,
 }
@@ -138,8 +141,12 @@ pub(crate) struct Market<'a> {
     most_cpu: i64,
     /// What is added to the price of each node where prices are compared.
     pub(crate) node_cost: UsdPerHour,
+    /// What to do where there are too few values of a label.
+    pub(crate) min_values: MinValuesPolicy,
     /// How many dimensions there are.
     pub(crate) width: usize,
+    /// How many of them are resources; they come first.
+    resources: usize,
     terms: Vec<Cow<'a, Requirements>>,
     /// Numbers of the terms that no pod has: pins to a domain, and what else was asked about.
     other_terms: BTreeMap<Requirements, usize>,
@@ -157,6 +164,8 @@ pub(crate) struct Market<'a> {
     tolerated: Vec<Vec<Option<bool>>>,
     /// The combinations of domains that a wish has by some labels.
     pub(crate) pins: BTreeMap<(usize, Vec<usize>), Rc<[Pin]>>,
+    /// The combinations of domains by all labels that a signature has.
+    pub(crate) full_pins: BTreeMap<usize, Rc<[Rc<Pin>]>>,
     /// How many comparisons were made so far, roughly.
     effort: Cell<usize>,
 }
@@ -177,7 +186,9 @@ impl<'a> Market<'a> {
                 .collect(),
             most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
             node_cost: options.node_cost,
+            min_values: options.min_values,
             width: dimensions.len(),
+            resources: dimensions.resources().len(),
             terms: classes.terms.clone(),
             other_terms: BTreeMap::new(),
             keys: keys.to_vec(),
@@ -190,6 +201,7 @@ impl<'a> Market<'a> {
             frontiers: BTreeMap::new(),
             tolerated: Vec::new(),
             pins: BTreeMap::new(),
+            full_pins: BTreeMap::new(),
             effort: Cell::new(0),
         };
         for pool in 0..market.pools.len() {
@@ -218,6 +230,11 @@ impl<'a> Market<'a> {
         }
     }
 
+    /// How many labels have values that are domains.
+    pub(crate) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
     /// The number of a value of one of the labels whose values are domains.
     pub(crate) fn domain(&mut self, key: usize, value: &str) -> u32 {
         if let Some(known) = self.values[key].get(value) {
@@ -242,7 +259,7 @@ impl<'a> Market<'a> {
 
     /// The taint of a pool that keeps a class away.
     pub(crate) fn repelling_taint(&self, pool: usize, class: &Class<'_>) -> Option<&'a Taint> {
-        first_untolerated(&self.pools[pool].pool.taints, class.tolerations)
+        class.repelled_by(&self.pools[pool].pool.taints)
     }
 
     /// Whether a class tolerates all taints of a pool.
@@ -373,6 +390,15 @@ impl<'a> Market<'a> {
         next
     }
 
+    /// The signature of a pool for machines that are part of a reservation, if the pool has any.
+    pub(crate) fn reserved(&mut self, pool: usize, reservation: &str) -> Option<usize> {
+        let mut requirements = self.pools[pool].pool.requirements.clone();
+        requirements.add(RESERVATION_ID, Requirement::is_in([reservation]));
+        let known = self.numbers.get(&(pool, requirements.clone())).copied();
+        let number = known.unwrap_or_else(|| self.add_signature(pool, requirements));
+        (!self.signatures[number].types.is_empty()).then_some(number)
+    }
+
     fn add_signature(&mut self, pool: usize, requirements: Requirements) -> usize {
         let number = self.signatures.len();
         let signature = self.appraise(pool, requirements.clone());
@@ -401,7 +427,11 @@ impl<'a> Market<'a> {
                 *suits &= value.is_none_or(|value| agrees[value]);
             }
         }
-        let wishes: Vec<bool> = stock.wishes().map(|wish| requirements.intersects(wish).is_ok()).collect();
+        // What is reserved is counted, and so only for nodes that were meant to be part of a reservation.
+        let reservation = requirements.get(RESERVATION_ID);
+        let is_meant = |wish: &Requirements| reservation.is_some() == wish.get(RESERVATION_ID).is_some();
+        let suits_wish = |wish| is_meant(wish) && requirements.intersects(wish).is_ok();
+        let wishes: Vec<bool> = stock.wishes().map(suits_wish).collect();
         let has_room: Vec<bool> = (0..table.types.len())
             .map(|kind| self.allows_size(pool, kind) && table.types[kind].free.iter().all(|free| *free >= 0))
             .collect();
@@ -428,7 +458,15 @@ impl<'a> Market<'a> {
                 reach.extend(&most);
             }
         }
-        Signature { pool, requirements: Arc::new(requirements), compatible, usable, types, kinds, reach }
+        let wants_values = requirements.iter().any(|(_, one)| one.min_values().is_some());
+        let requirements = Arc::new(requirements);
+        let diversities = Vec::new();
+        let mut signature =
+            Signature { pool, requirements, compatible, usable, types, kinds, diversities, reach };
+        if wants_values {
+            signature.diversities = self.diversities(&signature);
+        }
+        signature
     }
 
     /// The cheapest type of a signature that holds what is used and stays within the budget.
@@ -486,6 +524,32 @@ impl<'a> Market<'a> {
     /// How many comparisons were made so far, roughly: a measure of time that is the same on every machine.
     pub(crate) fn effort(&self) -> usize {
         self.effort.get()
+    }
+
+    /// The few sizes around what a node has on average, where rules by host name force a number of nodes: larger nodes would leave the rest of
+    /// them with single pods.
+    pub(crate) fn sizes_for(&self, task: &Task<'_, '_>) -> Vec<i64> {
+        const MOST_SIZES: usize = 3;
+        let mut demand = vec![0_i64; self.width];
+        let mut cpu = 0_i64;
+        for (class, count) in task.classes.list.iter().zip(task.pending) {
+            let times = i64::try_from(*count).unwrap_or(i64::MAX);
+            for (demand, request) in demand.iter_mut().zip(&class.row) {
+                *demand = demand.saturating_add(request.saturating_mul(times));
+            }
+            cpu = cpu.saturating_add(class.cpu.saturating_mul(times));
+        }
+        let types = || self.pools.iter().flat_map(|table| &table.types);
+        let forced = (self.resources..self.width).map(|dimension| {
+            let most = types().map(|row| row.free[dimension]).max().unwrap_or(0);
+            if most > 0 { demand[dimension].div_euclid(most) } else { 0 }
+        });
+        let Some(nodes) = forced.max().filter(|nodes| *nodes > 1) else { return Vec::new() };
+        let mut sizes: Vec<i64> = types().map(|row| row.cpu).filter(|size| *size > cpu / nodes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes.truncate(MOST_SIZES);
+        sizes
     }
 
     /// Sizes at which growing nodes can be capped: vCPU counts on offer, each about twice the one before.

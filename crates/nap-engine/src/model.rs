@@ -8,7 +8,7 @@ use nap_api::{Requirements, Taint, Toleration};
 use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
-use crate::coupling::{HostPort, PodTerm, Resident, Spread};
+use crate::coupling::{HostPort, PodTerm, Resident, Selector, Spread};
 
 /// Everything a decision depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,18 @@ pub struct Snapshot {
     pub daemons: Vec<Daemon>,
     /// The instance types on offer, by the name that [`Pool::catalogue`] refers to.
     pub catalogues: BTreeMap<String, Arc<Catalogue>>,
+    /// How many more machines each capacity reservation has room for. An offering belongs to one if its requirements name it by
+    /// [`RESERVATION_ID`].
+    #[serde(default)]
+    pub reservations: BTreeMap<String, u32>,
 }
+
+/// How the name of a resource begins that counts attached volumes, the rest being the CSI driver's name: among a pod's requests its volumes,
+/// on a machine how many more can be attached. A machine that does not name it has no limit.
+pub const ATTACHABLE_VOLUMES: &str = "attachable-volumes-csi-";
+
+/// The label of an offering that is part of a capacity reservation.
+pub const RESERVATION_ID: &str = "karpenter.sh/capacity-reservation-id";
 
 /// The instance types that one node class can have.
 pub type Catalogue = Vec<InstanceType>;
@@ -86,6 +97,39 @@ pub struct Pod {
     /// nodes a spread constraint looks at.
     #[serde(default)]
     pub volume_terms: Vec<Requirements>,
+    /// What it would like. Whether that counts is a matter of [`Options::preferences`].
+    #[serde(default)]
+    pub preferences: Preferences,
+    /// Which pods belong to the same workload: who is counted by the cluster's default spread constraints. Only pods without constraints of
+    /// their own have them.
+    #[serde(default)]
+    pub workload: Option<Selector>,
+}
+
+/// What a pod would like, but can do without.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Preferences {
+    /// Preferred node affinity.
+    #[serde(default)]
+    pub nodes: Vec<Weighted<Requirements>>,
+    /// Preferred pod affinity.
+    #[serde(default)]
+    pub affinity: Vec<Weighted<PodTerm>>,
+    /// Preferred pod anti-affinity. Unlike the required kind it keeps nobody else away.
+    #[serde(default)]
+    pub anti_affinity: Vec<Weighted<PodTerm>>,
+    /// Spread constraints with `ScheduleAnyway`.
+    #[serde(default)]
+    pub spread: Vec<Spread>,
+}
+
+/// Something that is preferred by so much.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Weighted<T> {
+    /// From 1 to 100.
+    pub weight: i32,
+    /// What is preferred.
+    pub term: T,
 }
 
 /// A daemon pod that every machine it suits will run.
@@ -216,6 +260,45 @@ pub struct Options {
     /// without it.
     #[serde(default)]
     pub node_cost: UsdPerHour,
+    /// Whether preferences of pods count.
+    #[serde(default)]
+    pub preferences: PreferencePolicy,
+    /// What to do where a pool's `minValues` cannot be had.
+    #[serde(default)]
+    pub min_values: MinValuesPolicy,
+    /// The spread constraints of pods that have none of their own, by the scheduler's configuration. Their selectors are ignored:
+    /// [`Pod::workload`] says who is counted.
+    #[serde(default)]
+    pub default_spread: Vec<DefaultSpread>,
+}
+
+/// Whether preferences of pods count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PreferencePolicy {
+    /// They hold like requirements as long as that leaves a place, and are given up one after another where it does not.
+    #[default]
+    Respect,
+    /// They do not count.
+    Ignore,
+}
+
+/// What to do where a pool's `minValues` cannot be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MinValuesPolicy {
+    /// The pool makes no such machine.
+    #[default]
+    Strict,
+    /// As many as there are will do.
+    BestEffort,
+}
+
+/// A spread constraint for every pod that has none of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultSpread {
+    /// The constraint.
+    pub spread: Spread,
+    /// `DoNotSchedule` instead of `ScheduleAnyway`.
+    pub must_hold: bool,
 }
 
 /// What should happen.
@@ -247,6 +330,8 @@ pub enum Tier {
     CappedFirstFit,
     /// Each node filled with pods that complement each other, on the type that is cheapest for what it then holds.
     Patterns,
+    /// The same with rules between pods taken into account from the start.
+    Woven,
 }
 
 /// A machine to make.
@@ -352,6 +437,15 @@ pub enum Unsuitable {
     },
     /// A limit of the pool leaves no room (the resource's name).
     Limit(String),
+    /// What is left for the pod has fewer values of a label than the pool's `minValues` asks for.
+    MinValues {
+        /// The label's key.
+        key: String,
+        /// How many there must be.
+        wanted: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// A rule between pods leaves no place.
     Rule(Rule),
 }

@@ -9,14 +9,16 @@
 //! while some type fits into the reservation and what is left together. So the sum of what is bought can never exceed a limit. Limits
 //! that are far away need no ledger: it is enough to see afterwards that they were kept.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use nap_units::UsdPerHour;
 
-use crate::classes::{Class, Classes, holds, room};
+use crate::classes::{Classes, holds, room};
 use crate::coupled::Pin;
 use crate::existing::{Seated, Standing};
 use crate::market::{Frontier, Market};
+use crate::offer::{Offer, largest_room};
 use crate::shelf::{Cursor, Shelf};
 use crate::topology::Topology;
 
@@ -40,6 +42,8 @@ pub(crate) enum Manner {
     InOrder,
     /// A draft at a time, each filled with the classes that complement each other best; see the module `patterns`.
     Patterns,
+    /// The same with rules between pods taken into account; see the module `weave`.
+    Woven,
 }
 
 /// One way of packing.
@@ -61,6 +65,8 @@ pub(crate) struct Draft {
     pub(crate) domains: Vec<(usize, u32)>,
     /// Pods that somebody counts by a domain which is not known yet.
     pub(crate) uncounted: Vec<(usize, usize)>,
+    /// How many values it must keep of each label of which its pool wants several.
+    pub(crate) keep: Vec<usize>,
     /// The types that it may still grow to.
     frontier: Rc<Frontier>,
     /// What the ledger holds for it; empty without a ledger.
@@ -90,6 +96,8 @@ pub(crate) struct Packing {
 pub(crate) struct Ground<'a> {
     pub(crate) standing: Standing<'a>,
     pub(crate) topology: Topology,
+    /// The least skew that anybody insists on, for each counter.
+    pub(crate) skews: Rc<[Option<i64>]>,
 }
 
 /// What is to be packed, and how.
@@ -99,6 +107,8 @@ pub(crate) struct Task<'t, 'a> {
     pub(crate) pending: &'t [usize],
     /// The most pods of a node.
     pub(crate) most_pods: usize,
+    /// How many machines each reservation still has.
+    pub(crate) reservations: &'t BTreeMap<String, u32>,
     /// For each class, the least that it or any class after it asks for.
     pub(crate) least: &'t [Vec<i64>],
 }
@@ -115,7 +125,7 @@ pub(crate) struct Packer<'m, 'a> {
     /// No type that a draft may still become has more than this left: most pods that do not fit are told by it at once.
     slack: Vec<i64>,
     width: usize,
-    zeros: Vec<i64>,
+    pub(crate) zeros: Vec<i64>,
     pub(crate) shelf: Shelf,
     /// Drafts that cannot hold this take no more pods.
     least: Vec<i64>,
@@ -152,12 +162,18 @@ pub(crate) fn pack<'m, 'a>(
         market,
     };
     let mut unplaced = task.pending.to_vec();
-    if strategy.manner == Manner::Patterns {
-        packer.pack_by_patterns(&mut unplaced);
-    } else {
-        packer.pack_by_class(&mut unplaced, task.least);
+    packer.open_reservations(task.reservations, unplaced.iter().sum());
+    match strategy.manner {
+        Manner::Patterns => packer.pack_by_patterns(&mut unplaced),
+        Manner::Woven => packer.pack_by_weaving(&mut unplaced),
+        Manner::Incumbent | Manner::InOrder => packer.pack_by_class(&mut unplaced, task.least),
     }
     packer.try_again(&mut unplaced);
+    packer.drop_empty_drafts();
+    for (number, class) in task.classes.list.iter().enumerate().filter(|(number, class)| *number > class.base)
+    {
+        unplaced[class.base] += std::mem::take(&mut unplaced[number]);
+    }
     Packing {
         drafts: packer.drafts,
         used: packer.used,
@@ -179,23 +195,38 @@ pub(crate) struct Fit {
 impl Packer<'_, '_> {
     /// One class after another: first onto the drafts that can still grow, then onto new ones.
     fn pack_by_class(&mut self, pending: &mut [usize], least: &[Vec<i64>]) {
-        for (number, pending) in pending.iter_mut().enumerate() {
-            if *pending == 0 {
-                continue;
+        for number in 0..pending.len() {
+            if pending[number] > 0 {
+                self.least.clone_from(&least[number]);
+                self.place(number, pending);
             }
-            self.least.clone_from(&least[number]);
-            if self.classes.list[number].is_bound_by_rules() {
-                *pending = self.place_coupled(number, *pending);
-                continue;
+        }
+    }
+
+    /// Places the pods of a class; those without a place are left to the form of them that demands less.
+    pub(crate) fn place(&mut self, number: usize, pending: &mut [usize]) {
+        let class = &self.classes.list[number];
+        let mut left = pending[number];
+        if class.is_bound_by_rules() {
+            left = self.place_coupled(number, left);
+        } else {
+            if number > class.base {
+                // The first form was tried on what exists before anything else.
+                let Ground { standing, topology, .. } = &mut self.ground;
+                left = standing.fill_with(number, left, self.classes, topology, &mut self.seated);
             }
-            *pending = self.fill(number, *pending);
-            while *pending > 0 {
-                let opened = self.open(number, *pending);
+            left = self.fill(number, left);
+            while left > 0 {
+                let opened = self.open(number, left);
                 if opened == 0 {
                     break;
                 }
-                *pending -= opened;
+                left -= opened;
             }
+        }
+        pending[number] = left;
+        if let Some(next) = self.classes.fallback(number) {
+            pending[next] += std::mem::take(&mut pending[number]);
         }
     }
 
@@ -235,37 +266,49 @@ impl Packer<'_, '_> {
         {
             // The incumbent goes to the draft with the fewest pods each time: a draft that took one is met again later.
             let most = if even { 1 } else { count };
-            if let Some(fit) = self.fit(index, number, most, &Pin::default())
-                && (even || self.is_worth_joining(index, number, &fit))
-            {
-                count -= self.add(index, number, &fit, fit.room);
+            if let Some(fit) = self.fit(index, number, most, &Pin::default()) {
+                let wanted = if even { fit.room } else { self.worth_joining(index, number, &fit) };
+                if wanted > 0 {
+                    count -= self.add(index, number, &fit, wanted);
+                }
             }
         }
         count
     }
 
-    /// Whether narrowing a draft to what a pod insists on is cheaper than a node for the pod alone.
-    fn is_worth_joining(&mut self, index: usize, number: usize, fit: &Fit) -> bool {
+    /// How many of the pods that fit are cheaper on a draft than on a node of their own: growing a draft, or narrowing it to what pods insist
+    /// on, can make it dear.
+    fn worth_joining(&mut self, index: usize, number: usize, fit: &Fit) -> usize {
         let draft = &self.drafts[index];
-        if draft.signature == fit.signature || !draft.reserved.is_empty() {
-            return true;
+        if !draft.reserved.is_empty() {
+            return fit.room;
         }
         let class = &self.classes.list[number];
+        let used = &self.used[index * self.width..(index + 1) * self.width];
         let market = &*self.market;
         let price = |signature: usize, used: &[i64]| {
             market.cheapest(market.signature(signature), used, &[]).map(|(price, _)| price.micros())
         };
-        let used = &self.used[index * self.width..(index + 1) * self.width];
-        let with: Vec<i64> = used.iter().zip(&class.row).map(|(a, b)| a.saturating_add(*b)).collect();
-        let (Some(before), Some(after)) = (price(draft.signature, used), price(fit.signature, &with)) else {
-            return true;
-        };
+        let Some(before) = price(draft.signature, used) else { return fit.room };
         let pool = market.signature(draft.signature).pool;
-        let alone = class.terms.iter().find_map(|term| {
-            let signature = self.market.step(pool, *term)?;
-            self.market.cheapest(self.market.signature(signature), &class.row, &[])
-        });
-        alone.is_none_or(|(alone, _)| after - before <= alone.micros())
+        let mut count = fit.room;
+        while count > 0 {
+            let times = i64::try_from(count).unwrap_or(i64::MAX);
+            let all: Vec<i64> = class.row.iter().map(|request| request.saturating_mul(times)).collect();
+            let with: Vec<i64> = used.iter().zip(&all).map(|(a, b)| a.saturating_add(*b)).collect();
+            let market = &*self.market;
+            let after = market.cheapest(market.signature(fit.signature), &with, &[]);
+            let Some((after, _)) = after else { return count };
+            let alone = class.terms.iter().find_map(|term| {
+                let signature = self.market.step(pool, *term)?;
+                self.market.cheapest(self.market.signature(signature), &all, &[])
+            });
+            if alone.is_none_or(|(alone, _)| after.micros() - before <= alone.micros()) {
+                return count;
+            }
+            count /= 2;
+        }
+        0
     }
 
     /// The first term of a class that suits a draft, and how many pods of it fit.
@@ -293,11 +336,28 @@ impl Packer<'_, '_> {
             } else {
                 largest_room(self.market, signature, cap, (used, &draft.reserved), left, class, most)
             };
-            if room > 0 {
+            let room = self.diverse_room(index, signature, &class.row, room);
+            if room > 0 && self.may_begin(index, number) {
                 return Some(Fit { signature, room });
             }
         }
         None
+    }
+
+    /// How many of so many pods leave a draft the choice that its pool insists on.
+    fn diverse_room(&self, index: usize, signature: usize, row: &[i64], room: usize) -> usize {
+        let signature = self.market.signature(signature);
+        if room == 0 || signature.diversities.is_empty() {
+            return room;
+        }
+        let draft = &self.drafts[index];
+        let used = &self.used[index * self.width..(index + 1) * self.width];
+        let budget = sum(&self.left[signature.pool], &draft.reserved);
+        if draft.pods > 0 {
+            return self.market.diverse_room(signature, &draft.keep, used, row, room, &budget);
+        }
+        let keep = self.market.values_to_keep(signature, row, &budget);
+        keep.map_or(0, |keep| self.market.diverse_room(signature, &keep, used, row, room, &budget))
     }
 
     /// Adds pods of a class to a draft; how many were added.
@@ -307,6 +367,11 @@ impl Packer<'_, '_> {
         let row = index * self.width..(index + 1) * self.width;
         let draft = &mut self.drafts[index];
         let pool = self.market.signature(fit.signature).pool;
+        if draft.pods == 0 {
+            let budget = sum(&self.left[pool], &draft.reserved);
+            let keep = self.market.values_to_keep(self.market.signature(fit.signature), &class.row, &budget);
+            draft.keep = keep.unwrap_or_default();
+        }
         if !self.left[pool].is_empty() {
             let with = self.used[row.clone()].iter().zip(&class.row);
             let with: Vec<i64> =
@@ -372,10 +437,49 @@ impl Packer<'_, '_> {
             cap,
             domains: Vec::new(),
             uncounted: Vec::new(),
+            keep: Vec::new(),
             frontier,
             reserved: vec![0; limits],
             price: UsdPerHour::ZERO,
         });
+    }
+
+    /// Begins with machines that are paid for already: an empty draft for each, as far as there are pods for them. Those that stay empty are
+    /// taken away at the end.
+    fn open_reservations(&mut self, reservations: &BTreeMap<String, u32>, pods: usize) {
+        for (reservation, count) in reservations {
+            let count = usize::try_from(*count).unwrap_or(usize::MAX).min(pods);
+            let pools = 0..self.market.pools.len();
+            let signatures: Vec<usize> =
+                pools.filter_map(|pool| self.market.reserved(pool, reservation)).collect();
+            // Pools that share a reservation share its machines: the heaviest has them.
+            let Some(signature) = signatures.first().copied() else { continue };
+            for _ in 0..count {
+                self.push_draft(signature, i64::MAX);
+                self.shelf.put(self.drafts.len() - 1, 0);
+            }
+        }
+    }
+
+    /// Whether a pod may be the first on a draft: a machine of a reservation is no reason to pass over a heavier pool.
+    fn may_begin(&mut self, index: usize, number: usize) -> bool {
+        if self.drafts[index].pods > 0 {
+            return true;
+        }
+        let weight = self.market.pools[self.market.signature(self.drafts[index].signature).pool].pool.weight;
+        self.best_offer(number, 1, &Pin::default()).is_none_or(|best| best.weight <= weight)
+    }
+
+    fn drop_empty_drafts(&mut self) {
+        if self.drafts.iter().all(|draft| draft.pods > 0) {
+            return;
+        }
+        let width = self.width;
+        let is_used = |index: usize| self.drafts[index].pods > 0;
+        let kept: Vec<usize> = (0..self.drafts.len()).filter(|index| is_used(*index)).collect();
+        self.used =
+            kept.iter().flat_map(|index| &self.used[index * width..(index + 1) * width]).copied().collect();
+        self.drafts.retain(|draft| draft.pods > 0);
     }
 
     /// Takes the last draft away, which is empty.
@@ -385,25 +489,6 @@ impl Packer<'_, '_> {
         self.slack.truncate(self.drafts.len() * self.width);
     }
 
-    /// The pool that a class would open a draft in, how many of its pods fit, and up to which size the draft may grow: the heaviest pool
-    /// that has anything, and among equals the cheapest per pod.
-    pub(crate) fn best_offer(&mut self, number: usize, most: usize, pin: &Pin) -> Option<Offer> {
-        let class = &self.classes.list[number];
-        let mut best: Option<Offer> = None;
-        for pool in 0..self.market.pools.len() {
-            let weight = self.market.pools[pool].pool.weight;
-            if best.as_ref().is_some_and(|best| self.is_even() || best.weight > weight) {
-                break;
-            }
-            if let Some(offer) = self.offer(pool, class, most, pin)
-                && best.as_ref().is_none_or(|best| offer.value.cheaper_than(&best.value))
-            {
-                best = Some(offer);
-            }
-        }
-        best
-    }
-
     /// The signature with one more term and a pin, if all agree.
     pub(crate) fn step(&mut self, from: usize, term: usize, pin: &Pin) -> Option<usize> {
         let mut signature = self.market.step(from, term)?;
@@ -411,131 +496,6 @@ impl Packer<'_, '_> {
             signature = self.market.step(signature, *pin)?;
         }
         pin.absent.iter().all(|key| self.market.lacks(signature, *key)).then_some(signature)
-    }
-
-    /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
-    fn offer(&mut self, pool: usize, class: &Class<'_>, most: usize, pin: &Pin) -> Option<Offer> {
-        if !self.market.tolerates(pool, class) {
-            return None;
-        }
-        for term in &class.terms {
-            let Some(number) = self.step(pool, *term, pin) else { continue };
-            let (value, cap) = if self.is_even() {
-                // Neither the price nor the size of anything matters to the incumbent.
-                (Value { price: UsdPerHour::ZERO, pods: 1 }, i64::MAX)
-            } else {
-                match self.best_value(number, class, most) {
-                    Some(found) => found,
-                    None => continue,
-                }
-            };
-            let left = &self.left[pool];
-            let reserved = vec![0; left.len()];
-            let room = largest_room(self.market, number, cap, (&self.zeros, &reserved), left, class, most);
-            if room > 0 {
-                let weight = self.market.pools[pool].pool.weight;
-                return Some(Offer { weight, value, fit: Fit { signature: number, room }, cap });
-            }
-        }
-        None
-    }
-
-    /// The best value that a signature has for a class, and up to which size a draft may grow for it.
-    fn best_value(&self, number: usize, class: &Class<'_>, most: usize) -> Option<(Value, i64)> {
-        let signature = self.market.signature(number);
-        let table = self.market.table(signature);
-        let left = &self.left[signature.pool];
-        self.market.spend(signature.types.len());
-        let mut best: Option<(Value, i64)> = None;
-        let mut smallest: Option<i64> = None;
-        for (price, kind) in &signature.types {
-            let row = &table.types[*kind];
-            let room = room(&row.free, &self.zeros, &class.row, most);
-            if room == 0 || !table.within(*kind, left) {
-                continue;
-            }
-            let value = Value { price: *price, pods: room };
-            smallest = Some(smallest.map_or(row.cpu, |cpu| cpu.min(row.cpu)));
-            let capped = matches!(self.strategy.cap, Cap::Cpu(cap) if row.cpu > cap);
-            if !capped && best.as_ref().is_none_or(|(best, _)| value.cheaper_than(best)) {
-                best = Some((value, row.cpu));
-            }
-        }
-        let smallest = smallest?;
-        let cap = match (self.strategy.cap, &best) {
-            (Cap::None, _) => i64::MAX,
-            (Cap::Cpu(cap), _) => cap.max(smallest),
-            (Cap::BestValue, best) => best.as_ref().map_or(smallest, |(_, cpu)| *cpu),
-        };
-        // Above the cap only the smallest sizes are let in; what they cost per pod is close enough to compare pools by.
-        let value = match best {
-            Some((value, _)) => value,
-            None => signature
-                .types
-                .iter()
-                .filter(|(_, kind)| table.types[*kind].cpu <= cap && table.within(*kind, left))
-                .filter(|(_, kind)| room(&table.types[*kind].free, &self.zeros, &class.row, 1) == 1)
-                .map(|(price, _)| Value { price: *price, pods: 1 })
-                .next()?,
-        };
-        Some((value, cap))
-    }
-}
-
-/// How many of a class the largest types of a signature hold beside what is used, within what is reserved and left under the limits.
-fn largest_room(
-    market: &mut Market<'_>,
-    number: usize,
-    cap: i64,
-    (used, reserved): (&[i64], &[i64]),
-    left: &[i64],
-    class: &Class<'_>,
-    most: usize,
-) -> usize {
-    if left.is_empty() {
-        let frontier = market.frontier(number, cap);
-        let types = &market.table(market.signature(number)).types;
-        let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
-        return frontier.kinds.iter().map(room).max().unwrap_or(0);
-    }
-    let budget = sum(left, reserved);
-    let signature = market.signature(number);
-    let table = market.table(signature);
-    market.spend(signature.types.len());
-    signature
-        .types
-        .iter()
-        .map(|(_, kind)| *kind)
-        .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
-        .map(|kind| room(&table.types[kind].free, used, &class.row, most))
-        .max()
-        .unwrap_or(0)
-}
-
-/// What a class would open a draft with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
-    /// The weight of the pool.
-    pub(crate) weight: i32,
-    pub(crate) value: Value,
-    pub(crate) fit: Fit,
-    /// Up to which size the draft may grow.
-    pub(crate) cap: i64,
-}
-
-/// A price for a number of pods.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Value {
-    price: UsdPerHour,
-    pods: usize,
-}
-
-impl Value {
-    /// Costs less per pod, or the same for more pods at once.
-    pub(crate) fn cheaper_than(&self, other: &Self) -> bool {
-        let mine = i128::from(self.price.micros()).saturating_mul(other.pods as i128);
-        let theirs = i128::from(other.price.micros()).saturating_mul(self.pods as i128);
-        mine < theirs || (mine == theirs && self.pods > other.pods)
     }
 }
 

@@ -11,11 +11,14 @@ use std::ops::Range;
 
 use crate::classes::room;
 use crate::coupled::Pin;
-use crate::pack::{Fit, Packer};
+use crate::pack::{Fit, Ground, Packer};
 use crate::worth::worth;
 
 /// The most classes that a pattern is put together from. Of more, an even selection is taken.
 const MOST_CLASSES: usize = 64;
+
+/// Up to so many pods, a few types of each size are tried.
+const FEW_PODS: usize = 64;
 
 /// One node's load: classes with where they lead and how many, and the size of the type it was made for.
 struct Pattern {
@@ -44,8 +47,8 @@ impl Packer<'_, '_> {
             let batch = start..start + count;
             // Pods that depend on others have the least choice, and what they leave free is filled with the rest.
             for number in batch.clone() {
-                if pending[number] > 0 && classes.list[number].is_bound_by_rules() {
-                    pending[number] = self.place_coupled(number, pending[number]);
+                if pending[number] > 0 && !self.is_plain(number) {
+                    self.place(number, pending);
                 }
             }
             // What more important pods have left free comes first.
@@ -57,9 +60,14 @@ impl Packer<'_, '_> {
         }
     }
 
+    /// Whether pods of a class can be part of any pattern.
+    fn is_plain(&self, number: usize) -> bool {
+        !self.classes.list[number].is_bound_by_rules()
+    }
+
     fn fill_drafts(&mut self, batch: Range<usize>, pending: &mut [usize]) {
         for number in batch {
-            if pending[number] > 0 && !self.classes.list[number].is_bound_by_rules() {
+            if pending[number] > 0 && self.is_plain(number) {
                 pending[number] = self.fill(number, pending[number]);
             }
         }
@@ -67,18 +75,30 @@ impl Packer<'_, '_> {
 
     fn pack_batch(&mut self, batch: Range<usize>, pending: &mut [usize], worth: &[f64]) {
         let mut next = batch.start;
-        let classes = self.classes;
-        let is_free = |number: &usize| !classes.list[*number].is_bound_by_rules();
-        while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0 && is_free(number)) {
+        while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0) {
             next = seed;
-            let placed = match self.best_pattern(seed, batch.clone(), pending, worth) {
-                Some(pattern) => self.repeat(&pattern, pending),
-                None => 0,
-            };
+            let plain = self.is_plain(seed);
+            let pattern = plain.then(|| self.best_pattern(seed, batch.clone(), pending, worth)).flatten();
+            let placed = pattern.map_or(0, |pattern| self.repeat(&pattern, pending));
             if placed == 0 {
-                // There is no place for it, and what others take meanwhile makes none.
+                // There is no place for it, and what others take meanwhile makes none. In a form that demands less there may be.
                 next += 1;
+                if let Some(fallback) = self.classes.fallback(seed) {
+                    pending[fallback] += std::mem::take(&mut pending[seed]);
+                    self.seat_or_place(fallback, pending);
+                }
             }
+        }
+    }
+
+    /// Begins with a form of pods that demands less: on what exists, or wherever rules between pods allow.
+    fn seat_or_place(&mut self, number: usize, pending: &mut [usize]) {
+        if self.is_plain(number) {
+            let Ground { standing, topology, .. } = &mut self.ground;
+            let left = standing.fill_with(number, pending[number], self.classes, topology, &mut self.seated);
+            pending[number] = self.fill(number, left);
+        } else {
+            self.place(number, pending);
         }
     }
 
@@ -95,8 +115,14 @@ impl Packer<'_, '_> {
         let signature = self.market.signature(fit.signature);
         let table = self.market.table(signature);
         let left = &self.left[signature.pool];
-        // For each size, doubling from one to the next, the type that costs least for the worth of what it has.
-        let mut by_size: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
+        if !signature.diversities.is_empty() {
+            // A pattern is made for one type, and this pool wants a choice of several.
+            return None;
+        }
+        // For each size, doubling from one to the next, the types that cost least for the worth of what they have: one, or a few if there is
+        // little to do, since pods may narrow a node to where its type is dear.
+        let most = if pending.iter().sum::<usize>() > FEW_PODS { 1 } else { 4 };
+        let mut by_size: BTreeMap<u32, Vec<(f64, usize)>> = BTreeMap::new();
         for (price, kind) in &signature.types {
             let free = &table.types[*kind].free;
             if room(free, &unused, row, 1) == 0 || !table.within(*kind, left) {
@@ -104,18 +130,15 @@ impl Packer<'_, '_> {
             }
             let size = table.types[*kind].cpu.max(1).ilog2();
             let rate = rate(price.micros(), free, worth);
-            let best = by_size.entry(size).or_insert((rate, *kind));
-            if rate < best.0 {
-                *best = (rate, *kind);
-            }
+            let best = by_size.entry(size).or_default();
+            let position = best.partition_point(|(other, _)| *other <= rate);
+            best.insert(position, (rate, *kind));
+            best.truncate(most);
         }
-        let classes = self.classes;
-        let others = batch.filter(|number| {
-            *number != seed && pending[*number] > 0 && !classes.list[*number].is_bound_by_rules()
-        });
+        let others = batch.filter(|number| *number != seed && pending[*number] > 0 && self.is_plain(*number));
         let window = window(seed, &others.collect::<Vec<_>>());
         let mut best: Option<Pattern> = None;
-        for (_, kind) in by_size.into_values() {
+        for (_, kind) in by_size.into_values().flatten() {
             let pattern = self.pattern(fit.signature, kind, &window, pending, worth);
             if best.as_ref().is_none_or(|best| pattern.rate < best.rate) {
                 best = Some(pattern);
@@ -249,7 +272,7 @@ fn window(seed: usize, others: &[usize]) -> Vec<usize> {
 
 /// How much a request points in the direction of what is free, each resource counted in parts of the whole node.
 #[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
-fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
+pub(crate) fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
     let mut sum = 0.0;
     for ((free, used), request) in free.iter().zip(used).zip(request) {
         if *free > 0 {
@@ -262,7 +285,7 @@ fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
 
 /// The price for each unit of worth.
 #[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
-fn rate(micros: i64, amounts: &[i64], worth: &[f64]) -> f64 {
+pub(crate) fn rate(micros: i64, amounts: &[i64], worth: &[f64]) -> f64 {
     let total: f64 = amounts.iter().zip(worth).map(|(amount, worth)| *amount as f64 * worth).sum();
     // Something without worth is as good as a millionth of a dollar, so that the cheaper one wins.
     micros as f64 / (total + 1.0)

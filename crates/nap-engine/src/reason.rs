@@ -51,6 +51,9 @@ impl fmt::Display for Unsuitable {
             }
             Self::Requirements(conflict) => f.write_str(conflict),
             Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
+            Self::MinValues { key, wanted, found } => {
+                write!(f, "its minValues asks for {wanted} values of `{key}`; left for the pod: {found}")
+            }
             Self::Rule(rule) => rule.fmt(f),
             Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
             Self::Offerings { total, compatible: 0, .. } => {

@@ -79,6 +79,9 @@ impl Asker<'_, '_> {
                 shortage,
             };
         }
+        if let Some(lacking) = lacking_values(market, pool, class) {
+            return lacking;
+        }
         let rule = blocking_rule(market, rules, class, &packing.topology, pool);
         let table = &market.pools[pool];
         // Something could be bought, so a limit is in the way: one that stops every offering, or else the one that stops the cheapest.
@@ -100,4 +103,25 @@ impl Asker<'_, '_> {
             },
         }
     }
+}
+
+/// The label of which too few values are left for a class, if that keeps it from a pool.
+fn lacking_values(market: &mut Market<'_>, pool: usize, class: &Class<'_>) -> Option<Unsuitable> {
+    let mut found = None;
+    for term in &class.terms {
+        let Some(signature) = market.step(pool, *term) else { continue };
+        let signature = market.signature(signature);
+        if market.values_to_keep(signature, &class.row, &[]).is_some() {
+            return None;
+        }
+        let achieved = market.achieved(signature, &class.row, &[]);
+        let lacking =
+            signature.diversities.iter().zip(achieved).find(|(one, achieved)| *achieved < one.least);
+        found = found.or(lacking.map(|(one, found)| Unsuitable::MinValues {
+            key: one.key.clone(),
+            wanted: one.least,
+            found,
+        }));
+    }
+    found
 }

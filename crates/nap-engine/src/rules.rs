@@ -14,7 +14,7 @@ use nap_api::{Requirements, Toleration, labels};
 
 use crate::coupling::{PodTerm, Resident, Selector, Spread};
 use crate::intern::Interner;
-use crate::model::{Pod, Snapshot};
+use crate::model::{Pod, Preferences, Snapshot, Weighted};
 
 /// The most rules that become slots: each makes every resource row longer.
 const MOST_SLOTS: usize = 16;
@@ -219,6 +219,8 @@ struct Shape<'a> {
     spread: &'a [Spread],
     affinity: &'a [PodTerm],
     anti_affinity: &'a [PodTerm],
+    /// Whom it would rather not meet: like anti-affinity, but nobody else is kept away.
+    avoided: &'a [Weighted<PodTerm>],
     /// Only of pods with spread constraints.
     filter: Option<(&'a [Requirements], &'a [Toleration])>,
 }
@@ -231,6 +233,7 @@ impl<'a> Shape<'a> {
             spread: &pod.spread,
             affinity: &pod.affinity,
             anti_affinity: &pod.anti_affinity,
+            avoided: &pod.preferences.anti_affinity,
             filter: (!pod.spread.is_empty()).then_some((&pod.terms, &pod.tolerations)),
         }
     }
@@ -244,8 +247,11 @@ pub(crate) fn is_host(key: &str) -> bool {
 impl<'a> Rules<'a> {
     /// The rules that these kinds of pods and the pods that run already bring.
     pub(crate) fn of(kinds: &[&'a Pod], snapshot: &'a Snapshot) -> Self {
-        let coupled =
-            |pod: &&Pod| !(pod.spread.is_empty() && pod.affinity.is_empty() && pod.anti_affinity.is_empty());
+        let coupled = |pod: &&Pod| {
+            let Pod { spread, affinity, anti_affinity, preferences, .. } = pod;
+            let Preferences { anti_affinity: avoided, .. } = preferences;
+            !(spread.is_empty() && affinity.is_empty() && anti_affinity.is_empty() && avoided.is_empty())
+        };
         let residents = || snapshot.nodes.iter().flat_map(|node| &node.residents);
         let terms: BTreeSet<&PodTerm> = residents().flat_map(|resident| &resident.anti_affinity).collect();
         if terms.is_empty() && !kinds.iter().any(coupled) {
@@ -316,7 +322,7 @@ impl<'a> Rules<'a> {
             let counters = counters.collect();
             coupling.constraints.push(Constraint::Together { counters, own });
         }
-        for term in shape.anti_affinity {
+        for term in shape.anti_affinity.iter().chain(shape.avoided.iter().map(|one| &one.term)) {
             let key = labels::normalise(&term.topology_key);
             let Some(counter) = self.find(&meant(key, std::slice::from_ref(term))) else { continue };
             let at = self.at(&mut coupling, counter);
@@ -339,6 +345,19 @@ impl<'a> Rules<'a> {
             slots: slots.map(|(number, _)| number).collect(),
             coupling: (!is_free).then(|| Rc::new(coupling)),
         }
+    }
+
+    /// The least skew that anybody insists on, for each counter.
+    pub(crate) fn skews(&self) -> Vec<Option<i64>> {
+        let mut skews: Vec<Option<i64>> = vec![None; self.counters.len()];
+        let couplings = self.profiles.iter().filter_map(|profile| profile.coupling.as_ref());
+        for constraint in couplings.flat_map(|coupling| &coupling.constraints) {
+            if let Constraint::Spread { counter, skew, .. } = constraint {
+                let known = &mut skews[*counter];
+                *known = Some(known.map_or(*skew, |known| known.min(*skew)));
+            }
+        }
+        skews
     }
 
     fn find(&self, counter: &Counter<'_>) -> Option<usize> {
@@ -381,6 +400,9 @@ fn counters_of<'a>(shape: &Shape<'a>, slots: &[Slot<'a>]) -> Vec<Counter<'a>> {
     }
     for term in shape.affinity {
         counters.push(meant(labels::normalise(&term.topology_key), shape.affinity));
+    }
+    for Weighted { term, .. } in shape.avoided {
+        counters.push(meant(labels::normalise(&term.topology_key), std::slice::from_ref(term)));
     }
     for term in shape.anti_affinity {
         if !slots.contains(&Slot::Exclusive(term)) {

@@ -7,6 +7,8 @@
 //! Where it is not certain that a spread constraint looks at a node which is not bought yet, its pods count against their domain but do not
 //! raise the emptiest one: the skew is never understated.
 
+use std::collections::BTreeMap;
+
 use nap_api::Requirements;
 use nap_api::labels;
 use nap_api::requirement::Undefined;
@@ -59,6 +61,7 @@ impl Topology {
         nodes: &[&'a Node],
         labels: &[Requirements],
         market: &mut Market<'a>,
+        reservations: &BTreeMap<String, u32>,
     ) -> Self {
         let width = rules.counters.len();
         let mut topology =
@@ -66,7 +69,7 @@ impl Topology {
         for (number, counter) in rules.counters.iter().enumerate() {
             let key = rules.keys.binary_search(&counter.key).ok();
             if let Some(key) = key.filter(|_| counter.filter.is_some()) {
-                for value in buyable(counter, key, market) {
+                for value in buyable(counter, key, market, reservations) {
                     topology.domain(number, value).is_seen = true;
                 }
             }
@@ -97,7 +100,7 @@ impl Topology {
     /// Counts pods in a domain, or on a node where every node is one.
     fn count(&mut self, counter: usize, domain: Option<u32>, host: usize, pods: i64, certain: bool) {
         match domain {
-            None if pods > 0 => {
+            None if pods != 0 => {
                 if self.hosts.len() <= host {
                     self.hosts.resize(host + 1, Vec::new());
                 }
@@ -139,7 +142,21 @@ impl Topology {
         host: usize,
         pods: usize,
     ) {
+        self.change(coupling, certain, vector, host, pods, true);
+    }
+
+    /// Notes that pods went somewhere, or that they did not after all.
+    pub(crate) fn change(
+        &mut self,
+        coupling: &Coupling,
+        certain: &[bool],
+        vector: &Vector,
+        host: usize,
+        pods: usize,
+        there: bool,
+    ) {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        let pods = if there { pods } else { -pods };
         for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
             let domain = match at {
                 At::Host => None,
@@ -176,6 +193,26 @@ impl Topology {
     /// How many pods of a kind may go to a node in these domains, as far as rules between pods are concerned.
     pub(crate) fn allowance(&self, coupling: &Coupling, vector: &Vector, host: Host) -> usize {
         let each = coupling.constraints.iter().map(|constraint| self.allowed(constraint, vector, host));
+        each.min().unwrap_or(usize::MAX)
+    }
+
+    /// How many pods of a kind may go to a node so that nobody else's spread is upset, whoever is bound first. `skews` are the least that
+    /// anybody insists on, for each counter.
+    pub(crate) fn courtesy(
+        &self,
+        coupling: &Coupling,
+        vector: &Vector,
+        host: Host,
+        skews: &[Option<i64>],
+    ) -> usize {
+        let each = coupling.counted.iter().filter_map(|(counter, at)| {
+            let skew = skews[*counter]?;
+            match at {
+                At::Host => Some(within(skew - self.on(*counter, host), true)),
+                At::Domain(position) if vector[*position] == ABSENT => None,
+                At::Domain(position) => Some(self.within_skew(*counter, vector[*position], skew, 1, true)),
+            }
+        });
         each.min().unwrap_or(usize::MAX)
     }
 
@@ -337,7 +374,12 @@ fn passes(counter: &Counter<'_>, node: &Node, labels: &Requirements) -> bool {
 }
 
 /// The domains that could be bought for a spread constraint.
-fn buyable(counter: &Counter<'_>, key: usize, market: &mut Market<'_>) -> Vec<u32> {
+fn buyable(
+    counter: &Counter<'_>,
+    key: usize,
+    market: &mut Market<'_>,
+    reservations: &BTreeMap<String, u32>,
+) -> Vec<u32> {
     let any = [Requirements::new()];
     let Some(filter) = &counter.filter else { return Vec::new() };
     let terms = filter.terms.filter(|terms| !terms.is_empty()).unwrap_or(&any);
@@ -350,6 +392,11 @@ fn buyable(counter: &Counter<'_>, key: usize, market: &mut Market<'_>) -> Vec<u3
         for term in terms {
             let term = market.term(term);
             if let Some(signature) = market.step(pool, term) {
+                values.extend(market.domains(signature, key).iter().copied());
+            }
+        }
+        for reservation in reservations.keys() {
+            if let Some(signature) = market.reserved(pool, reservation) {
                 values.extend(market.domains(signature, key).iter().copied());
             }
         }

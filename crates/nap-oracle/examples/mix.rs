@@ -34,10 +34,8 @@ fn main() {
         };
         let repeat = if has("once") { 1 } else { (20_000 / pods.max(1)).clamp(3, 15) };
         let (first, guard) = median(repeat, || solve_first_fit(&snapshot, &options));
-        let (last, plan) = match has("first") {
-            true => (first, guard.clone()),
-            false => median(repeat, || solve(&snapshot, &options)),
-        };
+        let (last, plan) =
+            if has("first") { (first, guard.clone()) } else { median(repeat, || solve(&snapshot, &options)) };
         println!(
             "{pods:>8} {first:>9.2} {last:>9.2} {:>6} {:>6} {:>10} {:>10} {:>7.2} {:?}",
             plan.launches.len(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOutcome};
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
-use nap_engine::{InstanceType, Pod, PodKey, Pool, Snapshot};
+use nap_engine::{ATTACHABLE_VOLUMES, InstanceType, Pod, PodKey, Pool, Preferences, Snapshot};
 use nap_units::{Resources, UsdPerHour};
 
 /// The most pods of an exact solution: the work grows with the third power of three of them.
@@ -21,11 +21,12 @@ const MOST_PODS: usize = 10;
 pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     let placed: Vec<&Pod> = snapshot.pods.iter().filter(|pod| pods.contains(&&pod.key)).collect();
     let mut demand: BTreeMap<&str, f64> = BTreeMap::new();
-    for (name, amount) in placed.iter().flat_map(|pod| pod.requests.iter()) {
+    let is_limited = |(name, _): &(&str, i64)| !name.starts_with(ATTACHABLE_VOLUMES);
+    for (name, amount) in placed.iter().flat_map(|pod| pod.requests.iter()).filter(is_limited) {
         *demand.entry(name).or_default() += amount.max(0) as f64;
     }
     for node in &snapshot.nodes {
-        for (name, amount) in node.free.iter() {
+        for (name, amount) in node.free.iter().filter(is_limited) {
             *demand.entry(name).or_default() -= amount.max(0) as f64;
         }
     }
@@ -52,7 +53,7 @@ pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
 
 /// The price of a type of a pool for one pod, if it may go there and fits.
 fn cheapest(pool: &Pool, kind: &InstanceType, pod: &Pod) -> Option<UsdPerHour> {
-    if first_untolerated(&pool.taints, &pod.tolerations).is_some() || !pod.requests.fits(&kind.allocatable) {
+    if first_untolerated(&pool.taints, &pod.tolerations).is_some() || !fits(pod, kind) {
         return None;
     }
     let mut best = None;
@@ -72,6 +73,13 @@ fn cheapest(pool: &Pool, kind: &InstanceType, pod: &Pod) -> Option<UsdPerHour> {
     best
 }
 
+fn fits(pod: &Pod, kind: &InstanceType) -> bool {
+    pod.requests.iter().all(|(name, amount)| {
+        let is_unlimited = name.starts_with(ATTACHABLE_VOLUMES) && !kind.allocatable.contains(name);
+        amount <= 0 || is_unlimited || amount <= kind.allocatable.get(name)
+    })
+}
+
 /// The least that all pods of a small snapshot cost, exactly, by trying every partition into nodes. `None` where it does not apply: many
 /// pods, several terms, or anything besides requests and terms that matters (rules between pods, existing machines, limits, weights, daemons).
 pub fn exact(snapshot: &Snapshot) -> Option<UsdPerHour> {
@@ -82,12 +90,14 @@ pub fn exact(snapshot: &Snapshot) -> Option<UsdPerHour> {
             && pod.host_ports.is_empty()
             && pod.terms.len() == 1
             && pod.volume_terms.is_empty()
+            && pod.preferences == Preferences::default()
     };
     let pods = &snapshot.pods;
     let simple = pods.len() <= MOST_PODS
         && pods.iter().all(plain)
         && snapshot.nodes.is_empty()
         && snapshot.daemons.is_empty()
+        && snapshot.reservations.is_empty()
         && snapshot.pools.iter().all(|pool| pool.headroom.is_empty() && pool.weight == 0);
     if !simple {
         return None;

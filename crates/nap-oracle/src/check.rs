@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nap_api::{Requirement, Requirements, labels};
 use nap_engine::{
-    CapacityType, Daemon, InstanceType, Launch, Offering, Options, Plan, Pod, PodKey, Pool, Snapshot,
+    CapacityType, Daemon, InstanceType, Launch, MinValuesPolicy, Offering, Options, Plan, Pod, PodKey, Pool,
+    RESERVATION_ID, Snapshot, Spread,
 };
 use nap_units::{CPU, Resources, UsdPerHour};
 
@@ -16,13 +17,31 @@ pub struct Violation(pub String);
 
 /// Everything that is wrong with a plan for a snapshot.
 pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violation> {
+    let snapshot = &with_default_spread(snapshot, options);
     let mut judge = Judge { snapshot, options, plan, wrong: Vec::new() };
     judge.every_pod_once();
     judge.launches();
     judge.limits();
+    judge.choices();
+    judge.reservations();
     judge.bound();
     judge.binding();
     judge.wrong
+}
+
+/// The snapshot with the cluster's own spread constraints on the pods that they are for.
+fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
+    let mut snapshot = snapshot.clone();
+    for pod in &mut snapshot.pods {
+        if !pod.spread.is_empty() || !pod.preferences.spread.is_empty() {
+            continue;
+        }
+        let Some(workload) = &pod.workload else { continue };
+        for default in options.default_spread.iter().filter(|default| default.must_hold) {
+            pod.spread.push(Spread { selector: workload.clone(), ..default.spread.clone() });
+        }
+    }
+    snapshot
 }
 
 struct Judge<'a> {
@@ -91,16 +110,16 @@ impl Judge<'_> {
         if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
             self.say(format!("{} is larger than the options allow", kind.name));
         }
-        let mut free = machine.free.clone();
+        let mut left = machine.clone();
         for pod in self.snapshot.pods.iter().filter(|pod| launch.pods.contains(&pod.key)) {
             let alone =
                 Pod { spread: Vec::new(), affinity: Vec::new(), anti_affinity: Vec::new(), ..pod.clone() };
             if let Some(why) = obstacle(&alone, 0, std::slice::from_ref(&machine)) {
                 self.say(format!("{} cannot be on {} in {}: {why}", pod.key, kind.name, offering.zone));
             }
-            free.subtract(&pod.requests);
+            left.take(pod);
         }
-        if free.iter().any(|(_, amount)| amount < 0) {
+        if left.free.iter().any(|(_, amount)| amount < 0) {
             self.say(format!("{} is too small for its pods", kind.name));
         }
     }
@@ -121,6 +140,52 @@ impl Judge<'_> {
                 if used.get(name) > headroom {
                     self.wrong.push(Violation(format!("pool {} exceeds its limit on {name}", pool.name)));
                 }
+            }
+        }
+    }
+
+    /// Whether every launch keeps the choice that its pool insists on.
+    fn choices(&mut self) {
+        for launch in &self.plan.launches {
+            let Some(pool) = pool_of(self.snapshot, launch) else { continue };
+            for (key, wanted) in pool.requirements.iter() {
+                let least = match self.options.min_values {
+                    MinValuesPolicy::Strict => wanted.min_values(),
+                    MinValuesPolicy::BestEffort => {
+                        launch.requirements.get(key).and_then(Requirement::min_values)
+                    }
+                };
+                let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type);
+                let others = launch.alternatives.iter();
+                let others = others.map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
+                let mut values: BTreeSet<&String> = BTreeSet::new();
+                for (name, zone, capacity_type) in others.chain([chosen]) {
+                    if let Some((kind, offering)) = find(self.snapshot, pool, name, zone, capacity_type) {
+                        let says = kind.requirements.get(key).or_else(|| offering.requirements.get(key));
+                        values.extend(says.into_iter().flat_map(Requirement::values));
+                    }
+                }
+                if least.is_some_and(|least| i64::try_from(values.len()).unwrap_or(i64::MAX) < least) {
+                    self.wrong.push(Violation(format!("too few values of {key} for pool {}", pool.name)));
+                }
+            }
+        }
+    }
+
+    /// Whether no reservation has more machines than it has room for.
+    fn reservations(&mut self) {
+        let mut used: BTreeMap<&str, u32> = BTreeMap::new();
+        for launch in &self.plan.launches {
+            let Some(pool) = pool_of(self.snapshot, launch) else { continue };
+            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let of = found.and_then(|(_, offering)| offering.requirements.get(RESERVATION_ID)?.single());
+            if let Some(reservation) = of {
+                *used.entry(reservation).or_default() += 1;
+            }
+        }
+        for (reservation, used) in used {
+            if used > self.snapshot.reservations.get(reservation).copied().unwrap_or(0) {
+                self.wrong.push(Violation(format!("reservation {reservation} has not room for {used}")));
             }
         }
     }
@@ -156,11 +221,18 @@ impl Judge<'_> {
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
         waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
         let mut stuck = bind(cluster.clone(), &waiting);
-        for attempt in 1..=MOST_ORDERS {
+        let orders = (MOST_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MOST_ORDERS);
+        let spreads =
+            |pod: &Pod| pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count();
+        for attempt in 1..=orders {
             if stuck.is_empty() {
                 return;
             }
-            waiting.sort_by_cached_key(|(pod, _)| scramble(attempt, &pod.key.0));
+            // In every other order, pods that must be spread come before those that others only count.
+            let first = |pod: &Pod| if attempt % 2 == 0 { 0 } else { spreads(pod) };
+            waiting.sort_by_cached_key(|(pod, _)| {
+                (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
+            });
             stuck = bind(cluster.clone(), &waiting);
         }
         for (pod, target, why) in stuck {
@@ -173,6 +245,9 @@ impl Judge<'_> {
 /// How many orders are tried before pods are said to be impossible to bind.
 const MOST_ORDERS: u64 = 3000;
 
+/// About how many pods are bound in all these orders together.
+const MOST_BINDINGS: u64 = 60_000;
+
 /// A number for a name that is different in each attempt.
 fn scramble(attempt: u64, name: &str) -> u64 {
     let start = attempt.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -184,14 +259,22 @@ fn scramble(attempt: u64, name: &str) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Binds pods, always the first that can be; those that are left, and why.
+/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why.
 fn bind<'p>(mut cluster: Vec<Machine>, waiting: &[(&'p Pod, usize)]) -> Vec<(&'p Pod, usize, String)> {
     let mut waiting = waiting.to_vec();
-    while let Some(next) = waiting.iter().position(|(pod, target)| obstacle(pod, *target, &cluster).is_none())
-    {
-        let (pod, target) = waiting.remove(next);
-        cluster[target].free.subtract(&pod.requests);
-        cluster[target].pods.push(Running::of(pod));
+    loop {
+        let before = waiting.len();
+        waiting.retain(|(pod, target)| {
+            let waits = obstacle(pod, *target, &cluster).is_some();
+            if !waits {
+                cluster[*target].take(pod);
+                cluster[*target].pods.push(Running::of(pod));
+            }
+            waits
+        });
+        if waiting.len() == before {
+            break;
+        }
     }
     let why = |(pod, target): (&'p Pod, usize)| {
         let why = obstacle(pod, target, &cluster).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nap_api::{Effect, Requirements, Taint, Toleration};
-use nap_engine::{HostPort, Pod, PodTerm, Selector};
+use nap_engine::{ATTACHABLE_VOLUMES, HostPort, Pod, PodTerm, Selector};
 use nap_units::Resources;
 
 /// Labels of a node or a pod.
@@ -39,6 +39,17 @@ pub(crate) struct Machine {
     pub(crate) pods: Vec<Running>,
 }
 
+impl Machine {
+    /// Takes away what a pod asks for. What is not limited stays so.
+    pub(crate) fn take(&mut self, pod: &Pod) {
+        for (name, amount) in pod.requests.iter() {
+            if !name.starts_with(ATTACHABLE_VOLUMES) || self.free.contains(name) {
+                self.free.set(name, self.free.get(name).saturating_sub(amount));
+            }
+        }
+    }
+}
+
 /// What keeps a pod off a machine; nothing when it can be bound.
 pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<String> {
     let machine = &cluster[target];
@@ -52,7 +63,8 @@ pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<
         return Some("volume node affinity".to_owned());
     }
     for (name, amount) in pod.requests.iter() {
-        if amount > 0 && amount > machine.free.get(name) {
+        let is_unlimited = name.starts_with(ATTACHABLE_VOLUMES) && !machine.free.contains(name);
+        if amount > 0 && amount > machine.free.get(name) && !is_unlimited {
             return Some(format!("not enough {name}"));
         }
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nap_api::{Effect, Requirement, Requirements, Taint, Toleration, labels};
+use nap_api::{Effect, Operator, Requirement, Requirements, Taint, Toleration, labels};
 use nap_engine::{
     CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Offering, Pod, PodKey, PodTerm, Pool,
-    Resident, Selector, Snapshot, Spread,
+    RESERVATION_ID, Resident, Selector, Snapshot, Spread, Weighted,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -22,12 +22,44 @@ pub fn generate(seed: u64) -> Snapshot {
     let kinds = dice.between(1, 6);
     let pods = (0..kinds).flat_map(|number| pods(&mut dice, number)).collect();
     let daemons = if dice.chance(40) { vec![daemon(&mut dice)] } else { Vec::new() };
+    let mut types: Vec<InstanceType> = types;
+    let mut reservations = BTreeMap::new();
+    if dice.chance(15) {
+        let offering = reserved_offering(&types[0]);
+        types[0].offerings.push(offering);
+        reservations.insert("r-1".to_owned(), u32::try_from(dice.between(0, 3)).unwrap_or(0));
+    }
+    for kind in &mut types {
+        if dice.chance(50) {
+            kind.allocatable.set(DISKS, dice.between(1, 4));
+        }
+    }
     Snapshot {
+        reservations,
         pods,
         nodes,
         pools,
         daemons,
         catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+    }
+}
+
+/// The resource that counts attached disks.
+const DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
+
+/// The type in the first zone, as part of a reservation.
+fn reserved_offering(kind: &InstanceType) -> Offering {
+    let mut requirements = Requirements::new();
+    requirements.add(labels::ZONE, Requirement::is_in([ZONES[0]]));
+    requirements.add(labels::CAPACITY_TYPE, Requirement::is_in([CapacityType::Reserved.as_str()]));
+    requirements.add(RESERVATION_ID, Requirement::is_in(["r-1"]));
+    let price = kind.offerings.first().map_or(1_000_000, |one| one.price.micros()) / 1000;
+    Offering {
+        zone: ZONES[0].to_owned(),
+        capacity_type: CapacityType::Reserved,
+        price: UsdPerHour::from_micros(price),
+        available: true,
+        requirements,
     }
 }
 
@@ -100,6 +132,11 @@ fn pool(dice: &mut Dice, number: i64) -> Pool {
     if dice.chance(15) {
         requirements.add(labels::ZONE, Requirement::is_in(["z-1", "z-2"]));
     }
+    if dice.chance(12) {
+        let two = dice.between(1, 2);
+        let many = Requirement::new(Operator::Exists, Vec::<String>::new()).with_min_values(Some(two));
+        requirements.add(labels::INSTANCE_TYPE, many);
+    }
     let mut headroom = Resources::new();
     if dice.chance(20) {
         headroom.set("nodes", dice.between(0, 4));
@@ -111,7 +148,11 @@ fn pool(dice: &mut Dice, number: i64) -> Pool {
         name,
         weight: i32::from(dice.chance(20)),
         requirements,
-        taints: if dice.chance(20) { vec![Taint::new("special", Effect::NoSchedule)] } else { Vec::new() },
+        taints: match dice.between(1, 100) {
+            1..=20 => vec![Taint::new("special", Effect::NoSchedule)],
+            21..=30 => vec![Taint::new("special", Effect::PreferNoSchedule)],
+            _ => Vec::new(),
+        },
         headroom,
         catalogue: "all".to_owned(),
     }
@@ -256,6 +297,42 @@ fn pods(dice: &mut Dice, number: i64) -> Vec<Pod> {
     if dice.chance(12) {
         pod.host_ports.push(port(dice));
     }
+    if dice.chance(12) {
+        pod.requests.set(DISKS, dice.between(1, 2));
+    }
+    if dice.chance(30) {
+        prefer(dice, &mut pod);
+    }
+    if dice.chance(30) {
+        pod.workload = Some(Selector::label("app", app));
+    }
     let name = |replica: i64| PodKey::new(namespace, &format!("{app}{number}-{replica}"));
     (0..dice.between(1, 6)).map(|replica| Pod { key: name(replica), ..pod.clone() }).collect()
+}
+
+/// Gives a pod something that it would like.
+fn prefer(dice: &mut Dice, pod: &mut Pod) {
+    let weight = |dice: &mut Dice| i32::try_from(dice.between(1, 100)).unwrap_or(1);
+    if dice.chance(40) {
+        let mut liked = Requirements::new();
+        liked.add(labels::ZONE, Requirement::is_in([*dice.pick(&ZONES)]));
+        pod.preferences.nodes.push(Weighted { weight: weight(dice), term: liked });
+    }
+    if dice.chance(30) {
+        pod.preferences.affinity.push(Weighted { weight: weight(dice), term: term(dice) });
+    }
+    if dice.chance(30) {
+        pod.preferences.anti_affinity.push(Weighted { weight: weight(dice), term: term(dice) });
+    }
+    if dice.chance(30) {
+        let app = *dice.pick(&APPS);
+        pod.preferences.spread.push(Spread {
+            topology_key: key(dice),
+            max_skew: 1,
+            min_domains: None,
+            selector: Selector::label("app", app),
+            honor_affinity: true,
+            honor_taints: false,
+        });
+    }
 }

@@ -31,8 +31,8 @@ enum Command {
     Run(RunArgs),
     /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that happened
     Sim(SimArgs),
-    /// Measure how long decisions take and what they cost, on generated problems
-    Bench(BenchArgs),
+    /// Measure how long decisions take and what they cost, on problem files or generated ones
+    Bench(bench::BenchArgs),
     /// Show which VMs would be created for manifests or for a cluster, at what price, without creating anything
     Plan(PlanArgs),
     /// Say why a pod goes where it goes, or what would have to change for it to have a place
@@ -131,17 +131,6 @@ pub struct SimArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
-}
-
-/// Options of `nap bench`.
-#[derive(Clone, Debug, Args)]
-pub struct BenchArgs {
-    /// The Azure region whose VM sizes and prices are used
-    #[arg(long, default_value = "eastus")]
-    pub region: String,
-    /// How many times each problem is solved
-    #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
 }
 
 /// What is planned for: manifests, or a cluster.

@@ -2,6 +2,7 @@
 
 mod launch;
 mod marks;
+mod nomination;
 mod registration;
 
 use std::time::Duration;
@@ -13,12 +14,19 @@ use nap_api::{NodeClaim, conditions, labels};
 
 use crate::context::{Context, Outcome};
 use crate::state::claim_is;
+use crate::state::snapshot::plan_holds;
 use crate::termination;
 
 /// A claim whose machine was not made by then is given up.
 const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 /// A claim whose node did not join by then is given up.
 const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
+
+/// How soon pods that a new node was bought for, and that the scheduler has not put there, are nominated again.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// How soon a claim whose node has not joined, or is held back, is looked at again, besides at every change of its node.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Brings one NodeClaim a step further.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
@@ -47,14 +55,23 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         return launch::launch(context, &claim).await;
     }
     if !claim_is(&claim, REGISTERED) && !registration::register(context, &claim).await? {
-        return give_up_after(context, &claim, REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout")
-            .await;
+        let wait = give_up_after(context, &claim, REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout");
+        return Ok(wait.await?.map(|wait| wait.min(LOOK_AGAIN)));
     }
     if !claim_is(&claim, INITIALIZED) && !registration::initialize(context, &claim).await? {
         // The node's own changes bring this claim up again; this is only against a missed one.
         return Ok(Some(Duration::from_secs(30)));
     }
-    marks::mark(context, name).await
+    let again = marks::mark(context, name).await?;
+    if !plan_holds(&claim, context.clock.now()) {
+        return Ok(again);
+    }
+    let node = claim.status.as_ref().and_then(|status| status.node_name.clone());
+    let Some(node) = node else { return Ok(again) };
+    if nomination::nominate(context, &claim, &node).await {
+        return Ok(Some(again.map_or(SECOND_LOOK, |again| again.min(SECOND_LOOK))));
+    }
+    Ok(again)
 }
 
 /// Deletes a claim that is past its time. Otherwise `None`, and the claim comes up again by its marks.

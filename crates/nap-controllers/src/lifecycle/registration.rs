@@ -1,13 +1,19 @@
 //! From a machine to a node that takes pods.
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use nap_api::nodeclaim::condition::{INITIALIZED, REGISTERED};
 use nap_api::{Effect, NodeClaim, Taint, conditions, labels, taints};
 
+use super::nomination;
 use crate::context::{Context, Error};
 use crate::state::{is_ready, pods};
+
+/// A node that joined is held back until it is ready, so that it is given to the pods that it was bought for; but no longer than this, in case
+/// that something on it must run first that does not tolerate nap's taint.
+const HOLD: SignedDuration = SignedDuration::from_mins(1);
 
 /// Matches the claim with its node, gives the node its labels, taints and finalizer, and releases it. Returns whether it
 /// is done.
@@ -32,6 +38,19 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
     if node.metadata.deletion_timestamp.is_some() {
         return Ok(false);
     }
+    let up = nomination::is_up(&node);
+    let joined = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    if !up
+        && joined.is_some_and(|joined| now.duration_since(joined) < HOLD)
+        && nomination::is_awaited(context, claim)
+    {
+        waits(context, &name, REGISTERED, "NodeNotReady", "Node joined and is not ready yet").await?;
+        return Ok(false);
+    }
+    let usable = up && claim.spec.startup_taints.is_empty();
+    if usable {
+        nomination::nominate(context, claim, &node.name_any()).await;
+    }
     context
         .update_node(&node.name_any(), |node| {
             let before = node.clone();
@@ -40,6 +59,10 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
         })
         .await?;
     let node_name = node.name_any();
+    if usable {
+        // The scheduler may have tried a pod while the node was still closed, and taken its nomination away.
+        nomination::nominate(context, claim, &node_name).await;
+    }
     context
         .update_claim_status(&name, |claim| {
             let generation = claim.metadata.generation;
@@ -108,6 +131,7 @@ pub async fn initialize(context: &Context, claim: &NodeClaim) -> Result<bool, Er
         waits(context, &name, INITIALIZED, reason, &message).await?;
         return Ok(false);
     }
+    nomination::nominate(context, claim, &node.name_any()).await;
     context
         .update_node(&node.name_any(), |node| {
             let value = "true".to_owned();

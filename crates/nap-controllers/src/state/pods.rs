@@ -42,7 +42,7 @@ pub fn is_mirror(pod: &Pod) -> bool {
     is_owned_by(pod, "Node")
 }
 
-/// The scheduler found no room for it, and nobody else has promised it any.
+/// The scheduler found no room for it.
 pub fn is_provisionable(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let Some(status) = &pod.status else { return false };
@@ -52,9 +52,13 @@ pub fn is_provisionable(pod: &Pod) -> bool {
     unschedulable
         && is_active(pod)
         && spec.node_name.as_deref().unwrap_or_default().is_empty()
-        && status.nominated_node_name.as_deref().unwrap_or_default().is_empty()
         && !is_daemon(pod)
         && !is_mirror(pod)
+}
+
+/// The node that it was promised a place on.
+pub fn nominated_node(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.nominated_node_name.as_deref().filter(|node| !node.is_empty())
 }
 
 /// It has to find a place elsewhere when its node goes.

@@ -2,12 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{
+    Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, TopologySpreadConstraint, WeightedPodAffinityTerm,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use nap_api::Operator;
-use nap_engine::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
+use nap_engine::{
+    HostPort, LabelRule, Namespaces, PodTerm, Preferences, Resident, Selector, Spread, Weighted,
+};
 
+use super::snapshot::term_requirements;
 use super::{State, pods};
 
 /// Whom the pods that need a place depend on: only these need to be listed where they run.
@@ -20,7 +25,9 @@ impl Interest {
         for pod in pods {
             let own = || Namespaces::only(pod.key.parts().0);
             interest.extend(pod.spread.iter().map(|spread| (own(), spread.selector.clone())));
-            let terms = pod.affinity.iter().chain(&pod.anti_affinity);
+            interest.extend(pod.preferences.spread.iter().map(|spread| (own(), spread.selector.clone())));
+            let liked = pod.preferences.affinity.iter().chain(&pod.preferences.anti_affinity);
+            let terms = pod.affinity.iter().chain(&pod.anti_affinity).chain(liked.map(|one| &one.term));
             interest.extend(terms.map(|term| (term.namespaces.clone(), term.selector.clone())));
         }
         Self(interest)
@@ -44,6 +51,36 @@ impl State {
         let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_anti_affinity.as_ref());
         let terms = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
+    }
+
+    /// What a pod would like, but can do without. A preferred node affinity that is not understood is as good as none.
+    pub(super) fn preferences(&self, pod: &Pod) -> Preferences {
+        let spec = pod.spec.as_ref();
+        let affinity = spec.and_then(|spec| spec.affinity.as_ref());
+        let nodes = affinity.and_then(|one| {
+            one.node_affinity.as_ref()?.preferred_during_scheduling_ignored_during_execution.as_ref()
+        });
+        let near = affinity.and_then(|one| {
+            one.pod_affinity.as_ref()?.preferred_during_scheduling_ignored_during_execution.as_ref()
+        });
+        let apart = affinity.and_then(|one| {
+            one.pod_anti_affinity.as_ref()?.preferred_during_scheduling_ignored_during_execution.as_ref()
+        });
+        let weighted = |one: &WeightedPodAffinityTerm| Weighted {
+            weight: one.weight,
+            term: self.term(pod, &one.pod_affinity_term),
+        };
+        let constraints = spec.and_then(|spec| spec.topology_spread_constraints.as_ref());
+        let soft = constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable != "DoNotSchedule");
+        let node = |one: &PreferredSchedulingTerm| {
+            Some(Weighted { weight: one.weight, term: term_requirements(&one.preference).ok()? })
+        };
+        Preferences {
+            nodes: nodes.into_iter().flatten().filter_map(node).collect(),
+            affinity: near.into_iter().flatten().map(weighted).collect(),
+            anti_affinity: apart.into_iter().flatten().map(weighted).collect(),
+            spread: soft.map(|constraint| one_spread(pod, constraint)).collect(),
+        }
     }
 
     fn term(&self, pod: &Pod, term: &PodAffinityTerm) -> PodTerm {
@@ -101,7 +138,7 @@ impl State {
     }
 }
 
-/// Spread constraints that must hold. Those that need not are left to the scheduler's taste.
+/// Spread constraints that must hold.
 pub(super) fn spread(pod: &Pod) -> Vec<Spread> {
     let constraints = pod.spec.as_ref().and_then(|spec| spec.topology_spread_constraints.as_ref());
     let hard = constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable == "DoNotSchedule");

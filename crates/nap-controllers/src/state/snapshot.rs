@@ -61,22 +61,14 @@ impl State {
             })
             .collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
-        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone() }
+        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone(), ..Snapshot::default() }
     }
 
     /// Which machine each pod was planned onto, while that plan holds.
     pub fn planned(&self, now: Timestamp) -> BTreeMap<PodKey, String> {
-        let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
         let mut planned = BTreeMap::new();
-        for claim in self.claims.values().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-            let conditions =
-                claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-            let since = conditions::since(conditions, condition::INITIALIZED);
-            if claim_is(claim, condition::INITIALIZED)
-                && since.is_some_and(|since| now.duration_since(since) >= holds)
-            {
-                continue;
-            }
+        let claims = self.claims.values().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        for claim in claims.filter(|claim| plan_holds(claim, now)) {
             for key in planned_pods(claim) {
                 if self.pods.get(&key).is_some_and(|pod| self.awaits_a_place(pod)) {
                     planned.insert(key, claim.name_any());
@@ -98,9 +90,11 @@ impl State {
         })
     }
 
-    /// Pods that wait for a machine, planned or not.
+    /// Pods that wait for a machine, planned or not. One that was promised a place on a node has it, as long as that node is there.
     pub fn pending(&self) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
-        self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod))
+        let promised =
+            |pod: &Pod| pods::nominated_node(pod).is_some_and(|node| self.nodes.contains_key(node));
+        self.pods.iter().filter(move |(_, pod)| pods::is_provisionable(pod) && !promised(pod))
     }
 
     fn waiting_pods(
@@ -264,6 +258,14 @@ fn largest(claim: &NodeClaim, catalogue: &Catalogue) -> Resources {
     allowed.fold(Resources::new(), |largest, instance_type| largest.larger(&instance_type.capacity))
 }
 
+/// Whether the pods that a claim was made for are still expected on it.
+pub fn plan_holds(claim: &NodeClaim, now: Timestamp) -> bool {
+    let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
+    let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let since = conditions::since(conditions, condition::INITIALIZED);
+    !claim_is(claim, condition::INITIALIZED) || since.is_none_or(|since| now.duration_since(since) < holds)
+}
+
 /// The pods that a claim was made for.
 pub fn planned_pods(claim: &NodeClaim) -> BTreeSet<PodKey> {
     let text = claim.annotations().get(labels::PLANNED_PODS);
@@ -377,6 +379,8 @@ impl State {
             anti_affinity: self.anti_affinity(pod),
             host_ports: host_ports(spec),
             volume_terms,
+            preferences: self.preferences(pod),
+            workload: None,
         }
     }
 }

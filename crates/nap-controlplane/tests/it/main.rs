@@ -5,5 +5,6 @@ mod definitions;
 mod incumbent;
 mod lifecycle;
 mod manifests;
+mod scheduling;
 mod support;
 mod with_kubectl;

@@ -113,6 +113,7 @@ pub fn snapshot(pods: Vec<Pod>, types: Vec<InstanceType>, pools: Vec<Pool>) -> S
         pools,
         daemons: Vec::new(),
         catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+        ..Snapshot::default()
     }
 }
 

@@ -107,6 +107,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
             pools: pools.into_iter().enumerate().map(name).collect(),
             daemons: (0..daemons).map(|number| daemon(&format!("d{number}"), 50)).collect(),
             catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+            ..Snapshot::default()
         }
     })
 }

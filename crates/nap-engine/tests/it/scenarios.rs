@@ -12,8 +12,9 @@ use std::sync::Arc;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Effect, Requirements, Taint, Toleration, labels};
 use nap_engine::{
-    CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Plan, Pod, PodKey, PodTerm,
-    Pool, Resident, Selector, Snapshot, Spread, solve,
+    CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay, Plan, Pod, PodKey,
+    PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, Resident, Selector, Snapshot, Spread, Weighted,
+    overlay, solve,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 use serde::Deserialize;
@@ -37,6 +38,26 @@ struct Scenario {
     daemons: Vec<PodOf>,
     #[serde(default)]
     pods: Vec<PodOf>,
+    #[serde(default)]
+    reservations: BTreeMap<String, u32>,
+    #[serde(default)]
+    overlays: Vec<OverlayOf>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OverlayOf {
+    name: String,
+    #[serde(default)]
+    weight: i32,
+    #[serde(default)]
+    requirements: Vec<NodeSelectorRequirement>,
+    #[serde(default)]
+    price: Option<f64>,
+    #[serde(default)]
+    percent: Option<f64>,
+    #[serde(default)]
+    capacity: BTreeMap<String, i64>,
 }
 
 #[derive(Deserialize)]
@@ -56,6 +77,12 @@ struct Type {
     prices: BTreeMap<String, f64>,
     #[serde(default)]
     spot: Option<f64>,
+    /// How many disks can be attached.
+    #[serde(default)]
+    disks: Option<i64>,
+    /// The name of a reservation that has it in its first zone.
+    #[serde(default)]
+    reservation: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -125,6 +152,30 @@ struct PodOf {
     /// Where its volumes can be.
     #[serde(default)]
     volumes: Vec<Vec<NodeSelectorRequirement>>,
+    /// How many disks it attaches.
+    #[serde(default)]
+    disks: i64,
+    #[serde(default)]
+    requests: BTreeMap<String, i64>,
+    #[serde(default)]
+    preferred: Vec<Liked<Vec<NodeSelectorRequirement>>>,
+    #[serde(default)]
+    preferred_affinity: Vec<Liked<TermOf>>,
+    #[serde(default)]
+    preferred_anti_affinity: Vec<Liked<TermOf>>,
+    /// Spread constraints that need not hold.
+    #[serde(default)]
+    soft_spread: Vec<SpreadOf>,
+    /// The labels of its workload, for the cluster's default constraints.
+    #[serde(default)]
+    workload: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Liked<T> {
+    weight: i32,
+    term: T,
 }
 
 fn one() -> u32 {
@@ -175,8 +226,27 @@ fn selector(labels: &BTreeMap<String, String>) -> Selector {
     labels.iter().fold(Selector::default(), |selector, (key, value)| selector.and(key, value))
 }
 
+/// `key`, or `key:PreferNoSchedule`.
 fn taint(text: &String) -> Taint {
-    Taint::new(text, Effect::NoSchedule)
+    match text.strip_suffix(":PreferNoSchedule") {
+        Some(key) => Taint::new(key, Effect::PreferNoSchedule),
+        None => Taint::new(text, Effect::NoSchedule),
+    }
+}
+
+const DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
+
+impl OverlayOf {
+    fn build(&self) -> Overlay {
+        let fixed = self.price.map(|price| PriceChange::Fixed(UsdPerHour::from_micros(whole(price, 1e6))));
+        Overlay {
+            name: self.name.clone(),
+            weight: self.weight,
+            requirements: Requirements::from_specs(&self.requirements),
+            price: fixed.or(self.percent.map(|percent| PriceChange::Millionths(whole(percent, 1e4)))),
+            capacity: self.capacity.iter().map(|(name, amount)| (name, *amount)).collect(),
+        }
+    }
 }
 
 fn amounts(cpu: f64, memory: i64, pods: i64) -> Resources {
@@ -203,6 +273,15 @@ impl Type {
                 one.available = !self.unavailable.contains(&zone);
                 kind.offerings.push(one);
             }
+        }
+        if let Some(disks) = self.disks {
+            kind.allocatable.set(DISKS, disks);
+        }
+        if let Some(reservation) = &self.reservation {
+            let zone = kind.offerings[0].zone.clone();
+            let mut one = offering(&zone, CapacityType::Reserved, 1);
+            one.requirements.add(RESERVATION_ID, nap_api::Requirement::is_in([reservation.as_str()]));
+            kind.offerings.push(one);
         }
         kind
     }
@@ -255,8 +334,27 @@ impl PodOf {
 
     fn build(&self) -> Vec<Pod> {
         let tolerations = self.tolerations.iter();
+        let liked = |terms: &[Liked<TermOf>]| -> Vec<Weighted<PodTerm>> {
+            let build = |one: &Liked<TermOf>| (one.weight, one.term.build(self.namespace()));
+            terms.iter().map(build).map(|(weight, term)| Weighted { weight, term }).collect()
+        };
+        let nodes = self.preferred.iter().map(|one| (one.weight, Requirements::from_specs(&one.term)));
+        let mut requests = amounts(self.cpu, self.memory, 1);
+        for (name, amount) in self.requests.iter().map(|(name, amount)| (name.as_str(), *amount)) {
+            requests.set(name, amount);
+        }
+        if self.disks > 0 {
+            requests.set(DISKS, self.disks);
+        }
         let pod = Pod {
-            requests: amounts(self.cpu, self.memory, 1),
+            requests,
+            preferences: Preferences {
+                nodes: nodes.map(|(weight, term)| Weighted { weight, term }).collect(),
+                affinity: liked(&self.preferred_affinity),
+                anti_affinity: liked(&self.preferred_anti_affinity),
+                spread: self.soft_spread.iter().map(SpreadOf::build).collect(),
+            },
+            workload: self.workload.as_ref().map(selector),
             terms: if self.terms.is_empty() {
                 vec![Requirements::new()]
             } else {
@@ -328,9 +426,15 @@ impl Scenario {
         if let Some(snapshot) = self.snapshot {
             return snapshot;
         }
-        let types = match &self.types {
+        let types: Vec<InstanceType> = match &self.types {
             Some(types) => types.iter().map(Type::build).collect(),
             None => catalogue(),
+        };
+        let pools: Vec<Pool> = self.pools.iter().map(PoolOf::build).collect();
+        let overlays: Vec<Overlay> = self.overlays.iter().map(OverlayOf::build).collect();
+        let types = match pools.first() {
+            Some(pool) if !overlays.is_empty() => overlay(&types, pool, &overlays).0,
+            _ => types,
         };
         let daemon = |pod: &PodOf| Daemon {
             name: pod.name.clone(),
@@ -342,9 +446,10 @@ impl Scenario {
         Snapshot {
             pods: self.pods.iter().flat_map(PodOf::build).collect(),
             nodes: self.nodes.iter().map(NodeOf::build).collect(),
-            pools: self.pools.iter().map(PoolOf::build).collect(),
+            pools,
             daemons: self.daemons.iter().map(daemon).collect(),
             catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+            reservations: self.reservations,
         }
     }
 }

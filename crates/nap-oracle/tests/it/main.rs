@@ -1,3 +1,4 @@
 //! The engine before its judge.
 
+mod problems;
 mod properties;

@@ -1,6 +1,12 @@
 //! What holds for every snapshot that the generator makes. A case that fails is made small and printed as a scenario file.
 
-use nap_engine::{Options, Pod, PodKey, Snapshot, solve, solve_first_fit};
+use std::sync::Arc;
+
+use nap_api::labels;
+use nap_engine::{
+    CapacityType, DefaultSpread, MinValuesPolicy, Options, Pod, PodKey, PreferencePolicy, Selector, Snapshot,
+    Spread, solve, solve_first_fit,
+};
 use nap_oracle::{bound, check, exact, generate, scenario, shrink};
 
 /// How far, in percent, a plan for up to eight pods may be from the optimum. The generator's prices differ wildly, with spot at a quarter in
@@ -28,6 +34,41 @@ fn plans_are_valid() {
         let plan = solve(snapshot, &options);
         let wrong = check(snapshot, &options, &plan);
         (!wrong.is_empty()).then(|| format!("{wrong:?}\n{plan:#?}"))
+    });
+}
+
+#[test]
+fn plans_are_valid_under_other_policies() {
+    let spread = Spread {
+        topology_key: labels::ZONE.to_owned(),
+        max_skew: 1,
+        min_domains: None,
+        selector: Selector::default(),
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let options = Options {
+        min_values: MinValuesPolicy::BestEffort,
+        preferences: PreferencePolicy::Ignore,
+        default_spread: vec![DefaultSpread { spread, must_hold: true }],
+        ..Options::default()
+    };
+    judge("policies", generate, |snapshot| {
+        let plan = solve(snapshot, &options);
+        let wrong = check(snapshot, &options, &plan);
+        (!wrong.is_empty()).then(|| format!("{wrong:?}\n{plan:#?}"))
+    });
+}
+
+#[test]
+fn a_preference_never_costs_a_pod_its_place() {
+    judge("preferences", generate, |snapshot| {
+        let ignore = Options { preferences: PreferencePolicy::Ignore, ..Options::default() };
+        let with = solve(snapshot, &Options::default()).unplaced.len();
+        let without = solve_first_fit(snapshot, &ignore).unplaced.len();
+        let equal = snapshot.pods.iter().all(|pod| pod.priority == 0);
+        (equal && with > without)
+            .then(|| format!("{with} pods without a place, {without} without preferences"))
     });
 }
 
@@ -91,12 +132,22 @@ fn small_cases_are_close_to_the_exact_optimum() {
         for pool in &mut snapshot.pools {
             pool.headroom = nap_units::Resources::new();
             pool.weight = 0;
+            if let Some(types) = pool.requirements.get(labels::INSTANCE_TYPE) {
+                let types = types.clone().with_min_values(None);
+                pool.requirements.set(labels::INSTANCE_TYPE, types);
+            }
         }
         for pod in &mut snapshot.pods {
             let bare = Pod { key: pod.key.clone(), requests: pod.requests.clone(), ..Pod::default() };
             *pod = Pod { terms: pod.terms[..1].to_vec(), tolerations: pod.tolerations.clone(), ..bare };
         }
         snapshot.pods.truncate(8);
+        snapshot.reservations.clear();
+        for types in snapshot.catalogues.values_mut() {
+            for kind in Arc::make_mut(types) {
+                kind.offerings.retain(|one| one.capacity_type != CapacityType::Reserved);
+            }
+        }
         snapshot
     };
     judge("exact", plain, |snapshot| {

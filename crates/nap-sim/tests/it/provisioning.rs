@@ -206,3 +206,32 @@ async fn a_pool_without_its_class_says_so_and_makes_nothing() {
     })
     .await;
 }
+
+/// Small pods are not put where large ones were planned: no machine is bought a second time.
+#[tokio::test(start_paused = true)]
+async fn a_tight_plan_is_realised() {
+    let user = User::new().await;
+    user.run(async {
+        let sizes = json!([{
+            "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["Standard_D2als_v6", "Standard_D4als_v6"],
+        }]);
+        user.default_pool(json!({ "spec": {
+            "disruption": { "consolidateAfter": "Never" }, "template": { "spec": { "requirements": sizes } },
+        } }))
+        .await;
+        let sized = |cpu: &str| {
+            let requests = json!({ "cpu": cpu, "memory": "256Mi" });
+            json!({ "spec": { "containers": [{ "name": "app", "image": "example.com/app:1", "resources": { "requests": requests } }] } })
+        };
+        // The embedded scheduler tries pods of the same second in the order of their names.
+        user.deploy("a-small", 40, sized("590m")).await;
+        user.deploy("b-large", 8, sized("3100m")).await;
+        user.until("everything was planned", async || !user.claims().await.is_empty()).await;
+        user.pass(5).await;
+        let planned = user.claims().await.len();
+        user.until_running(48).await;
+        user.pass(120).await;
+        assert_eq!(user.machines_ever(), planned);
+    })
+    .await;
+}

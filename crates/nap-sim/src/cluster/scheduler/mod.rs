@@ -1,5 +1,6 @@
 //! Binds pending pods, as kube-scheduler does with its default profile: highest priority first, filters that must all pass,
-//! and a simple score (the emptiest node, then the first by name).
+//! and a simple score (the emptiest node, then the first by name). A nominated node is tried first and its room is kept from pods of no
+//! higher priority; a pod that finds no place loses its nomination.
 //!
 //! A pod with a hard constraint that is not understood here is never bound: it stays pending with a message that says so.
 
@@ -13,7 +14,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use nap_units::{CPU, MEMORY, Resources};
 use serde_json::json;
 
-use super::index::{Index, key};
+use super::index::{Index, Key, key};
 use super::pods;
 use super::write::Writer;
 pub(super) use filters::Candidate;
@@ -28,14 +29,16 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
         return;
     }
     pending.sort_by_cached_key(|pod| {
-        let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (std::cmp::Reverse(priority), created, key(&**pod))
+        (std::cmp::Reverse(priority(pod)), created, key(&**pod))
     });
     let mut nodes = candidates(index);
+    let mut nominations = Nominations::of(&pending);
     for pod in pending {
         let Some(spec) = pod.spec.as_ref() else { continue };
-        match place(&pod, spec, &nodes) {
+        let placed = place(&pod, spec, &nodes, &nominations);
+        nominations.forget(&pod);
+        match placed {
             Ok(name) => {
                 if writer.bind(&mut index.pods, &pod, &name).await {
                     if let Some(node) = nodes.iter_mut().find(|node| node.name == name) {
@@ -78,13 +81,62 @@ fn candidates(index: &Index) -> Vec<Candidate> {
     nodes
 }
 
+fn nomination(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.nominated_node_name.as_deref().filter(|node| !node.is_empty())
+}
+
+fn priority(pod: &Pod) -> i32 {
+    pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
+}
+
+/// Room that pods were promised: for each node, who, how urgent, and how much.
+struct Nominations(BTreeMap<String, Vec<(Key, i32, Resources)>>);
+
+impl Nominations {
+    fn of(pending: &[Arc<Pod>]) -> Self {
+        let mut nodes: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for pod in pending {
+            if let (Some(node), Some(spec)) = (nomination(pod), pod.spec.as_ref()) {
+                nodes.entry(node.to_owned()).or_default().push((
+                    key(&**pod),
+                    priority(pod),
+                    pods::occupies(spec),
+                ));
+            }
+        }
+        Self(nodes)
+    }
+
+    fn forget(&mut self, pod: &Pod) {
+        for promised in self.0.values_mut() {
+            promised.retain(|(who, _, _)| *who != key(pod));
+        }
+    }
+
+    /// What a pod must find free on a node: what it needs, and what others of the same or a higher priority were promised.
+    fn with_others(&self, node: &str, pod: &Pod, needs: &Resources) -> Resources {
+        let mut all = needs.clone();
+        for (who, urgency, amount) in self.0.get(node).into_iter().flatten() {
+            if *who != key(pod) && *urgency >= priority(pod) {
+                all.add(amount);
+            }
+        }
+        all
+    }
+}
+
 /// Why a pod was not bound.
 struct Refusal {
     reason: &'static str,
     message: String,
 }
 
-fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refusal> {
+fn place(
+    pod: &Pod,
+    spec: &PodSpec,
+    nodes: &[Candidate],
+    nominations: &Nominations,
+) -> Result<String, Refusal> {
     if nodes.is_empty() {
         let message = "no nodes available to schedule pods".to_owned();
         return Err(Refusal { reason: "Unschedulable", message });
@@ -94,7 +146,7 @@ fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refus
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut feasible: Vec<&Candidate> = Vec::new();
     for node in nodes {
-        let mut problems = node.problems(spec, &needs);
+        let mut problems = node.problems(spec, &nominations.with_others(&node.name, pod, &needs));
         if problems.is_empty() {
             problems.extend(relations.problem(node).map(str::to_owned));
         }
@@ -110,8 +162,7 @@ fn place(pod: &Pod, spec: &PodSpec, nodes: &[Candidate]) -> Result<String, Refus
         let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
         return Err(Refusal { reason: "SchedulerError", message });
     }
-    let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
-    let chosen = feasible.iter().find(|node| Some(node.name.as_str()) == nominated).or_else(|| {
+    let chosen = feasible.iter().find(|node| Some(node.name.as_str()) == nomination(pod)).or_else(|| {
         feasible.iter().min_by_key(|node| {
             (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
         })
@@ -140,7 +191,7 @@ fn emptiness(node: &Candidate, needs: &Resources) -> i64 {
 
 async fn refuse(pod: &Pod, refusal: &Refusal, index: &mut Index, writer: &mut Writer) {
     let held = pods::condition(pod, "PodScheduled");
-    if held == Some(("False", refusal.message.as_str())) {
+    if held == Some(("False", refusal.message.as_str())) && nomination(pod).is_none() {
         return;
     }
     let stamp = writer.stamp();
@@ -150,6 +201,12 @@ async fn refuse(pod: &Pod, refusal: &Refusal, index: &mut Index, writer: &mut Wr
     if held.is_none_or(|(status, _)| status != "False") {
         condition["lastTransitionTime"] = json!(stamp);
     }
-    writer.patch_status(&mut index.pods, &key(pod), &json!({ "conditions": [condition] })).await;
+    writer
+        .patch_status(
+            &mut index.pods,
+            &key(pod),
+            &json!({ "conditions": [condition], "nominatedNodeName": null }),
+        )
+        .await;
     writer.event(pod, "Warning", "FailedScheduling", &refusal.message).await;
 }

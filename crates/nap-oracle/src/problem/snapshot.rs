@@ -1,0 +1,249 @@
+//! From a problem to what the engine reads.
+//!
+//! The engine knows by itself which labels are well known; a problem says it with its instance types. Where the two differ, the pools are told: a
+//! label that only the file knows becomes one that every pool has an opinion on (any value will do, or none), and a label that only the
+//! engine knows becomes one that the pools' nodes do not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nap_api::requirement::Undefined;
+use nap_api::taints::first_untolerated;
+use nap_api::{Operator, Requirement, Requirements, labels};
+use nap_engine::{Daemon, Node, Offering, Pod, PodKey, Pool, Resident, Snapshot};
+use nap_units::{Resources, Rounding, UsdPerHour};
+
+use super::format::{ExistingNode, InstanceType, NodePool, Problem};
+use super::read::ProblemError;
+use super::terms::{NO_VALUE, Vocabulary, pool_requirements, taint};
+
+/// The catalogue of all pools.
+const CATALOGUE: &str = "problem";
+
+/// Labels that every node has, whatever its type says.
+const ALWAYS: [&str; 6] =
+    [labels::NODEPOOL, labels::ZONE, labels::CAPACITY_TYPE, labels::INSTANCE_TYPE, labels::ARCH, labels::OS];
+
+/// The rules of a problem as plain data, one pod for each class.
+pub(super) struct Understood {
+    pub(super) pods: Vec<Pod>,
+    pub(super) daemons: Vec<Daemon>,
+    pub(super) pools: Vec<(Requirements, Vec<nap_api::Taint>)>,
+    special: BTreeSet<String>,
+}
+
+impl Problem {
+    /// That every rule can be understood.
+    pub(super) fn check_rules(&self) -> Result<(), ProblemError> {
+        self.understand().map(drop)
+    }
+
+    pub(super) fn understand(&self) -> Result<Understood, ProblemError> {
+        let vocabulary = Vocabulary::of(self);
+        let pods: Vec<Pod> = self.pods.iter().map(|class| vocabulary.pod(class)).collect::<Result<_, _>>()?;
+        let mut daemons = Vec::new();
+        for class in &self.daemons {
+            let pod = vocabulary.pod(class)?;
+            let path = format!("daemons: {}", class.name);
+            if !(pod.spread.is_empty() && pod.affinity.is_empty() && pod.anti_affinity.is_empty()) {
+                return Err(ProblemError::invalid(path, "a daemon cannot have rules about other pods"));
+            }
+            let meant = |other: &Pod| {
+                let terms = other.affinity.iter().chain(&other.anti_affinity);
+                let mut selectors = other.spread.iter().map(|spread| &spread.selector);
+                selectors.any(|selector| selector.matches(&class.labels))
+                    || terms.clone().any(|term| term.matches(&class.namespace, &class.labels))
+            };
+            if let Some(number) = pods.iter().position(meant) {
+                let why = format!("a rule of `{}` must not mean a daemon", self.pods[number].name);
+                return Err(ProblemError::invalid(path, why));
+            }
+            let Pod { requests, terms, tolerations, .. } = pod;
+            daemons.push(Daemon {
+                name: class.name.clone(),
+                requests,
+                terms,
+                tolerations,
+                ..Daemon::default()
+            });
+        }
+        let mut pools = Vec::new();
+        for pool in &self.node_pools {
+            let path = format!("nodePools: {}: taints", pool.name);
+            let taints = pool.taints.iter().map(|one| taint(&path, one)).collect::<Result<_, _>>()?;
+            pools.push((pool_requirements(pool)?, taints));
+        }
+        Ok(Understood { pods, daemons, pools, special: vocabulary.special.into_keys().collect() })
+    }
+
+    /// A fresh snapshot with every pod in it.
+    pub fn snapshot(&self) -> Result<Snapshot, ProblemError> {
+        let understood = self.understand()?;
+        let known: BTreeSet<&str> =
+            self.instance_types.iter().flat_map(|kind| kind.labels.keys()).map(String::as_str).collect();
+        let catalogue = self.instance_types.iter().map(|kind| kind.read(&known)).collect();
+        let mut pools = Vec::new();
+        for (pool, (requirements, taints)) in self.node_pools.iter().zip(&understood.pools) {
+            let mut requirements = requirements.clone();
+            for key in &understood.special {
+                if requirements.get(key).is_none() {
+                    requirements.set(key, Requirement::new(Operator::NotIn, [NO_VALUE]));
+                }
+            }
+            for key in labels::WELL_KNOWN.iter().filter(|key| !known.contains(**key) && !ALWAYS.contains(key))
+            {
+                if requirements.get(key).is_none() {
+                    requirements.set(key, Requirement::does_not_exist());
+                }
+            }
+            pools.push(Pool {
+                name: pool.name.clone(),
+                weight: pool.weight,
+                requirements,
+                taints: taints.clone(),
+                headroom: self.headroom(pool),
+                catalogue: CATALOGUE.to_owned(),
+            });
+        }
+        let mut pods = Vec::with_capacity(self.pending());
+        for (class, pod) in self.pods.iter().zip(&understood.pods) {
+            for number in 0..class.replicas {
+                let key = PodKey::new(&class.namespace, &format!("{}-{number}", class.name));
+                pods.push(Pod { key, ..pod.clone() });
+            }
+        }
+        Ok(Snapshot {
+            pods,
+            nodes: self.nodes.iter().map(|node| self.node(node, &understood)).collect(),
+            pools,
+            daemons: understood.daemons,
+            catalogues: BTreeMap::from([(CATALOGUE.to_owned(), Arc::new(catalogue))]),
+            ..Snapshot::default()
+        })
+    }
+
+    /// What a pool may still add: its limits less what its machines have.
+    pub(super) fn headroom(&self, pool: &NodePool) -> Resources {
+        let limits = pool.limits.iter().map(|(name, limit)| (name.as_str(), limit));
+        let mut headroom = Resources::from_quantities(limits, Rounding::Down);
+        for node in self.nodes.iter().filter(|node| node.node_pool == pool.name) {
+            let capacity = self.kind(&node.instance_type).map(|kind| kind.capacity.resources());
+            let used = capacity.unwrap_or_default().with("nodes", 1);
+            for name in pool.limits.keys() {
+                headroom.set(name, headroom.get(name).saturating_sub(used.get(name)));
+            }
+        }
+        headroom
+    }
+
+    pub(super) fn kind(&self, name: &str) -> Option<&InstanceType> {
+        self.instance_types.iter().find(|kind| kind.name == name)
+    }
+
+    /// The labels of a node that exists.
+    pub(super) fn labels_of(&self, node: &ExistingNode, understood: &Understood) -> BTreeMap<String, String> {
+        let mut own: BTreeMap<String, String> = BTreeMap::new();
+        let number = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
+        let pool = number.map(|number| &self.node_pools[number]);
+        let wanted = number.map(|number| &understood.pools[number].0);
+        if let Some(kind) = self.kind(&node.instance_type) {
+            let system = (labels::OS.to_owned(), kind.os.clone());
+            for (key, values) in kind.labels.iter().chain([(&system.0, &system.1)]) {
+                let mut allowed: Vec<&String> = values
+                    .iter()
+                    .filter(|value| {
+                        wanted.and_then(|wanted| wanted.get(key)).is_none_or(|wanted| wanted.allows(value))
+                    })
+                    .collect();
+                allowed.sort_by_key(|value| (*value != "linux", *value));
+                if let Some(value) = allowed.first() {
+                    own.insert(key.clone(), (*value).clone());
+                }
+            }
+            own.insert(labels::ARCH.to_owned(), kind.arch.clone());
+        }
+        own.extend(pool.into_iter().flat_map(|pool| pool.labels.clone()));
+        for (key, value) in [
+            (labels::INSTANCE_TYPE, &node.instance_type),
+            (labels::ZONE, &node.zone),
+            (labels::CAPACITY_TYPE, &node.capacity_type),
+            (labels::NODEPOOL, &node.node_pool),
+            (labels::HOSTNAME, &node.name),
+        ] {
+            own.insert(key.to_owned(), value.clone());
+        }
+        own
+    }
+
+    fn node(&self, node: &ExistingNode, understood: &Understood) -> Node {
+        let own = self.labels_of(node, understood);
+        let pool = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
+        let taints = pool.map(|pool| understood.pools[pool].1.clone()).unwrap_or_default();
+        let mut free = self.kind(&node.instance_type).map(InstanceType::allocatable).unwrap_or_default();
+        let suited = Requirements::from_labels(&own);
+        for daemon in &understood.daemons {
+            let suits = first_untolerated(&taints, &daemon.tolerations).is_none()
+                && daemon.terms.iter().any(|term| suited.compatible(term, Undefined::Deny).is_ok());
+            if suits {
+                free.subtract(&daemon.requests);
+            }
+        }
+        let mut residents = Vec::new();
+        for (class, pod) in self.pods.iter().zip(&understood.pods) {
+            let Some(count) = node.pods.get(&class.name) else { continue };
+            for _ in 0..*count {
+                free.subtract(&pod.requests);
+            }
+            residents.push(Resident {
+                namespace: class.namespace.clone(),
+                labels: class.labels.clone(),
+                anti_affinity: pod.anti_affinity.clone(),
+                host_ports: Vec::new(),
+                count: u32::try_from(*count).unwrap_or(u32::MAX),
+            });
+        }
+        Node { name: node.name.clone(), labels: own, taints, free, initialized: true, residents }
+    }
+}
+
+impl InstanceType {
+    /// What it has for pods.
+    pub(super) fn allocatable(&self) -> Resources {
+        let mut allocatable = self.capacity.resources();
+        allocatable.subtract(&self.overhead.resources());
+        allocatable
+    }
+
+    /// As the engine reads it. `known` are the labels that some type has.
+    fn read(&self, known: &BTreeSet<&str>) -> nap_engine::InstanceType {
+        let mut requirements = Requirements::new();
+        for key in known {
+            requirements.set(key, Requirement::does_not_exist());
+        }
+        for (key, values) in &self.labels {
+            requirements.set(key, Requirement::is_in(values.iter().map(String::as_str)));
+        }
+        requirements.set(labels::INSTANCE_TYPE, Requirement::is_in([self.name.as_str()]));
+        requirements.set(labels::ARCH, Requirement::is_in([self.arch.as_str()]));
+        requirements.set(labels::OS, Requirement::is_in(self.os.iter().map(String::as_str)));
+        let offerings = self.offerings.iter().filter_map(|offer| {
+            let mut requirements = Requirements::new();
+            requirements.set(labels::ZONE, Requirement::is_in([offer.zone.as_str()]));
+            requirements.set(labels::CAPACITY_TYPE, Requirement::is_in([offer.capacity_type.as_str()]));
+            Some(Offering {
+                zone: offer.zone.clone(),
+                capacity_type: offer.kind()?,
+                price: offer.price().unwrap_or(UsdPerHour::ZERO),
+                available: offer.available,
+                requirements,
+            })
+        });
+        nap_engine::InstanceType {
+            name: self.name.clone(),
+            requirements,
+            capacity: self.capacity.resources(),
+            allocatable: self.allocatable(),
+            offerings: offerings.collect(),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a user relies on when problems are generated.
+
+use clap::ValueEnum;
+use nap_engine::{Options, solve};
+use nap_oracle::problem::{PlanFile, judge};
+
+use super::*;
+
+fn args(kind: Kind, pods: u32) -> GenArgs {
+    GenArgs {
+        kind,
+        pods,
+        seed: 1,
+        catalogue: None,
+        types: None,
+        region: "eastus".to_owned(),
+        case: Case::Basic,
+        policy: Policy::Ignore,
+        csv: None,
+        times: 1,
+        daemons: false,
+        out: None,
+    }
+}
+
+fn kinds() -> impl Iterator<Item = Kind> {
+    Kind::value_variants().iter().copied().filter(|kind| *kind != Kind::Trace)
+}
+
+#[test]
+fn the_same_arguments_give_the_same_file() {
+    for kind in kinds() {
+        let text = problem(&args(kind, 200)).unwrap().to_text();
+        assert!(text == problem(&args(kind, 200)).unwrap().to_text(), "{kind:?} differs from run to run");
+        assert!(text == Problem::parse(&text).unwrap().to_text(), "{kind:?} changes when it is read");
+    }
+    let other = GenArgs { seed: 2, ..args(Kind::Mix, 200) };
+    assert_ne!(problem(&args(Kind::Mix, 200)).unwrap().pods, problem(&other).unwrap().pods);
+}
+
+#[test]
+fn the_mix_follows_its_recipe() {
+    let made = problem(&args(Kind::Mix, 1003)).unwrap();
+    let count = |part: &str| -> usize {
+        made.pods.iter().filter(|class| class.name.starts_with(part)).map(|class| class.replicas).sum()
+    };
+    assert_eq!(count("plain-"), 203, "the rest of the division is plain");
+    for part in ["zone-spread-", "host-spread-", "zone-together-", "host-apart-"] {
+        assert_eq!(count(part), 200, "{part}");
+    }
+    assert!((600..730).contains(&made.pods.len()), "{} classes", made.pods.len());
+    assert_eq!(made.instance_types.len(), 400);
+}
+
+#[test]
+fn catalogues_are_as_large_as_they_say() {
+    let count = |catalogue| {
+        let catalogue = Some(catalogue);
+        problem(&GenArgs { catalogue, ..args(Kind::OneClass, 1) }).unwrap().instance_types.len()
+    };
+    assert_eq!(count(CatalogueKind::Fake400), 400);
+    assert_eq!(count(CatalogueKind::Kwok), 144);
+    let (d, def64, all) = (count(CatalogueKind::D), count(CatalogueKind::Def64), count(CatalogueKind::Azure));
+    assert!(100 < d && d < def64 && def64 < all, "{d} {def64} {all}");
+    let thin = GenArgs { types: Some(40), catalogue: Some(CatalogueKind::Azure), ..args(Kind::OneClass, 1) };
+    assert_eq!(problem(&thin).unwrap().instance_types.len(), 40);
+}
+
+#[test]
+fn every_kind_can_be_solved_and_judged() {
+    for kind in kinds().filter(|kind| *kind != Kind::Golden) {
+        for daemons in [false, true] {
+            let made = problem(&GenArgs { daemons, case: Case::Wide, ..args(kind, 60) }).unwrap();
+            let plan = solve(&made.snapshot().unwrap(), &Options::default());
+            let verdict = judge(&made, &PlanFile::of(&made, &plan)).unwrap();
+            assert_eq!(verdict.violations, [""; 0], "{}", made.name);
+            match kind {
+                Kind::Unschedulable => assert_eq!(verdict.unplaced, 1000),
+                Kind::Limits => assert!(verdict.unplaced > 0 && verdict.placed > 0),
+                _ => assert_eq!(verdict.unplaced, 0, "{}", made.name),
+            }
+        }
+    }
+}
+
+#[test]
+fn preferences_that_cannot_be_said_are_refused() {
+    let error = problem(&GenArgs { policy: Policy::Respect, ..args(Kind::Preferences, 10) }).unwrap_err();
+    assert!(error.to_string().contains("no preferences"), "{error}");
+}
+
+#[test]
+fn traces_are_read_by_their_columns() {
+    let text = "pod,memory_mib,cpu_milli,gpu\na,128,100,0\nb,128,100,0\nc,256,100,0\nd,1,1,1\n";
+    let pods = traces::pods(text, 3).unwrap();
+    let counts: Vec<(&str, usize)> = pods.iter().map(|class| (class.name.as_str(), class.replicas)).collect();
+    assert_eq!(counts, [("shape-100m-128mi", 6), ("shape-100m-256mi", 3)]);
+    for (text, word) in [
+        ("pod,cpu_milli\na,1\n", "memory_mib"),
+        ("cpu_milli,memory_mib\n1,2\nx,2\n", "line 3"),
+        ("cpu_milli,memory_mib,gpu\n1,2,1\n", "no row"),
+    ] {
+        let error = traces::pods(text, 1).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}

@@ -1,0 +1,245 @@
+//! Solves problems and says how long it took and what came out.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use nap_cloud::Clock;
+use nap_engine::{Options, Plan, Snapshot, solve, solve_first_fit};
+use nap_oracle::problem::{PlanFile, Problem};
+use nap_units::UsdPerHour;
+use serde::{Deserialize, Serialize};
+
+use super::args::BenchArgs;
+use super::process::{cpu_seconds, forget_peak, peak_mib};
+use super::read_problem;
+
+/// Seconds of several runs.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seconds {
+    pub(super) median: f64,
+    pub(super) p99: f64,
+}
+
+impl Seconds {
+    /// Of a list that is not empty.
+    pub(super) fn of(mut list: Vec<f64>) -> Self {
+        list.sort_by(f64::total_cmp);
+        let last = list.len().saturating_sub(1);
+        let at = |index: usize| list.get(index).copied().unwrap_or_default();
+        let rank = (list.len() * 99).div_ceil(100).saturating_sub(1);
+        Self { median: f64::midpoint(at(last / 2), at(last.div_ceil(2))), p99: at(rank) }
+    }
+}
+
+/// What came out, as `--json` prints it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    pub(super) name: String,
+    pub(super) pods: usize,
+    pub(super) classes: usize,
+    pub(super) repeat: u32,
+    /// To the plan that is never worse than the incumbent's manner.
+    pub(super) first_plan_seconds: Seconds,
+    /// To the plan that is carried out.
+    pub(super) final_plan_seconds: Seconds,
+    /// On the core, to the final plan, where the system says it.
+    pub(super) final_plan_cpu_seconds: Option<Seconds>,
+    pub(super) nodes: usize,
+    pub(super) first_cost_usd_per_hour: f64,
+    pub(super) cost_usd_per_hour: f64,
+    pub(super) lower_bound_usd_per_hour: Option<f64>,
+    pub(super) gap_percent: Option<f64>,
+    pub(super) unplaced: usize,
+    /// Of the whole process while it worked on this problem, where the system says it.
+    pub(super) peak_rss_mi_b: Option<f64>,
+    pub(super) tier: String,
+}
+
+/// `nap bench --problem …`.
+pub(super) fn measure(args: &BenchArgs) -> anyhow::Result<()> {
+    let several = args.problem.len() > 1;
+    if let Some(folder) = args.plan.as_ref().filter(|_| several) {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    }
+    if !args.json {
+        println!("{}", heading());
+    }
+    for path in &args.problem {
+        forget_peak();
+        let problem = read_problem(path)?;
+        let (report, plan) = run(&problem, args.repeat)?;
+        if let Some(out) = &args.plan {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let out = if several { out.join(format!("{stem}.plan.json")) } else { out.clone() };
+            write(&out, &plan.to_text())?;
+        }
+        println!("{}", if args.json { serde_json::to_string(&report)? } else { row(&report) });
+    }
+    Ok(())
+}
+
+/// Measures problems that are in memory.
+pub(super) fn table(problems: &[Problem], repeat: u32, json: bool) -> anyhow::Result<()> {
+    if !json {
+        println!("{}", heading());
+    }
+    for problem in problems {
+        forget_peak();
+        let (report, _) = run(problem, repeat)?;
+        println!("{}", if json { serde_json::to_string(&report)? } else { row(&report) });
+    }
+    Ok(())
+}
+
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("{}", path.display()))
+}
+
+/// Solves a problem several times, each time from a fresh snapshot.
+fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
+    let options = Options::default();
+    let mut first = Vec::new();
+    let mut last = Vec::new();
+    let mut on_core = Vec::new();
+    let mut plans = None;
+    for _ in 0..repeat {
+        let snapshot = problem.snapshot()?;
+        let (guard, seconds, _) = timed(&snapshot, |snapshot| solve_first_fit(snapshot, &options));
+        first.push(seconds);
+        drop(snapshot);
+        let snapshot = problem.snapshot()?;
+        let (plan, seconds, cpu) = timed(&snapshot, |snapshot| solve(snapshot, &options));
+        last.push(seconds);
+        on_core.extend(cpu);
+        plans = Some((guard, plan));
+    }
+    let (guard, plan) = plans.context("--repeat must be at least 1")?;
+    let cost = dollars(plan.cost);
+    let bound = plan.lower_bound.map(dollars);
+    let report = Report {
+        name: problem.name.clone(),
+        pods: problem.pending(),
+        classes: problem.pods.len(),
+        repeat,
+        first_plan_seconds: Seconds::of(first),
+        final_plan_seconds: Seconds::of(last),
+        final_plan_cpu_seconds: (!on_core.is_empty()).then(|| Seconds::of(on_core)),
+        nodes: plan.launches.len(),
+        first_cost_usd_per_hour: dollars(guard.cost),
+        cost_usd_per_hour: cost,
+        lower_bound_usd_per_hour: bound,
+        gap_percent: bound.map(|bound| gap_percent(cost, bound)),
+        unplaced: plan.unplaced.len(),
+        peak_rss_mi_b: peak_mib(),
+        tier: serde_json::to_value(plan.tier)?.as_str().unwrap_or_default().to_owned(),
+    };
+    Ok((report, PlanFile::of(problem, &plan)))
+}
+
+/// A plan, how long it took, and how long the core worked on it.
+fn timed(snapshot: &Snapshot, solve: impl Fn(&Snapshot) -> Plan) -> (Plan, f64, Option<f64>) {
+    let wall = Clock::wall();
+    let cpu = cpu_seconds();
+    let began = wall.now();
+    let plan = solve(snapshot);
+    let seconds = wall.now().duration_since(began).as_secs_f64();
+    let cpu = cpu.and_then(|before| Some(cpu_seconds()? - before));
+    (plan, seconds, cpu)
+}
+
+/// Dollars as a number, for JSON.
+#[expect(clippy::cast_precision_loss, reason = "shown, never calculated with")]
+pub(super) fn dollars(price: UsdPerHour) -> f64 {
+    price.micros() as f64 / 1e6
+}
+
+/// How far a cost is above a bound.
+pub(super) fn gap_percent(cost: f64, bound: f64) -> f64 {
+    if bound > 0.0 { (cost / bound - 1.0) * 100.0 } else { 0.0 }
+}
+
+fn heading() -> String {
+    format!(
+        "{:<34} {:>7} {:>8} {:>11} {:>11} {:>11} {:>7} {:>12} {:>12} {:>7} {:>9} {:>9}  {}",
+        "problem",
+        "pods",
+        "classes",
+        "first plan",
+        "final plan",
+        "p99",
+        "nodes",
+        "$/h",
+        "bound $/h",
+        "gap %",
+        "unplaced",
+        "peak MiB",
+        "tier"
+    )
+}
+
+fn row(report: &Report) -> String {
+    let or_unknown = |number: Option<f64>, digits: usize| {
+        number.map_or_else(|| "unknown".to_owned(), |number| format!("{number:.digits$}"))
+    };
+    format!(
+        "{:<34} {:>7} {:>8} {:>11} {:>11} {:>11} {:>7} {:>12.3} {:>12} {:>7} {:>9} {:>9}  {}",
+        report.name,
+        report.pods,
+        report.classes,
+        human(report.first_plan_seconds.median),
+        human(report.final_plan_seconds.median),
+        human(report.final_plan_seconds.p99),
+        report.nodes,
+        report.cost_usd_per_hour,
+        or_unknown(report.lower_bound_usd_per_hour, 3),
+        or_unknown(report.gap_percent, 2),
+        report.unplaced,
+        or_unknown(report.peak_rss_mi_b, 0),
+        report.tier,
+    )
+}
+
+/// Seconds with a unit that suits them.
+pub(super) fn human(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.2} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ranks_are_those_of_the_list() {
+        let check = |list: &[f64], median: f64, p99: f64| {
+            let seconds = Seconds::of(list.to_vec());
+            assert!((seconds.median - median).abs() < 1e-12, "{list:?}: {seconds:?}");
+            assert!((seconds.p99 - p99).abs() < 1e-12, "{list:?}: {seconds:?}");
+        };
+        check(&[3.0], 3.0, 3.0);
+        check(&[4.0, 1.0], 2.5, 4.0);
+        check(&[9.0, 1.0, 2.0], 2.0, 9.0);
+    }
+
+    #[test]
+    fn the_json_has_the_promised_keys() {
+        let json = serde_json::to_value(Report::default()).unwrap();
+        for key in [
+            "name",
+            "firstPlanSeconds",
+            "finalPlanSeconds",
+            "nodes",
+            "costUsdPerHour",
+            "lowerBoundUsdPerHour",
+            "gapPercent",
+            "unplaced",
+            "peakRssMiB",
+            "tier",
+        ] {
+            assert!(json.get(key).is_some(), "{key} is missing in {json}");
+        }
+        assert!(
+            json["finalPlanSeconds"]["median"].is_number() && json["finalPlanSeconds"]["p99"].is_number()
+        );
+    }
+}

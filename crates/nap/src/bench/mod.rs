@@ -1,0 +1,96 @@
+//! `nap bench`: how long decisions take and what they cost, on problem files, ours beside the incumbent's.
+//!
+//! - `measure` solves problems and says how long it took and what came out.
+//! - `generate` writes problem files: `nap bench gen`.
+//! - `compare` runs nap and another solver in turn on the same core, judges both plans and prices them alike.
+
+mod args;
+mod compare;
+mod document;
+mod generate;
+mod measure;
+mod process;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use nap_oracle::problem::{PlanFile, Problem, judge};
+
+pub use args::BenchArgs;
+use args::{BenchCommand, JudgeArgs, Kind};
+
+use crate::user_error::UserError;
+
+/// Does what the command line says.
+pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
+    match &args.command {
+        Some(BenchCommand::Gen(args)) => generate::write(args),
+        Some(BenchCommand::Judge(args)) => judge_plan(args),
+        Some(BenchCommand::Compare(args)) => compare::compare(args),
+        None if args.problem.is_empty() => standard(args),
+        None => measure::measure(args),
+    }
+}
+
+/// The table without files: plain pods and the incumbent's mix, by size.
+fn standard(args: &BenchArgs) -> anyhow::Result<()> {
+    if args.plan.is_some() {
+        return Err(UserError::new("--plan needs a --problem", "make one with `nap bench gen`").into());
+    }
+    let mut problems = Vec::new();
+    for kind in [Kind::Plain, Kind::Mix] {
+        for pods in [100, 1_000, 10_000] {
+            problems.push(generate::standard(kind, pods, &args.region)?);
+        }
+    }
+    measure::table(&problems, args.repeat, args.json)
+}
+
+/// Prints what the judge says, and fails if a plan is wrong.
+fn judge_plan(args: &JudgeArgs) -> anyhow::Result<()> {
+    let problem = read_problem(&args.problem)?;
+    let plan = read_plan(&args.plan)?;
+    let verdict = judge(&problem, &plan)?;
+    if args.json {
+        let answer = serde_json::json!({
+            "name": problem.name,
+            "valid": verdict.is_valid(),
+            "violations": verdict.violations,
+            "nodes": verdict.nodes,
+            "costUsdPerHour": measure::dollars(verdict.cost),
+            "placed": verdict.placed,
+            "unplaced": verdict.unplaced,
+        });
+        println!("{answer}");
+    } else {
+        println!("problem   {}", problem.name);
+        println!("verdict   {}", if verdict.is_valid() { "valid" } else { "wrong" });
+        println!("nodes     {}", verdict.nodes);
+        println!("cost      {}/h", verdict.cost);
+        println!("placed    {}", verdict.placed);
+        println!("unplaced  {}", verdict.unplaced);
+        for violation in &verdict.violations {
+            println!("  {violation}");
+        }
+    }
+    let hint = "`nap bench judge` lists what is wrong on standard output";
+    if verdict.is_valid() { Ok(()) } else { Err(UserError::new("the plan is wrong", hint).into()) }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))
+}
+
+/// A problem file; what is wrong with it is one line that begins with its path.
+fn read_problem(path: &Path) -> anyhow::Result<Problem> {
+    let text = read(path)?;
+    let hint = "the format is described in docs/problem-format.md";
+    Problem::parse(&text).map_err(|error| UserError::new(format!("{}: {error}", path.display()), hint).into())
+}
+
+fn read_plan(path: &Path) -> anyhow::Result<PlanFile> {
+    let text = read(path)?;
+    let hint = "the format is described in docs/problem-format.md";
+    PlanFile::parse(&text)
+        .map_err(|error| UserError::new(format!("{}: {error}", path.display()), hint).into())
+}
