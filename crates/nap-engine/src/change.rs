@@ -4,7 +4,7 @@
 //! solving for that one pod. Kinds of changes are tried in a fixed order, those that its owner can make alone first; among changes of one kind,
 //! the one with the cheapest machine wins. A pod that needs two changes at once has no smallest one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nap_api::{Requirements, Taint, Toleration, labels};
@@ -123,10 +123,13 @@ impl Place {
 
 /// What the cluster would be once the plan is carried out, without the pods that have no place.
 pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
-    let pods: std::collections::BTreeMap<_, _> = snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+    let pods: BTreeMap<_, _> = snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
     let mut after = Snapshot { pods: Vec::new(), ..snapshot.clone() };
+    let names: BTreeMap<&str, usize> =
+        snapshot.nodes.iter().enumerate().map(|(number, node)| (node.name.as_str(), number)).collect();
     for placement in &plan.placements {
-        let node = after.nodes.iter_mut().find(|node| node.name == placement.node);
+        let number = names.get(placement.node.as_str());
+        let node = number.and_then(|number| after.nodes.get_mut(*number));
         if let (Some(node), Some(pod)) = (node, pods.get(&placement.pod)) {
             node.free.subtract(&pod.requests);
             node.residents.push(resident(pod));
@@ -178,7 +181,7 @@ fn launched(
     for daemon in daemons.iter().filter(|one| !one.host_ports.is_empty() && runs_on(one, pool, kind)) {
         residents.push(Resident {
             namespace: daemon.name.split('/').next().unwrap_or_default().to_owned(),
-            labels: std::collections::BTreeMap::new(),
+            labels: BTreeMap::new(),
             anti_affinity: Vec::new(),
             host_ports: daemon.host_ports.clone(),
             count: 1,

@@ -355,18 +355,17 @@ impl Cluster {
             self.notes.push(format!("{nodes} given without a NodeClaim: limits are counted without them"));
         }
     }
+}
 
-    /// Why a pod is not among those that need a place.
-    pub fn settled(&self, pod: &Pod) -> String {
-        let node =
-            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty());
-        match node {
-            _ if !pods::is_active(pod) => "it has ended".to_owned(),
-            Some(node) => format!("it runs on node `{node}` already"),
-            None if pods::is_daemon(pod) => "it belongs to a DaemonSet, which places it by itself".to_owned(),
-            None if pods::is_provisionable(pod) => "a machine is on its way for it".to_owned(),
-            None => "the scheduler has not said that it finds no room for it".to_owned(),
-        }
+/// Why a pod is not among those that need a place.
+pub fn settled(pod: &Pod) -> String {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty());
+    match node {
+        _ if !pods::is_active(pod) => "it has ended".to_owned(),
+        Some(node) => format!("it runs on node `{node}` already"),
+        None if pods::is_daemon(pod) => "it belongs to a DaemonSet, which places it by itself".to_owned(),
+        None if pods::is_provisionable(pod) => "a machine is on its way for it".to_owned(),
+        None => "the scheduler has not said that it finds no room for it".to_owned(),
     }
 }
 

@@ -33,7 +33,7 @@ use document::PlanDocument;
 use record::Record;
 
 /// For how many different pods without a place the smallest change is looked for.
-const MOST_REMEDIES: usize = 40;
+const MOST_REMEDIES: usize = 100;
 
 /// What is decided about.
 pub struct Problem {
@@ -77,16 +77,16 @@ impl Problem {
         Ok(Self { region, snapshot: state.snapshot(Scope::Provisioning, &catalogues, now), limits })
     }
 
-    /// Decides.
-    pub fn solve(&self) -> Decision {
+    /// Decides, and looks for the smallest change for pods without a place: for those that are asked about, or the first of all.
+    pub fn solve(&self, asked: Option<&PodKey>) -> Decision {
         let options = Options::default();
         let plan = solve(&self.snapshot, &options);
-        let remedies = self.remedies(&plan, &options);
+        let remedies = self.remedies(&plan, &options, asked);
         Decision { plan, remedies }
     }
 
-    /// Looks for the smallest change for each pod without a place. Pods that are alike and were refused alike share one.
-    fn remedies(&self, plan: &Plan, options: &Options) -> BTreeMap<PodKey, Remedy> {
+    /// Pods that are alike share a change.
+    fn remedies(&self, plan: &Plan, options: &Options, asked: Option<&PodKey>) -> BTreeMap<PodKey, Remedy> {
         let mut remedies = BTreeMap::new();
         if plan.unplaced.is_empty() {
             return remedies;
@@ -94,7 +94,7 @@ impl Problem {
         let pods: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
         let mut changes = Changes::new(&self.snapshot, plan, options);
         let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
-        for unplaced in &plan.unplaced {
+        for unplaced in plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod)) {
             let Some(pod) = pods.get(&unplaced.pod) else { continue };
             let alike = Pod { key: PodKey::new(pod.key.parts().0, ""), ..(*pod).clone() };
             if !known.contains_key(&alike) {
@@ -131,7 +131,7 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
 /// `nap plan`.
 pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
     let (_, problem) = gather(&args.source).await?;
-    let decision = problem.solve();
+    let decision = problem.solve(None);
     if let Some(file) = &args.save {
         Record::new(&problem, &decision).save(file)?;
     }
@@ -161,7 +161,7 @@ fn show(text: &str) -> anyhow::Result<()> {
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
     let problem = Problem { region: record.region, snapshot: record.snapshot, limits: record.limits };
-    let decision = problem.solve();
+    let decision = problem.solve(None);
     let differences = record::differences(&record.plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;
     if differences.is_empty() {
@@ -190,10 +190,10 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
     };
     let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.0 == wanted);
     if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key))) {
-        return show(&explain::explain(&problem, &problem.solve(), pod));
+        return show(&explain::explain(&problem, &problem.solve(Some(&pod.key)), pod));
     }
     if let Some((key, pod)) = cluster.state.pods.iter().find(|(key, _)| is_of(key)) {
-        return show(&format!("{key} needs no new place: {}\n", cluster.settled(pod)));
+        return show(&format!("{key} needs no new place: {}\n", cluster::settled(pod)));
     }
     let some: Vec<String> = cluster.state.pods.values().take(5).map(|pod| pod.name_any()).collect();
     let hint = if some.is_empty() {

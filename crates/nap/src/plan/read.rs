@@ -191,27 +191,44 @@ struct Culprit<T> {
 impl<T: DeserializeOwned> Culprit<T> {
     fn find(value: &Value) -> Option<String> {
         let mut search = Self { tries: 0, whole: value.clone(), wanted: std::marker::PhantomData };
-        let path = search.within(&mut Vec::new())?;
-        let mut text = String::new();
-        for step in path {
-            match step.parse::<usize>() {
-                Ok(index) => text.push_str(&format!("[{index}]")),
-                Err(_) if text.is_empty() => text.push_str(&step),
-                Err(_) => text.push_str(&format!(".{step}")),
-            }
+        let mut path = search.within(&mut Vec::new())?;
+        search.deepen(&mut path);
+        Some(path.iter().fold(String::new(), |text, step| match step.parse::<usize>() {
+            Ok(index) => format!("{text}[{index}]"),
+            Err(_) if text.is_empty() => step.clone(),
+            Err(_) => format!("{text}.{step}"),
+        }))
+    }
+
+    /// A field that must be there cannot be left out; but if leaving it out changes the complaint, it was what the complaint was about.
+    fn deepen(&mut self, path: &mut Vec<String>) {
+        let complaint = self.complaint_without(&[]);
+        if complaint.as_ref().is_none_or(|complaint| complaint.starts_with("missing field")) {
+            return;
         }
-        Some(text)
+        while let Some(child) = self.children(path).into_iter().find(|child| {
+            path.push(child.clone());
+            let other = self.complaint_without(path);
+            path.pop();
+            other != complaint
+        }) {
+            path.push(child);
+        }
+    }
+
+    fn children(&mut self, path: &[String]) -> Vec<String> {
+        match at(&mut self.whole, path) {
+            Some(Value::Object(map)) => map.keys().cloned().collect(),
+            Some(Value::Array(items)) => (0..items.len()).map(|index| index.to_string()).collect(),
+            _ => Vec::new(),
+        }
     }
 
     fn within(&mut self, path: &mut Vec<String>) -> Option<Vec<String>> {
-        let children: Vec<String> = match at(&mut self.whole, path)? {
-            Value::Object(map) => map.keys().cloned().collect(),
-            Value::Array(items) => (0..items.len()).map(|index| index.to_string()).collect(),
-            _ => return None,
-        };
+        let children = self.children(path);
         for child in &children {
             path.push(child.clone());
-            if self.readable_without(path) {
+            if self.complaint_without(path).is_none() {
                 let deeper = self.within(path);
                 return deeper.or_else(|| Some(path.clone()));
             }
@@ -227,31 +244,27 @@ impl<T: DeserializeOwned> Culprit<T> {
         None
     }
 
-    fn readable_without(&mut self, path: &[String]) -> bool {
+    /// What is wrong with the document without one of its fields. Nothing is left out for an empty path.
+    fn complaint_without(&mut self, path: &[String]) -> Option<String> {
+        let complaint = |whole: &Value| T::deserialize(whole).err().map(|error| error.to_string());
         self.tries += 1;
-        let Some((last, parents)) = path.split_last() else { return false };
-        if self.tries > MOST_TRIES {
-            return false;
-        }
-        let Some(parent) = at(&mut self.whole, parents) else { return false };
-        let before = parent.clone();
-        match parent {
-            Value::Object(map) => {
-                map.remove(last);
+        let Some((last, parents)) = path.split_last().filter(|_| self.tries <= MOST_TRIES) else {
+            return complaint(&self.whole);
+        };
+        let before = at(&mut self.whole, parents)?.clone();
+        match at(&mut self.whole, parents) {
+            Some(Value::Object(map)) => drop(map.remove(last)),
+            Some(Value::Array(items)) => {
+                let index = last.parse().ok().filter(|index| *index < items.len());
+                drop(index.map(|index: usize| items.remove(index)));
             }
-            Value::Array(items) => {
-                last.parse()
-                    .ok()
-                    .filter(|index| *index < items.len())
-                    .map(|index: usize| items.remove(index));
-            }
-            _ => return false,
+            _ => {}
         }
-        let readable = T::deserialize(&self.whole).is_ok();
+        let found = complaint(&self.whole);
         if let Some(parent) = at(&mut self.whole, parents) {
             *parent = before;
         }
-        readable
+        found
     }
 }
 

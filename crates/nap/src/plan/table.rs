@@ -15,21 +15,26 @@ const POD_LINES: usize = 3;
 
 /// VMs that are alike in one line.
 pub fn table(problem: &Problem, decision: &Decision) -> String {
-    let mut rows: BTreeMap<(usize, Vec<String>), Vec<&Launch>> = BTreeMap::new();
-    let launches = &decision.plan.launches;
-    for (index, launch) in launches.iter().enumerate() {
+    // In the order of the plan, by the first of those that are alike.
+    let mut numbers = BTreeMap::new();
+    let mut rows: Vec<(Vec<String>, Vec<&Launch>)> = Vec::new();
+    for launch in &decision.plan.launches {
         let pods = pods_text(&launch.pods);
-        let like = |other: &&Launch| is_like(launch, other) && pods_text(&other.pods) == pods;
-        let first = launches.iter().position(|other| like(&other)).unwrap_or(index);
-        rows.entry((first, pods)).or_default().push(launch);
+        let Launch { instance_type, zone, pool, capacity_type, price, .. } = launch;
+        let key = (instance_type, zone, pool, capacity_type, price, pods.clone());
+        let number = *numbers.entry(key).or_insert(rows.len());
+        match rows.get_mut(number) {
+            Some((_, alike)) => alike.push(launch),
+            None => rows.push((pods, vec![launch])),
+        }
     }
     let mut text = summary(problem, decision);
     if !rows.is_empty() {
-        let lines: Vec<Vec<String>> = rows.values().map(|alike| cells(alike)).collect();
+        let lines: Vec<Vec<String>> = rows.iter().map(|(_, alike)| cells(alike)).collect();
         let mut lines = columns(&lines).into_iter();
         text.push('\n');
         text.extend(lines.next());
-        for (line, ((_, pods), alike)) in lines.zip(&rows) {
+        for (line, (pods, alike)) in lines.zip(&rows) {
             text.push_str(&line);
             let each = if alike.len() > 1 { "each " } else { "" };
             let mut pods = pods.clone();
@@ -57,19 +62,6 @@ pub fn wide(problem: &Problem, decision: &Decision) -> String {
     text.push_str(&placements(decision, usize::MAX));
     text.push_str(&unplaced(problem, decision));
     text
-}
-
-fn is_like(one: &Launch, other: &Launch) -> bool {
-    let key = |launch: &Launch| {
-        (
-            launch.instance_type.clone(),
-            launch.zone.clone(),
-            launch.pool.clone(),
-            launch.capacity_type,
-            launch.price,
-        )
-    };
-    key(one) == key(other)
 }
 
 fn summary(problem: &Problem, decision: &Decision) -> String {

@@ -138,7 +138,11 @@ pub fn list(items: &[String], indent: usize, most_lines: usize) -> String {
     {
         let _ = write!(line, "… {} more", items.len() - shown);
     }
-    lines.iter().map(|line| format!("{:indent$}{}\n", "", line.trim_end())).collect()
+    let mut text = String::new();
+    for line in lines {
+        let _ = writeln!(text, "{:indent$}{}", "", line.trim_end());
+    }
+    text
 }
 
 /// Text in lines that begin with so many spaces.

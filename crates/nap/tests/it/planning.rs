@@ -267,7 +267,7 @@ fn what_cannot_be_read_is_one_line_with_its_place() {
         (
             "operator",
             pool("weight: 1", "expireAfter: Never", "- { key: a, operator: Like }"),
-            "NodePool `only`: spec.template.spec.requirements[2]: unknown variant `Like`",
+            "spec.template.spec.requirements[2].operator: unknown variant `Like`",
         ),
         (
             "weight",

@@ -32,8 +32,9 @@ fn the_document_keeps_to_its_schema_and_to_itself() {
     let (first, second) =
         (said(&["plan", "-o", "json"], "stable", &yaml).0, said(&["plan", "-o", "json"], "stable", &yaml).0);
     assert_eq!(first, second);
-    let turned: String =
-        yaml.split("---\n").collect::<Vec<_>>().into_iter().rev().map(|one| format!("---\n{one}")).collect();
+    let mut turned: Vec<&str> = yaml.split("---\n").collect();
+    turned.reverse();
+    let turned = turned.join("---\n");
     assert_eq!(
         first,
         said(&["plan", "-o", "json"], "stable", &turned).0,
