@@ -7,14 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nap_api::{Requirements, Taint, Toleration, labels};
+use nap_api::{Requirement, Requirements, Taint, Toleration, labels};
 use nap_units::{MEMORY, Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
 use crate::coupling::Resident;
-use crate::funnel::{charge, daemons_of, free, suits, wishes, within};
+use crate::funnel::{charge, daemons_of, free, holds, suits, take, wishes, within};
 use crate::model::{
-    CapacityType, Launch, Node, Options, Plan, Pod, Pool, Refusal, Rule, Snapshot, Unsuitable,
+    CapacityType, Launch, Node, Options, Plan, Pod, Pool, RESERVATION_ID, Refusal, Rule, Snapshot, Unsuitable,
 };
 use crate::prepared::{Prepared, runs_on};
 use crate::solve::solve_with;
@@ -131,7 +131,7 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         let number = names.get(placement.node.as_str());
         let node = number.and_then(|number| after.nodes.get_mut(*number));
         if let (Some(node), Some(pod)) = (node, pods.get(&placement.pod)) {
-            node.free.subtract(&pod.requests);
+            take(&mut node.free, &pod.requests);
             node.residents.push(resident(pod));
         }
     }
@@ -172,6 +172,10 @@ fn launched(
         .offerings
         .iter()
         .find(|one| one.zone == launch.zone && one.capacity_type == launch.capacity_type)?;
+    let reservation = chosen.requirements.get(RESERVATION_ID).and_then(Requirement::single);
+    if let Some(left) = reservation.and_then(|id| after.reservations.get_mut(id)) {
+        *left = left.saturating_sub(1);
+    }
     let mut all = pool.requirements.labels();
     all.extend(launch.requirements.labels());
     all.extend(kind.requirements.labels());
@@ -188,7 +192,7 @@ fn launched(
         });
     }
     let mut free = kind.allocatable.clone();
-    free.subtract(&launch.requests);
+    take(&mut free, &launch.requests);
     Some(Node { name, labels: all, taints: pool.taints.clone(), free, initialized: false, residents })
 }
 
@@ -330,7 +334,7 @@ impl<'o> Changes<'o> {
             within(pool, kind)
                 && offerings.any(|offering| wishes.iter().any(|wish| suits(wish, kind, offering)))
         });
-        let room = suitable.map(|kind| free(kind, pool, &daemons)).filter(|free| rest.fits(free));
+        let room = suitable.map(|kind| free(kind, pool, &daemons)).filter(|free| holds(free, &rest));
         let most = room.map(|free| free.get(resource)).max()?;
         let most = if resource == MEMORY { most - most.rem_euclid(MEBIBYTE) } else { most };
         (most > 0 && most < pod.requests.get(resource)).then_some(most)

@@ -9,7 +9,7 @@ use nap_api::{Requirements, Taint};
 use nap_units::{CPU, Resources};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Daemon, InstanceType, Offering, Options, Pod, Pool, Snapshot};
+use crate::model::{ATTACHABLE_VOLUMES, Daemon, InstanceType, Offering, Options, Pod, Pool, Snapshot};
 use crate::prepared::{in_order, runs_on};
 
 /// The offerings of one pool that are left for a pod after each step. Each number counts only what passed the steps before.
@@ -52,7 +52,7 @@ fn of_pool(snapshot: &Snapshot, options: &Options, pool: &Pool, pod: &Pod) -> Fu
             continue;
         }
         funnel.tolerated += kind.offerings.len();
-        let large = pod.requests.fits(&free(kind, pool, &daemons)) && allows_size(options, kind);
+        let large = holds(&free(kind, pool, &daemons), &pod.requests) && allows_size(options, kind);
         let allowed = within(pool, kind);
         for offering in &kind.offerings {
             if !wishes.iter().any(|wish| suits(wish, kind, offering)) {
@@ -110,7 +110,7 @@ pub(crate) fn daemons_of<'a>(pool: &Pool, daemons: &'a [Daemon]) -> Vec<&'a Daem
 pub(crate) fn free(kind: &InstanceType, pool: &Pool, daemons: &[&Daemon]) -> Resources {
     let mut free = kind.allocatable.clone();
     for daemon in daemons.iter().filter(|daemon| runs_on(daemon, pool, kind)) {
-        free.subtract(&daemon.requests);
+        take(&mut free, &daemon.requests);
     }
     free
 }
@@ -127,4 +127,20 @@ pub(crate) fn within(pool: &Pool, kind: &InstanceType) -> bool {
 /// What a machine of this type counts against a limit.
 pub(crate) fn charge(kind: &InstanceType, limit: &str) -> i64 {
     if limit == "nodes" { 1 } else { kind.capacity.get(limit).max(0) }
+}
+
+/// What of a request a machine counts at all: volumes only if it says how many can be attached.
+fn counted(free: &Resources, requests: &Resources) -> Resources {
+    let counts = |name: &str| !name.starts_with(ATTACHABLE_VOLUMES) || free.contains(name);
+    requests.iter().filter(|(name, _)| counts(name)).collect()
+}
+
+/// Whether a request fits into what is free.
+pub(crate) fn holds(free: &Resources, requests: &Resources) -> bool {
+    counted(free, requests).fits(free)
+}
+
+/// Takes a request off what is free.
+pub(crate) fn take(free: &mut Resources, requests: &Resources) {
+    free.subtract(&counted(free, requests));
 }

@@ -158,6 +158,7 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
         Unsuitable::Requirements(_) | Unsuitable::Offerings { compatible: 0, .. } => "requirements",
         Unsuitable::Offerings { large_enough: 0, .. } => "resources",
         Unsuitable::Offerings { available: 0, .. } => "availability",
+        Unsuitable::MinValues { .. } => "minValues",
         Unsuitable::Limit(_) => "limit",
         Unsuitable::Rule(Rule::Spread(_)) => "spread",
         Unsuitable::Rule(Rule::Affinity(_)) => "affinity",
