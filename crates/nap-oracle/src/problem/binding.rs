@@ -20,12 +20,20 @@ const MOST_ORDERS: u64 = 24;
 /// About the most looks at a pod before no further order is tried.
 const MOST_LOOKS: usize = 40_000_000;
 
-/// The most pods that are named when no order is found.
-const MOST_NAMED: usize = 5;
+/// What is said of a pod that is not where its affinity wants it.
+const AFFINITY: &str = "affinity";
 
-/// What keeps pods from being bound, in words.
-pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Vec<String> {
-    let mut wrong = exclusions(problem, pods, places);
+/// What keeps pods from being bound, in words: what cannot be in any order, and what no order was found for.
+#[derive(Default)]
+pub(super) struct Obstacles {
+    pub(super) wrong: Vec<String>,
+    pub(super) undecided: Vec<String>,
+}
+
+/// Looks for an order in which the scheduler could bind every pod.
+pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Obstacles {
+    let wrong = exclusions(problem, pods, places);
+    let mut obstacles = Obstacles { wrong, ..Obstacles::default() };
     let rules = Rules::of(problem, pods, places);
     let mut items: Vec<Item> = Vec::new();
     let mut ranks: BTreeMap<(usize, Option<&String>), usize> = BTreeMap::new();
@@ -63,21 +71,24 @@ pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Vec<Str
             _ => rules.attempt(&items, order % 2 == 1, &mut looks),
         };
         if stuck.is_empty() {
-            return wrong;
+            return obstacles;
         }
         if fewest.as_ref().is_none_or(|fewest| stuck.len() < fewest.len()) {
             fewest = Some(stuck);
         }
     }
     let stuck = fewest.unwrap_or_default();
-    for (item, why) in stuck.iter().take(MOST_NAMED) {
+    let impossible = rules.impossible(&items);
+    for (item, why) in stuck {
         let (class, place) = (&problem.pods[item.class].name, &places[item.place]);
-        wrong.push(format!("a pod of `{class}` cannot be bound to {}: {why}", place.name));
+        let what = format!("a pod of `{class}` cannot be bound to {}: {why}", place.name);
+        let spread =
+            |rule: &Rule| matches!(rule, Rule::Spread { counter, .. } if impossible.contains(counter));
+        let surely = why == AFFINITY || rules.owned[item.class].iter().any(spread);
+        let list = if surely { &mut obstacles.wrong } else { &mut obstacles.undecided };
+        list.push(what);
     }
-    if stuck.len() > MOST_NAMED {
-        wrong.push(format!("and {} more pods cannot be bound", stuck.len() - MOST_NAMED));
-    }
-    wrong
+    obstacles
 }
 
 /// A pod and where it goes.
@@ -396,10 +407,27 @@ impl Rules {
         self.reasons(&counters, waiting)
     }
 
+    /// The counters whose spread cannot hold in any order: a domain's own pods exceed what the emptiest domain has in the end.
+    fn impossible(&self, items: &[Item]) -> BTreeSet<usize> {
+        let mut last = self.counters.clone();
+        for item in items {
+            self.add(&mut last, item);
+            self.wait(&mut last, item, true);
+        }
+        let exceeds = |(before, after): (&Counter, &Counter)| {
+            let most = after.least().saturating_add(after.skew);
+            after.waiting.iter().zip(&before.sure).any(|([others, counted], running)| {
+                (*others > 0 && *running > most) || (*counted > 0 && running + counted > most)
+            })
+        };
+        let both = self.counters.iter().zip(&last).enumerate();
+        both.filter(|(_, pair)| exceeds(*pair)).map(|(number, _)| number).collect()
+    }
+
     /// Why pods are left.
     fn reasons(&self, counters: &[Counter], left: Vec<Item>) -> Vec<(Item, &'static str)> {
         let why = |item: Item| match self.obstacle(counters, &item) {
-            Some(Rule::Together { .. }) => (item, "affinity"),
+            Some(Rule::Together { .. }) => (item, AFFINITY),
             _ => (item, "spread"),
         };
         left.into_iter().map(why).collect()

@@ -23,6 +23,8 @@ const MOST_LISTED: usize = 20;
 pub struct Verdict {
     /// What is wrong, in words, the first few. A plan without any is valid.
     pub violations: Vec<String>,
+    /// How many pods there is no known order of binding for, though none can be ruled out. They get the benefit of the doubt.
+    pub undecided: usize,
     /// What its machines cost together: each the cheapest available offering that it still admits.
     pub cost: UsdPerHour,
     /// How many machines it makes.
@@ -58,9 +60,11 @@ pub fn judge(problem: &Problem, plan: &PlanFile) -> Result<Verdict, ProblemError
     judge.counts();
     judge.limits();
     let places = judge.places();
-    for stuck in bind(problem, &understood.pods, &places) {
+    let obstacles = bind(problem, &understood.pods, &places);
+    for stuck in obstacles.wrong {
         judge.say(stuck);
     }
+    judge.verdict.undecided = obstacles.undecided.len();
     Ok(judge.verdict)
 }
 

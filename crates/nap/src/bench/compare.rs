@@ -33,6 +33,8 @@ pub(super) struct Side {
     /// In how many rounds the plan was valid.
     pub(super) valid: u32,
     pub(super) rounds: u32,
+    /// The most pods of a plan that the judge could not decide on.
+    pub(super) undecided: usize,
     /// How many different plans there were.
     pub(super) plans: usize,
     pub(super) peak_mib: Option<f64>,
@@ -230,6 +232,7 @@ fn side(problem: &Problem, turns: &[Turn]) -> anyhow::Result<Side> {
         side.cost = (side.cost.0.min(cost), side.cost.1.max(cost));
         side.nodes = verdict.nodes;
         side.unplaced = side.unplaced.max(verdict.unplaced);
+        side.undecided = side.undecided.max(verdict.undecided);
         if !seen.contains(&text) {
             seen.push(text);
         }

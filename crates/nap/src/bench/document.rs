@@ -179,6 +179,13 @@ fn remarks(lines: &[Line]) -> String {
                     line.name, side.plans, side.rounds
                 );
             }
+            if side.undecided > 0 {
+                let _ = writeln!(
+                    text,
+                    "- {solver} on `{}`: for {} pods the judge found no order of binding and could not rule one out.",
+                    line.name, side.undecided
+                );
+            }
             if let Some(wrong) = &side.wrong {
                 let _ = writeln!(text, "- {solver} on `{}`: a plan is not valid: {wrong}.", line.name);
             }

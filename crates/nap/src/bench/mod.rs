@@ -59,6 +59,7 @@ fn judge_plan(args: &JudgeArgs) -> anyhow::Result<()> {
             "nodes": verdict.nodes,
             "costUsdPerHour": measure::dollars(verdict.cost),
             "placed": verdict.placed,
+            "undecided": verdict.undecided,
             "unplaced": verdict.unplaced,
         });
         println!("{answer}");
@@ -67,7 +68,7 @@ fn judge_plan(args: &JudgeArgs) -> anyhow::Result<()> {
         println!("verdict   {}", if verdict.is_valid() { "valid" } else { "wrong" });
         println!("nodes     {}", verdict.nodes);
         println!("cost      {}/h", verdict.cost);
-        println!("placed    {}", verdict.placed);
+        println!("placed    {} ({} undecided)", verdict.placed, verdict.undecided);
         println!("unplaced  {}", verdict.unplaced);
         for violation in &verdict.violations {
             println!("  {violation}");
