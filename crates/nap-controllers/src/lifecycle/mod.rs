@@ -24,7 +24,7 @@ const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 
 /// How soon pods that a new node was bought for are looked at again: the scheduler may have tried one while the node was still closed, and taken
 /// its nomination away.
-const SECOND_LOOK: Duration = Duration::from_millis(100);
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// How soon a claim whose node has not joined, or is held back, is looked at again, besides at every change of its node.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);

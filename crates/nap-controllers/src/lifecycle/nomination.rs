@@ -31,17 +31,16 @@ pub fn is_awaited(context: &Context, claim: &NodeClaim) -> bool {
     planned_pods(claim).iter().any(|key| state.pods.get(key).is_some_and(|pod| pods::is_provisionable(pod)))
 }
 
-/// Nominates the pods that the claim was made for, that still wait, and that are not nominated as far as is known. Returns whether any wait.
+/// Nominates the pods that the claim was made for and that still wait, also those that are nominated as far as is known: the scheduler may just
+/// have taken a nomination away. Returns whether any wait.
 pub async fn nominate(context: &Context, claim: &NodeClaim, node: &str) -> bool {
-    let (waiting, lost): (bool, Vec<PodKey>) = {
+    let waiting: Vec<PodKey> = {
         let state = context.state();
-        let pods = planned_pods(claim).into_iter().filter_map(|key| Some((state.pods.get(&key)?, key)));
-        let waiting: Vec<_> = pods.filter(|(pod, _)| pods::is_provisionable(pod)).collect();
-        let lost = waiting.iter().filter(|(pod, _)| pods::nominated_node(pod) != Some(node));
-        (!waiting.is_empty(), lost.map(|(_, key)| key.clone()).collect())
+        let waits = |key: &PodKey| state.pods.get(key).is_some_and(|pod| pods::is_provisionable(pod));
+        planned_pods(claim).into_iter().filter(waits).collect()
     };
-    join_all(lost.iter().map(|key| nominate_one(context, key, node))).await;
-    waiting
+    join_all(waiting.iter().map(|key| nominate_one(context, key, node))).await;
+    !waiting.is_empty()
 }
 
 async fn nominate_one(context: &Context, key: &PodKey, node: &str) {

@@ -59,6 +59,10 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
         })
         .await?;
     let node_name = node.name_any();
+    if usable {
+        // The scheduler may have tried a pod while the node was still closed, and taken its nomination away.
+        nomination::nominate(context, claim, &node_name).await;
+    }
     context
         .update_claim_status(&name, |claim| {
             let generation = claim.metadata.generation;
