@@ -1,12 +1,62 @@
-//! Planes come and go, and nothing of them stays behind.
+//! A plane that another process holds: it goes with that process, however that ends, and nothing of it stays behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// A process with a plane.
+pub(crate) struct Holder {
+    process: Child,
+    kubeconfig: PathBuf,
+}
+
+impl Holder {
+    pub(crate) fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_nap-controlplane"))
+            .arg("api")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let kubeconfig = PathBuf::from(line.trim().strip_prefix("export KUBECONFIG=").unwrap());
+        Self { process, kubeconfig }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    /// Kills the process in the hardest way: the plane must be gone soon, with its folder.
+    pub(crate) fn kill(mut self) {
+        let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
+        let server =
+            text.split("\"server\":\"https://").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        assert!(std::net::TcpStream::connect(server).is_ok());
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        soon("the server is gone", || std::net::TcpStream::connect(server).is_err());
+        soon("its folder is gone", || !self.kubeconfig.parent().unwrap().exists());
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Already ended is fine.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// Waits for what another process does.
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+fn soon(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..1500 {
         if holds() {
             return;
@@ -14,35 +64,4 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(20));
     }
     panic!("{what} did not come true");
-}
-
-fn port_of(plane_url: &str) -> u16 {
-    plane_url.rsplit(':').next().unwrap().parse().unwrap()
-}
-
-fn answers(port: u16) -> bool {
-    std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-}
-
-/// The process that holds the plane is killed in the hardest way, and so is the plane.
-#[test]
-#[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
-fn a_plane_ends_with_the_process_that_started_it() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_nap-controlplane"))
-        .arg("api")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let kubeconfig = PathBuf::from(line.trim().strip_prefix("export KUBECONFIG=").unwrap());
-    let text = std::fs::read_to_string(&kubeconfig).unwrap();
-    let text = text.split("\"server\":\"").nth(1).unwrap();
-    let port = port_of(text.split('"').next().unwrap());
-    assert!(answers(port));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    soon("the server is gone", || !answers(port));
-    soon("its folder is gone", || !kubeconfig.parent().unwrap().exists());
 }

