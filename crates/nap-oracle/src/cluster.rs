@@ -75,7 +75,8 @@ pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<
     spread(pod, machine, cluster).or_else(|| relations(pod, machine, cluster))
 }
 
-fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
+/// Whether a taint does not keep a pod with these tolerations away.
+pub(crate) fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     taint.effect == Effect::PreferNoSchedule
         || tolerations.iter().any(|one| {
             let key = one.key == taint.key || (one.key.is_empty() && one.exists);

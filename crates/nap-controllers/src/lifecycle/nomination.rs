@@ -25,20 +25,17 @@ fn taints_of(node: &Node) -> impl Iterator<Item = Taint> + '_ {
     node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(Taint::from)
 }
 
-/// Whether pods wait that the claim was made for.
-pub fn is_awaited(context: &Context, claim: &NodeClaim) -> bool {
+/// The pods that the claim was made for and that still wait.
+pub fn waiting(context: &Context, claim: &NodeClaim) -> Vec<PodKey> {
     let state = context.state();
-    planned_pods(claim).iter().any(|key| state.pods.get(key).is_some_and(|pod| pods::is_provisionable(pod)))
+    let waits = |key: &PodKey| state.pods.get(key).is_some_and(|pod| pods::is_provisionable(pod));
+    planned_pods(claim).into_iter().filter(waits).collect()
 }
 
 /// Nominates the pods that the claim was made for and that still wait, also those that are nominated as far as is known: the scheduler may just
 /// have taken a nomination away. Returns whether any wait.
 pub async fn nominate(context: &Context, claim: &NodeClaim, node: &str) -> bool {
-    let waiting: Vec<PodKey> = {
-        let state = context.state();
-        let waits = |key: &PodKey| state.pods.get(key).is_some_and(|pod| pods::is_provisionable(pod));
-        planned_pods(claim).into_iter().filter(waits).collect()
-    };
+    let waiting = waiting(context, claim);
     join_all(waiting.iter().map(|key| nominate_one(context, key, node))).await;
     !waiting.is_empty()
 }

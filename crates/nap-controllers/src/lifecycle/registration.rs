@@ -42,7 +42,7 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
     let joined = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
     if !up
         && joined.is_some_and(|joined| now.duration_since(joined) < HOLD)
-        && nomination::is_awaited(context, claim)
+        && !nomination::waiting(context, claim).is_empty()
     {
         waits(context, &name, REGISTERED, "NodeNotReady", "Node joined and is not ready yet").await?;
         return Ok(false);

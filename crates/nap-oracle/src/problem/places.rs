@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nap_api::{Effect, Requirement, Requirements, Taint, Toleration, labels};
+use nap_api::{Requirement, Requirements, Taint, Toleration, labels};
 use nap_engine::{Daemon, Pod};
 use nap_units::{Resources, UsdPerHour};
+
+use crate::cluster::tolerated;
 
 use super::format::{InstanceType, Problem};
 use super::plan::PlannedNode;
@@ -194,13 +196,4 @@ fn take(free: &mut Resources, requests: &Resources, count: usize) {
 
 fn listed(wanted: &Requirement) -> BTreeSet<String> {
     if wanted.operator() == nap_api::Operator::In { wanted.values().clone() } else { BTreeSet::new() }
-}
-
-fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
-    taint.effect == Effect::PreferNoSchedule
-        || tolerations.iter().any(|one| {
-            let key = one.key == taint.key || (one.key.is_empty() && one.exists);
-            let effect = one.effect.is_none_or(|effect| effect == taint.effect);
-            key && effect && (one.exists || one.value == taint.value)
-        })
 }

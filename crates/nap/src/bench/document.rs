@@ -93,7 +93,7 @@ fn markdown(rows: &[Vec<String>]) -> String {
 pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
     let mut text = String::from(
         "# Benchmarks\n\n\
-         Made by `make bench`; do not edit. Times belong to the machine below and to one run: compare the two solvers with each other, not with \
+         Made by `nap bench compare --write`, which `make bench` runs; do not edit. Times belong to the machine below and to one run: compare the two solvers with each other, not with \
          figures from elsewhere. Files and rules are described in [problem-format.md](problem-format.md).\n\n",
     );
     let peer = lines.iter().find_map(|line| line.peer.as_ref());

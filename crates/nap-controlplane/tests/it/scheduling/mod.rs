@@ -1,7 +1,8 @@
 //! Plans before the real scheduler: it must bind what the engine placed, and leave what the engine called unschedulable.
 //!
 //! The nodes of a plan are made as objects, held back by a taint, and released one by one, as the controller releases them: first the pods that
-//! a node was bought for are nominated to it, then the taint goes. The same runs without nomination, to see what that would cost.
+//! a node was bought for are nominated to it, then the taint goes. Lost nominations are given again more often than the controller does it, so
+//! this shows what nomination can do, not how the controller's timing does. The same runs without nomination, to see what that would cost.
 
 mod objects;
 
