@@ -226,6 +226,34 @@ pub(crate) struct Class<'a> {
     pub(crate) is_light: bool,
 }
 
+impl<'a> Class<'a> {
+    /// The same pods as if they depended on nobody, with other terms.
+    pub(crate) fn alone(&self, number: usize, terms: Vec<usize>) -> Class<'a> {
+        Class {
+            pods: Vec::new(),
+            base: number,
+            last: number,
+            row: self.row.clone(),
+            cpu: self.cpu,
+            terms,
+            tolerations: self.tolerations,
+            is_picky: self.is_picky,
+            wish: self.wish,
+            priority: self.priority,
+            coupling: None,
+            certain: Vec::new(),
+            is_light: false,
+        }
+    }
+
+    /// Whether it may move from one node to another in the same domains, whoever else is there.
+    pub(crate) fn is_movable(&self) -> bool {
+        let is_by_domain =
+            |coupling: &Rc<Coupling>| coupling.is_by_domain() && self.certain.iter().all(|certain| *certain);
+        !self.has_preferences() && self.coupling.as_ref().is_none_or(is_by_domain)
+    }
+}
+
 impl Class<'_> {
     /// The first taint that keeps it away.
     pub(crate) fn repelled_by<'t>(&self, taints: &'t [Taint]) -> Option<&'t Taint> {
@@ -350,6 +378,18 @@ impl<'a> Classes<'a> {
                 coupling.is_light() && coupling.counted.iter().all(can_wait)
             });
         }
+    }
+
+    /// What so many pods of each class ask for together, in the form that demands least.
+    pub(crate) fn demand(&self, counts: &[usize]) -> Vec<i64> {
+        let mut demand = vec![0_i64; self.list.first().map_or(0, |class| class.row.len())];
+        for (class, count) in self.list.iter().zip(counts).filter(|(_, count)| **count > 0) {
+            let times = i64::try_from(*count).unwrap_or(i64::MAX);
+            for (demand, request) in demand.iter_mut().zip(&self.list[class.last].row) {
+                *demand = demand.saturating_add(request.saturating_mul(times));
+            }
+        }
+        demand
     }
 
     /// For each class, the least that it or any class after it asks for, by dimension.

@@ -59,6 +59,12 @@ impl<'a> Standing<'a> {
         }
     }
 
+    /// Nothing exists.
+    pub(crate) fn none() -> Self {
+        let welcome = Rc::default();
+        Self { nodes: [].into(), labels: [].into(), domains: [].into(), free: Vec::new(), welcome }
+    }
+
     /// The domains of a machine that a kind of pod depends on.
     fn vector(&self, node: usize, coupling: &Coupling) -> Vector {
         coupling.keys.iter().map(|key| self.domains[node][*key]).collect()

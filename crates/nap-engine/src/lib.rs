@@ -34,6 +34,10 @@
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `patterns` | which pods complement each other on a node |
 //! | `weave` | the same where pods depend on each other |
+//! | `simplex` | how small linear programs are solved |
+//! | `columns` | which loads of nodes cover all pods at the least cost, if fractions could be bought |
+//! | `recipes` | how such loads become nodes |
+//! | `repair` | how nodes that waste much are put together anew |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
@@ -46,6 +50,7 @@
 mod certificate;
 mod change;
 mod classes;
+mod columns;
 mod coupled;
 mod coupling;
 mod diversity;
@@ -63,9 +68,12 @@ mod patterns;
 mod preferences;
 mod prepared;
 mod reason;
+mod recipes;
 mod refuse;
+mod repair;
 mod rules;
 mod shelf;
+mod simplex;
 mod solve;
 mod topology;
 mod weave;

@@ -146,7 +146,7 @@ pub(crate) struct Market<'a> {
     /// How many dimensions there are.
     pub(crate) width: usize,
     /// How many of them are resources; they come first.
-    resources: usize,
+    pub(crate) resources: usize,
     terms: Vec<Cow<'a, Requirements>>,
     /// Numbers of the terms that no pod has: pins to a domain, and what else was asked about.
     other_terms: BTreeMap<Requirements, usize>,
@@ -283,6 +283,19 @@ impl<'a> Market<'a> {
         self.terms.push(Cow::Owned(term.clone()));
         self.other_terms.insert(term.clone(), number);
         number
+    }
+
+    /// The number of the term that says all that some terms say, if they agree.
+    pub(crate) fn merged(&mut self, term: usize, others: &[usize]) -> Option<usize> {
+        if others.is_empty() {
+            return Some(term);
+        }
+        let mut merged = self.terms[term].clone().into_owned();
+        for other in others {
+            merged.intersects(&self.terms[*other]).ok()?;
+            merged.extend(&self.terms[*other]);
+        }
+        Some(self.term(&merged))
     }
 
     /// The number of the term that ties a node to a domain.

@@ -332,6 +332,10 @@ pub enum Tier {
     Patterns,
     /// The same with rules between pods taken into account from the start.
     Woven,
+    /// Loads of nodes from a linear program over all of them, rounded.
+    Columns,
+    /// The best of the others, with the nodes that wasted most put together anew.
+    Repaired,
 }
 
 /// A machine to make.

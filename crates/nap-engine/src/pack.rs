@@ -19,6 +19,7 @@ use crate::coupled::Pin;
 use crate::existing::{Seated, Standing};
 use crate::market::{Frontier, Market};
 use crate::offer::{Offer, largest_room};
+use crate::recipes::Purchase;
 use crate::shelf::{Cursor, Shelf};
 use crate::topology::Topology;
 
@@ -44,6 +45,8 @@ pub(crate) enum Manner {
     Patterns,
     /// The same with rules between pods taken into account; see the module `weave`.
     Woven,
+    /// Nodes that column generation found, and patterns for the rest; see the module `recipes`.
+    Columns,
 }
 
 /// One way of packing.
@@ -101,6 +104,7 @@ pub(crate) struct Ground<'a> {
 }
 
 /// What is to be packed, and how.
+#[derive(Clone, Copy)]
 pub(crate) struct Task<'t, 'a> {
     pub(crate) classes: &'t Classes<'a>,
     /// How many pods of each class.
@@ -111,6 +115,8 @@ pub(crate) struct Task<'t, 'a> {
     pub(crate) reservations: &'t BTreeMap<String, u32>,
     /// For each class, the least that it or any class after it asks for.
     pub(crate) least: &'t [Vec<i64>],
+    /// What a unit of each resource is worth.
+    pub(crate) worth: &'t [f64],
 }
 
 /// A packing in the making.
@@ -134,13 +140,14 @@ pub(crate) struct Packer<'m, 'a> {
     pub(crate) seated: Vec<Seated>,
 }
 
-/// Packs what is left of each class. Without a ledger, whoever asks must see whether the limits were kept.
+/// Packs what is left of each class, beginning with what was bought already. Without a ledger, whoever asks must see whether the limits were kept.
 pub(crate) fn pack<'m, 'a>(
     market: &'m mut Market<'a>,
     task: &Task<'m, 'a>,
     ground: Ground<'a>,
     strategy: Strategy,
     ledger: bool,
+    purchase: Option<&Purchase<'_>>,
 ) -> Packing {
     let limits = |table: &crate::market::PoolTable<'_>| table.limits.iter().map(|(_, left)| *left).collect();
     let left = market.pools.iter().map(|table| if ledger { limits(table) } else { Vec::new() }).collect();
@@ -164,8 +171,9 @@ pub(crate) fn pack<'m, 'a>(
     let mut unplaced = task.pending.to_vec();
     packer.open_reservations(task.reservations, unplaced.iter().sum());
     match strategy.manner {
-        Manner::Patterns => packer.pack_by_patterns(&mut unplaced),
+        Manner::Patterns => packer.pack_by_patterns(&mut unplaced, task.worth),
         Manner::Woven => packer.pack_by_weaving(&mut unplaced),
+        Manner::Columns => packer.pack_by_columns(&mut unplaced, task.worth, purchase),
         Manner::Incumbent | Manner::InOrder => packer.pack_by_class(&mut unplaced, task.least),
     }
     packer.try_again(&mut unplaced);
@@ -524,6 +532,40 @@ fn difference(all: &[i64], mine: &[i64]) -> Vec<i64> {
 }
 
 impl Packing {
+    /// Puts the drafts of another packing in the place of some; `false` if that would count more against a limit.
+    pub(crate) fn replace(&mut self, market: &Market<'_>, old: &[usize], new: Self) -> bool {
+        let mut left = self.left.clone();
+        let pool = |draft: &Draft| market.signature(draft.signature).pool;
+        let charge = |left: &mut [i64], charges: &[i64], times: i64| {
+            for (left, charge) in left.iter_mut().zip(charges) {
+                *left = left.saturating_add(charge.saturating_mul(times));
+            }
+        };
+        for draft in old.iter().map(|index| &self.drafts[*index]) {
+            charge(&mut left[pool(draft)], &draft.reserved, 1);
+        }
+        for draft in &new.drafts {
+            charge(&mut left[pool(draft)], &draft.reserved, -1);
+        }
+        if left.iter().flatten().any(|left| *left < 0) {
+            return false;
+        }
+        self.left = left;
+        let width = self.width;
+        let kept = (0..self.drafts.len()).filter(|index| old.binary_search(index).is_err());
+        let used: Vec<i64> =
+            kept.flat_map(|index| &self.used[index * width..(index + 1) * width]).copied().collect();
+        self.used = used;
+        self.used.extend(new.used);
+        let mut index = 0;
+        self.drafts.retain(|_| {
+            index += 1;
+            old.binary_search(&(index - 1)).is_err()
+        });
+        self.drafts.extend(new.drafts);
+        true
+    }
+
     /// What the pods of a draft ask for together.
     pub(crate) fn used(&self, draft: usize) -> &[i64] {
         &self.used[draft * self.width..(draft + 1) * self.width]

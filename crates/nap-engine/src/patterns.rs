@@ -12,7 +12,6 @@ use std::ops::Range;
 use crate::classes::room;
 use crate::coupled::Pin;
 use crate::pack::{Fit, Ground, Packer};
-use crate::worth::worth;
 
 /// The most classes that a pattern is put together from. Of more, an even selection is taken.
 const MOST_CLASSES: usize = 64;
@@ -31,16 +30,8 @@ struct Pattern {
 
 impl Packer<'_, '_> {
     /// Packs everything that is pending, the highest priority first.
-    pub(crate) fn pack_by_patterns(&mut self, pending: &mut [usize]) {
+    pub(crate) fn pack_by_patterns(&mut self, pending: &mut [usize], worth: &[f64]) {
         let classes = self.classes;
-        let mut demand = vec![0_i64; classes.list.first().map_or(0, |class| class.row.len())];
-        for (class, count) in classes.list.iter().zip(pending.iter()) {
-            let times = i64::try_from(*count).unwrap_or(i64::MAX);
-            for (demand, request) in demand.iter_mut().zip(&class.row) {
-                *demand = demand.saturating_add(request.saturating_mul(times));
-            }
-        }
-        let worth = worth(self.market, &demand);
         let mut start = 0;
         while let Some(first) = classes.list.get(start) {
             let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
@@ -53,7 +44,7 @@ impl Packer<'_, '_> {
             }
             // What more important pods have left free comes first.
             self.fill_drafts(batch.clone(), pending);
-            self.pack_batch(batch.clone(), pending, &worth);
+            self.pack_batch(batch.clone(), pending, worth);
             // Where limits end before the pods do, some may still fit beside the others.
             self.fill_drafts(batch, pending);
             start += count;

@@ -181,6 +181,16 @@ impl Coupling {
         self.constraints.is_empty()
     }
 
+    /// Whether nothing depends on the very node that it is on.
+    pub(crate) fn is_by_domain(&self) -> bool {
+        let is_domain = |at: &At| *at != At::Host;
+        self.counted.iter().all(|(_, at)| is_domain(at))
+            && self.constraints.iter().all(|constraint| match constraint {
+                Constraint::Spread { at, .. } | Constraint::Apart { at, .. } => is_domain(at),
+                Constraint::Together { counters, .. } => counters.iter().all(|(_, at)| is_domain(at)),
+            })
+    }
+
     /// Whether it must share a node with other pods: a node that is refused now may be allowed later.
     pub(crate) fn follows_hosts(&self) -> bool {
         self.constraints.iter().any(|constraint| match constraint {

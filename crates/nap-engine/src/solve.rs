@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nap_api::labels;
 use nap_units::UsdPerHour;
 
-use crate::certificate::lower_bound;
+use crate::certificate::{PodWorth, lower_bound};
 use crate::classes::{Class, Classes, Dimensions};
 use crate::existing::{Seated, Standing};
 use crate::groups::Groups;
@@ -15,9 +15,12 @@ use crate::model::{Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Sna
 use crate::pack::{Cap, Ground, Manner, Packing, Strategy, Task, pack};
 use crate::preferences::Levels;
 use crate::prepared::Prepared;
+use crate::recipes::{Purchase, Recipes};
 use crate::refuse::Asker;
+use crate::repair::repair;
 use crate::rules::Rules;
 use crate::topology::Topology;
+use crate::worth::worth;
 
 /// The most sizes at which nodes are capped, one attempt each.
 const MOST_LEVELS: usize = 12;
@@ -25,6 +28,10 @@ const MOST_LEVELS: usize = 12;
 /// Roughly how many comparisons may be made before no further packing is tried: a bound on time that is the same on every machine. The
 /// packings that find most are tried first.
 const MOST_EFFORT: usize = 60_000_000;
+
+/// The same for taking nodes apart again.
+const MOST_REPAIRS: usize = 4_000_000;
+const REPAIRS_PER_POD: usize = 2_000;
 
 /// A plan that is no further above the bound than its so-manieth part is good enough: nothing else is tried.
 const GOOD_ENOUGH: i64 = 400;
@@ -95,11 +102,11 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     let least = classes.least_to_come();
     let reservations = &snapshot.reservations;
     let most_pods = most_pods.max(1);
-    let task = Task { classes: &classes, pending: &pending, most_pods, reservations, least: &least };
-    let Some(best) = best_packing(&mut market, &task, &ground, portfolio) else {
-        return Decision::default();
-    };
-    let Best { score, packing, tier, guard_lacks } = best;
+    let worth = if portfolio { worth(&market, &classes.demand(&pending)) } else { Vec::new() };
+    let worth = &worth;
+    let task = Task { classes: &classes, pending: &pending, most_pods, reservations, least: &least, worth };
+    let Best { entry, guard_lacks, pod_worth } = best_packing(&mut market, &task, &ground, portfolio);
+    let Entry { score, packing, tier } = entry;
     let may_ignore = guard_lacks && classes.list.iter().any(Class::has_preferences);
 
     let mut plan = Plan { tier, ..Plan::default() };
@@ -138,7 +145,7 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
         let mut free: Vec<Vec<i64>> =
             ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
         free.extend(prepaid(&mut market, reservations));
-        plan.lower_bound = Some(lower_bound(&mut market, &classes, &placed, &free));
+        plan.lower_bound = Some(lower_bound(&mut market, &classes, &placed, &free, pod_worth.as_ref()));
     }
     Decision { plan, score, may_ignore }
 }
@@ -160,22 +167,21 @@ fn prepaid(market: &mut Market<'_>, reservations: &BTreeMap<String, u32>) -> Vec
     free
 }
 
-/// The ways of packing, those that find most first.
-fn strategies(market: &Market<'_>, task: &Task<'_, '_>, portfolio: bool) -> Vec<Strategy> {
-    let mut strategies = vec![GUARD];
-    if !portfolio || task.pending.iter().all(|count| *count == 0) {
+/// The ways of packing besides the guard, those that find most first.
+fn strategies(market: &Market<'_>, task: &Task<'_, '_>) -> Vec<Strategy> {
+    let mut strategies = Vec::new();
+    if task.pending.iter().all(|count| *count == 0) {
         return strategies;
     }
-    let waits = task.classes.list.iter().zip(task.pending).filter(|(_, count)| **count > 0);
     let mut caps = vec![Cap::BestValue];
-    let is_coupled = waits.map(|(class, _)| class).any(Class::is_bound_by_rules);
+    let is_coupled = is_coupled(task);
     let sizes = if is_coupled { market.sizes_for(task) } else { Vec::new() };
     if is_coupled {
         // Where rules force a number of nodes, sizes far from the average have no prospect.
         let woven = if sizes.is_empty() {
             vec![Cap::BestValue]
         } else {
-            sizes.iter().copied().map(Cap::Cpu).collect()
+            sizes.iter().rev().copied().map(Cap::Cpu).collect()
         };
         strategies.extend(woven.into_iter().map(|cap| Strategy { cap, manner: Manner::Woven }));
     }
@@ -190,20 +196,38 @@ fn strategies(market: &Market<'_>, task: &Task<'_, '_>, portfolio: bool) -> Vec<
     strategies
 }
 
+/// Whether any pod that waits depends on others.
+fn is_coupled(task: &Task<'_, '_>) -> bool {
+    let waits = task.classes.list.iter().zip(task.pending).filter(|(_, count)| **count > 0);
+    waits.map(|(class, _)| class).any(Class::is_bound_by_rules)
+}
+
 /// What placing everybody costs at least.
-fn floor(market: &mut Market<'_>, task: &Task<'_, '_>, ground: &Ground<'_>) -> UsdPerHour {
+fn floor(
+    market: &mut Market<'_>,
+    task: &Task<'_, '_>,
+    ground: &Ground<'_>,
+    pod_worth: Option<&PodWorth>,
+) -> UsdPerHour {
     let mut free = ground.standing.free().to_vec();
     free.extend(prepaid(market, task.reservations));
-    lower_bound(market, task.classes, task.pending, &free)
+    lower_bound(market, task.classes, task.pending, &free, pod_worth)
+}
+
+/// A packing, how good it is, and who found it.
+struct Entry {
+    score: Score,
+    packing: Packing,
+    tier: Tier,
 }
 
 /// The best of several packings.
 struct Best {
-    score: Score,
-    packing: Packing,
-    tier: Tier,
+    entry: Entry,
     /// The incumbent's manner leaves pods without a place.
     guard_lacks: bool,
+    /// What pods are worth, where it was asked.
+    pod_worth: Option<PodWorth>,
 }
 
 /// Tries one strategy after another; the best packing and which part of the solver found it.
@@ -212,47 +236,127 @@ fn best_packing<'a>(
     task: &Task<'_, 'a>,
     ground: &Ground<'a>,
     portfolio: bool,
-) -> Option<Best> {
-    let strategies = strategies(market, task, portfolio);
-    let mut best: Option<(Score, Packing, Tier)> = None;
-    let mut guard_lacks = false;
-    let bound = if strategies.len() > 1 { floor(market, task, ground) } else { UsdPerHour::ZERO };
-    // Most limits are far away. Once one was not, all are kept account of.
-    let mut ledger = false;
+) -> Best {
+    let mut contest = Contest::begin(market, task, ground);
+    let guard_lacks = contest.best.score.unplaced.iter().any(|count| *count > 0);
+    let strategies = if portfolio { strategies(market, task) } else { Vec::new() };
+    let mut pod_worth = None;
+    if !strategies.is_empty() {
+        contest.bound = floor(market, task, ground, None);
+    }
     for strategy in strategies {
-        let is_good = |(score, ..): &(Score, Packing, Tier)| {
-            let nobody_waits = score.unplaced.iter().all(|count| *count == 0);
-            nobody_waits && score.cost.micros() - bound.micros() <= bound.micros() / GOOD_ENOUGH
-        };
-        if best.as_ref().is_some_and(|best| is_good(best) || market.effort() > MOST_EFFORT) {
+        if contest.is_over(market) {
             break;
         }
+        contest.enter(market, strategy, None);
+    }
+    if portfolio && !is_coupled(task) && !contest.is_good() {
+        // What is left may be the bound's fault.
+        pod_worth = PodWorth::of(market, task.classes, task.pending, task.most_pods, &contest.best.packing);
+        contest.bound = contest.bound.max(floor(market, task, ground, pod_worth.as_ref()));
+        contest.try_columns(market);
+    }
+    if portfolio && !contest.ledger && !contest.is_good() {
+        contest.repair(market);
+    }
+    Best { entry: contest.best, guard_lacks, pod_worth }
+}
+
+/// The packings of one task, of which the best is kept.
+struct Contest<'c, 'a> {
+    task: &'c Task<'c, 'a>,
+    ground: &'c Ground<'a>,
+    best: Entry,
+    /// No packing costs less.
+    bound: UsdPerHour,
+    /// Most limits are far away. Once one was not, all are kept account of.
+    ledger: bool,
+}
+
+impl<'c, 'a> Contest<'c, 'a> {
+    /// Begins with the guard.
+    fn begin(market: &mut Market<'a>, task: &'c Task<'c, 'a>, ground: &'c Ground<'a>) -> Self {
+        let mut ledger = false;
+        let best = Self::pack(market, task, ground, GUARD, None, &mut ledger);
+        Self { task, ground, best, bound: UsdPerHour::ZERO, ledger }
+    }
+
+    fn pack(
+        market: &mut Market<'a>,
+        task: &Task<'_, 'a>,
+        ground: &Ground<'a>,
+        strategy: Strategy,
+        purchase: Option<&Purchase<'_>>,
+        ledger: &mut bool,
+    ) -> Entry {
         let (packing, cost) = loop {
-            let mut packing = pack(market, task, ground.clone(), strategy, ledger);
-            match packing.settle(market, ledger) {
+            let mut packing = pack(market, task, ground.clone(), strategy, *ledger, purchase);
+            match packing.settle(market, *ledger) {
                 Some(cost) => break (packing, cost),
-                None => ledger = true,
+                None => *ledger = true,
             }
         };
-        let score = Score::of(&packing, cost, task.classes);
         let tier = match (strategy.manner, strategy.cap) {
             (Manner::Patterns, _) => Tier::Patterns,
             (Manner::Woven, _) => Tier::Woven,
+            (Manner::Columns, _) => Tier::Columns,
             (_, Cap::None) => Tier::FirstFit,
             _ => Tier::CappedFirstFit,
         };
-        if best.is_none() {
-            guard_lacks = score.unplaced.iter().any(|count| *count > 0);
-        }
-        if best.as_ref().is_none_or(|(best, ..)| score < *best) {
-            best = Some((score, packing, tier));
+        Entry { score: Score::of(&packing, cost, task.classes), packing, tier }
+    }
+
+    /// Packs in one way, and keeps the result if it is the best so far.
+    fn enter(&mut self, market: &mut Market<'a>, strategy: Strategy, purchase: Option<&Purchase<'_>>) {
+        let entry = Self::pack(market, self.task, self.ground, strategy, purchase, &mut self.ledger);
+        if entry.score < self.best.score {
+            self.best = entry;
         }
     }
-    best.map(|(score, packing, tier)| Best { score, packing, tier, guard_lacks })
+
+    /// Whether the best is so close to the bound that nothing else is tried.
+    fn is_good(&self) -> bool {
+        let score = &self.best.score;
+        let nobody_waits = score.unplaced.iter().all(|count| *count == 0);
+        let above = score.cost.micros() - self.bound.micros();
+        nobody_waits && above <= self.bound.micros() / GOOD_ENOUGH
+    }
+
+    fn is_over(&self, market: &Market<'_>) -> bool {
+        self.is_good() || market.effort() > MOST_EFFORT
+    }
+
+    /// Takes apart what wastes most in the best packing, and puts it together anew.
+    fn repair(&mut self, market: &mut Market<'a>) {
+        let Entry { packing, tier, score } = &mut self.best;
+        let pods: usize = self.task.pending.iter().sum();
+        let most = pods.saturating_mul(REPAIRS_PER_POD).min(MOST_REPAIRS);
+        if repair(market, self.task, packing, most) {
+            *tier = Tier::Repaired;
+            let cost = packing.drafts.iter().map(|draft| draft.price).sum();
+            *score = Score::of(packing, cost, self.task.classes);
+        }
+    }
+
+    /// Buys what column generation finds, rounded at several places.
+    fn try_columns(&mut self, market: &mut Market<'a>) {
+        const ROUNDINGS: [f64; 3] = [0.9, 0.6, 0.3];
+        if self.ledger || self.is_good() {
+            return;
+        }
+        let Some(recipes) = Recipes::of(market, self.task, &self.best.packing) else { return };
+        for least in ROUNDINGS {
+            let purchase = recipes.purchase(least);
+            self.enter(market, Strategy { cap: Cap::BestValue, manner: Manner::Columns }, Some(&purchase));
+            if self.is_good() || self.ledger {
+                break;
+            }
+        }
+    }
 }
 
 /// How good a packing is: less is better, in this order.
-#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
     /// Pods without a place, from the highest priority down.
     unplaced: Vec<usize>,

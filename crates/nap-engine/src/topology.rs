@@ -45,7 +45,7 @@ struct Count {
 }
 
 /// The counts of every counter.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Topology {
     /// By the number of the domain.
     counts: Vec<Vec<Count>>,

@@ -1,17 +1,13 @@
 //! What a unit of each resource is worth at the prices on offer.
 //!
 //! These are the shadow prices of the cheapest fractional purchase that covers the demand: the largest total worth of the demand such that no
-//! type is worth more than it costs. They come from a linear program with one variable for each resource and one constraint for each type,
-//! solved by the textbook simplex on a table that has as many columns as there are resources. The worth only guides which types are
-//! tried, so a rounding error can cost a little money, never a wrong plan; and since it is nothing but additions, multiplications and
-//! divisions in a fixed order, it is the same on every machine.
+//! type is worth more than it costs. They come from a linear program with one variable for each resource and one row for each type.
 
 use crate::market::Market;
+use crate::simplex::Simplex;
 
 /// No demand needs more exchanges than this; if one did, what is found by then is good enough.
-const MOST_PIVOTS: usize = 64;
-/// Below this a number counts as zero.
-const TINY: f64 = 1e-9;
+const MOST_EXCHANGES: usize = 64;
 
 /// The worth of one unit of each resource, in micro-dollars.
 pub(crate) fn worth(market: &Market<'_>, demand: &[i64]) -> Vec<f64> {
@@ -34,28 +30,14 @@ pub(crate) fn shadow_prices(rows: &[(&[i64], f64)], demand: &[i64]) -> Vec<f64> 
         .collect();
     let scaled =
         |amount: i64, column: usize| if scale[column] > 0.0 { real(amount) / scale[column] } else { 0.0 };
-    let mut table = Table {
-        cells: rows
-            .iter()
-            .map(|(free, price)| {
-                (0..width).map(|column| scaled(free[column], column)).chain([*price]).collect()
-            })
-            .collect(),
-        gain: (0..width).map(|column| scaled(demand[column], column)).collect(),
-        in_row: vec![None; rows.len()],
-        in_column: (0..width).map(Some).collect(),
-    };
-    for _ in 0..MOST_PIVOTS {
-        let Some((row, column)) = table.exchange() else { break };
-        table.pivot(row, column);
+    let mut program = Simplex::new((0..width).map(|column| scaled(demand[column], column)).collect());
+    for (free, price) in rows {
+        program.add((0..width).map(|column| (column, scaled(free[column], column))), *price);
     }
-    let mut worth = vec![0.0; width];
-    for (cells, variable) in table.cells.iter().zip(&table.in_row) {
-        if let Some(variable) = *variable
-            && scale[variable] > 0.0
-        {
-            worth[variable] = cells[width].max(0.0) / scale[variable];
-        }
+    program.solve(MOST_EXCHANGES);
+    let mut worth = program.values();
+    for (worth, scale) in worth.iter_mut().zip(&scale) {
+        *worth = if *scale > 0.0 { *worth / scale } else { 0.0 };
     }
     worth
 }
@@ -66,65 +48,6 @@ pub(crate) fn shadow_prices(rows: &[(&[i64], f64)], demand: &[i64]) -> Vec<f64> 
 )]
 fn real(amount: i64) -> f64 {
     amount.max(0) as f64
-}
-
-/// The condensed table of the simplex method.
-struct Table {
-    /// One row for each constraint; the last cell is what is left of it.
-    cells: Vec<Vec<f64>>,
-    /// What the total gains per unit of each column.
-    gain: Vec<f64>,
-    /// Which resource a row stands for by now.
-    in_row: Vec<Option<usize>>,
-    /// Which resource a column still stands for.
-    in_column: Vec<Option<usize>>,
-}
-
-impl Table {
-    /// The column with the largest gain, and the row that limits it first.
-    fn exchange(&mut self) -> Option<(usize, usize)> {
-        let width = self.gain.len();
-        loop {
-            let column = (0..width)
-                .filter(|column| self.gain[*column] > TINY)
-                .max_by(|a, b| self.gain[*a].total_cmp(&self.gain[*b]).then(b.cmp(a)))?;
-            let row = (0..self.cells.len()).filter(|row| self.cells[*row][column] > TINY).min_by(|a, b| {
-                let ratio = |row: usize| self.cells[row][width] / self.cells[row][column];
-                ratio(*a).total_cmp(&ratio(*b)).then(a.cmp(b))
-            });
-            match row {
-                Some(row) => return Some((row, column)),
-                // Nobody offers this resource: it has no price.
-                None => self.gain[column] = 0.0,
-            }
-        }
-    }
-
-    fn pivot(&mut self, row: usize, column: usize) {
-        let width = self.gain.len();
-        let pivot = self.cells[row][column];
-        let mut pivot_row = self.cells[row].clone();
-        for (index, cell) in pivot_row.iter_mut().enumerate() {
-            *cell = if index == column { 1.0 / pivot } else { *cell / pivot };
-        }
-        for (index, cells) in self.cells.iter_mut().enumerate() {
-            if index == row {
-                continue;
-            }
-            let factor = cells[column];
-            cells[column] = 0.0;
-            for (cell, pivot_cell) in cells.iter_mut().zip(&pivot_row) {
-                *cell -= factor * pivot_cell;
-            }
-        }
-        let factor = self.gain[column];
-        self.gain[column] = 0.0;
-        for (gain, pivot_cell) in self.gain.iter_mut().zip(&pivot_row[..width]) {
-            *gain -= factor * pivot_cell;
-        }
-        self.cells[row] = pivot_row;
-        std::mem::swap(&mut self.in_row[row], &mut self.in_column[column]);
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,167 @@
+//! Ruin and recreate: the nodes that waste most are taken apart, and their pods packed again.
+//!
+//! Every pod stays in its zone, or whichever domain others count it by, and pods with rules by host name that are more than a place on a node
+//! do not take part. So whatever comes out is as valid as before; and it is kept only if it costs less and breaks no limit.
+
+use std::collections::BTreeMap;
+
+use crate::classes::{Class, Classes};
+use crate::existing::Standing;
+use crate::market::Market;
+use crate::model::RESERVATION_ID;
+use crate::pack::{Cap, Draft, Ground, Manner, Packing, Strategy, Task, pack};
+use crate::topology::{ABSENT, Topology};
+
+/// How many nodes are taken apart at once, by turns.
+const HANDFULS: [usize; 4] = [4, 8, 2, 14];
+
+/// The domains that nodes are tied to.
+type Place = Vec<(usize, u32)>;
+
+/// Improves a packing, within so many comparisons; whether it did.
+pub(crate) fn repair<'a>(
+    market: &mut Market<'a>,
+    task: &Task<'_, 'a>,
+    packing: &mut Packing,
+    most_effort: usize,
+) -> bool {
+    let strategies = strategies(market);
+    let places: Vec<Place> = by_place(market, task, packing).into_keys().collect();
+    let share = most_effort / places.len().max(1);
+    let mut improved = false;
+    for place in places {
+        let until = market.effort().saturating_add(share);
+        improved |= repair_place(market, task, packing, &place, &strategies, until);
+    }
+    improved
+}
+
+fn repair_place<'a>(
+    market: &mut Market<'a>,
+    task: &Task<'_, 'a>,
+    packing: &mut Packing,
+    place: &Place,
+    strategies: &[Strategy],
+    until: usize,
+) -> bool {
+    let mut order = by_place(market, task, packing).remove(place).unwrap_or_default();
+    let mut improved = false;
+    let (mut turn, mut start, mut failures) = (0, 0, 0);
+    while order.len() > 1 && failures <= 2 * order.len() && market.effort() < until {
+        let handful = HANDFULS[turn % HANDFULS.len()].min(order.len());
+        turn += 1;
+        // Those that waste most, and with every other handful some from further down.
+        let step = if turn % 2 == 0 { 1 } else { 1 + turn % 7 };
+        let chosen = (0..handful).map(|number| order[(start + number * step) % order.len()]);
+        let chosen = distinct(chosen.collect());
+        let again = pack_again(market, task, packing, &chosen, place, strategies);
+        if again.is_some_and(|again| packing.replace(market, &chosen, again)) {
+            order = by_place(market, task, packing).remove(place).unwrap_or_default();
+            improved = true;
+            (start, failures) = (0, 0);
+        } else {
+            start += handful.div_ceil(2);
+            failures += handful;
+        }
+    }
+    improved
+}
+
+/// The cheapest packing of what is on some drafts, if it is cheaper than they are.
+fn pack_again<'a>(
+    market: &mut Market<'a>,
+    task: &Task<'_, 'a>,
+    packing: &Packing,
+    chosen: &[usize],
+    place: &Place,
+    strategies: &[Strategy],
+) -> Option<Packing> {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    for (class, count) in chosen.iter().flat_map(|draft| &packing.drafts[*draft].content) {
+        *counts.entry(*class).or_default() += count;
+    }
+    let pins: Vec<usize> = place.iter().map(|(key, domain)| market.pin(*key, *domain)).collect();
+    let mut list: Vec<Class<'a>> = Vec::with_capacity(counts.len());
+    for number in counts.keys() {
+        let class = &task.classes.list[*number];
+        let terms = class.terms.iter().filter_map(|term| market.merged(*term, &pins)).collect();
+        list.push(class.alone(list.len(), terms));
+    }
+    let classes = Classes { list, terms: Vec::new() };
+    let pending: Vec<usize> = counts.values().copied().collect();
+    let least = classes.least_to_come();
+    let part =
+        Task { classes: &classes, pending: &pending, reservations: &BTreeMap::new(), least: &least, ..*task };
+    let ground = Ground { standing: Standing::none(), topology: Topology::default(), skews: [].into() };
+    let before: i64 = chosen.iter().map(|draft| packing.drafts[*draft].price.micros()).sum();
+    let mut best: Option<(i64, Packing)> = None;
+    for strategy in strategies {
+        let mut again = pack(market, &part, ground.clone(), *strategy, false, None);
+        if again.unplaced.iter().any(|count| *count > 0) {
+            continue;
+        }
+        let Some(cost) = again.settle(market, false).map(nap_units::UsdPerHour::micros) else { continue };
+        if cost < best.as_ref().map_or(before, |(best, _)| *best) {
+            best = Some((cost, again));
+        }
+    }
+    let (_, mut again) = best?;
+    let numbers: Vec<usize> = counts.into_keys().collect();
+    for draft in &mut again.drafts {
+        draft.domains.clone_from(place);
+        for (class, _) in &mut draft.content {
+            *class = numbers[*class];
+        }
+    }
+    Some(again)
+}
+
+fn distinct(mut numbers: Vec<usize>) -> Vec<usize> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+fn strategies(market: &Market<'_>) -> Vec<Strategy> {
+    let mut strategies = vec![
+        Strategy { cap: Cap::BestValue, manner: Manner::Patterns },
+        Strategy { cap: Cap::BestValue, manner: Manner::InOrder },
+        Strategy { cap: Cap::None, manner: Manner::InOrder },
+    ];
+    let levels = market.levels(6).into_iter();
+    strategies.extend(levels.map(|cpu| Strategy { cap: Cap::Cpu(cpu), manner: Manner::InOrder }));
+    strategies
+}
+
+/// The drafts that may be taken apart, by the domains they are tied to; those that waste most first.
+fn by_place(market: &Market<'_>, task: &Task<'_, '_>, packing: &Packing) -> BTreeMap<Place, Vec<usize>> {
+    let mut places: BTreeMap<Place, Vec<(f64, usize)>> = BTreeMap::new();
+    for (number, draft) in
+        packing.drafts.iter().enumerate().filter(|(_, draft)| may_be_ruined(market, task, draft))
+    {
+        let mut place = draft.domains.clone();
+        place.sort_unstable();
+        let waste = waste(draft.price.micros(), packing.used(number), task.worth);
+        places.entry(place).or_default().push((waste, number));
+    }
+    let in_order = |mut drafts: Vec<(f64, usize)>| {
+        drafts.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
+        drafts.into_iter().map(|(_, number)| number).collect()
+    };
+    places.into_iter().map(|(place, drafts)| (place, in_order(drafts))).collect()
+}
+
+fn may_be_ruined(market: &Market<'_>, task: &Task<'_, '_>, draft: &Draft) -> bool {
+    let signature = market.signature(draft.signature);
+    signature.requirements.get(RESERVATION_ID).is_none()
+        && signature.diversities.is_empty()
+        && draft.uncounted.is_empty()
+        && draft.domains.iter().all(|(_, domain)| *domain != ABSENT)
+        && draft.content.iter().all(|(class, _)| task.classes.list[*class].is_movable())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
+fn waste(micros: i64, used: &[i64], worth: &[f64]) -> f64 {
+    let held: f64 = used.iter().zip(worth).map(|(used, worth)| *used as f64 * worth).sum();
+    micros as f64 - held
+}

@@ -1,0 +1,227 @@
+//! The simplex method, for the few and small linear programs that guide the packing.
+//!
+//! It maximises `gain · v` under `amounts · v ≤ limit` for each row, with limits and `v` not negative, so that nothing at all is a solution to
+//! begin with. The table is condensed: it has a column for each variable, whatever the number of rows. Rows can be added to a solved
+//! table, which is then solved again from where it stands. What comes out guides choices, and whoever needs certainty checks it: so a
+//! rounding error can cost a little money, never a wrong plan. Since it is nothing but additions, multiplications and divisions in a
+//! fixed order, it is the same on every machine.
+
+/// Below this a number counts as zero.
+const TINY: f64 = 1e-9;
+
+/// A linear program and how far it is solved.
+#[derive(Clone)]
+pub(crate) struct Simplex {
+    width: usize,
+    /// One row after another, each with a cell for every column; the last cell is what is left of the limit.
+    cells: Vec<f64>,
+    /// What the total gains per unit of each column.
+    gain: Vec<f64>,
+    /// What each row stands for by now: a variable, or (from `width` on) what a row leaves unused.
+    in_row: Vec<usize>,
+    /// What each column stands for by now.
+    in_column: Vec<usize>,
+    /// The row that each variable is in, if it is in one.
+    row_of: Vec<Option<usize>>,
+    /// How many cells were computed.
+    effort: usize,
+}
+
+impl Simplex {
+    /// A program without rows yet.
+    pub(crate) fn new(gain: Vec<f64>) -> Self {
+        let width = gain.len();
+        let in_column = (0..width).collect();
+        let row_of = vec![None; width];
+        Self { width, cells: Vec::new(), gain, in_row: Vec::new(), in_column, row_of, effort: 0 }
+    }
+
+    fn rows(&self) -> usize {
+        self.in_row.len()
+    }
+
+    fn row(&self, row: usize) -> &[f64] {
+        &self.cells[row * (self.width + 1)..(row + 1) * (self.width + 1)]
+    }
+
+    /// Roughly how much was computed so far.
+    pub(crate) fn effort(&self) -> usize {
+        self.effort
+    }
+
+    /// Adds a row: amounts for some of the variables, and a limit.
+    pub(crate) fn add(&mut self, amounts: impl IntoIterator<Item = (usize, f64)>, limit: f64) {
+        let mut of_variable = vec![0.0; self.width];
+        for (variable, amount) in amounts {
+            of_variable[variable] += amount;
+        }
+        let mut cells = vec![0.0; self.width + 1];
+        cells[self.width] = limit;
+        for (column, stands_for) in self.in_column.iter().enumerate() {
+            if let Some(amount) = of_variable.get(*stands_for) {
+                cells[column] = *amount;
+            }
+        }
+        for (row, amount) in self.row_of.iter().zip(&of_variable).filter(|(_, amount)| **amount != 0.0) {
+            let Some(row) = *row else { continue };
+            for (cell, other) in cells.iter_mut().zip(self.row(row)) {
+                *cell -= amount * other;
+            }
+            self.effort += self.width;
+        }
+        self.in_row.push(self.width + self.in_row.len());
+        self.cells.extend(cells);
+    }
+
+    /// Solves it, in at most so many exchanges.
+    pub(crate) fn solve(&mut self, most: usize) {
+        for _ in 0..most {
+            let exchange = self.violated().or_else(|| self.rising());
+            let Some((row, column)) = exchange else { break };
+            self.pivot(row, column);
+        }
+    }
+
+    /// The row that is furthest from being kept, and the column that mends it at the least loss.
+    fn violated(&self) -> Option<(usize, usize)> {
+        let left = |row: usize| self.cells[row * (self.width + 1) + self.width];
+        let row = (0..self.rows())
+            .filter(|row| left(*row) < -TINY)
+            .min_by(|a, b| left(*a).total_cmp(&left(*b)).then(a.cmp(b)))?;
+        let cells = self.row(row);
+        let ratio = |column: usize| (self.gain[column].min(0.0)) / cells[column];
+        (0..self.width)
+            .filter(|column| cells[*column] < -TINY)
+            .min_by(|a, b| ratio(*a).total_cmp(&ratio(*b)).then(a.cmp(b)))
+            .map(|column| (row, column))
+    }
+
+    /// The column with the largest gain, and the row that limits it first.
+    fn rising(&mut self) -> Option<(usize, usize)> {
+        loop {
+            let column = (0..self.width)
+                .filter(|column| self.gain[*column] > TINY)
+                .max_by(|a, b| self.gain[*a].total_cmp(&self.gain[*b]).then(b.cmp(a)))?;
+            let ratio = |row: usize| self.row(row)[self.width] / self.row(row)[column];
+            let row = (0..self.rows())
+                .filter(|row| self.row(*row)[column] > TINY)
+                .min_by(|a, b| ratio(*a).total_cmp(&ratio(*b)).then(a.cmp(b)));
+            match row {
+                Some(row) => return Some((row, column)),
+                // Nothing limits it: it has no price.
+                None => self.gain[column] = 0.0,
+            }
+        }
+    }
+
+    fn pivot(&mut self, row: usize, column: usize) {
+        let stride = self.width + 1;
+        let pivot = self.cells[row * stride + column];
+        let mut pivot_row = self.row(row).to_vec();
+        for (index, cell) in pivot_row.iter_mut().enumerate() {
+            *cell = if index == column { 1.0 / pivot } else { *cell / pivot };
+        }
+        for (index, cells) in self.cells.chunks_exact_mut(stride).enumerate() {
+            let factor = cells[column];
+            if index == row || factor == 0.0 {
+                continue;
+            }
+            self.effort += stride;
+            cells[column] = 0.0;
+            for (cell, pivot_cell) in cells.iter_mut().zip(&pivot_row) {
+                *cell -= factor * pivot_cell;
+            }
+        }
+        let factor = self.gain[column];
+        self.gain[column] = 0.0;
+        for (gain, pivot_cell) in self.gain.iter_mut().zip(&pivot_row[..self.width]) {
+            *gain -= factor * pivot_cell;
+        }
+        self.cells[row * stride..(row + 1) * stride].copy_from_slice(&pivot_row);
+        std::mem::swap(&mut self.in_row[row], &mut self.in_column[column]);
+        let (now, before) = (self.in_row[row], self.in_column[column]);
+        if let Some(place) = self.row_of.get_mut(before) {
+            *place = None;
+        }
+        if let Some(place) = self.row_of.get_mut(now) {
+            *place = Some(row);
+        }
+    }
+
+    /// The value of each variable.
+    pub(crate) fn values(&self) -> Vec<f64> {
+        let value = |row: Option<usize>| row.map_or(0.0, |row| self.row(row)[self.width].max(0.0));
+        self.row_of.iter().map(|row| value(*row)).collect()
+    }
+
+    /// What one more unit of each row's limit would gain: the solution of the dual program.
+    pub(crate) fn multipliers(&self) -> Vec<f64> {
+        let mut multipliers = vec![0.0; self.rows()];
+        for (column, stands_for) in self.in_column.iter().enumerate() {
+            if let Some(row) = stands_for.checked_sub(self.width) {
+                multipliers[row] = (-self.gain[column]).max(0.0);
+            }
+        }
+        multipliers
+    }
+
+    /// Changes what the variables gain. What is solved stays a solution, though no longer the best.
+    pub(crate) fn regain(&mut self, gain: &[f64]) {
+        let mut now = vec![0.0; self.width];
+        for (column, stands_for) in self.in_column.iter().enumerate() {
+            now[column] = gain.get(*stands_for).copied().unwrap_or(0.0);
+        }
+        for (row, gain) in self.row_of.iter().zip(gain).filter(|(_, gain)| **gain != 0.0) {
+            let Some(row) = *row else { continue };
+            for (now, cell) in now.iter_mut().zip(self.row(row)) {
+                *now -= gain * cell;
+            }
+            self.effort += self.width;
+        }
+        self.gain = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: &[f64], b: &[f64]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6)
+    }
+
+    /// max 3x + 5y with x ≤ 4, 2y ≤ 12, 3x + 2y ≤ 18.
+    fn textbook() -> Simplex {
+        let mut program = Simplex::new(vec![3.0, 5.0]);
+        program.add([(0, 1.0)], 4.0);
+        program.add([(1, 2.0)], 12.0);
+        program.add([(0, 3.0), (1, 2.0)], 18.0);
+        program.solve(100);
+        program
+    }
+
+    #[test]
+    fn finds_the_best_and_what_limits_are_worth() {
+        let program = textbook();
+        assert!(close(&program.values(), &[2.0, 6.0]), "{:?}", program.values());
+        assert!(close(&program.multipliers(), &[0.0, 1.5, 1.0]), "{:?}", program.multipliers());
+    }
+
+    #[test]
+    fn goes_on_after_a_row_was_added() {
+        let mut program = textbook();
+        program.add([(0, 1.0), (1, 1.0)], 7.0);
+        program.solve(100);
+        // Now y = 6 leaves one x.
+        assert!(close(&program.values(), &[1.0, 6.0]), "{:?}", program.values());
+        assert!(close(&program.multipliers(), &[0.0, 1.0, 0.0, 3.0]), "{:?}", program.multipliers());
+    }
+
+    #[test]
+    fn goes_on_after_the_gains_have_changed() {
+        let mut program = textbook();
+        program.regain(&[5.0, 0.0]);
+        program.solve(100);
+        assert!(close(&program.values()[..1], &[4.0]), "{:?}", program.values());
+    }
+}
