@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nap_api::{Requirements, Taint, Toleration};
-use nap_units::{CPU, MEMORY, Resources};
+use nap_units::{CPU, MEMORY, PODS, Resources};
 
 use crate::coupling::HostPort;
 use crate::groups::Group;
@@ -105,6 +105,16 @@ impl<'a> Dimensions<'a> {
         for (free, port) in free.iter_mut().skip(self.resources.len()).zip(&self.ports) {
             if daemons.ports.iter().any(|one| conflicts(one, port)) {
                 *free = 0;
+            }
+        }
+        free
+    }
+
+    /// What is left of resources that are amounts, when a share of each stays free.
+    pub(crate) fn less(&self, mut free: Vec<i64>, percent: u8) -> Vec<i64> {
+        for (free, name) in free.iter_mut().zip(&self.resources) {
+            if percent > 0 && *name != PODS && !is_attachment(name) {
+                *free -= (*free).max(0) / 100 * i64::from(percent.min(100));
             }
         }
         free

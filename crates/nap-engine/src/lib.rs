@@ -38,6 +38,7 @@
 //! | `columns` | which loads of nodes cover all pods at the least cost, if fractions could be bought |
 //! | `recipes` | how such loads become nodes |
 //! | `repair` | how nodes that waste much are put together anew |
+//! | `realise` | what the scheduler would make of a packing by itself |
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
@@ -67,6 +68,7 @@ mod pack;
 mod patterns;
 mod preferences;
 mod prepared;
+mod realise;
 mod reason;
 mod recipes;
 mod refuse;

@@ -51,7 +51,13 @@ pub(crate) struct PoolTable<'a> {
 }
 
 impl<'a> PoolTable<'a> {
-    fn new(pool: &'a Pool, ready: &'a PreparedPool, stock: &'a Stock, dimensions: &Dimensions<'a>) -> Self {
+    fn new(
+        pool: &'a Pool,
+        ready: &'a PreparedPool,
+        stock: &'a Stock,
+        dimensions: &Dimensions<'a>,
+        slack_percent: u8,
+    ) -> Self {
         let limits: Vec<(&str, i64)> = pool.headroom.iter().collect();
         let row = |kind: usize| {
             let instance_type = stock.kind(kind);
@@ -59,7 +65,10 @@ impl<'a> PoolTable<'a> {
             let charge = |name: &str| if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) };
             TypeRow {
                 instance_type,
-                free: dimensions.without(dimensions.whole(&instance_type.allocatable), daemons),
+                free: dimensions.less(
+                    dimensions.without(dimensions.whole(&instance_type.allocatable), daemons),
+                    slack_percent,
+                ),
                 daemons,
                 charge: limits.iter().map(|(name, _)| charge(name)).collect(),
                 cpu: instance_type.capacity.get(CPU),
@@ -182,7 +191,10 @@ impl<'a> Market<'a> {
         let pools = in_order(&snapshot.pools).into_iter().zip(&prepared.pools);
         let mut market = Self {
             pools: pools
-                .map(|(pool, ready)| PoolTable::new(pool, ready, &prepared.stocks[ready.stock], dimensions))
+                .map(|(pool, ready)| {
+                    let stock = &prepared.stocks[ready.stock];
+                    PoolTable::new(pool, ready, stock, dimensions, options.slack_percent)
+                })
                 .collect(),
             most_cpu: options.max_cpu_per_node.map_or(i64::MAX, |most| most.saturating_mul(1000)),
             node_cost: options.node_cost,

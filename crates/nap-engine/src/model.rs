@@ -260,6 +260,10 @@ pub struct Options {
     /// without it.
     #[serde(default)]
     pub node_cost: UsdPerHour,
+    /// How much of each resource of a new node is left free, so that kube-scheduler finds room for every pod of the plan in whatever order it
+    /// binds them, without being told where each goes. No pod is refused for it.
+    #[serde(default)]
+    pub slack_percent: u8,
     /// Whether preferences of pods count.
     #[serde(default)]
     pub preferences: PreferencePolicy,

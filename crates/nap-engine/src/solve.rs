@@ -15,6 +15,7 @@ use crate::model::{Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Sna
 use crate::pack::{Cap, Ground, Manner, Packing, Strategy, Task, pack};
 use crate::preferences::Levels;
 use crate::prepared::Prepared;
+use crate::realise::left_out;
 use crate::recipes::{Purchase, Recipes};
 use crate::refuse::Asker;
 use crate::repair::repair;
@@ -71,15 +72,25 @@ struct Decision {
     may_ignore: bool,
 }
 
-/// The better plan of two where it matters: nobody goes without a place for what others would like.
+/// The better plan of two where it matters: nobody goes without a place for what others would like, nor for room to spare.
 fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
-    let first = attempt(prepared, snapshot, options, portfolio);
-    if !first.may_ignore {
-        return first.plan;
+    let mut best = attempt(prepared, snapshot, options, portfolio);
+    let mut options = options.clone();
+    if options.slack_percent > 0 && best.score.unplaced.iter().any(|count| *count > 0) {
+        options.slack_percent = 0;
+        let tight = attempt(prepared, snapshot, &options, portfolio);
+        if tight.score.unplaced < best.score.unplaced {
+            best = tight;
+        }
     }
-    let options = Options { preferences: PreferencePolicy::Ignore, ..options.clone() };
-    let second = attempt(prepared, snapshot, &options, portfolio);
-    if second.score < first.score { second.plan } else { first.plan }
+    if best.may_ignore {
+        options.preferences = PreferencePolicy::Ignore;
+        let other = attempt(prepared, snapshot, &options, portfolio);
+        if other.score < best.score {
+            best = other;
+        }
+    }
+    best.plan
 }
 
 fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Decision {
@@ -309,7 +320,17 @@ impl<'c, 'a> Contest<'c, 'a> {
     /// Packs in one way, and keeps the result if it is the best so far.
     fn enter(&mut self, market: &mut Market<'a>, strategy: Strategy, purchase: Option<&Purchase<'_>>) {
         let entry = Self::pack(market, self.task, self.ground, strategy, purchase, &mut self.ledger);
-        if entry.score < self.best.score {
+        let (new, old) = (&entry.score, &self.best.score);
+        let is_even = new.unplaced == old.unplaced && new.cost == old.cost;
+        let is_better = if is_even && new.cost > UsdPerHour::ZERO {
+            // At one price, the one is better that the scheduler comes to by itself.
+            let needs = |market: &mut Market<'a>, packing: &Packing| left_out(market, self.task, packing);
+            let needs = (needs(market, &entry.packing), needs(market, &self.best.packing));
+            needs.0.is_some() && needs.1.is_some() && (needs.0, new.nodes) < (needs.1, old.nodes)
+        } else {
+            new < old
+        };
+        if is_better {
             self.best = entry;
         }
     }
