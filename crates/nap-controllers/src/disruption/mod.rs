@@ -7,7 +7,6 @@ mod candidates;
 mod commands;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,11 +14,11 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{budget, conditions};
-use nap_engine::{CapacityType, Catalogue, Plan, solve};
+use nap_engine::{CapacityType, Plan};
 use nap_units::UsdPerHour;
 
 use crate::context::{Context, Error, Outcome};
-use crate::provisioning;
+use crate::state::catalogues::Catalogues;
 use crate::state::snapshot::Scope;
 use crate::state::{State, claim_is, is_ready};
 use candidates::Candidate;
@@ -48,7 +47,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(Some(PASS));
     }
     let changes = context.state().changes;
-    let catalogues = provisioning::catalogues(context).await?;
+    let catalogues = context.catalogues().await;
     let now = context.clock.now();
     let (mut candidates, blocked) = candidates::collect(&context.state(), &catalogues, now);
     candidates::report(context, &blocked).await;
@@ -173,7 +172,7 @@ fn find_empty<'a>(
 fn find_drifted<'a>(
     context: &Context,
     candidates: &'a [Candidate],
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    catalogues: &Catalogues,
     budgets: &mut Budgets,
     now: Timestamp,
 ) -> Option<(&'a Candidate, Plan)> {
@@ -201,7 +200,7 @@ fn find_drifted<'a>(
 fn find_underutilized<'a>(
     context: &Context,
     candidates: &'a [Candidate],
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    catalogues: &Catalogues,
     budgets: &mut Budgets,
     now: Timestamp,
 ) -> (Option<(&'a Candidate, Plan)>, Option<Duration>) {
@@ -263,11 +262,11 @@ fn without(
     context: &Context,
     state: &State,
     candidate: &Candidate,
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    catalogues: &Catalogues,
     now: Timestamp,
 ) -> Plan {
     let snapshot = state.snapshot(Scope::Without(candidate.name()), catalogues, now);
-    solve(&snapshot, &context.settings.engine)
+    context.solve(&snapshot)
 }
 
 /// Errors are those of the commands.

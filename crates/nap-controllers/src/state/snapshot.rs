@@ -13,11 +13,12 @@ use nap_api::requirement::Undefined;
 use nap_api::{
     NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints,
 };
-use nap_engine::{Catalogue, Daemon, Node, PodKey, Pool, Resident, Snapshot};
+use nap_engine::{ATTACHABLE_VOLUMES, Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
 use nap_units::{Resources, Rounding};
 
+use super::catalogues::Catalogues;
 use super::rules::{Interest, host_ports, spread};
-use super::{Machine, State, claim_is, pods, pool_of};
+use super::{Machine, State, claim_is, pods, pool_of, volumes};
 
 /// A plan for a pod holds until its machine has been ready for this long. After that the scheduler has had its chance.
 pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
@@ -32,13 +33,8 @@ pub enum Scope<'a> {
 }
 
 impl State {
-    /// What the engine reads. Catalogues are by the name of the node class.
-    pub fn snapshot(
-        &self,
-        scope: Scope<'_>,
-        catalogues: &BTreeMap<String, Arc<Catalogue>>,
-        now: Timestamp,
-    ) -> Snapshot {
+    /// What the engine reads.
+    pub fn snapshot(&self, scope: Scope<'_>, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
         let machines = self.machines();
         let planned = self.planned(now);
         let daemons = self.daemons();
@@ -61,7 +57,9 @@ impl State {
             })
             .collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
-        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone(), ..Snapshot::default() }
+        // No provider has reservations to offer yet.
+        let (catalogues, reservations) = (catalogues.named.clone(), BTreeMap::new());
+        Snapshot { pods, nodes, pools, daemons, catalogues, reservations }
     }
 
     /// Which machine each pod was planned onto, while that plan holds.
@@ -165,6 +163,7 @@ impl State {
         for spec in coming.iter().filter_map(|pod| pod.spec.as_ref()) {
             free.subtract(&pods::requests(spec).unwrap_or_default());
         }
+        self.leave_attachable(machine, bound.iter().chain(coming.iter().copied()), &mut free);
         let on_it = bound.iter().map(Arc::as_ref).chain(coming.iter().copied().map(Arc::as_ref));
         let mut residents = self.residents(on_it, interest);
         let wanted = Requirements::from_labels(&labels);
@@ -179,15 +178,7 @@ impl State {
                 && daemon.terms.iter().any(|term| wanted.compatible(term, Undefined::Deny).is_ok());
             if suits && !runs {
                 free.subtract(&daemon.requests);
-                if !daemon.host_ports.is_empty() {
-                    residents.push(Resident {
-                        namespace: daemon.name.split('/').next().unwrap_or_default().to_owned(),
-                        labels: BTreeMap::new(),
-                        anti_affinity: Vec::new(),
-                        host_ports: daemon.host_ports.clone(),
-                        count: 1,
-                    });
-                }
+                residents.extend(daemon.resident());
             }
         }
         let unschedulable =
@@ -199,23 +190,42 @@ impl State {
         Some(Node { name, labels, taints, free, initialized: machine.is_initialized(), residents })
     }
 
-    fn pool(&self, pool: &NodePool, catalogues: &BTreeMap<String, Arc<Catalogue>>) -> Option<Pool> {
+    /// What is left of what the machine can attach. A volume of several pods is attached once.
+    fn leave_attachable<'p>(
+        &self,
+        machine: &Machine,
+        pods: impl Iterator<Item = &'p Arc<Pod>>,
+        free: &mut Resources,
+    ) {
+        let limits = self.attach_limits(machine);
+        if limits.is_empty() {
+            return;
+        }
+        let on_it = pods.filter(|pod| !pods::is_terminal(pod));
+        let attached: BTreeSet<(String, String)> = on_it.flat_map(|pod| self.attached(pod)).collect();
+        let attached = volumes::counted(&attached);
+        for (name, limit) in limits.iter() {
+            free.set(name, limit.saturating_sub(attached.get(name)).max(0));
+        }
+    }
+
+    fn pool(&self, pool: &NodePool, catalogues: &Catalogues) -> Option<Pool> {
         let ready = pool
             .status
             .as_ref()
             .is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY));
-        let class = &pool.spec.template.spec.node_class_ref.name;
         if !ready || pool.metadata.deletion_timestamp.is_some() || pool.spec.replicas.is_some() {
             return None;
         }
-        let catalogue = catalogues.get(class)?;
+        let name = pool.name_any();
+        let catalogue = catalogues.of(&name)?;
         Some(Pool {
-            name: pool.name_any(),
             weight: pool.spec.weight.unwrap_or(0),
             requirements: pool_requirements(pool),
             taints: pool.spec.template.spec.taints.clone(),
             headroom: self.headroom(pool, catalogue),
-            catalogue: class.clone(),
+            catalogue: catalogues.of_pools.get(&name)?.clone(),
+            name,
         })
     }
 
@@ -292,7 +302,13 @@ fn allocatable(machine: &Machine) -> Resources {
     let of_node = machine.node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
     let of_node = pods::node_resources(of_node);
     let Some(claim) = &machine.claim else { return of_node };
-    let of_claim = claim.status.as_ref().map(|status| quantities(&status.allocatable)).unwrap_or_default();
+    // What it can attach is another matter: its CSINode may know better.
+    let promised = claim.status.iter().flat_map(|status| &status.allocatable);
+    let promised = promised.filter(|(name, _)| !name.starts_with(ATTACHABLE_VOLUMES));
+    let of_claim = Resources::from_quantities(
+        promised.map(|(name, quantity)| (name.as_str(), quantity)),
+        Rounding::Down,
+    );
     if machine.is_initialized() {
         return of_node;
     }
@@ -358,10 +374,11 @@ impl State {
         let empty = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&empty);
         let (terms, mut unsupported) = terms(spec);
-        let requests = pods::requests(spec).unwrap_or_else(|field| {
+        let mut requests = pods::requests(spec).unwrap_or_else(|field| {
             unsupported = Some(field);
             Resources::new()
         });
+        requests.add(&volumes::counted(&self.attached(pod)));
         let volume_terms = self.volume_terms(pod).unwrap_or_else(|problem| {
             unsupported.get_or_insert(problem);
             Vec::new()
@@ -380,7 +397,7 @@ impl State {
             host_ports: host_ports(spec),
             volume_terms,
             preferences: self.preferences(pod),
-            workload: None,
+            workload: self.workloads.of(pod),
         }
     }
 }

@@ -195,8 +195,11 @@ fn written(kind: CatalogueKind, one: &nap_engine::InstanceType) -> InstanceType 
             own.insert(key.to_owned(), requirement.values().iter().cloned().collect());
         }
     }
-    let mut overhead = one.capacity.clone();
-    overhead.subtract(&one.allocatable);
+    // What can be attached has no place in the format.
+    let mut overhead = Resources::new();
+    for (name, all) in one.capacity.iter() {
+        overhead.set(name, all - one.allocatable.get(name));
+    }
     let offerings = one.offerings.iter().filter(|offer| {
         let zonal = value(&offer.requirements, labels::PLACEMENT_SCOPE) == Some("zonal");
         zonal && (kind == CatalogueKind::Azure || offer.capacity_type == CapacityType::OnDemand)
