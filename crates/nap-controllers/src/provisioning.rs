@@ -9,7 +9,7 @@ use nap_engine::Plan;
 use crate::claims;
 use crate::context::{Context, Outcome};
 use crate::events::Severity;
-use crate::state::snapshot::{PLAN_HOLDS, Scope};
+use crate::state::snapshot::PLAN_HOLDS;
 
 /// How often waiting pods are looked at again when nothing else happens.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
-    let snapshot = context.state().snapshot(Scope::Provisioning, &catalogues, now);
+    let snapshot = context.state().snapshot(&catalogues, now);
     if snapshot.pods.is_empty() {
         return Ok(if context.state().pending().next().is_some() { Some(AGAIN) } else { None });
     }

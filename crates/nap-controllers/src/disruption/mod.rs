@@ -18,8 +18,7 @@ use nap_engine::{CapacityType, Plan};
 use nap_units::UsdPerHour;
 
 use crate::context::{Context, Error, Outcome};
-use crate::state::catalogues::Catalogues;
-use crate::state::snapshot::Scope;
+use crate::state::removals::Removals;
 use crate::state::{State, claim_is, is_ready};
 use candidates::Candidate;
 
@@ -65,11 +64,13 @@ pub async fn reconcile(context: &Context) -> Outcome {
         // Pods are on the move: what fits where is not settled yet.
         return Ok(Some(PASS));
     }
-    if let Some((candidate, plan)) = find_drifted(context, &candidates, &catalogues, &mut budgets, now) {
+    let names = candidates.iter().map(Candidate::name);
+    let mut removals = context.state().removals(names, &catalogues, now);
+    if let Some((candidate, plan)) = find_drifted(context, &candidates, &mut removals, &mut budgets, now) {
         commands::start(context, candidate, DisruptionReason::Drifted, &plan, &catalogues).await?;
         return Ok(Some(Duration::from_secs(1)));
     }
-    let (underutilized, wait) = find_underutilized(context, &candidates, &catalogues, &mut budgets, now);
+    let (underutilized, wait) = find_underutilized(context, &candidates, &mut removals, &mut budgets, now);
     if let Some((candidate, plan)) = underutilized {
         commands::start(context, candidate, DisruptionReason::Underutilized, &plan, &catalogues).await?;
         return Ok(Some(Duration::from_secs(1)));
@@ -172,7 +173,7 @@ fn find_empty<'a>(
 fn find_drifted<'a>(
     context: &Context,
     candidates: &'a [Candidate],
-    catalogues: &Catalogues,
+    removals: &mut Removals,
     budgets: &mut Budgets,
     now: Timestamp,
 ) -> Option<(&'a Candidate, Plan)> {
@@ -188,7 +189,7 @@ fn find_drifted<'a>(
         if budgets.left(&state, candidate, DisruptionReason::Drifted, now) == 0 {
             continue;
         }
-        let plan = without(context, &state, candidate, catalogues, now);
+        let plan = removals.without(candidate.name(), |snapshot| context.solve(snapshot));
         if plan.unplaced.is_empty() {
             return Some((candidate, plan));
         }
@@ -200,7 +201,7 @@ fn find_drifted<'a>(
 fn find_underutilized<'a>(
     context: &Context,
     candidates: &'a [Candidate],
-    catalogues: &Catalogues,
+    removals: &mut Removals,
     budgets: &mut Budgets,
     now: Timestamp,
 ) -> (Option<(&'a Candidate, Plan)>, Option<Duration>) {
@@ -214,7 +215,7 @@ fn find_underutilized<'a>(
         if !wanted || budgets.left(&state, candidate, DisruptionReason::Underutilized, now) == 0 {
             continue;
         }
-        let plan = without(context, &state, candidate, catalogues, now);
+        let plan = removals.without(candidate.name(), |snapshot| context.solve(snapshot));
         if !plan.unplaced.is_empty() || !is_worth_it(&plan, price) {
             continue;
         }
@@ -255,18 +256,6 @@ fn is_worth_it(plan: &Plan, price: UsdPerHour) -> bool {
     plan.launches.len() <= MOST_REPLACEMENTS
         && saving * 100 >= price.micros() * LEAST_SAVING_PERCENT
         && saving > 0
-}
-
-/// What would happen to a candidate's pods without it.
-fn without(
-    context: &Context,
-    state: &State,
-    candidate: &Candidate,
-    catalogues: &Catalogues,
-    now: Timestamp,
-) -> Plan {
-    let snapshot = state.snapshot(Scope::Without(candidate.name()), catalogues, now);
-    context.solve(&snapshot)
 }
 
 /// Errors are those of the commands.

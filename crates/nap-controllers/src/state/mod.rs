@@ -5,6 +5,7 @@
 
 pub mod catalogues;
 pub mod pods;
+pub mod removals;
 mod rules;
 pub mod snapshot;
 mod volumes;

@@ -20,7 +20,7 @@ use super::{State, pods};
 pub(super) struct Interest(BTreeSet<(Namespaces, Selector)>);
 
 impl Interest {
-    pub(super) fn of(pods: &[nap_engine::Pod]) -> Self {
+    pub(super) fn of<'p>(pods: impl IntoIterator<Item = &'p nap_engine::Pod>) -> Self {
         let mut interest = BTreeSet::new();
         for pod in pods {
             let own = || Namespaces::only(pod.key.parts().0);

@@ -23,43 +23,30 @@ use super::{Machine, State, claim_is, pods, pool_of, volumes};
 /// A plan for a pod holds until its machine has been ready for this long. After that the scheduler has had its chance.
 pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
 
-/// Which pods and machines a decision is about.
-#[derive(Clone, Copy, Debug)]
-pub enum Scope<'a> {
-    /// Pods that wait, and pods whose machine is going, on everything that there is.
-    Provisioning,
-    /// The pods of one machine, on everything else that already runs.
-    Without(&'a str),
-}
-
 impl State {
-    /// What the engine reads.
-    pub fn snapshot(&self, scope: Scope<'_>, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
-        let machines = self.machines();
+    /// What the engine reads to decide about pods that wait, and pods whose machine is going, on everything that there is.
+    pub fn snapshot(&self, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
+        let pods = self.waiting_pods(now);
+        let surroundings = self.surroundings(&Interest::of(&pods), catalogues, now);
+        Snapshot { pods, ..surroundings }
+    }
+
+    /// Everything but the pods that need a place.
+    pub(super) fn surroundings(
+        &self,
+        interest: &Interest,
+        catalogues: &Catalogues,
+        now: Timestamp,
+    ) -> Snapshot {
         let planned = self.planned(now);
         let daemons = self.daemons();
-        let pods = match scope {
-            Scope::Provisioning => self.waiting_pods(&machines, &planned, now),
-            Scope::Without(name) => self.movable_pods(name),
-        };
-        let interest = Interest::of(&pods);
-        let nodes = machines
-            .iter()
-            .filter(|machine| !machine.is_leaving())
-            .filter(|machine| !matches!(scope, Scope::Without(name) if machine.name() == name))
-            .filter_map(|machine| {
-                let mut node = self.node(machine, &planned, &daemons, &interest)?;
-                if matches!(scope, Scope::Without(_)) && !machine.is_initialized() {
-                    // It takes nobody, but the pods on it still keep others away or are wanted by them.
-                    node.free = Resources::new();
-                }
-                Some(node)
-            })
-            .collect();
+        let machines = self.machines();
+        let staying = machines.iter().filter(|machine| !machine.is_leaving());
+        let nodes = staying.filter_map(|machine| self.node(machine, &planned, &daemons, interest)).collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
         // No provider has reservations to offer yet.
         let (catalogues, reservations) = (catalogues.named.clone(), BTreeMap::new());
-        Snapshot { pods, nodes, pools, daemons, catalogues, reservations }
+        Snapshot { pods: Vec::new(), nodes, pools, daemons, catalogues, reservations }
     }
 
     /// Which machine each pod was planned onto, while that plan holds.
@@ -95,12 +82,9 @@ impl State {
         self.pods.iter().filter(move |(_, pod)| pods::is_provisionable(pod) && !promised(pod))
     }
 
-    fn waiting_pods(
-        &self,
-        machines: &[Machine],
-        planned: &BTreeMap<PodKey, String>,
-        now: Timestamp,
-    ) -> Vec<nap_engine::Pod> {
+    fn waiting_pods(&self, now: Timestamp) -> Vec<nap_engine::Pod> {
+        let planned = self.planned(now);
+        let machines = self.machines();
         let pending = self.pending().map(|(key, pod)| (key.clone(), Arc::clone(pod)));
         let leaving = machines
             .iter()
@@ -115,14 +99,6 @@ impl State {
             .iter()
             .filter(|(key, _)| !planned.contains_key(key))
             .map(|(_, pod)| self.engine_pod(pod))
-            .collect()
-    }
-
-    fn movable_pods(&self, machine: &str) -> Vec<nap_engine::Pod> {
-        self.pods_on(machine)
-            .iter()
-            .filter(|pod| pods::is_reschedulable(pod))
-            .map(|pod| self.engine_pod(pod))
             .collect()
     }
 

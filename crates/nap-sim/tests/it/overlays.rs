@@ -83,7 +83,7 @@ async fn an_overlay_can_say_that_machines_have_a_device() {
         user.pass(60).await;
         assert_eq!(user.claims().await.len(), 0, "nothing has such a device");
         overlay(&user, "devices", "Standard_D8s_v5", json!({ "capacity": { "example.com/device": "2" } })).await;
-        user.until("a machine is made", async || user.machines() == 1).await;
+        user.until("a machine is made", async || user.nodes().await.len() == 1).await;
         assert_eq!(type_of(&user.claims().await[0]), "Standard_D8s_v5");
     })
     .await;

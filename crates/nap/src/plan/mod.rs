@@ -22,7 +22,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_cloud::Clock;
 use nap_controllers::state::catalogues::Refused;
-use nap_controllers::state::snapshot::Scope;
 use nap_engine::{Catalogue, Changes, Options, Plan, Pod, PodKey, Remedy, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
@@ -78,7 +77,7 @@ impl Problem {
         });
         let limits = limits.collect();
         let catalogues = state.catalogues(of_classes, &Arc::default());
-        let snapshot = state.snapshot(Scope::Provisioning, &catalogues, now);
+        let snapshot = state.snapshot(&catalogues, now);
         for (name, refused) in &catalogues.refused {
             let why = match refused {
                 Refused::Invalid(problem) => problem.as_str(),

@@ -9,7 +9,7 @@ use nap_azure::catalogue::Catalogue;
 use nap_azure::instance_types::{Settings, from_catalogue};
 use nap_engine::CapacityType;
 use nap_oracle::problem::{Amounts, InstanceType, NodePool, Offering};
-use nap_units::CPU;
+use nap_units::{CPU, Resources};
 
 use super::{MEBIBYTE, expression, named_pool};
 use crate::bench::args::CatalogueKind;
