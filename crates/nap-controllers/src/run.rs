@@ -70,7 +70,9 @@ pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
     let mut changes = changes(&context.client);
     if context.settings.engine.default_spread.is_empty() {
         // Nothing depends on what ties pods together.
-        TIES.into_iter().for_each(|kind| context.state().mark_synced(Kind::Tie(kind)));
+        for kind in TIES {
+            context.state().mark_synced(Kind::Tie(kind));
+        }
     } else {
         changes.extend(ties(&context.client));
     }

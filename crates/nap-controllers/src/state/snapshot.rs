@@ -42,7 +42,8 @@ impl State {
         let daemons = self.daemons();
         let machines = self.machines();
         let staying = machines.iter().filter(|machine| !machine.is_leaving());
-        let nodes = staying.filter_map(|machine| self.node(machine, &planned, &daemons, interest)).collect();
+        let node = |machine| self.node(machine, &planned, &daemons, interest, catalogues);
+        let nodes = staying.map(node).collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
         // No provider has reservations to offer yet.
         let (catalogues, reservations) = (catalogues.named.clone(), BTreeMap::new());
@@ -125,13 +126,14 @@ impl State {
         planned: &BTreeMap<PodKey, String>,
         daemons: &[Daemon],
         interest: &Interest,
-    ) -> Option<Node> {
+        catalogues: &Catalogues,
+    ) -> Node {
         let name = machine.name();
         let (labels, taints) = labels_and_taints(machine);
-        let mut free = allocatable(machine);
+        let mut free = allocatable(machine, catalogues);
         let bound = machine.node.as_ref().map(|node| self.pods_on(&node.name_any())).unwrap_or_default();
         for pod in bound.iter().filter(|pod| !pods::is_terminal(pod)) {
-            free.subtract(&pods::requests(pod.spec.as_ref()?).unwrap_or_default());
+            free.subtract(&pods::occupies(pod).unwrap_or_default());
         }
         let claim = machine.claim.as_ref().map(|claim| claim.name_any());
         let coming = planned.iter().filter(|(_, target)| Some(*target) == claim.as_ref());
@@ -163,7 +165,7 @@ impl State {
             // It takes nobody, but its pods still count.
             free = Resources::new();
         }
-        Some(Node { name, labels, taints, free, initialized: machine.is_initialized(), residents })
+        Node { name, labels, taints, free, initialized: machine.is_initialized(), residents }
     }
 
     /// What is left of what the machine can attach. A volume of several pods is attached once.
@@ -274,7 +276,7 @@ fn quantities(list: &BTreeMap<String, nap_units::Quantity>) -> Resources {
 }
 
 /// What a machine has for pods. One that was not made yet has just what its claim asks for.
-fn allocatable(machine: &Machine) -> Resources {
+fn allocatable(machine: &Machine, catalogues: &Catalogues) -> Resources {
     let of_node = machine.node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
     let of_node = pods::node_resources(of_node);
     let Some(claim) = &machine.claim else { return of_node };
@@ -290,6 +292,15 @@ fn allocatable(machine: &Machine) -> Resources {
     }
     // A node that is starting may not report everything yet; what the claim promises stands in for it.
     let mut known = if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
+    let kind = claim.labels().get(labels::INSTANCE_TYPE);
+    let types = machine.pool().and_then(|pool| catalogues.of(pool));
+    let kind = kind.and_then(|kind| types?.iter().find(|one| one.name == *kind));
+    // What an overlay adds is not for the provider to know.
+    for (name, amount) in kind.iter().flat_map(|kind| kind.capacity.iter()) {
+        if !known.contains(name) {
+            known.set(name, amount);
+        }
+    }
     for (name, amount) in of_node.iter().filter(|(_, amount)| *amount > 0) {
         known.set(name, amount);
     }

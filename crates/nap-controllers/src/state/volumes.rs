@@ -141,13 +141,11 @@ impl State {
         let attached = volumes.into_iter().flatten().filter_map(|volume| {
             let (name, spec) = self.claim(pod, volume)?;
             let spec = spec?;
-            match bound(spec) {
-                Some(bound) => driver_of(self.volumes.get(bound)?.spec.as_ref()?),
-                None => {
-                    let driver = current_name(&self.class_of(spec)?.provisioner);
-                    Some((driver.to_owned(), format!("{}/{name}", pod.namespace().unwrap_or_default())))
-                }
+            if let Some(bound) = bound(spec) {
+                return driver_of(self.volumes.get(bound)?.spec.as_ref()?);
             }
+            let driver = current_name(&self.class_of(spec)?.provisioner);
+            Some((driver.to_owned(), format!("{}/{name}", pod.namespace().unwrap_or_default())))
         });
         attached.collect()
     }
