@@ -1,8 +1,9 @@
-//! How decisions are made, by the incumbent's names: the same flags and variables for `nap run` and `nap plan`.
+//! How decisions are made: the same flags and variables for `nap run` and `nap plan`, by the incumbent's names where it has them.
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use nap_engine::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy, Selector, Spread};
+use nap_units::UsdPerHour;
 use serde::Deserialize;
 
 use crate::user_error::UserError;
@@ -25,6 +26,19 @@ pub struct EngineArgs {
         hide_default_value = true
     )]
     scheduler_config: String,
+    /// The most pods on one new node
+    #[arg(long, env = "NAP_MAX_PODS_PER_NODE", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    max_pods_per_node: Option<u32>,
+    /// The most vCPUs of one new node
+    #[arg(long, env = "NAP_MAX_VCPUS_PER_NODE", value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
+    max_vcpus_per_node: Option<i64>,
+    /// What a node costs besides its price, in dollars per hour: fewer and larger ones are chosen
+    #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0", value_parser = dollars)]
+    node_cost: UsdPerHour,
+}
+
+fn dollars(text: &str) -> Result<UsdPerHour, String> {
+    UsdPerHour::parse(text).ok_or_else(|| format!("`{text}` is not a number of dollars such as `0.01`"))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -60,7 +74,9 @@ impl EngineArgs {
                 MinValues::BestEffort => MinValuesPolicy::BestEffort,
             },
             default_spread: default_spread(&self.scheduler_config)?,
-            ..Options::default()
+            max_pods_per_node: self.max_pods_per_node,
+            max_cpu_per_node: self.max_vcpus_per_node,
+            node_cost: self.node_cost,
         })
     }
 }

@@ -38,11 +38,11 @@ impl State {
         catalogues: &Catalogues,
         now: Timestamp,
     ) -> Snapshot {
-        let planned = self.planned(now);
+        let coming = self.coming(now);
         let daemons = self.daemons();
         let machines = self.machines();
         let staying = machines.iter().filter(|machine| !machine.is_leaving());
-        let node = |machine| self.node(machine, &planned, &daemons, interest, catalogues);
+        let node = |machine| self.node(machine, &coming, &daemons, interest, catalogues);
         let nodes = staying.map(node).collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
         // No provider has reservations to offer yet.
@@ -62,6 +62,23 @@ impl State {
             }
         }
         planned
+    }
+
+    /// The pods that are still to come to a machine: those that were planned onto it, by the name of its claim, and those that were promised a
+    /// place on it by somebody else, by the name of its node.
+    fn coming(&self, now: Timestamp) -> BTreeMap<String, Vec<Arc<Pod>>> {
+        let mut coming: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        let planned = self.planned(now);
+        for (key, claim) in &planned {
+            coming.entry(claim.clone()).or_default().extend(self.pods.get(key).cloned());
+        }
+        let waiting = self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod));
+        for (_, pod) in waiting.filter(|(key, _)| !planned.contains_key(key)) {
+            if let Some(node) = pods::nominated_node(pod) {
+                coming.entry(node.to_owned()).or_default().push(Arc::clone(pod));
+            }
+        }
+        coming
     }
 
     /// Unbound, or on a machine that is leaving.
@@ -123,7 +140,7 @@ impl State {
     fn node(
         &self,
         machine: &Machine,
-        planned: &BTreeMap<PodKey, String>,
+        coming: &BTreeMap<String, Vec<Arc<Pod>>>,
         daemons: &[Daemon],
         interest: &Interest,
         catalogues: &Catalogues,
@@ -136,8 +153,10 @@ impl State {
             free.subtract(&pods::occupies(pod).unwrap_or_default());
         }
         let claim = machine.claim.as_ref().map(|claim| claim.name_any());
-        let coming = planned.iter().filter(|(_, target)| Some(*target) == claim.as_ref());
-        let coming: Vec<&Arc<Pod>> = coming.filter_map(|(key, _)| self.pods.get(key)).collect();
+        let node = machine.node.as_ref().map(|node| node.name_any());
+        let names: BTreeSet<String> = [claim, node].into_iter().flatten().collect();
+        let coming = names.iter().filter_map(|name| coming.get(name));
+        let coming: Vec<&Arc<Pod>> = coming.flatten().collect();
         for spec in coming.iter().filter_map(|pod| pod.spec.as_ref()) {
             free.subtract(&pods::requests(spec).unwrap_or_default());
         }
@@ -449,4 +468,39 @@ pub(super) fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements,
         requirements.add(&expression.key, Requirement::new(operator, values));
     }
     Ok(requirements)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn room_that_a_pod_was_promised_is_taken() {
+        let mut state = State::default();
+        state.apply_node(object(json!({
+            "metadata": { "name": "node" }, "status": { "allocatable": { "cpu": "4", "pods": "10" } },
+        })));
+        let pod = |name: &str, nominated: Option<&str>| {
+            object(json!({
+                "metadata": { "name": name, "namespace": "shop" },
+                "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "3" } } }] },
+                "status": {
+                    "nominatedNodeName": nominated,
+                    "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }],
+                },
+            }))
+        };
+        state.apply_pod(pod("promised", Some("node")));
+        state.apply_pod(pod("waiting", None));
+        let snapshot = state.snapshot(&Catalogues::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(snapshot.nodes[0].free.get("cpu"), 1000);
+        let waiting: Vec<&str> = snapshot.pods.iter().map(|pod| pod.key.0.as_str()).collect();
+        assert_eq!(waiting, ["shop/waiting"]);
+    }
 }

@@ -191,6 +191,20 @@ fn the_schedulers_default_constraints_spread_pods_of_one_workload() {
 }
 
 #[test]
+fn nodes_are_as_large_and_as_many_as_is_wanted() {
+    let web = workload("Deployment", "web", "replicas: 12");
+    let launches = |test: &str, option: &[&str]| {
+        let (document, _) = said(&[&["plan", "-o", "json"], option].concat(), test, &web);
+        serde_json::from_str::<Value>(&document).unwrap()["launches"].as_array().unwrap().len()
+    };
+    let plain = launches("as-cheap-as-can-be", &[]);
+    assert_eq!(launches("three-pods-a-node", &["--max-pods-per-node", "3"]), 4);
+    assert!(launches("small-nodes", &["--max-vcpus-per-node", "4"]) >= 4);
+    assert!(launches("dear-nodes", &["--node-cost", "1"]) <= plain);
+    assert_eq!(launches("very-dear-nodes", &["--node-cost", "1000"]), 1);
+}
+
+#[test]
 fn daemons_and_node_classes_make_vms_larger_and_fuller() {
     let three = workload("Deployment", "web", "replicas: 3");
     let alone = plan("no-daemons", &three);
