@@ -1,6 +1,5 @@
 //! Files that are made from code: `generate` writes them, `tidy` fails while one is stale.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -81,22 +80,11 @@ fn files() -> Result<Vec<(String, String)>> {
 
 /// One document, checked to read back as it was written.
 fn yaml(path: &str, object: &impl serde::Serialize) -> Result<String> {
-    let value = sorted(serde_json::to_value(object).with_context(|| format!("making {path}"))?);
+    let mut value = serde_json::to_value(object).with_context(|| format!("making {path}"))?;
+    // Whatever order the map type of this build keeps.
+    value.sort_all_objects();
     let yaml = serde_saphyr::to_string(&value).with_context(|| format!("making {path}"))?;
     let read: Value = serde_saphyr::from_str(&yaml).with_context(|| format!("reading {path} back"))?;
     ensure!(read == value, "{path} does not read back as it was written");
     Ok(yaml)
-}
-
-/// The same value with its keys in order, whatever order the map type of this build keeps.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(entries) => {
-            let entries: BTreeMap<String, Value> =
-                entries.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            Value::Object(entries.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        other => other,
-    }
 }

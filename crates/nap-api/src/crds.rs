@@ -132,7 +132,7 @@ fn node_claim() -> CustomResourceDefinition {
 
 fn node_overlay() -> CustomResourceDefinition {
     finished::<NodeOverlay>(
-        "What a user knows better about instance types than the cloud says, such as a price. Not acted on yet.",
+        "What a user knows better about instance types than the cloud says, such as a price.",
         |schema| {
             schema::requirements(schema, "spec.requirements", false, true);
             rules(

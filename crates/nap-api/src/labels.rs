@@ -154,8 +154,8 @@ pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resou
 pub const PLANNED_PODS: &str = "nap.karpenter.sh/planned-pods";
 /// Which NodeClaim a replacement stands in for: the command survives a restart.
 pub const REPLACES: &str = "nap.karpenter.sh/replaces";
-/// Which offering a NodeClaim was planned with (`type/zone/capacity-type`): the provider tries it first among equal prices.
-pub const PLANNED_OFFERING: &str = "nap.karpenter.sh/planned-offering";
+/// Which offerings a NodeClaim was planned with (`type/zone/capacity-type`, separated by commas): the provider tries them in this order.
+pub const PLANNED_OFFERINGS: &str = "nap.karpenter.sh/planned-offerings";
 
 /// Finalizer on NodeClaims and Nodes.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";

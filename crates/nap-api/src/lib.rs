@@ -1,7 +1,7 @@
 //! The API that users of AKS Node Auto-Provisioning and Karpenter already know.
 //!
-//! - [`NodePool`], [`NodeClaim`] and [`AKSNodeClass`] are the custom resources, and [`crds`] makes their definitions. [`NodeOverlay`] and
-//!   [`CapacityBuffer`] are kept but not acted on yet.
+//! - [`NodePool`], [`NodeClaim`], [`AKSNodeClass`] and [`NodeOverlay`] are the custom resources, and [`crds`] makes their definitions.
+//!   [`CapacityBuffer`] is kept but not acted on yet.
 //! - [`normalise`] knows the old spellings that guides still carry, and [`policy`] makes kubectl warn of them.
 //! - [`requirement`] is the algebra of label requirements that everything else is built on.
 //! - [`labels`] is the table of every label, annotation and finalizer; [`taints`] has the taint rules.

@@ -1,6 +1,4 @@
 //! NodeOverlay: what a user knows better about instance types than the cloud says, such as a negotiated price.
-//!
-//! The type is here so that manifests are checked and kept; nothing acts on overlays yet, as with the incumbent's gate closed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::requirement::Operator;
 
-/// Which instance types are meant, and what is different about them. Not acted on yet.
+/// Which instance types are meant, and what is different about them.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "karpenter.sh",

@@ -69,6 +69,8 @@ pub struct CatalogueSku {
     pub encryption_at_host: bool,
     /// Spot price in thousandths of the list price; `None` if it cannot be had as spot.
     pub spot_ratio_milli: Option<i64>,
+    /// How many data disks can be attached; `None` if that is not stated.
+    pub max_data_disks: Option<i64>,
 }
 
 /// A GPU size that AKS has drivers for.
@@ -84,7 +86,7 @@ const SKUS: &str = "skus.csv";
 const PRICES: &str = "prices.csv";
 const REGIONS: &str = "regions.csv";
 const SKU_HEADER: &str = "name,family,vcpus,memory_gib,arch,gpus,premium_io,accelerated_networking,hyperv_generations,\
-                          ephemeral_os_disk,nvme_mib,cache_bytes,temp_mib,ephemeral_placement,encryption_at_host,spot_ratio";
+                          ephemeral_os_disk,nvme_mib,cache_bytes,temp_mib,ephemeral_placement,encryption_at_host,spot_ratio,max_data_disks";
 
 static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
     let files = [
@@ -269,9 +271,12 @@ impl CatalogueSku {
             ("EphemeralOSDiskSupported", flag(self.ephemeral_os_disk)),
             ("MaxResourceVolumeMB", self.temp_mib.to_string()),
         ];
-        for (name, value) in
-            [("GPUs", self.gpus), ("NvmeDiskSizeInMiB", self.nvme_mib), ("CachedDiskBytes", self.cache_bytes)]
-        {
+        for (name, value) in [
+            ("GPUs", self.gpus),
+            ("NvmeDiskSizeInMiB", self.nvme_mib),
+            ("CachedDiskBytes", self.cache_bytes),
+            ("MaxDataDiskCount", self.max_data_disks.unwrap_or(0)),
+        ] {
             if value > 0 {
                 facts.push((name, value.to_string()));
             }
@@ -327,6 +332,7 @@ impl CatalogueSku {
             nvme_placement: places.contains("NvmeDisk"),
             encryption_at_host: flag("EncryptionAtHostSupported"),
             spot_ratio_milli: flag("LowPriorityCapable").then_some(1000),
+            max_data_disks: Some(number("MaxDataDiskCount")).filter(|disks| *disks > 0),
         })
     }
 }
@@ -345,10 +351,10 @@ fn bad(file: &'static str, line: usize, why: impl Into<String>) -> AzureError {
 
 fn read_sku(cells: &[&str]) -> Result<CatalogueSku, String> {
     let [name, family, vcpus, memory, arch, gpus, premium, network, hyperv, rest @ ..] = cells else {
-        return Err("a size has sixteen cells".to_owned());
+        return Err("a size has seventeen cells".to_owned());
     };
-    let [ephemeral, nvme, cache, temp, placement, encryption, spot] = rest else {
-        return Err("a size has sixteen cells".to_owned());
+    let [ephemeral, nvme, cache, temp, placement, encryption, spot, disks] = rest else {
+        return Err("a size has seventeen cells".to_owned());
     };
     let number = |cell: &str| {
         if cell.is_empty() {
@@ -376,6 +382,7 @@ fn read_sku(cells: &[&str]) -> Result<CatalogueSku, String> {
         nvme_placement: *placement == "nvme",
         encryption_at_host: *encryption == "1",
         spot_ratio_milli: ratio,
+        max_data_disks: Some(number(disks)?).filter(|disks| *disks > 0),
     })
 }
 
@@ -399,6 +406,7 @@ fn write_sku(sku: &CatalogueSku) -> String {
         if sku.nvme_placement { "nvme" } else { "" }.to_owned(),
         flag(sku.encryption_at_host),
         sku.spot_ratio_milli.map(|ratio| format!("{}.{:03}", ratio / 1000, ratio % 1000)).unwrap_or_default(),
+        number(sku.max_data_disks.unwrap_or(0)),
     ];
     format!("{}\n", cells.join(","))
 }
@@ -453,6 +461,6 @@ mod tests {
     #[test]
     fn a_broken_file_is_refused_by_its_line() {
         let error = Catalogue::parse(&format!("{SKU_HEADER}\nx,y\n"), "name\n", "name\n").unwrap_err();
-        assert_eq!(error.to_string(), "catalogue file `skus.csv`, line 2: a size has sixteen cells");
+        assert_eq!(error.to_string(), "catalogue file `skus.csv`, line 2: a size has seventeen cells");
     }
 }

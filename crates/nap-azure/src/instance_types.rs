@@ -14,6 +14,12 @@ use crate::skus::Sku;
 use crate::unavailable::{REGIONAL, zone_label};
 use crate::{AzureConfig, AzureError};
 
+/// Disks as a resource, as a limit on volumes of their CSI driver.
+const ATTACHABLE_DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
+
+/// What the CSI driver of disks assumes about a size that it does not know.
+const DISKS_IF_UNSTATED: i64 = 16;
+
 /// What a node class and a cluster say about every machine; two classes with equal settings share a catalogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -109,6 +115,7 @@ pub fn allocatable(sku: &Sku, capacity: &Resources) -> Resources {
     allocatable.set(CPU, capacity.get(CPU) - kube_reserved_cpu_milli(sku.vcpus));
     let reserved = kube_reserved_memory(sku.memory_gib) + EVICTION_THRESHOLD;
     allocatable.set(MEMORY, (capacity.get(MEMORY) - reserved).max(0));
+    allocatable.set(ATTACHABLE_DISKS, sku.max_data_disks.unwrap_or(DISKS_IF_UNSTATED));
     allocatable
 }
 
@@ -216,6 +223,8 @@ fn os_sku_label(family: ImageFamily) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use nap_engine::ATTACHABLE_VOLUMES;
+
     use super::*;
 
     #[test]
@@ -224,6 +233,11 @@ mod tests {
         let long = format!("{}-{}", "a".repeat(62), "b");
         assert_eq!(cluster_label(&long), format!("{}z", "a".repeat(62)));
         assert_eq!(cluster_label("plain"), "plain");
+    }
+
+    #[test]
+    fn disks_are_counted_as_the_engine_counts_volumes() {
+        assert_eq!(ATTACHABLE_DISKS, format!("{ATTACHABLE_VOLUMES}disk.csi.azure.com"));
     }
 
     #[test]

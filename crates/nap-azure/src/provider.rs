@@ -276,7 +276,8 @@ impl CloudProvider for AzureProvider {
             let catalogue = self.instance_types(class).await?;
             let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
             let annotations = claim.metadata.annotations.as_ref();
-            let planned = annotations.and_then(|all| all.get(labels::PLANNED_OFFERING)).map(String::as_str);
+            let planned =
+                annotations.and_then(|all| all.get(labels::PLANNED_OFFERINGS)).map_or("", String::as_str);
             let best = choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
                 image(kind).is_some()
             });

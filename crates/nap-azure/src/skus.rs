@@ -130,6 +130,8 @@ pub struct Sku {
     pub encryption_at_host: bool,
     /// Can be had as spot.
     pub spot: bool,
+    /// How many data disks can be attached, if that is stated.
+    pub max_data_disks: Option<i64>,
     /// Zones that are not restricted, as bare numbers.
     pub zones: BTreeSet<String>,
     /// Takes ultra disks when it is placed without a zone.
@@ -256,6 +258,7 @@ impl Sku {
             ephemeral_os_disk: facts.ephemeral_os_disk(),
             encryption_at_host: facts.flag("EncryptionAtHostSupported"),
             spot: facts.flag("LowPriorityCapable"),
+            max_data_disks: facts.integer("MaxDataDiskCount"),
             zones: places()
                 .flat_map(|info| &info.zones)
                 .filter(|z| !restricted.contains(z))

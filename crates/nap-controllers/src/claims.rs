@@ -7,13 +7,16 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Resource, ResourceExt};
 use nap_api::nodeclaim::ResourceRequirements;
 use nap_api::{NodeClaim, NodeClaimSpec, NodePool, Requirement, hash, labels};
-use nap_engine::{CapacityType, Catalogue, Launch};
-use nap_units::UsdPerHour;
+use nap_engine::{ATTACHABLE_VOLUMES, CapacityType, Catalogue, Launch};
+use nap_units::{Quantity, UsdPerHour};
 
 use crate::context::{Context, Doing, Error};
 
 /// The most instance types that a claim lists: enough to fall through a stock-out, small enough to read.
 const MOST_TYPES: usize = 60;
+
+/// The most offerings that a claim lists in the order of the plan.
+const MOST_OFFERINGS: usize = 20;
 
 /// What a replacement must stay below, and what it replaces.
 #[derive(Clone, Debug)]
@@ -62,8 +65,7 @@ fn node_claim(
     annotations.insert(labels::NODEPOOL_HASH_VERSION.to_owned(), hash::NODEPOOL_HASH_VERSION.to_owned());
     annotations
         .insert(labels::PLANNED_PODS.to_owned(), serde_json::to_string(&launch.pods).unwrap_or_default());
-    let offering = format!("{}/{}/{}", launch.instance_type, launch.zone, launch.capacity_type);
-    annotations.insert(labels::PLANNED_OFFERING.to_owned(), offering);
+    annotations.insert(labels::PLANNED_OFFERINGS.to_owned(), planned_offerings(launch));
     if let Some(replaces) = replaces {
         annotations.insert(labels::REPLACES.to_owned(), replaces.claim.clone());
     }
@@ -88,13 +90,29 @@ fn node_claim(
             taints: template.spec.taints.clone(),
             startup_taints: template.spec.startup_taints.clone(),
             requirements: requirements.to_specs(),
-            resources: ResourceRequirements { requests: launch.requests.to_quantities() },
+            resources: ResourceRequirements { requests: requests(launch) },
             node_class_ref: class.clone(),
             termination_grace_period: template.spec.termination_grace_period.clone(),
             expire_after: template.spec.expire_after.clone(),
         },
         status: None,
     }
+}
+
+/// `type/zone/capacity-type`, the best first. The provider's own prices may say otherwise: it does not know of overlays.
+fn planned_offerings(launch: &Launch) -> String {
+    let chosen = format!("{}/{}/{}", launch.instance_type, launch.zone, launch.capacity_type);
+    let others = launch.alternatives.iter().take(MOST_OFFERINGS - 1);
+    let others = others.map(|one| format!("{}/{}/{}", one.instance_type, one.zone, one.capacity_type));
+    [chosen].into_iter().chain(others).collect::<Vec<_>>().join(",")
+}
+
+/// What the machine must have. Volumes are no resource that a node would report: that they can be attached was seen to when its types were
+/// chosen.
+fn requests(launch: &Launch) -> BTreeMap<String, Quantity> {
+    let mut requests = launch.requests.to_quantities();
+    requests.retain(|name, _| !name.starts_with(ATTACHABLE_VOLUMES));
+    requests
 }
 
 /// The chosen type first, then the alternatives in price order that stay within the pool's limits and, for a

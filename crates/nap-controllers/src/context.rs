@@ -7,6 +7,7 @@ use kube::Client;
 use nap_cloud::{Clock, CloudError, CloudProvider};
 
 use crate::events::Recorder;
+use crate::market::Kept;
 use crate::state::State;
 
 /// Shared by all loops.
@@ -19,6 +20,8 @@ pub struct Context {
     pub clock: Clock,
     /// What is known of the cluster.
     state: Mutex<State>,
+    /// What is kept of one decision for the next.
+    pub(crate) kept: Kept,
     /// Where events go.
     pub events: Recorder,
     /// What may be changed about the loops.
@@ -69,7 +72,7 @@ impl Context {
     /// A context with an empty state.
     pub fn new(client: Client, cloud: Arc<dyn CloudProvider>, clock: Clock, settings: Settings) -> Self {
         let events = Recorder::new(client.clone(), clock.clone());
-        Self { client, cloud, clock, state: Mutex::new(State::default()), events, settings }
+        Self { client, cloud, clock, state: Mutex::default(), kept: Kept::default(), events, settings }
     }
 
     /// The state. Hold it briefly and never across an await.

@@ -1,18 +1,15 @@
 //! Pending pods in, NodeClaims out.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use jiff::SignedDuration;
 use kube::ResourceExt;
-use nap_engine::{Catalogue, Plan, solve};
+use nap_engine::Plan;
 
 use crate::claims;
-use crate::context::{Context, Error, Outcome};
+use crate::context::{Context, Outcome};
 use crate::events::Severity;
-use crate::state::snapshot::{PLAN_HOLDS, Scope};
+use crate::state::snapshot::PLAN_HOLDS;
 
 /// How often waiting pods are looked at again when nothing else happens.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -36,20 +33,19 @@ pub async fn reconcile(context: &Context) -> Outcome {
         }
         state.batch = None;
     }
-    let catalogues = catalogues(context).await?;
+    let catalogues = context.catalogues().await;
     let now = context.clock.now();
-    let snapshot = context.state().snapshot(Scope::Provisioning, &catalogues, now);
+    let snapshot = context.state().snapshot(&catalogues, now);
     if snapshot.pods.is_empty() {
         return Ok(if context.state().pending().next().is_some() { Some(AGAIN) } else { None });
     }
-    let plan = solve(&snapshot, &context.settings.engine);
+    let plan = context.solve(&snapshot);
     remember(context, &plan, now);
     explain_unplaced(context, &plan).await;
     for launch in &plan.launches {
         let pool = context.state().pools.get(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
-        let class = &pool.spec.template.spec.node_class_ref.name;
-        let Some(catalogue) = catalogues.get(class) else { continue };
+        let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
         let claim = claims::create(context, &pool, launch, catalogue, None).await?;
         let why = plan.explain_launch(launch);
         tracing::info!(
@@ -89,29 +85,4 @@ async fn explain_unplaced(context: &Context, plan: &Plan) {
             context.events.publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message).await;
         }
     }
-}
-
-/// The instance types of every node class that a pool refers to. A class whose types cannot be had is left out.
-pub async fn catalogues(context: &Context) -> Result<BTreeMap<String, Arc<Catalogue>>, Error> {
-    let classes: Vec<_> = {
-        let state = context.state();
-        let used = state.pools.values().map(|pool| &pool.spec.template.spec.node_class_ref.name);
-        let mut classes: Vec<_> = used.filter_map(|name| state.classes.get(name).cloned()).collect();
-        classes.sort_by_key(|class| class.name_any());
-        classes.dedup_by_key(|class| class.name_any());
-        classes
-    };
-    let found = join_all(classes.iter().map(|class| context.cloud.instance_types(class))).await;
-    let mut catalogues = BTreeMap::new();
-    for (class, types) in classes.iter().zip(found) {
-        match types {
-            Ok(types) => {
-                catalogues.insert(class.name_any(), types);
-            }
-            Err(error) => {
-                tracing::warn!(nodeclass = class.name_any(), %error, "could not read instance types");
-            }
-        }
-    }
-    Ok(catalogues)
 }

@@ -6,23 +6,26 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
-use nap_api::{AKSNodeClass, NodeClaim, NodePool, labels};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
 use nap_engine::PodKey;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::context::{Context, Outcome};
 use crate::queue::WorkQueue;
+use crate::state::workloads::{TIES, Tie};
 use crate::state::{Kind, claim_is, key_of, pods, pool_of};
-use crate::{disruption, garbage, lifecycle, nodeclass, nodepool, provisioning, termination};
+use crate::{disruption, garbage, lifecycle, nodeclass, nodeoverlay, nodepool, provisioning, termination};
 
 /// The most reconciles at once. Most of them wait for the cloud.
 const MOST_RUNNING: usize = 1024;
@@ -34,6 +37,7 @@ enum Key {
     NodePool(String),
     Node(String),
     Claim(String),
+    Overlays,
     Provisioning,
     Disruption,
     Garbage,
@@ -53,12 +57,25 @@ enum Change {
     Volume(Box<watcher::Event<PersistentVolume>>),
     StorageClass(watcher::Event<StorageClass>),
     CsiNode(watcher::Event<CSINode>),
+    Overlay(watcher::Event<NodeOverlay>),
+    Service(watcher::Event<Service>),
+    ReplicationController(watcher::Event<ReplicationController>),
+    ReplicaSet(watcher::Event<ReplicaSet>),
+    StatefulSet(watcher::Event<StatefulSet>),
 }
 
 /// Runs until `shutdown`. What is under way then is dropped: everything survives a crash, so it survives this.
 pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
     let mut shutdown = std::pin::pin!(shutdown);
     let mut changes = changes(&context.client);
+    if context.settings.engine.default_spread.is_empty() {
+        // Nothing depends on what ties pods together.
+        for kind in TIES {
+            context.state().mark_synced(Kind::Tie(kind));
+        }
+    } else {
+        changes.extend(ties(&context.client));
+    }
     let mut driver = Driver { context, queue: WorkQueue::new(), listing: BTreeMap::new() };
     let mut running = FuturesUnordered::new();
     driver.add(Key::Disruption);
@@ -95,6 +112,7 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
         Key::NodePool(name) => nodepool::reconcile(context, name).await,
         Key::Node(name) => termination::finalize_node(context, name).await,
         Key::Claim(name) => lifecycle::reconcile(context, name).await,
+        Key::Overlays => nodeoverlay::reconcile(context).await,
         Key::Provisioning => provisioning::reconcile(context).await,
         Key::Disruption => disruption::reconcile(context).await,
         Key::Garbage => garbage::reconcile(context).await,
@@ -114,8 +132,18 @@ fn changes(client: &Client) -> stream::SelectAll<BoxStream<'static, Change>> {
         watch(Api::all(client.clone()), |event| Change::Volume(Box::new(event))),
         watch(Api::all(client.clone()), Change::VolumeClaim),
         watch(Api::all(client.clone()), Change::CsiNode),
+        watch(Api::all(client.clone()), Change::Overlay),
         watch(Api::all(client.clone()), Change::Pod),
     ])
+}
+
+fn ties(client: &Client) -> [BoxStream<'static, Change>; 4] {
+    [
+        watch(Api::all(client.clone()), Change::Service),
+        watch(Api::all(client.clone()), Change::ReplicationController),
+        watch(Api::all(client.clone()), Change::ReplicaSet),
+        watch(Api::all(client.clone()), Change::StatefulSet),
+    ]
 }
 
 fn watch<K>(api: Api<K>, wrap: fn(watcher::Event<K>) -> Change) -> BoxStream<'static, Change>
@@ -256,6 +284,31 @@ impl Driver<'_> {
                     driver.context.state().csi_nodes.remove(name);
                 },
             ),
+            Change::Overlay(event) => self.feed(Kind::Overlay, event, Self::overlay, Self::overlay_gone),
+            Change::Service(event) => self.feed(
+                Kind::Tie(Tie::Service),
+                event,
+                |driver, service| driver.context.state().workloads.apply_service(&service),
+                |driver, name| driver.context.state().workloads.delete(Tie::Service, name),
+            ),
+            Change::ReplicationController(event) => self.feed(
+                Kind::Tie(Tie::ReplicationController),
+                event,
+                |driver, one| driver.context.state().workloads.apply_replication_controller(&one),
+                |driver, name| driver.context.state().workloads.delete(Tie::ReplicationController, name),
+            ),
+            Change::ReplicaSet(event) => self.feed(
+                Kind::Tie(Tie::ReplicaSet),
+                event,
+                |driver, set| driver.context.state().workloads.apply_replica_set(&set),
+                |driver, name| driver.context.state().workloads.delete(Tie::ReplicaSet, name),
+            ),
+            Change::StatefulSet(event) => self.feed(
+                Kind::Tie(Tie::StatefulSet),
+                event,
+                |driver, set| driver.context.state().workloads.apply_stateful_set(&set),
+                |driver, name| driver.context.state().workloads.delete(Tie::StatefulSet, name),
+            ),
         }
     }
 
@@ -304,6 +357,8 @@ impl Driver<'_> {
             Kind::Volume => state.volumes.keys().cloned().collect(),
             Kind::StorageClass => state.storage_classes.keys().cloned().collect(),
             Kind::CsiNode => state.csi_nodes.keys().cloned().collect(),
+            Kind::Overlay => state.overlays.keys().cloned().collect(),
+            Kind::Tie(kind) => state.workloads.known(kind),
         }
     }
 
@@ -439,6 +494,19 @@ impl Driver<'_> {
         for claim in claims {
             self.add(Key::Claim(claim));
         }
+        self.add(Key::Overlays);
+        self.add(Key::Provisioning);
+    }
+
+    fn overlay(&mut self, overlay: NodeOverlay) {
+        self.context.state().apply_overlay(overlay);
+        self.add(Key::Overlays);
+        self.add(Key::Provisioning);
+    }
+
+    fn overlay_gone(&mut self, name: &str) {
+        self.context.state().delete_overlay(name);
+        self.add(Key::Overlays);
         self.add(Key::Provisioning);
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
-use nap_api::{AKSNodeClass, NodeClaim, NodePool};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -41,6 +41,8 @@ const POOLS: Kept<NodePool> =
     Kept { known: |state, name| state.pools.get(name).cloned(), apply: State::apply_pool };
 const CLASSES: Kept<AKSNodeClass> =
     Kept { known: |state, name| state.classes.get(name).cloned(), apply: State::apply_class };
+const OVERLAYS: Kept<NodeOverlay> =
+    Kept { known: |state, name| state.overlays.get(name).cloned(), apply: State::apply_overlay };
 
 impl Context {
     /// Changes a claim's status. `change` returns whether there is anything to write. Does nothing if the claim is gone.
@@ -91,6 +93,15 @@ impl Context {
         change: impl Fn(&mut AKSNodeClass) -> bool,
     ) -> Result<(), Error> {
         self.update(name, &CLASSES, Part::Status, change).await
+    }
+
+    /// Changes a NodeOverlay's status. As [`Context::update_claim_status`].
+    pub async fn update_overlay_status(
+        &self,
+        name: &str,
+        change: impl Fn(&mut NodeOverlay) -> bool,
+    ) -> Result<(), Error> {
+        self.update(name, &OVERLAYS, Part::Status, change).await
     }
 
     async fn update<K>(

@@ -182,15 +182,8 @@ fn launched(
     all.extend(chosen.requirements.labels());
     all.insert(labels::HOSTNAME.to_owned(), name.clone());
     let daemons = daemons_of(pool, &after.daemons);
-    for daemon in daemons.iter().filter(|one| !one.host_ports.is_empty() && runs_on(one, pool, kind)) {
-        residents.push(Resident {
-            namespace: daemon.name.split('/').next().unwrap_or_default().to_owned(),
-            labels: BTreeMap::new(),
-            anti_affinity: Vec::new(),
-            host_ports: daemon.host_ports.clone(),
-            count: 1,
-        });
-    }
+    let daemons = daemons.iter().filter(|one| runs_on(one, pool, kind));
+    residents.extend(daemons.filter_map(|one| one.resident()));
     let mut free = kind.allocatable.clone();
     take(&mut free, &launch.requests);
     Some(Node { name, labels: all, taints: pool.taints.clone(), free, initialized: false, residents })

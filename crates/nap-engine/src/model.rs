@@ -148,6 +148,19 @@ pub struct Daemon {
     pub host_ports: Vec<HostPort>,
 }
 
+impl Daemon {
+    /// Its pod on a machine, as far as others may depend on it: by the ports that it occupies.
+    pub fn resident(&self) -> Option<Resident> {
+        (!self.host_ports.is_empty()).then(|| Resident {
+            namespace: self.name.split('/').next().unwrap_or_default().to_owned(),
+            labels: BTreeMap::new(),
+            anti_affinity: Vec::new(),
+            host_ports: self.host_ports.clone(),
+            count: 1,
+        })
+    }
+}
+
 /// A machine that exists or is on its way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Node {

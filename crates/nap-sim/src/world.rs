@@ -73,6 +73,7 @@ pub struct World {
     clock: Clock,
     trace: Trace,
     azure_config: AzureConfig,
+    settings: Settings,
     machines: Mutex<Option<mpsc::Receiver<MachineEvent>>>,
 }
 
@@ -97,7 +98,15 @@ impl World {
         let git_version = format!("v{KUBERNETES_VERSION}");
         let server = ApiServer::new(nap_apiserver::Config { now, seed: config.seed, git_version });
         let trace = Trace::new(clock.clone());
-        Ok(Self { server, azure, clock, trace, azure_config, machines: Mutex::new(Some(machines)) })
+        let machines = Mutex::new(Some(machines));
+        let settings = Settings::default();
+        Ok(Self { server, azure, clock, trace, azure_config, settings, machines })
+    }
+
+    /// The same world with other settings of nap.
+    #[must_use]
+    pub fn with_settings(self, settings: Settings) -> Self {
+        Self { settings, ..self }
     }
 
     /// A client that reaches the API server inside the process.
@@ -184,7 +193,7 @@ impl World {
     /// Runs only nap, until `shutdown`. Can be called again afterwards: that is a restart.
     pub async fn run_nap(&self, shutdown: impl Future<Output = ()>) {
         let provider = Arc::new(self.provider());
-        let context = Context::new(self.client(), provider, self.clock.clone(), Settings::default());
+        let context = Context::new(self.client(), provider, self.clock.clone(), self.settings.clone());
         nap_controllers::run(&context, shutdown).await;
     }
 }

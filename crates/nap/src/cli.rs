@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+use crate::engine_args::EngineArgs;
 use crate::{bench, crds, demo, lint, plan, run, sim, try_cluster};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
@@ -115,6 +117,14 @@ pub enum CrdsCommand {
 pub struct RunArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// How long to wait for one more pending pod before deciding about all of them
+    #[arg(long, env = "BATCH_IDLE_DURATION", value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    pub batch_idle_duration: Duration,
+    /// How long to wait for pending pods at most
+    #[arg(long, env = "BATCH_MAX_DURATION", value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub batch_max_duration: Duration,
     /// Run timers faster than real time, to match a `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,
@@ -144,6 +154,8 @@ pub struct SourceArgs {
     pub region: Option<String>,
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// How a plan is printed.
@@ -214,6 +226,11 @@ pub struct LintArgs {
     /// Fail at likely mistakes too
     #[arg(long)]
     pub deny_warnings: bool,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let problem = || format!("`{text}` is not a duration such as `1s` or `1m30s`");
+    nap_api::duration::parse_go_duration(text).ok_or_else(problem)
 }
 
 /// Reads the command line and does what it says.

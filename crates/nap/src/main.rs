@@ -6,6 +6,7 @@ mod cli;
 mod connect;
 mod crds;
 mod demo;
+mod engine_args;
 mod lint;
 mod manifests;
 mod plan;

@@ -15,6 +15,11 @@ use crate::user_error::UserError;
 
 /// Runs until interrupted.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let settings = Settings {
+        batch_idle: args.batch_idle_duration,
+        batch_max: args.batch_max_duration,
+        engine: args.engine.options()?,
+    };
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
     let clock =
@@ -31,7 +36,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     })?;
     let location = azure.location.clone();
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
-    let context = Context::new(client, cloud, clock, Settings::default());
+    let context = Context::new(client, cloud, clock, settings);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
     let shutdown = async {
         if let Err(error) = interrupted().await {

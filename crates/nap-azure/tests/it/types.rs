@@ -74,8 +74,9 @@ fn differences(case: &Case) -> Vec<String> {
 
 fn amounts(made: &InstanceType, allocatable: bool) -> String {
     let resources = if allocatable { &made.allocatable } else { &made.capacity };
-    let map: BTreeMap<String, i64> =
-        resources.iter().map(|(name, amount)| (name.to_owned(), amount)).collect();
+    // The incumbent does not know how many volumes a size can attach.
+    let known = resources.iter().filter(|(name, _)| !name.starts_with(nap_engine::ATTACHABLE_VOLUMES));
+    let map: BTreeMap<String, i64> = known.map(|(name, amount)| (name.to_owned(), amount)).collect();
     format!("{map:?}")
 }
 

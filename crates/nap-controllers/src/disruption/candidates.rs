@@ -9,11 +9,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::{NodeClaim, NodePool, labels};
-use nap_engine::{CapacityType, Catalogue, PodKey};
+use nap_engine::{CapacityType, InstanceType, PodKey};
 use nap_units::UsdPerHour;
 
 use crate::context::Context;
 use crate::events::Severity;
+use crate::state::catalogues::Catalogues;
 use crate::state::snapshot::key;
 use crate::state::{Machine, State, claim_is, pods};
 
@@ -76,11 +77,7 @@ impl fmt::Display for Blocker {
 pub type Blocked = (Arc<NodeClaim>, Arc<Node>, Blocker);
 
 /// Every machine that may be disrupted now, and those that would be if something did not stand in the way.
-pub fn collect(
-    state: &State,
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
-    now: Timestamp,
-) -> (Vec<Candidate>, Vec<Blocked>) {
+pub fn collect(state: &State, catalogues: &Catalogues, now: Timestamp) -> (Vec<Candidate>, Vec<Blocked>) {
     let planned = state.planned(now);
     let mut candidates = Vec::new();
     let mut blocked = Vec::new();
@@ -111,7 +108,8 @@ pub fn collect(
             continue;
         }
         let pods = on_node.into_iter().filter(|pod| pods::is_reschedulable(pod)).collect();
-        let (price, capacity_type) = price(&claim, catalogues);
+        let (price, capacity_type) =
+            price(&claim, catalogues.of(&pool.name_any()).map(|types| types.as_slice()));
         candidates.push(Candidate { claim, node, pool, pods, price, capacity_type, name });
     }
     (candidates, blocked)
@@ -152,14 +150,13 @@ fn blocker(
 
 fn price(
     claim: &NodeClaim,
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    catalogue: Option<&[InstanceType]>,
 ) -> (Option<UsdPerHour>, Option<CapacityType>) {
     let label = |key: &str| claim.labels().get(key).map(String::as_str);
     let capacity_type = label(labels::CAPACITY_TYPE).and_then(CapacityType::parse);
     let price = || {
-        let catalogue = catalogues.get(&claim.spec.node_class_ref.name)?;
         let instance_type =
-            catalogue.iter().find(|one| Some(one.name.as_str()) == label(labels::INSTANCE_TYPE))?;
+            catalogue?.iter().find(|one| Some(one.name.as_str()) == label(labels::INSTANCE_TYPE))?;
         let zone = label(labels::ZONE)?;
         let mut offerings = instance_type.offerings.iter();
         let offering = offerings.find(|one| one.zone == zone && Some(one.capacity_type) == capacity_type)?;

@@ -1,6 +1,5 @@
 //! Carries a disruption out: mark, replace, wait until the replacement is ready, delete.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -9,7 +8,7 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{DISRUPTION_REASON, INITIALIZED};
 use nap_api::nodepool::DisruptionReason;
 use nap_api::{Effect, NodeClaim, Taint, conditions, labels, taints};
-use nap_engine::{Catalogue, Plan};
+use nap_engine::Plan;
 use nap_units::UsdPerHour;
 
 use super::Result;
@@ -17,6 +16,7 @@ use super::candidates::Candidate;
 use crate::claims::{self, Replaces};
 use crate::context::Context;
 use crate::events::Severity;
+use crate::state::catalogues::Catalogues;
 use crate::state::claim_is;
 use crate::state::snapshot::PLAN_HOLDS;
 
@@ -29,7 +29,7 @@ pub async fn start(
     candidate: &Candidate,
     reason: DisruptionReason,
     plan: &Plan,
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    catalogues: &Catalogues,
 ) -> Result<()> {
     let message = describe(candidate, reason, plan);
     tracing::info!(node = candidate.name(), reason = reason.as_str(), message, "disrupting node");
@@ -48,7 +48,7 @@ pub async fn start(
     for launch in &plan.launches {
         let pool = context.state().pools.get(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
-        let Some(catalogue) = catalogues.get(&pool.spec.template.spec.node_class_ref.name) else { continue };
+        let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
         let claim = claims::create(context, &pool, launch, catalogue, Some(&replaces)).await?;
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, Severity::Normal, "DisruptionLaunching", &text).await;

@@ -7,7 +7,6 @@ mod candidates;
 mod commands;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,12 +14,11 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{budget, conditions};
-use nap_engine::{CapacityType, Catalogue, Plan, solve};
+use nap_engine::{CapacityType, Plan};
 use nap_units::UsdPerHour;
 
 use crate::context::{Context, Error, Outcome};
-use crate::provisioning;
-use crate::state::snapshot::Scope;
+use crate::state::removals::Removals;
 use crate::state::{State, claim_is, is_ready};
 use candidates::Candidate;
 
@@ -48,7 +46,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(Some(PASS));
     }
     let changes = context.state().changes;
-    let catalogues = provisioning::catalogues(context).await?;
+    let catalogues = context.catalogues().await;
     let now = context.clock.now();
     let (mut candidates, blocked) = candidates::collect(&context.state(), &catalogues, now);
     candidates::report(context, &blocked).await;
@@ -66,11 +64,13 @@ pub async fn reconcile(context: &Context) -> Outcome {
         // Pods are on the move: what fits where is not settled yet.
         return Ok(Some(PASS));
     }
-    if let Some((candidate, plan)) = find_drifted(context, &candidates, &catalogues, &mut budgets, now) {
+    let names = candidates.iter().map(Candidate::name);
+    let mut removals = context.state().removals(names, &catalogues, now);
+    if let Some((candidate, plan)) = find_drifted(context, &candidates, &mut removals, &mut budgets, now) {
         commands::start(context, candidate, DisruptionReason::Drifted, &plan, &catalogues).await?;
         return Ok(Some(Duration::from_secs(1)));
     }
-    let (underutilized, wait) = find_underutilized(context, &candidates, &catalogues, &mut budgets, now);
+    let (underutilized, wait) = find_underutilized(context, &candidates, &mut removals, &mut budgets, now);
     if let Some((candidate, plan)) = underutilized {
         commands::start(context, candidate, DisruptionReason::Underutilized, &plan, &catalogues).await?;
         return Ok(Some(Duration::from_secs(1)));
@@ -173,7 +173,7 @@ fn find_empty<'a>(
 fn find_drifted<'a>(
     context: &Context,
     candidates: &'a [Candidate],
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    removals: &mut Removals,
     budgets: &mut Budgets,
     now: Timestamp,
 ) -> Option<(&'a Candidate, Plan)> {
@@ -189,7 +189,7 @@ fn find_drifted<'a>(
         if budgets.left(&state, candidate, DisruptionReason::Drifted, now) == 0 {
             continue;
         }
-        let plan = without(context, &state, candidate, catalogues, now);
+        let plan = removals.without(candidate.name(), |snapshot| context.solve(snapshot));
         if plan.unplaced.is_empty() {
             return Some((candidate, plan));
         }
@@ -201,7 +201,7 @@ fn find_drifted<'a>(
 fn find_underutilized<'a>(
     context: &Context,
     candidates: &'a [Candidate],
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
+    removals: &mut Removals,
     budgets: &mut Budgets,
     now: Timestamp,
 ) -> (Option<(&'a Candidate, Plan)>, Option<Duration>) {
@@ -215,7 +215,7 @@ fn find_underutilized<'a>(
         if !wanted || budgets.left(&state, candidate, DisruptionReason::Underutilized, now) == 0 {
             continue;
         }
-        let plan = without(context, &state, candidate, catalogues, now);
+        let plan = removals.without(candidate.name(), |snapshot| context.solve(snapshot));
         if !plan.unplaced.is_empty() || !is_worth_it(&plan, price) {
             continue;
         }
@@ -256,18 +256,6 @@ fn is_worth_it(plan: &Plan, price: UsdPerHour) -> bool {
     plan.launches.len() <= MOST_REPLACEMENTS
         && saving * 100 >= price.micros() * LEAST_SAVING_PERCENT
         && saving > 0
-}
-
-/// What would happen to a candidate's pods without it.
-fn without(
-    context: &Context,
-    state: &State,
-    candidate: &Candidate,
-    catalogues: &BTreeMap<String, Arc<Catalogue>>,
-    now: Timestamp,
-) -> Plan {
-    let snapshot = state.snapshot(Scope::Without(candidate.name()), catalogues, now);
-    solve(&snapshot, &context.settings.engine)
 }
 
 /// Errors are those of the commands.

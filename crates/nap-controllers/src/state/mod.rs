@@ -3,10 +3,13 @@
 //! `apply`, `delete` and `reset` keep it in step with the cluster; nothing in it awaits or fails. A node as the loops see it
 //! ([`Machine`]) is a NodeClaim and the Node that it became, joined by provider id.
 
+pub mod catalogues;
 pub mod pods;
+pub mod removals;
 mod rules;
 pub mod snapshot;
 mod volumes;
+pub mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,8 +21,10 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::{Resource, ResourceExt};
 use nap_api::nodeclaim::condition;
-use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, labels};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels};
 use nap_engine::PodKey;
+
+use workloads::{Tie, Workloads};
 
 /// A kind of object that is kept here. Decisions wait until every kind was listed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,10 +53,14 @@ pub enum Kind {
     StorageClass,
     /// CSINodes.
     CsiNode,
+    /// NodeOverlays.
+    Overlay,
+    /// What ties pods together.
+    Tie(Tie),
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 12] = [
+pub const KINDS: [Kind; 17] = [
     Kind::Pod,
     Kind::Node,
     Kind::NodeClaim,
@@ -64,6 +73,11 @@ pub const KINDS: [Kind; 12] = [
     Kind::Volume,
     Kind::StorageClass,
     Kind::CsiNode,
+    Kind::Overlay,
+    Kind::Tie(Tie::Service),
+    Kind::Tie(Tie::ReplicationController),
+    Kind::Tie(Tie::ReplicaSet),
+    Kind::Tie(Tie::StatefulSet),
 ];
 
 /// The index.
@@ -93,6 +107,10 @@ pub struct State {
     pub storage_classes: BTreeMap<String, Arc<StorageClass>>,
     /// CSINodes by name.
     pub csi_nodes: BTreeMap<String, Arc<CSINode>>,
+    /// NodeOverlays by name.
+    pub overlays: BTreeMap<String, Arc<NodeOverlay>>,
+    /// Which pods belong together.
+    pub workloads: Workloads,
     pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
     synced: BTreeSet<Kind>,
     /// When a pod last came to or left a node, by node name; only what was seen happening.
@@ -276,6 +294,18 @@ impl State {
     /// A CSINode came or changed.
     pub fn apply_csi_node(&mut self, node: CSINode) {
         insert(&mut self.csi_nodes, node.name_any(), node);
+    }
+
+    /// A NodeOverlay came or changed.
+    pub fn apply_overlay(&mut self, overlay: NodeOverlay) {
+        self.changes += 1;
+        insert(&mut self.overlays, overlay.name_any(), overlay);
+    }
+
+    /// A NodeOverlay is gone.
+    pub fn delete_overlay(&mut self, name: &str) {
+        self.changes += 1;
+        self.overlays.remove(name);
     }
 
     /// The pods that are bound to a node, in key order.

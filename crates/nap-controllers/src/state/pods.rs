@@ -159,6 +159,40 @@ pub fn requests(spec: &PodSpec) -> Result<Resources, String> {
     Ok(total)
 }
 
+/// What a pod takes on its node. While a pod is resized in place that is the larger of what it asks for and what it has; if the node has said
+/// that it will never have more, only the latter. `Err` as in [`requests`].
+pub fn occupies(pod: &Pod) -> Result<Resources, String> {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let Some(status) = &pod.status else { return requests(spec) };
+    let actual: BTreeMap<&str, &BTreeMap<String, WireQuantity>> = status
+        .container_statuses
+        .iter()
+        .chain(&status.init_container_statuses)
+        .flatten()
+        .filter_map(|one| Some((one.name.as_str(), one.resources.as_ref()?.requests.as_ref()?)))
+        .collect();
+    if actual.is_empty() {
+        return requests(spec);
+    }
+    let hopeless = status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
+    });
+    let mut spec = spec.clone();
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        let Some(has) = actual.get(container.name.as_str()) else { continue };
+        let wanted = container.resources.get_or_insert_default().requests.get_or_insert_default();
+        for (name, has) in *has {
+            let known = |quantity: &WireQuantity| quantity.0.parse::<Quantity>().ok();
+            let is_larger = wanted.get(name).is_none_or(|wanted| known(wanted) < known(has));
+            if hopeless || is_larger {
+                wanted.insert(name.clone(), has.clone());
+            }
+        }
+    }
+    requests(&spec)
+}
+
 fn container_requests(container: &Container, path: &str) -> Result<Resources, String> {
     match &container.resources {
         Some(resources) => list(resources, path),
@@ -212,6 +246,27 @@ mod tests {
 
     fn spec(value: serde_json::Value) -> PodSpec {
         serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_takes_what_it_has_or_will_have() {
+        let resized = |from: &str, to: &str, conditions: serde_json::Value| -> Resources {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {},
+                "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": to, "memory": "1Gi" } } }] },
+                "status": { "conditions": conditions, "containerStatuses": [{
+                    "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "resources": { "requests": { "cpu": from } },
+                }] },
+            }))
+            .unwrap();
+            occupies(&pod).unwrap()
+        };
+        assert_eq!(resized("1", "2", json!([])).get("cpu"), 2000);
+        assert_eq!(resized("2", "1500m", json!([])).get("cpu"), 2000);
+        assert_eq!(resized("2", "1500m", json!([])).get("memory"), 1 << 30);
+        let never = json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
+        assert_eq!(resized("1", "64", never).get("cpu"), 1000);
     }
 
     #[test]

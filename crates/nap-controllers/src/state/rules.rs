@@ -20,12 +20,13 @@ use super::{State, pods};
 pub(super) struct Interest(BTreeSet<(Namespaces, Selector)>);
 
 impl Interest {
-    pub(super) fn of(pods: &[nap_engine::Pod]) -> Self {
+    pub(super) fn of<'p>(pods: impl IntoIterator<Item = &'p nap_engine::Pod>) -> Self {
         let mut interest = BTreeSet::new();
         for pod in pods {
             let own = || Namespaces::only(pod.key.parts().0);
             interest.extend(pod.spread.iter().map(|spread| (own(), spread.selector.clone())));
             interest.extend(pod.preferences.spread.iter().map(|spread| (own(), spread.selector.clone())));
+            interest.extend(pod.workload.iter().map(|workload| (own(), workload.clone())));
             let liked = pod.preferences.affinity.iter().chain(&pod.preferences.anti_affinity);
             let terms = pod.affinity.iter().chain(&pod.anti_affinity).chain(liked.map(|one| &one.term));
             interest.extend(terms.map(|term| (term.namespaces.clone(), term.selector.clone())));
@@ -183,7 +184,7 @@ fn is_empty(selector: &LabelSelector) -> bool {
 }
 
 /// A selector that is absent selects nothing; an empty one everything.
-fn selector(selector: Option<&LabelSelector>) -> Selector {
+pub(super) fn selector(selector: Option<&LabelSelector>) -> Selector {
     let Some(selector) = selector else { return Selector::nothing() };
     let exact = selector.match_labels.iter().flatten();
     let mut rules = exact.fold(Selector::default(), |rules, (key, value)| rules.and(key, value));

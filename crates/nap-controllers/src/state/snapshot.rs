@@ -13,55 +13,41 @@ use nap_api::requirement::Undefined;
 use nap_api::{
     NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints,
 };
-use nap_engine::{Catalogue, Daemon, Node, PodKey, Pool, Resident, Snapshot};
+use nap_engine::{ATTACHABLE_VOLUMES, Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
 use nap_units::{Resources, Rounding};
 
+use super::catalogues::Catalogues;
 use super::rules::{Interest, host_ports, spread};
-use super::{Machine, State, claim_is, pods, pool_of};
+use super::{Machine, State, claim_is, pods, pool_of, volumes};
 
 /// A plan for a pod holds until its machine has been ready for this long. After that the scheduler has had its chance.
 pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
 
-/// Which pods and machines a decision is about.
-#[derive(Clone, Copy, Debug)]
-pub enum Scope<'a> {
-    /// Pods that wait, and pods whose machine is going, on everything that there is.
-    Provisioning,
-    /// The pods of one machine, on everything else that already runs.
-    Without(&'a str),
-}
-
 impl State {
-    /// What the engine reads. Catalogues are by the name of the node class.
-    pub fn snapshot(
+    /// What the engine reads to decide about pods that wait, and pods whose machine is going, on everything that there is.
+    pub fn snapshot(&self, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
+        let pods = self.waiting_pods(now);
+        let surroundings = self.surroundings(&Interest::of(&pods), catalogues, now);
+        Snapshot { pods, ..surroundings }
+    }
+
+    /// Everything but the pods that need a place.
+    pub(super) fn surroundings(
         &self,
-        scope: Scope<'_>,
-        catalogues: &BTreeMap<String, Arc<Catalogue>>,
+        interest: &Interest,
+        catalogues: &Catalogues,
         now: Timestamp,
     ) -> Snapshot {
-        let machines = self.machines();
-        let planned = self.planned(now);
+        let coming = self.coming(now);
         let daemons = self.daemons();
-        let pods = match scope {
-            Scope::Provisioning => self.waiting_pods(&machines, &planned, now),
-            Scope::Without(name) => self.movable_pods(name),
-        };
-        let interest = Interest::of(&pods);
-        let nodes = machines
-            .iter()
-            .filter(|machine| !machine.is_leaving())
-            .filter(|machine| !matches!(scope, Scope::Without(name) if machine.name() == name))
-            .filter_map(|machine| {
-                let mut node = self.node(machine, &planned, &daemons, &interest)?;
-                if matches!(scope, Scope::Without(_)) && !machine.is_initialized() {
-                    // It takes nobody, but the pods on it still keep others away or are wanted by them.
-                    node.free = Resources::new();
-                }
-                Some(node)
-            })
-            .collect();
+        let machines = self.machines();
+        let staying = machines.iter().filter(|machine| !machine.is_leaving());
+        let node = |machine| self.node(machine, &coming, &daemons, interest, catalogues);
+        let nodes = staying.map(node).collect();
         let pools = self.pools.values().filter_map(|pool| self.pool(pool, catalogues)).collect();
-        Snapshot { pods, nodes, pools, daemons, catalogues: catalogues.clone(), ..Snapshot::default() }
+        // No provider has reservations to offer yet.
+        let (catalogues, reservations) = (catalogues.named.clone(), BTreeMap::new());
+        Snapshot { pods: Vec::new(), nodes, pools, daemons, catalogues, reservations }
     }
 
     /// Which machine each pod was planned onto, while that plan holds.
@@ -76,6 +62,23 @@ impl State {
             }
         }
         planned
+    }
+
+    /// The pods that are still to come to a machine: those that were planned onto it, by the name of its claim, and those that were promised a
+    /// place on it by somebody else, by the name of its node.
+    fn coming(&self, now: Timestamp) -> BTreeMap<String, Vec<Arc<Pod>>> {
+        let mut coming: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        let planned = self.planned(now);
+        for (key, claim) in &planned {
+            coming.entry(claim.clone()).or_default().extend(self.pods.get(key).cloned());
+        }
+        let waiting = self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod));
+        for (_, pod) in waiting.filter(|(key, _)| !planned.contains_key(key)) {
+            if let Some(node) = pods::nominated_node(pod) {
+                coming.entry(node.to_owned()).or_default().push(Arc::clone(pod));
+            }
+        }
+        coming
     }
 
     /// Unbound, or on a machine that is leaving.
@@ -97,12 +100,9 @@ impl State {
         self.pods.iter().filter(move |(_, pod)| pods::is_provisionable(pod) && !promised(pod))
     }
 
-    fn waiting_pods(
-        &self,
-        machines: &[Machine],
-        planned: &BTreeMap<PodKey, String>,
-        now: Timestamp,
-    ) -> Vec<nap_engine::Pod> {
+    fn waiting_pods(&self, now: Timestamp) -> Vec<nap_engine::Pod> {
+        let planned = self.planned(now);
+        let machines = self.machines();
         let pending = self.pending().map(|(key, pod)| (key.clone(), Arc::clone(pod)));
         let leaving = machines
             .iter()
@@ -117,14 +117,6 @@ impl State {
             .iter()
             .filter(|(key, _)| !planned.contains_key(key))
             .map(|(_, pod)| self.engine_pod(pod))
-            .collect()
-    }
-
-    fn movable_pods(&self, machine: &str) -> Vec<nap_engine::Pod> {
-        self.pods_on(machine)
-            .iter()
-            .filter(|pod| pods::is_reschedulable(pod))
-            .map(|pod| self.engine_pod(pod))
             .collect()
     }
 
@@ -148,23 +140,27 @@ impl State {
     fn node(
         &self,
         machine: &Machine,
-        planned: &BTreeMap<PodKey, String>,
+        coming: &BTreeMap<String, Vec<Arc<Pod>>>,
         daemons: &[Daemon],
         interest: &Interest,
-    ) -> Option<Node> {
+        catalogues: &Catalogues,
+    ) -> Node {
         let name = machine.name();
         let (labels, taints) = labels_and_taints(machine);
-        let mut free = allocatable(machine);
+        let mut free = allocatable(machine, catalogues);
         let bound = machine.node.as_ref().map(|node| self.pods_on(&node.name_any())).unwrap_or_default();
         for pod in bound.iter().filter(|pod| !pods::is_terminal(pod)) {
-            free.subtract(&pods::requests(pod.spec.as_ref()?).unwrap_or_default());
+            free.subtract(&pods::occupies(pod).unwrap_or_default());
         }
         let claim = machine.claim.as_ref().map(|claim| claim.name_any());
-        let coming = planned.iter().filter(|(_, target)| Some(*target) == claim.as_ref());
-        let coming: Vec<&Arc<Pod>> = coming.filter_map(|(key, _)| self.pods.get(key)).collect();
+        let node = machine.node.as_ref().map(|node| node.name_any());
+        let names: BTreeSet<String> = [claim, node].into_iter().flatten().collect();
+        let coming = names.iter().filter_map(|name| coming.get(name));
+        let coming: Vec<&Arc<Pod>> = coming.flatten().collect();
         for spec in coming.iter().filter_map(|pod| pod.spec.as_ref()) {
             free.subtract(&pods::requests(spec).unwrap_or_default());
         }
+        self.leave_attachable(machine, bound.iter().chain(coming.iter().copied()), &mut free);
         let on_it = bound.iter().map(Arc::as_ref).chain(coming.iter().copied().map(Arc::as_ref));
         let mut residents = self.residents(on_it, interest);
         let wanted = Requirements::from_labels(&labels);
@@ -179,15 +175,7 @@ impl State {
                 && daemon.terms.iter().any(|term| wanted.compatible(term, Undefined::Deny).is_ok());
             if suits && !runs {
                 free.subtract(&daemon.requests);
-                if !daemon.host_ports.is_empty() {
-                    residents.push(Resident {
-                        namespace: daemon.name.split('/').next().unwrap_or_default().to_owned(),
-                        labels: BTreeMap::new(),
-                        anti_affinity: Vec::new(),
-                        host_ports: daemon.host_ports.clone(),
-                        count: 1,
-                    });
-                }
+                residents.extend(daemon.resident());
             }
         }
         let unschedulable =
@@ -196,26 +184,45 @@ impl State {
             // It takes nobody, but its pods still count.
             free = Resources::new();
         }
-        Some(Node { name, labels, taints, free, initialized: machine.is_initialized(), residents })
+        Node { name, labels, taints, free, initialized: machine.is_initialized(), residents }
     }
 
-    fn pool(&self, pool: &NodePool, catalogues: &BTreeMap<String, Arc<Catalogue>>) -> Option<Pool> {
+    /// What is left of what the machine can attach. A volume of several pods is attached once.
+    fn leave_attachable<'p>(
+        &self,
+        machine: &Machine,
+        pods: impl Iterator<Item = &'p Arc<Pod>>,
+        free: &mut Resources,
+    ) {
+        let limits = self.attach_limits(machine);
+        if limits.is_empty() {
+            return;
+        }
+        let on_it = pods.filter(|pod| !pods::is_terminal(pod));
+        let attached: BTreeSet<(String, String)> = on_it.flat_map(|pod| self.attached(pod)).collect();
+        let attached = volumes::counted(&attached);
+        for (name, limit) in limits.iter() {
+            free.set(name, limit.saturating_sub(attached.get(name)).max(0));
+        }
+    }
+
+    fn pool(&self, pool: &NodePool, catalogues: &Catalogues) -> Option<Pool> {
         let ready = pool
             .status
             .as_ref()
             .is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY));
-        let class = &pool.spec.template.spec.node_class_ref.name;
         if !ready || pool.metadata.deletion_timestamp.is_some() || pool.spec.replicas.is_some() {
             return None;
         }
-        let catalogue = catalogues.get(class)?;
+        let name = pool.name_any();
+        let catalogue = catalogues.of(&name)?;
         Some(Pool {
-            name: pool.name_any(),
             weight: pool.spec.weight.unwrap_or(0),
             requirements: pool_requirements(pool),
             taints: pool.spec.template.spec.taints.clone(),
             headroom: self.headroom(pool, catalogue),
-            catalogue: class.clone(),
+            catalogue: catalogues.of_pools.get(&name)?.clone(),
+            name,
         })
     }
 
@@ -288,16 +295,31 @@ fn quantities(list: &BTreeMap<String, nap_units::Quantity>) -> Resources {
 }
 
 /// What a machine has for pods. One that was not made yet has just what its claim asks for.
-fn allocatable(machine: &Machine) -> Resources {
+fn allocatable(machine: &Machine, catalogues: &Catalogues) -> Resources {
     let of_node = machine.node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
     let of_node = pods::node_resources(of_node);
     let Some(claim) = &machine.claim else { return of_node };
-    let of_claim = claim.status.as_ref().map(|status| quantities(&status.allocatable)).unwrap_or_default();
+    // What it can attach is another matter: its CSINode may know better.
+    let promised = claim.status.iter().flat_map(|status| &status.allocatable);
+    let promised = promised.filter(|(name, _)| !name.starts_with(ATTACHABLE_VOLUMES));
+    let of_claim = Resources::from_quantities(
+        promised.map(|(name, quantity)| (name.as_str(), quantity)),
+        Rounding::Down,
+    );
     if machine.is_initialized() {
         return of_node;
     }
     // A node that is starting may not report everything yet; what the claim promises stands in for it.
     let mut known = if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
+    let kind = claim.labels().get(labels::INSTANCE_TYPE);
+    let types = machine.pool().and_then(|pool| catalogues.of(pool));
+    let kind = kind.and_then(|kind| types?.iter().find(|one| one.name == *kind));
+    // What an overlay adds is not for the provider to know.
+    for (name, amount) in kind.iter().flat_map(|kind| kind.capacity.iter()) {
+        if !known.contains(name) {
+            known.set(name, amount);
+        }
+    }
     for (name, amount) in of_node.iter().filter(|(_, amount)| *amount > 0) {
         known.set(name, amount);
     }
@@ -358,10 +380,11 @@ impl State {
         let empty = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&empty);
         let (terms, mut unsupported) = terms(spec);
-        let requests = pods::requests(spec).unwrap_or_else(|field| {
+        let mut requests = pods::requests(spec).unwrap_or_else(|field| {
             unsupported = Some(field);
             Resources::new()
         });
+        requests.add(&volumes::counted(&self.attached(pod)));
         let volume_terms = self.volume_terms(pod).unwrap_or_else(|problem| {
             unsupported.get_or_insert(problem);
             Vec::new()
@@ -380,7 +403,7 @@ impl State {
             host_ports: host_ports(spec),
             volume_terms,
             preferences: self.preferences(pod),
-            workload: None,
+            workload: self.workloads.of(pod),
         }
     }
 }
@@ -445,4 +468,39 @@ pub(super) fn term_requirements(term: &NodeSelectorTerm) -> Result<Requirements,
         requirements.add(&expression.key, Requirement::new(operator, values));
     }
     Ok(requirements)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn room_that_a_pod_was_promised_is_taken() {
+        let mut state = State::default();
+        state.apply_node(object(json!({
+            "metadata": { "name": "node" }, "status": { "allocatable": { "cpu": "4", "pods": "10" } },
+        })));
+        let pod = |name: &str, nominated: Option<&str>| {
+            object(json!({
+                "metadata": { "name": name, "namespace": "shop" },
+                "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "3" } } }] },
+                "status": {
+                    "nominatedNodeName": nominated,
+                    "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }],
+                },
+            }))
+        };
+        state.apply_pod(pod("promised", Some("node")));
+        state.apply_pod(pod("waiting", None));
+        let snapshot = state.snapshot(&Catalogues::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(snapshot.nodes[0].free.get("cpu"), 1000);
+        let waiting: Vec<&str> = snapshot.pods.iter().map(|pod| pod.key.0.as_str()).collect();
+        assert_eq!(waiting, ["shop/waiting"]);
+    }
 }

@@ -1,19 +1,29 @@
-//! Where the volumes of a pod are, or can be.
+//! Where the volumes of a pod are or can be, and how many of them its node must attach.
 //!
 //! A volume that exists ties its pod to the nodes that can reach it; one that is still to be made for the pod's first node can be made
 //! wherever its class allows. What cannot be told yet (a claim that does not exist, or one that waits to be bound) is a reason to leave the
 //! pod alone: a node would not help it.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaimSpec, Pod, Volume};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    PersistentVolume, PersistentVolumeClaimSpec, PersistentVolumeSpec, Pod, Volume,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use nap_api::{Requirement, Requirements, labels};
+use nap_engine::ATTACHABLE_VOLUMES;
+use nap_units::{Resources, Rounding};
 
-use super::State;
 use super::snapshot::term_requirements;
+use super::{Machine, State};
 
 /// Marks the class of claims that name none.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+/// The CSI driver of disks on Azure.
+const AZURE_DISK: &str = "disk.csi.azure.com";
 
 /// The most combinations of places that are kept for the volumes of one pod.
 const MOST_PLACES: usize = 64;
@@ -48,21 +58,28 @@ impl State {
         Ok(places)
     }
 
-    fn places(&self, pod: &Pod, volume: &Volume) -> Result<Vec<Requirements>, String> {
-        let namespace = pod.namespace().unwrap_or_default();
+    /// The name and the contents of the claim that stands behind a volume; nothing for volumes of other kinds.
+    fn claim<'a>(
+        &'a self,
+        pod: &Pod,
+        volume: &'a Volume,
+    ) -> Option<(String, Option<&'a PersistentVolumeClaimSpec>)> {
         let (name, template) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
             (Some(claim), _) => (claim.claim_name.clone(), None),
             (None, Some(ephemeral)) => {
                 let template = ephemeral.volume_claim_template.as_ref().map(|template| &template.spec);
                 (format!("{}-{}", pod.name_any(), volume.name), template)
             }
-            (None, None) => return Ok(Vec::new()),
+            (None, None) => return None,
         };
-        let claim = self.volume_claims.get(&format!("{namespace}/{name}"));
-        let spec = claim.and_then(|claim| claim.spec.as_ref()).or(template);
+        let claim = self.volume_claims.get(&format!("{}/{name}", pod.namespace().unwrap_or_default()));
+        Some((name, claim.and_then(|claim| claim.spec.as_ref()).or(template)))
+    }
+
+    fn places(&self, pod: &Pod, volume: &Volume) -> Result<Vec<Requirements>, String> {
+        let Some((name, spec)) = self.claim(pod, volume) else { return Ok(Vec::new()) };
         let Some(spec) = spec else { return Err(format!("spec.volumes: claim `{name}` does not exist")) };
-        let bound = spec.volume_name.as_deref().filter(|name| !name.is_empty());
-        match bound {
+        match bound(spec) {
             Some(bound) => match self.volumes.get(bound) {
                 Some(volume) => where_it_is(volume),
                 None => Err(format!("spec.volumes: volume `{bound}` does not exist")),
@@ -76,12 +93,10 @@ impl State {
         claim: &str,
         spec: &PersistentVolumeClaimSpec,
     ) -> Result<Vec<Requirements>, String> {
-        let class = match spec.storage_class_name.as_deref() {
-            Some("") => return Err(format!("spec.volumes: claim `{claim}` waits for a volume")),
-            Some(name) => self.storage_classes.get(name),
-            None => self.default_class(),
-        };
-        let Some(class) = class else {
+        if spec.storage_class_name.as_deref() == Some("") {
+            return Err(format!("spec.volumes: claim `{claim}` waits for a volume"));
+        }
+        let Some(class) = self.class_of(spec) else {
             return Err(format!("spec.volumes: claim `{claim}` has no storage class that exists"));
         };
         if class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer") {
@@ -99,8 +114,15 @@ impl State {
         Ok(topologies.map(place).collect())
     }
 
+    fn class_of(&self, spec: &PersistentVolumeClaimSpec) -> Option<&Arc<StorageClass>> {
+        match spec.storage_class_name.as_deref() {
+            Some(name) => self.storage_classes.get(name),
+            None => self.default_class(),
+        }
+    }
+
     /// The newest class that is marked as the default.
-    fn default_class(&self) -> Option<&std::sync::Arc<StorageClass>> {
+    fn default_class(&self) -> Option<&Arc<StorageClass>> {
         let marked = self
             .storage_classes
             .values()
@@ -110,6 +132,71 @@ impl State {
             (made, std::cmp::Reverse(class.name_any()))
         })
     }
+}
+
+impl State {
+    /// The volumes of a pod that its node must attach: the CSI driver, and what tells the volume from others.
+    pub(super) fn attached(&self, pod: &Pod) -> BTreeSet<(String, String)> {
+        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+        let attached = volumes.into_iter().flatten().filter_map(|volume| {
+            let (name, spec) = self.claim(pod, volume)?;
+            let spec = spec?;
+            if let Some(bound) = bound(spec) {
+                return driver_of(self.volumes.get(bound)?.spec.as_ref()?);
+            }
+            let driver = current_name(&self.class_of(spec)?.provisioner);
+            Some((driver.to_owned(), format!("{}/{name}", pod.namespace().unwrap_or_default())))
+        });
+        attached.collect()
+    }
+
+    /// How many volumes of each CSI driver a machine can attach: as its CSINode says once the driver is there, until then as its claim
+    /// expects. A driver that is not named has no limit.
+    pub(super) fn attach_limits(&self, machine: &Machine) -> Resources {
+        let claim = machine.claim.as_ref().and_then(|claim| claim.status.as_ref());
+        let expected = claim.iter().flat_map(|status| &status.allocatable);
+        let expected = expected.filter(|(name, _)| name.starts_with(ATTACHABLE_VOLUMES));
+        let mut limits: BTreeMap<String, i64> =
+            expected.map(|(name, limit)| (name.clone(), limit.to_units(Rounding::Down))).collect();
+        let node = machine.node.as_ref().and_then(|node| self.csi_nodes.get(&node.name_any()));
+        for driver in node.into_iter().flat_map(|node| &node.spec.drivers) {
+            let name = resource(&driver.name);
+            match driver.allocatable.as_ref().and_then(|allocatable| allocatable.count) {
+                Some(limit) => drop(limits.insert(name, limit.into())),
+                None => drop(limits.remove(&name)),
+            }
+        }
+        limits.into_iter().fold(Resources::new(), |all, (name, limit)| all.with(name, limit))
+    }
+}
+
+/// Volumes as a resource, counted by driver.
+pub(super) fn counted<'a>(volumes: impl IntoIterator<Item = &'a (String, String)>) -> Resources {
+    let mut counted = Resources::new();
+    for (driver, _) in volumes {
+        counted.add(&Resources::new().with(resource(driver), 1));
+    }
+    counted
+}
+
+fn resource(driver: &str) -> String {
+    format!("{ATTACHABLE_VOLUMES}{driver}")
+}
+
+/// The volume that a claim is bound to.
+fn bound(spec: &PersistentVolumeClaimSpec) -> Option<&str> {
+    spec.volume_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// What the built-in driver of disks is called since it moved out of Kubernetes.
+fn current_name(driver: &str) -> &str {
+    if driver == "kubernetes.io/azure-disk" { AZURE_DISK } else { driver }
+}
+
+fn driver_of(spec: &PersistentVolumeSpec) -> Option<(String, String)> {
+    let disk = || spec.azure_disk.as_ref().map(|disk| (AZURE_DISK.to_owned(), disk.disk_uri.clone()));
+    let csi = spec.csi.as_ref().map(|csi| (csi.driver.clone(), csi.volume_handle.clone()));
+    csi.or_else(disk)
 }
 
 fn where_it_is(volume: &PersistentVolume) -> Result<Vec<Requirements>, String> {
@@ -157,11 +244,14 @@ mod tests {
         state.apply_storage_class(object(json!({
             "metadata": { "name": "now" }, "provisioner": "x", "volumeBindingMode": "Immediate",
         })));
-        state.apply_volume(object(json!({ "metadata": { "name": "pv-1" }, "spec": { "nodeAffinity": {
+        let csi = json!({ "driver": AZURE_DISK, "volumeHandle": "disk-1" });
+        state.apply_volume(object(
+            json!({ "metadata": { "name": "pv-1" }, "spec": { "csi": csi, "nodeAffinity": {
             "required": { "nodeSelectorTerms": [{ "matchExpressions": [
                 { "key": "topology.disk.csi.azure.com/zone", "operator": "In", "values": ["z-2"] },
             ] }] },
-        } } })));
+        } } }),
+        ));
         for (name, spec) in [
             ("bound", json!({ "volumeName": "pv-1" })),
             ("free", json!({})),
@@ -175,15 +265,7 @@ mod tests {
     }
 
     fn zones(claims: &[&str]) -> Result<Vec<String>, String> {
-        let volumes: Vec<Value> = claims
-            .iter()
-            .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }))
-            .collect();
-        let pod: Pod = object(json!({
-            "metadata": { "name": "db-0", "namespace": "shop" },
-            "spec": { "containers": [], "volumes": volumes },
-        }));
-        let places = state().volume_terms(&pod)?;
+        let places = state().volume_terms(&pod("db-0", claims))?;
         Ok(places.iter().map(|place| place.get(labels::ZONE).unwrap().to_string()).collect())
     }
 
@@ -193,6 +275,54 @@ mod tests {
         assert_eq!(zones(&["bound"]).unwrap(), ["In [z-2]"]);
         assert_eq!(zones(&["free"]).unwrap(), ["In [z-1, z-2]"]);
         assert_eq!(zones(&["free", "bound"]).unwrap(), ["In [z-2]"]);
+    }
+
+    fn pod(name: &str, claims: &[&str]) -> Pod {
+        let volumes: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }))
+            .collect();
+        object(json!({
+            "metadata": { "name": name, "namespace": "shop" },
+            "spec": { "containers": [], "volumes": volumes },
+        }))
+    }
+
+    #[test]
+    fn volumes_are_counted_by_driver_and_once() {
+        let state = state();
+        let both =
+            [state.attached(&pod("db-0", &["free", "bound"])), state.attached(&pod("db-1", &["bound"]))];
+        let counted = counted(both.iter().flatten().collect::<BTreeSet<_>>());
+        assert_eq!(counted, Resources::new().with("attachable-volumes-csi-disk.csi.azure.com", 2));
+        assert!(state.attached(&pod("db-2", &["absent"])).is_empty());
+    }
+
+    #[test]
+    fn a_node_says_how_much_it_can_attach_and_until_then_its_claim_does() {
+        let mut state = state();
+        let disks = |state: &State, machine: &Machine| {
+            let limits = state.attach_limits(machine);
+            limits
+                .contains("attachable-volumes-csi-disk.csi.azure.com")
+                .then(|| limits.get("attachable-volumes-csi-disk.csi.azure.com"))
+        };
+        let claim: nap_api::NodeClaim = object(json!({
+            "metadata": { "name": "claim" },
+            "spec": { "requirements": [], "nodeClassRef": { "group": "g", "kind": "k", "name": "n" } },
+            "status": { "allocatable": { "attachable-volumes-csi-disk.csi.azure.com": "8", "cpu": "2" } },
+        }));
+        let node: k8s_openapi::api::core::v1::Node = object(json!({ "metadata": { "name": "node" } }));
+        let machine = Machine { claim: Some(Arc::new(claim)), node: Some(Arc::new(node)) };
+        assert_eq!(disks(&state, &machine), Some(8));
+        let csi = |allocatable: Value| {
+            let driver = json!({ "name": AZURE_DISK, "nodeID": "node", "allocatable": allocatable });
+            object(json!({ "metadata": { "name": "node" }, "spec": { "drivers": [driver] } }))
+        };
+        state.apply_csi_node(csi(json!({ "count": 4 })));
+        assert_eq!(disks(&state, &machine), Some(4));
+        state.apply_csi_node(csi(Value::Null));
+        assert_eq!(disks(&state, &machine), None, "a driver without a count has no limit");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Manifests that published guides carry: what becomes of each, as tests and as `docs/compatibility.md`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -148,7 +147,8 @@ async fn the_document_is_up_to_date() {
         if let Some(Value::Object(template)) = current.pointer_mut("/spec/template/spec") {
             template.remove("requirements");
         }
-        let yaml = serde_saphyr::to_string(&sorted(current)).unwrap();
+        current.sort_all_objects();
+        let yaml = serde_saphyr::to_string(&current).unwrap();
         write!(document, "\n```yaml\n{}\n```\n", yaml.trim_end()).unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
@@ -160,17 +160,4 @@ async fn the_document_is_up_to_date() {
         there == document,
         "docs/compatibility.md is stale; `NAP_BLESS=1 cargo test -p nap-controlplane` writes it anew"
     );
-}
-
-/// Keys in order, whatever order the map type of this build keeps.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(entries) => {
-            let entries: BTreeMap<String, Value> =
-                entries.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            Value::Object(entries.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        other => other,
-    }
 }

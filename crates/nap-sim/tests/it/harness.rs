@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool};
+use nap_controllers::Settings;
 use nap_sim::world::{World, WorldConfig};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -21,9 +22,14 @@ pub struct User {
 impl User {
     /// A world with nap's definitions, a node class and a NodePool of on-demand D machines.
     pub async fn new() -> Self {
+        Self::with(Settings::default()).await
+    }
+
+    /// The same with other settings of nap.
+    pub async fn with(settings: Settings) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let config = WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch };
-        let world = World::new(&config).unwrap();
+        let world = World::new(&config).unwrap().with_settings(settings);
         let client = world.client();
         world.install_crds().await.unwrap();
         let user = Self { world, client };

@@ -8,6 +8,7 @@ mod emulator;
 mod harness;
 mod life;
 mod market;
+mod overlays;
 mod provisioning;
 mod restarting;
 mod scale;

@@ -1,7 +1,14 @@
 //! Pending pods become machines.
 
-use kube::ResourceExt;
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 use nap_api::{NodePool, conditions, labels};
+use nap_controllers::Settings;
+use nap_engine::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy, Selector, Spread};
 use nap_units::{Resources, Rounding};
 use serde_json::json;
 
@@ -234,4 +241,125 @@ async fn a_tight_plan_is_realised() {
         assert_eq!(user.machines_ever(), planned);
     })
     .await;
+}
+
+/// The embedded scheduler leaves pods with disks alone; the machine is made all the same.
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_nine_disks_gets_a_machine_that_can_attach_them() {
+    let disks = 9;
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.create::<StorageClass>(json!({
+            "metadata": { "name": "disk" },
+            "provisioner": "disk.csi.azure.com", "volumeBindingMode": "WaitForFirstConsumer",
+        }))
+        .await;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(user.client.clone(), "default");
+        for number in 0..disks {
+            let claim = json!({
+                "metadata": { "name": format!("data-{number}") },
+                "spec": {
+                    "storageClassName": "disk", "accessModes": ["ReadWriteOnce"],
+                    "resources": { "requests": { "storage": "1Gi" } },
+                },
+            });
+            claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+        }
+        let volumes: Vec<_> = (0..disks)
+            .map(|number| {
+                let claim = json!({ "claimName": format!("data-{number}") });
+                json!({ "name": format!("data-{number}"), "persistentVolumeClaim": claim })
+            })
+            .collect();
+        user.deploy("database", 1, json!({ "spec": { "volumes": volumes } })).await;
+        user.until("a machine is ready", async || {
+            user.claims().await.iter().any(|claim| {
+                claim
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+            })
+        })
+        .await;
+        let claims = user.claims().await;
+        let status = claims[0].status.as_ref().unwrap();
+        let can_attach =
+            status.allocatable["attachable-volumes-csi-disk.csi.azure.com"].to_units(Rounding::Down);
+        assert!(can_attach >= disks, "{can_attach} disks");
+        assert_eq!(user.machines_ever(), 1);
+    })
+    .await;
+}
+
+fn with_options(engine: Options) -> Settings {
+    Settings { engine, ..Settings::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_without_spread_constraints_have_those_of_the_cluster() {
+    let spread = Spread {
+        topology_key: labels::ZONE.to_owned(),
+        max_skew: 1,
+        min_domains: None,
+        selector: Selector::nothing(),
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let default_spread = vec![DefaultSpread { spread, must_hold: true }];
+    let user = User::with(with_options(Options { default_spread, ..Options::default() })).await;
+    user.run(async {
+        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } })).await;
+        user.deploy("web", 3, json!({})).await;
+        user.until_running(3).await;
+        let nodes = user.nodes().await;
+        let zones: BTreeSet<&String> = nodes.iter().map(|node| &node.labels()[labels::ZONE]).collect();
+        assert_eq!(zones.len(), 3, "{zones:?}");
+    })
+    .await;
+}
+
+/// How many machines three pods get that would rather not share one.
+async fn machines_for_pods_that_prefer_to_be_apart(preferences: PreferencePolicy) -> usize {
+    let user = User::with(with_options(Options { preferences, ..Options::default() })).await;
+    user.run(async {
+        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } })).await;
+        let apart = json!({ "spec": { "affinity": { "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100, "podAffinityTerm": {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": { "matchLabels": { "app": "web" } },
+            } }],
+        } } } });
+        user.deploy("web", 3, apart).await;
+        user.until_running(3).await;
+    })
+    .await;
+    user.machines_ever()
+}
+
+#[tokio::test(start_paused = true)]
+async fn preferences_count_unless_they_are_to_be_ignored() {
+    assert_eq!(machines_for_pods_that_prefer_to_be_apart(PreferencePolicy::Respect).await, 3);
+    assert_eq!(machines_for_pods_that_prefer_to_be_apart(PreferencePolicy::Ignore).await, 1);
+}
+
+/// How many machines a pool makes that asks for more types than it allows.
+async fn machines_with_too_few_types(min_values: MinValuesPolicy) -> usize {
+    let user = User::with(with_options(Options { min_values, ..Options::default() })).await;
+    user.run(async {
+        let types = json!([{
+            "key": labels::INSTANCE_TYPE, "operator": "In", "values": ["Standard_D2s_v5", "Standard_D2s_v99"], "minValues": 2,
+        }]);
+        user.default_pool(json!({ "spec": { "template": { "spec": { "requirements": types } } } })).await;
+        user.deploy("web", 1, json!({})).await;
+        user.pass(300).await;
+    })
+    .await;
+    user.machines_ever()
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_values_hold_unless_the_best_effort_will_do() {
+    assert_eq!(machines_with_too_few_types(MinValuesPolicy::Strict).await, 0);
+    assert_eq!(machines_with_too_few_types(MinValuesPolicy::BestEffort).await, 1);
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -47,11 +48,12 @@ struct Objects {
     runtimes: BTreeMap<String, RuntimeClass>,
     pools: Vec<(NodePool, Document)>,
     left_out: BTreeMap<String, usize>,
+    keep_ties: bool,
 }
 
-/// The cluster that manifests describe.
-pub fn from_manifests(documents: Vec<Document>) -> anyhow::Result<Cluster> {
-    let mut objects = Objects::default();
+/// The cluster that manifests describe. What ties pods together is only kept if something depends on it.
+pub fn from_manifests(documents: Vec<Document>, keep_ties: bool) -> anyhow::Result<Cluster> {
+    let mut objects = Objects { keep_ties, ..Objects::default() };
     for document in documents {
         objects.take(document)?;
     }
@@ -75,11 +77,31 @@ impl Objects {
         self.cluster.notes.push(text);
     }
 
+    /// Who belongs together. A Deployment's pods are those of a ReplicaSet of its name.
+    fn tie(&mut self, kind: &str, document: &Document) -> anyhow::Result<()> {
+        let known = &mut self.cluster.state.workloads;
+        match kind {
+            "ReplicaSet" => known.apply_replica_set(&named(document)?),
+            "StatefulSet" => known.apply_stateful_set(&named(document)?),
+            "Deployment" => {
+                let deployment: Deployment = named(document)?;
+                let selector = deployment.spec.map(|spec| spec.selector).unwrap_or_default();
+                let spec = Some(ReplicaSetSpec { selector, ..ReplicaSetSpec::default() });
+                known.apply_replica_set(&ReplicaSet { metadata: deployment.metadata, spec, status: None });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn take(&mut self, mut document: Document) -> anyhow::Result<()> {
         normalise::manifest(&mut document.value);
         let group = document.text("/apiVersion").split_once('/').map_or("", |(group, _)| group).to_owned();
         let kind = document.text("/kind").to_owned();
         let document = &document;
+        if self.keep_ties && group == "apps" {
+            self.tie(&kind, document)?;
+        }
         let state = &mut self.cluster.state;
         match (group.as_str(), kind.as_str()) {
             ("", "Pod") => {
@@ -114,9 +136,10 @@ impl Objects {
                 let copy = Document { place: document.place.clone(), value: document.value.clone() };
                 self.pools.push((document.read()?, copy));
             }
-            ("karpenter.sh", "NodeOverlay") => {
-                let name = document.text("/metadata/name").to_owned();
-                self.note(format!("NodeOverlay `{name}`: nap does not act on overlays yet; left out"));
+            ("karpenter.sh", "NodeOverlay") => state.apply_overlay(document.read()?),
+            ("", "Service") if self.keep_ties => state.workloads.apply_service(&named(document)?),
+            ("", "ReplicationController") if self.keep_ties => {
+                state.workloads.apply_replication_controller(&named(document)?);
             }
             ("scheduling.k8s.io", "PriorityClass") => {
                 let class: PriorityClass = document.read()?;

@@ -15,8 +15,8 @@ use crate::user_error::UserError;
 /// How many objects are asked for at once.
 const PAGE: u32 = 500;
 
-/// Reads everything that a decision depends on.
-pub async fn from_cluster(args: &ClusterArgs) -> anyhow::Result<Cluster> {
+/// Reads everything that a decision depends on. What ties pods together only if something depends on it.
+pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result<Cluster> {
     let client = connect(args).await.map_err(|error| {
         UserError::new(format!("{error:#}"), "name manifests with -f, or set KUBECONFIG or pass --kubeconfig")
     })?;
@@ -36,6 +36,14 @@ pub async fn from_cluster(args: &ClusterArgs) -> anyhow::Result<Cluster> {
     list(&client).await?.into_iter().for_each(|volume| state.apply_volume(volume));
     list(&client).await?.into_iter().for_each(|class| state.apply_storage_class(class));
     list(&client).await?.into_iter().for_each(|node| state.apply_csi_node(node));
+    list(&client).await?.into_iter().for_each(|overlay| state.apply_overlay(overlay));
+    if keep_ties {
+        let known = &mut state.workloads;
+        list(&client).await?.iter().for_each(|service| known.apply_service(service));
+        list(&client).await?.iter().for_each(|one| known.apply_replication_controller(one));
+        list(&client).await?.iter().for_each(|set| known.apply_replica_set(set));
+        list(&client).await?.iter().for_each(|set| known.apply_stateful_set(set));
+    }
     cluster.add_default_pool()?;
     cluster.make_ready();
     Ok(cluster)

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_cloud::Clock;
-use nap_controllers::state::snapshot::Scope;
+use nap_controllers::state::catalogues::Refused;
 use nap_engine::{Catalogue, Changes, Options, Plan, Pod, PodKey, Remedy, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
@@ -41,6 +41,8 @@ pub struct Problem {
     pub region: String,
     /// What the engine reads.
     pub snapshot: Snapshot,
+    /// How the engine decides.
+    pub options: Options,
     /// The limits of each pool, as they are written.
     pub limits: BTreeMap<String, Resources>,
 }
@@ -54,9 +56,9 @@ pub struct Decision {
 }
 
 impl Problem {
-    fn new(cluster: &Cluster, region: String, now: Timestamp) -> anyhow::Result<Self> {
+    fn new(cluster: &mut Cluster, region: String, options: Options, now: Timestamp) -> anyhow::Result<Self> {
         let state = &cluster.state;
-        let mut catalogues: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
+        let mut of_classes: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
         let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
         for (name, class) in &state.classes {
             let settings = settings(&region, Some(class));
@@ -66,7 +68,7 @@ impl Problem {
                 None => Arc::new(instance_types(&settings)?),
             };
             known.push((settings, Arc::clone(&types)));
-            catalogues.insert(name.clone(), types);
+            of_classes.insert(name.clone(), types);
         }
         let limits = state.pools.iter().filter_map(|(name, pool)| {
             let limits = pool.spec.limits.as_ref()?;
@@ -74,25 +76,33 @@ impl Problem {
             Some((name.clone(), Resources::from_quantities(list, Rounding::Down)))
         });
         let limits = limits.collect();
-        Ok(Self { region, snapshot: state.snapshot(Scope::Provisioning, &catalogues, now), limits })
+        let catalogues = state.catalogues(of_classes, &Arc::default());
+        let snapshot = state.snapshot(&catalogues, now);
+        for (name, refused) in &catalogues.refused {
+            let why = match refused {
+                Refused::Invalid(problem) => problem.as_str(),
+                Refused::Conflict => "it contradicts another one of the same weight",
+            };
+            cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
+        }
+        Ok(Self { region, snapshot, options, limits })
     }
 
     /// Decides, and looks for the smallest change for pods without a place: for those that are asked about, or the first of all.
     pub fn solve(&self, asked: Option<&PodKey>) -> Decision {
-        let options = Options::default();
-        let plan = solve(&self.snapshot, &options);
-        let remedies = self.remedies(&plan, &options, asked);
+        let plan = solve(&self.snapshot, &self.options);
+        let remedies = self.remedies(&plan, asked);
         Decision { plan, remedies }
     }
 
     /// Pods that are alike share a change.
-    fn remedies(&self, plan: &Plan, options: &Options, asked: Option<&PodKey>) -> BTreeMap<PodKey, Remedy> {
+    fn remedies(&self, plan: &Plan, asked: Option<&PodKey>) -> BTreeMap<PodKey, Remedy> {
         let mut remedies = BTreeMap::new();
         if plan.unplaced.is_empty() {
             return remedies;
         }
         let pods: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
-        let mut changes = Changes::new(&self.snapshot, plan, options);
+        let mut changes = Changes::new(&self.snapshot, plan, &self.options);
         let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
         for unplaced in plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod)) {
             let Some(pod) = pods.get(&unplaced.pod) else { continue };
@@ -114,14 +124,17 @@ impl Problem {
 
 /// Reads what is asked about, and says on stderr what a user should know of how it was read.
 async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
-    let (cluster, now) = if source.files.is_empty() {
-        (live::from_cluster(&source.cluster).await?, Clock::wall().now())
+    let options = source.engine.options()?;
+    let ties = !options.default_spread.is_empty();
+    let (mut cluster, now) = if source.files.is_empty() {
+        (live::from_cluster(&source.cluster, ties).await?, Clock::wall().now())
     } else {
         // Whatever the manifests say of time is long past: the same files give the same plan at any time.
-        (cluster::from_manifests(read::read(&source.files)?)?, Timestamp::MAX)
+        (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
     };
     let region = source.region.clone().or_else(|| live::region_of(&cluster));
-    let problem = Problem::new(&cluster, region.unwrap_or_else(|| DEFAULT_REGION.to_owned()), now)?;
+    let region = region.unwrap_or_else(|| DEFAULT_REGION.to_owned());
+    let problem = Problem::new(&mut cluster, region, options, now)?;
     for note in &cluster.notes {
         eprintln!("note: {note}");
     }
@@ -160,9 +173,10 @@ fn show(text: &str) -> anyhow::Result<()> {
 /// `nap replay`.
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
-    let problem = Problem { region: record.region, snapshot: record.snapshot, limits: record.limits };
+    let Record { region, snapshot, options, limits, plan, .. } = record;
+    let problem = Problem { region, snapshot, options, limits };
     let decision = problem.solve(None);
-    let differences = record::differences(&record.plan, &PlanDocument::new(&problem, &decision))?;
+    let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;
     if differences.is_empty() {
         let verdict = "identical to the stored plan";

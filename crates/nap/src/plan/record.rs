@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
-use nap_engine::Snapshot;
+use nap_engine::{Options, Snapshot};
 use nap_units::Resources;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,6 +31,9 @@ pub struct Record {
     pub limits: BTreeMap<String, Resources>,
     /// What the engine read.
     pub snapshot: Snapshot,
+    /// How it decided.
+    #[serde(default)]
+    pub options: Options,
     /// The plan, as `nap plan -o json` prints it.
     pub plan: Value,
 }
@@ -44,6 +47,7 @@ impl Record {
             region: problem.region.clone(),
             limits: problem.limits.clone(),
             snapshot: problem.snapshot.clone(),
+            options: problem.options.clone(),
             plan: serde_json::to_value(PlanDocument::new(problem, decision)).unwrap_or_default(),
         }
     }

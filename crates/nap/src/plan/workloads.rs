@@ -141,8 +141,10 @@ impl Workload {
             volumes.retain(|one| one.name != volume);
             volumes.push(Volume { name: volume, persistent_volume_claim: Some(source), ..Volume::default() });
         }
+        // A Deployment makes its pods through a ReplicaSet; here that one has the same name.
+        let maker = if *kind == "Deployment" { "ReplicaSet" } else { kind };
         let owner = OwnerReference {
-            kind: (*kind).to_owned(),
+            kind: maker.to_owned(),
             name: workload.clone(),
             controller: Some(true),
             ..OwnerReference::default()

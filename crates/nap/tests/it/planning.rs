@@ -119,7 +119,6 @@ fn each_workload_becomes_its_pods() {
         pod("gated", &format!("schedulingGates: [{{ name: wait }}], {}", containers("1"))),
         object("Service", "web", "spec: {}"),
         object("ConfigMap", "settings", "data: {}"),
-        object("NodeOverlay", "cheaper", "spec: {}"),
     ]
     .concat();
     let (document, notes) = said(&["plan", "-o", "json"], "workloads", &yaml);
@@ -130,13 +129,79 @@ fn each_workload_becomes_its_pods() {
     for note in [
         "CronJob `default/daily`: planned for one run of 1 pod",
         "ConfigMap (1), Service (1)",
-        "NodeOverlay `cheaper`: nap does not act on overlays yet",
         "1 pod held back by scheduling gates",
         "no NodePool given: the default one of AKS Node Auto-Provisioning is used",
     ] {
         assert!(notes.contains(note), "{notes}");
     }
     assert!(notes.lines().all(|line| line.starts_with("note: ")), "{notes}");
+}
+
+#[test]
+fn overlays_change_what_vms_cost_and_a_contradiction_is_noted() {
+    let web = workload("Deployment", "web", "replicas: 3");
+    let chosen = |plan: &Value| plan["launches"][0]["instanceType"].as_str().unwrap().to_owned();
+    let plain = plan("no-overlay", &web);
+    let overlay = |name: &str, says: &str| {
+        let key = "node.kubernetes.io/instance-type";
+        let requirements = format!("[{{ key: {key}, operator: In, values: [{}] }}]", chosen(&plain));
+        object("NodeOverlay", name, &format!("spec: {{ requirements: {requirements}, {says} }}"))
+    };
+    let dear = plan("dear", &format!("{web}{}", overlay("dear", r#"priceAdjustment: "+900%""#)));
+    assert_ne!(chosen(&dear), chosen(&plain));
+    let two = format!(
+        "{web}{}{}",
+        overlay("a", r#"price: "0.5", weight: 2"#),
+        overlay("b", r#"price: "0.001", weight: 2"#)
+    );
+    let (document, notes) = said(&["plan", "-o", "json"], "overlays", &two);
+    let cheap: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(chosen(&cheap), chosen(&plain));
+    assert_eq!(cheap["launches"][0]["priceUsdPerHour"], 0.001);
+    assert!(notes.contains("NodeOverlay `a` does not count: it contradicts another one"), "{notes}");
+}
+
+#[test]
+fn disks_that_one_vm_cannot_attach_need_a_larger_one() {
+    let claims = |count: usize| {
+        let claim = |number| {
+            let size = "accessModes: [ReadWriteOnce], resources: { requests: { storage: 1Gi } }";
+            format!("{{ metadata: {{ name: data-{number} }}, spec: {{ {size} }} }}")
+        };
+        (0..count).map(claim).collect::<Vec<_>>().join(", ")
+    };
+    let database = |count| {
+        workload("StatefulSet", "db", &format!("replicas: 1, volumeClaimTemplates: [{}]", claims(count)))
+    };
+    let price = |plan: &Value| plan["costUsdPerHour"].as_f64().unwrap();
+    let few = plan("one-disk", &database(1));
+    let many = plan("many-disks", &database(24));
+    assert!(price(&many) > price(&few), "{many} {few}");
+}
+
+#[test]
+fn the_schedulers_default_constraints_spread_pods_of_one_workload() {
+    let web = workload("Deployment", "web", "replicas: 3, selector: { matchLabels: { app: a } }");
+    let config = "podTopologySpread: {defaultConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}]}";
+    let arguments = ["plan", "-o", "json", "--scheduler-config", config];
+    let (document, _) = said(&arguments, "default-spread", &web);
+    let spread: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(spread["launches"].as_array().unwrap().len(), 3, "{spread}");
+    assert_eq!(plan("no-default-spread", &web)["launches"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn nodes_are_as_large_and_as_many_as_is_wanted() {
+    let web = workload("Deployment", "web", "replicas: 12");
+    let launches = |test: &str, option: &[&str]| {
+        let (document, _) = said(&[&["plan", "-o", "json"], option].concat(), test, &web);
+        serde_json::from_str::<Value>(&document).unwrap()["launches"].as_array().unwrap().len()
+    };
+    let plain = launches("as-cheap-as-can-be", &[]);
+    assert_eq!(launches("three-pods-a-node", &["--max-pods-per-node", "3"]), 4);
+    assert!(launches("small-nodes", &["--max-vcpus-per-node", "4"]) >= 4);
+    assert!(launches("dear-nodes", &["--node-cost", "1"]) <= plain);
+    assert_eq!(launches("very-dear-nodes", &["--node-cost", "1000"]), 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use nap_azure::catalogue::Catalogue;
 use nap_azure::instance_types::{Settings, from_catalogue};
 use nap_engine::CapacityType;
 use nap_oracle::problem::{Amounts, InstanceType, NodePool, Offering};
-use nap_units::CPU;
+use nap_units::{CPU, Resources};
 
 use super::{MEBIBYTE, expression, named_pool};
 use crate::bench::args::CatalogueKind;
@@ -195,8 +195,11 @@ fn written(kind: CatalogueKind, one: &nap_engine::InstanceType) -> InstanceType 
             own.insert(key.to_owned(), requirement.values().iter().cloned().collect());
         }
     }
-    let mut overhead = one.capacity.clone();
-    overhead.subtract(&one.allocatable);
+    // What can be attached has no place in the format.
+    let mut overhead = Resources::new();
+    for (name, all) in one.capacity.iter() {
+        overhead.set(name, all - one.allocatable.get(name));
+    }
     let offerings = one.offerings.iter().filter(|offer| {
         let zonal = value(&offer.requirements, labels::PLACEMENT_SCOPE) == Some("zonal");
         zonal && (kind == CatalogueKind::Azure || offer.capacity_type == CapacityType::OnDemand)
