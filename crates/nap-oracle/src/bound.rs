@@ -82,7 +82,7 @@ fn fits(pod: &Pod, kind: &InstanceType) -> bool {
 
 /// The least that all pods of a small snapshot cost, exactly, by trying every partition into nodes. `None` where it does not apply: many
 /// pods, several terms, or anything besides requests and terms that matters (rules between pods, existing machines, limits, weights, daemons).
-pub fn exact(snapshot: &Snapshot) -> Option<UsdPerHour> {
+pub fn enumerate(snapshot: &Snapshot) -> Option<UsdPerHour> {
     let plain = |pod: &Pod| {
         pod.spread.is_empty()
             && pod.affinity.is_empty()

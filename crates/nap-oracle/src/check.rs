@@ -30,7 +30,7 @@ pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violati
 }
 
 /// The snapshot with the cluster's own spread constraints on the pods that they are for.
-fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
+pub(crate) fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for pod in &mut snapshot.pods {
         if !pod.spread.is_empty() || !pod.preferences.spread.is_empty() {
@@ -106,7 +106,8 @@ impl Judge<'_> {
 
     /// Whether an offering would hold the pods of a launch, each by itself allowed there.
     fn holds(&mut self, launch: &Launch, pool: &Pool, kind: &InstanceType, offering: &Offering) {
-        let machine = machine("new", launch, pool, kind, offering, &self.snapshot.daemons);
+        let machine =
+            machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
         if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
             self.say(format!("{} is larger than the options allow", kind.name));
         }
@@ -213,7 +214,14 @@ impl Judge<'_> {
             let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
             let Some((kind, offering)) = found else { continue };
             let name = format!("new-{number}");
-            cluster.push(machine(&name, launch, pool, kind, offering, &self.snapshot.daemons));
+            cluster.push(machine(
+                &name,
+                &launch.requirements,
+                pool,
+                kind,
+                offering,
+                &self.snapshot.daemons,
+            ));
             let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
             waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
         }
@@ -302,7 +310,8 @@ fn find<'s>(
     Some((kind, offering))
 }
 
-fn existing(node: &nap_engine::Node) -> Machine {
+/// A machine that exists.
+pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
     let pods = node.residents.iter().flat_map(|resident| {
         let running = Running {
             namespace: resident.namespace.clone(),
@@ -321,10 +330,10 @@ fn existing(node: &nap_engine::Node) -> Machine {
     }
 }
 
-/// The machine that an offering would become for a launch, with its daemons on it.
-fn machine(
+/// The machine that an offering would become, with its daemons on it. `narrowed` is what its pods insist on besides.
+pub(crate) fn machine(
     name: &str,
-    launch: &Launch,
+    narrowed: &Requirements,
     pool: &Pool,
     kind: &InstanceType,
     offering: &Offering,
@@ -335,8 +344,7 @@ fn machine(
         let fixed = requirements.iter();
         fixed.filter_map(|(key, one)| Some((key.to_owned(), Requirement::single(one)?.to_owned()))).collect()
     };
-    for requirements in [&launch.requirements, &pool.requirements, &kind.requirements, &offering.requirements]
-    {
+    for requirements in [narrowed, &pool.requirements, &kind.requirements, &offering.requirements] {
         node_labels.extend(single(requirements));
     }
     node_labels.insert(labels::HOSTNAME.to_owned(), name.to_owned());

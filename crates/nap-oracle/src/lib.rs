@@ -10,13 +10,17 @@
 mod bound;
 mod check;
 mod cluster;
+mod exact;
 mod generate;
 mod mix;
+mod patterns;
+mod places;
 pub mod problem;
 mod shrink;
 
-pub use bound::{bound, exact};
+pub use bound::{bound, enumerate};
 pub use check::{Violation, check};
+pub use exact::{NotModelled, exact};
 pub use generate::generate;
 pub use mix::incumbent_mix;
 pub use shrink::{scenario, shrink};
