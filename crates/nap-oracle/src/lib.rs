@@ -18,7 +18,7 @@ mod places;
 pub mod problem;
 mod shrink;
 
-pub use bound::{bound, enumerate};
+pub use bound::bound;
 pub use check::{Violation, check};
 pub use exact::{NotModelled, exact};
 pub use generate::generate;

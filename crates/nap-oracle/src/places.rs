@@ -1,5 +1,7 @@
 //! Where pods could go: every machine that exists, and one of every kind that could be bought.
 
+use std::collections::BTreeMap;
+
 use nap_api::Requirements;
 use nap_engine::{CapacityType, InstanceType, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot};
 use nap_units::CPU;
@@ -16,18 +18,13 @@ pub(crate) struct Class<'s> {
 impl<'s> Class<'s> {
     /// The classes of some pods. Two pods are equal if only their names differ.
     pub(crate) fn of(pods: impl IntoIterator<Item = &'s Pod>) -> Vec<Self> {
-        let mut classes: Vec<Self> = Vec::new();
+        let mut classes: BTreeMap<Pod, Self> = BTreeMap::new();
         for pod in pods {
-            let like = |class: &&mut Self| {
-                let alike = Pod { key: pod.key.clone(), ..class.pod.clone() };
-                alike == *pod && class.namespace() == pod.key.parts().0
-            };
-            match classes.iter_mut().rev().find(like) {
-                Some(class) => class.keys.push(&pod.key),
-                None => classes.push(Self { pod, keys: vec![&pod.key] }),
-            }
+            let nameless = Pod { key: PodKey::new(pod.key.parts().0, ""), ..pod.clone() };
+            let class = classes.entry(nameless).or_insert_with(|| Self { pod, keys: Vec::new() });
+            class.keys.push(&pod.key);
         }
-        classes
+        classes.into_values().collect()
     }
 
     pub(crate) fn count(&self) -> usize {
