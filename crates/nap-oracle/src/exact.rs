@@ -18,7 +18,7 @@ use nap_units::{Resources, UsdPerHour};
 use crate::check::{check, with_default_spread};
 use crate::cluster::{Machine, selected, tolerated};
 use crate::patterns::{Company, Pattern, is_host};
-use crate::places::{Class, Place, places};
+use crate::places::{Class, Place, places, with_every_domain};
 
 /// The most patterns of one machine.
 const MOST_PATTERNS: usize = 3000;
@@ -40,7 +40,7 @@ pub fn exact(snapshot: &Snapshot, options: &Options) -> Result<Option<Plan>, Not
     let model = Model::new(snapshot, &classes, places(snapshot, options), most)?;
     let Some(chosen) = model.solve()? else { return Ok(None) };
     let plan = model.plan(&chosen);
-    if check(snapshot, options, &plan).is_empty() {
+    if check(&with_every_domain(snapshot), options, &plan).is_empty() {
         Ok(Some(plan))
     } else {
         Err(NotModelled("its plan cannot be bound in any order"))

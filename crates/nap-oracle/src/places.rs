@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nap_api::Requirements;
-use nap_engine::{CapacityType, InstanceType, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot};
+use nap_engine::{CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot};
 use nap_units::CPU;
 
 use crate::check::{existing, machine};
@@ -90,4 +90,18 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
         }
     }
     places
+}
+
+/// The snapshot with an empty machine of every kind that could be bought, on which nothing fits. A checker that looks at machines only then sees
+/// every domain, as the incumbent does when it spreads pods.
+pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
+    let mut wider = snapshot.clone();
+    let kinds = places(snapshot, &Options::default()).into_iter().filter(|place| place.bought.is_some());
+    for (number, place) in kinds.enumerate() {
+        let name = format!("empty-{number}");
+        let mut labels = place.machine.labels;
+        labels.insert(nap_api::labels::HOSTNAME.to_owned(), name.clone());
+        wider.nodes.push(Node { name, labels, taints: place.machine.taints, initialized: true, ..Node::default() });
+    }
+    wider
 }
