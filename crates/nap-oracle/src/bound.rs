@@ -28,6 +28,7 @@ use nap_units::{Resources, UsdPerHour};
 use crate::cluster::{Machine, Running, clash, selected, tolerated};
 use crate::patterns::is_host;
 use crate::places::{Bought, Class, Place, places};
+use crate::whole_pods::whole_pods_bound;
 
 /// The most choices of machines that get rows of their own.
 const MOST_CHOICES: usize = 40;
@@ -44,9 +45,11 @@ pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     relaxation.apart_by_zone();
     relaxation.together_by_zone();
     relaxation.limits();
+    let whole = relaxation.whole_pods();
     let SolveOutcome::Solution(solution) = relaxation.problem.solve().ok()? else { return None };
     #[expect(clippy::cast_possible_truncation, reason = "rounded down, with a margin for the solver's own")]
-    Some(UsdPerHour::from_micros((solution.objective() * 1e6 * (1.0 - 1e-9) - 1e-3).floor().max(0.0) as i64))
+    let micros = (solution.objective() * 1e6 * (1.0 - 1e-9) - 1e-3).floor().max(0.0) as i64;
+    Some(whole.max(UsdPerHour::from_micros(micros)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the margin of the bound is larger than what is lost")]
@@ -212,6 +215,23 @@ impl<'a> Relaxation<'a> {
                 self.problem.add_constraint(row, ComparisonOp::Le, left);
             }
         }
+    }
+
+    /// The bound that knows that pods are whole, where nothing is there yet.
+    fn whole_pods(&self) -> UsdPerHour {
+        if self.standing().next().is_some() || !self.snapshot.reservations.is_empty() {
+            return UsdPerHour::ZERO;
+        }
+        let terms: BTreeSet<&PodTerm> = self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
+        let groups = terms.into_iter().filter(|term| is_host(&term.topology_key)).map(|term| {
+            self.classes.iter().map(|class| exclude_each_other(term, class)).collect::<Vec<bool>>()
+        });
+        let size = |group: &Vec<bool>| -> usize {
+            self.classes.iter().zip(group).filter(|(_, is_in)| **is_in).map(|(class, _)| class.count()).sum()
+        };
+        let exclusive = groups.max_by_key(size).unwrap_or_else(|| vec![false; self.classes.len()]);
+        let bought: Vec<&Place<'_>> = self.purchases.iter().map(|one| one.place).collect();
+        whole_pods_bound(self.classes, &bought, &exclusive)
     }
 
     fn spread_over_zones(&mut self) {

@@ -18,6 +18,7 @@ mod patterns;
 mod places;
 pub mod problem;
 mod shrink;
+mod whole_pods;
 
 pub use bound::bound;
 pub use check::{Violation, check};
