@@ -85,20 +85,29 @@ fn zone(machine: &Machine) -> Zone<'_> {
 impl<'a> Relaxation<'a> {
     fn new(snapshot: &'a Snapshot, classes: &'a [Class<'a>], places: &'a [Place<'a>]) -> Self {
         // Classes that ask for the same machines are looked at together.
-        let mut alike: BTreeMap<(&[Requirements], &[Requirements], &[nap_api::Toleration]), Vec<usize>> = BTreeMap::new();
+        let mut alike: BTreeMap<(&[Requirements], &[Requirements], &[nap_api::Toleration]), Vec<usize>> =
+            BTreeMap::new();
         for (number, class) in classes.iter().enumerate() {
             let Pod { terms, volume_terms, tolerations, .. } = class.pod;
             alike.entry((terms, volume_terms, tolerations)).or_default().push(number);
         }
         // Of machines that differ in nothing but the price, the cheapest.
-        let mut best: BTreeMap<(&str, &str, Zone<'a>, Option<&str>, Vec<bool>), &'a Place<'a>> = BTreeMap::new();
+        let mut best: BTreeMap<(&str, &str, Zone<'a>, Option<&str>, Vec<bool>), &'a Place<'a>> =
+            BTreeMap::new();
         for place in places {
             let Some(bought) = place.bought else { continue };
-            let admits: Vec<bool> = alike.values().map(|group| may_be_on(classes[group[0]].pod, &bought)).collect();
+            let admits: Vec<bool> =
+                alike.values().map(|group| may_be_on(classes[group[0]].pod, &bought)).collect();
             if !admits.contains(&true) {
                 continue;
             }
-            let key = (bought.pool.name.as_str(), bought.kind.name.as_str(), zone(&place.machine), bought.reservation(), admits);
+            let key = (
+                bought.pool.name.as_str(),
+                bought.kind.name.as_str(),
+                zone(&place.machine),
+                bought.reservation(),
+                admits,
+            );
             let known = best.entry(key).or_insert(place);
             if place.price() < known.price() {
                 *known = place;
@@ -108,9 +117,12 @@ impl<'a> Relaxation<'a> {
         let mut purchases = Vec::new();
         let mut choices = vec![BTreeSet::new(); classes.len()];
         for ((.., admits), place) in best {
-            for (number, (_, group)) in alike.values().enumerate().zip(&alike).map(|((number, _), one)| (number, one)) {
+            for (number, (_, group)) in
+                alike.values().enumerate().zip(&alike).map(|((number, _), one)| (number, one))
+            {
                 if admits[number] {
-                    for class in group.iter().filter(|class| fits(classes[**class].pod, &place.machine.free)) {
+                    for class in group.iter().filter(|class| fits(classes[**class].pod, &place.machine.free))
+                    {
                         choices[*class].insert(purchases.len());
                     }
                 }
@@ -145,7 +157,12 @@ impl<'a> Relaxation<'a> {
     }
 
     /// Pods of some classes in a zone, each `times` as much.
-    fn in_zone(&self, classes: &[usize], zone: Zone<'a>, times: impl Fn(usize) -> f64) -> Vec<(Variable, f64)> {
+    fn in_zone(
+        &self,
+        classes: &[usize],
+        zone: Zone<'a>,
+        times: impl Fn(usize) -> f64,
+    ) -> Vec<(Variable, f64)> {
         let there = classes.iter().filter_map(|class| Some((*self.pods[*class].get(&zone)?, times(*class))));
         there.filter(|(_, factor)| *factor != 0.0).collect()
     }
@@ -155,8 +172,10 @@ impl<'a> Relaxation<'a> {
     }
 
     fn resources(&mut self) {
-        let names: BTreeSet<&str> = self.classes.iter().flat_map(|class| class.pod.requests.iter()).map(|(name, _)| name).collect();
-        let names: Vec<&str> = names.into_iter().filter(|name| !name.starts_with(ATTACHABLE_VOLUMES)).collect();
+        let names: BTreeSet<&str> =
+            self.classes.iter().flat_map(|class| class.pod.requests.iter()).map(|(name, _)| name).collect();
+        let names: Vec<&str> =
+            names.into_iter().filter(|name| !name.starts_with(ATTACHABLE_VOLUMES)).collect();
         for zone_of in self.zones() {
             let here = |choice: &&usize| zone(&self.purchases[**choice].place.machine) == zone_of;
             let of: Vec<BTreeSet<usize>> =
@@ -165,7 +184,9 @@ impl<'a> Relaxation<'a> {
             let distinct: BTreeSet<&BTreeSet<usize>> = of.iter().chain([&everything]).collect();
             for machines in distinct.iter().rev().take(MOST_CHOICES) {
                 let captive: Vec<usize> = (0..of.len())
-                    .filter(|class| self.pods[*class].contains_key(&zone_of) && of[*class].is_subset(machines))
+                    .filter(|class| {
+                        self.pods[*class].contains_key(&zone_of) && of[*class].is_subset(machines)
+                    })
                     .collect();
                 let standing: Vec<&Machine> = self
                     .standing()
@@ -173,14 +194,17 @@ impl<'a> Relaxation<'a> {
                     .filter(|machine| captive.iter().any(|class| suits(self.classes[*class].pod, machine)))
                     .collect();
                 for name in &names {
-                    let has = machines.iter().map(|choice| self.purchases[*choice].place.machine.free.get(name).max(0));
+                    let has = machines
+                        .iter()
+                        .map(|choice| self.purchases[*choice].place.machine.free.get(name).max(0));
                     let unit = real(has.max().unwrap_or(1).max(1));
                     let asks = |class: usize| real(self.classes[class].pod.requests.get(name).max(0)) / unit;
                     let mut row = self.in_zone(&captive, zone_of, asks);
                     if row.is_empty() {
                         continue;
                     }
-                    for Purchase { place, variable } in machines.iter().map(|choice| &self.purchases[*choice]) {
+                    for Purchase { place, variable } in machines.iter().map(|choice| &self.purchases[*choice])
+                    {
                         row.push((*variable, -real(place.machine.free.get(name).max(0)) / unit));
                     }
                     let free: i64 = standing.iter().map(|machine| machine.free.get(name).max(0)).sum();
@@ -194,10 +218,20 @@ impl<'a> Relaxation<'a> {
     fn host_rules(&mut self) {
         let mut groups: BTreeSet<HostRule<'a>> = BTreeSet::new();
         for class in self.classes {
-            groups.extend(class.pod.anti_affinity.iter().filter(|term| is_host(&term.topology_key)).map(HostRule::Apart));
-            groups.extend(class.pod.host_ports.iter().filter(|port| port.is_everywhere()).map(HostRule::Port));
+            groups.extend(
+                class
+                    .pod
+                    .anti_affinity
+                    .iter()
+                    .filter(|term| is_host(&term.topology_key))
+                    .map(HostRule::Apart),
+            );
+            groups
+                .extend(class.pod.host_ports.iter().filter(|port| port.is_everywhere()).map(HostRule::Port));
             let spreads = class.pod.spread.iter().filter(|spread| is_host(&spread.topology_key));
-            groups.extend(spreads.map(|spread| HostRule::Spread(class.namespace(), &spread.selector, spread.max_skew)));
+            groups.extend(
+                spreads.map(|spread| HostRule::Spread(class.namespace(), &spread.selector, spread.max_skew)),
+            );
         }
         for rule in groups {
             let members = self.which(|class| rule.binds(class));
@@ -206,7 +240,8 @@ impl<'a> Relaxation<'a> {
                 if row.is_empty() {
                     continue;
                 }
-                let choices: BTreeSet<usize> = members.iter().flat_map(|class| &self.choices[*class]).copied().collect();
+                let choices: BTreeSet<usize> =
+                    members.iter().flat_map(|class| &self.choices[*class]).copied().collect();
                 let here = choices.iter().map(|choice| &self.purchases[*choice]);
                 let here = here.filter(|one| zone(&one.place.machine) == zone_of);
                 row.extend(here.map(|one| (one.variable, -rule.most())));
@@ -222,7 +257,8 @@ impl<'a> Relaxation<'a> {
         if self.standing().next().is_some() || !self.snapshot.reservations.is_empty() {
             return UsdPerHour::ZERO;
         }
-        let terms: BTreeSet<&PodTerm> = self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
+        let terms: BTreeSet<&PodTerm> =
+            self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
         let groups = terms.into_iter().filter(|term| is_host(&term.topology_key)).map(|term| {
             self.classes.iter().map(|class| exclude_each_other(term, class)).collect::<Vec<bool>>()
         });
@@ -246,15 +282,17 @@ impl<'a> Relaxation<'a> {
             let is_counted = |class: &Class<'_>| {
                 class.namespace() == rule.namespace && spread.selector.matches(&class.pod.labels)
             };
-            let has_it = |class: &Class<'a>| class.pod.spread.iter().any(|one| ZoneSpread::of(class, one) == rule);
+            let has_it =
+                |class: &Class<'a>| class.pod.spread.iter().any(|one| ZoneSpread::of(class, one) == rule);
             let counted = self.which(is_counted);
             let members = self.which(|class| is_counted(class) && has_it(class));
             let mut running: BTreeMap<&'a str, i64> = BTreeMap::new();
             for Place { machine, .. } in self.places {
-                let is_seen = first.pod.spread.iter().all(|other| machine.labels.contains_key(&other.topology_key))
-                    && (!spread.honor_affinity || selected(&first.pod.terms, &machine.labels))
-                    && (!spread.honor_taints
-                        || machine.taints.iter().all(|taint| tolerated(taint, &first.pod.tolerations)));
+                let is_seen =
+                    first.pod.spread.iter().all(|other| machine.labels.contains_key(&other.topology_key))
+                        && (!spread.honor_affinity || selected(&first.pod.terms, &machine.labels))
+                        && (!spread.honor_taints
+                            || machine.taints.iter().all(|taint| tolerated(taint, &first.pod.tolerations)));
                 if let Some(zone) = zone(machine).filter(|_| is_seen) {
                     let pods = machine.pods.iter().filter(|pod| {
                         pod.namespace == rule.namespace && spread.selector.matches(&pod.labels)
@@ -280,7 +318,8 @@ impl<'a> Relaxation<'a> {
     }
 
     fn apart_by_zone(&mut self) {
-        let terms: BTreeSet<&PodTerm> = self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
+        let terms: BTreeSet<&PodTerm> =
+            self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
         for term in terms.into_iter().filter(|term| term.topology_key == labels::ZONE) {
             let members = self.which(|class| exclude_each_other(term, class));
             for zone in self.zones().into_iter().filter(Option::is_some) {
@@ -291,14 +330,18 @@ impl<'a> Relaxation<'a> {
     }
 
     fn together_by_zone(&mut self) {
-        let lists: BTreeSet<&[PodTerm]> = self.classes.iter().map(|class| class.pod.affinity.as_slice()).collect();
+        let lists: BTreeSet<&[PodTerm]> =
+            self.classes.iter().map(|class| class.pod.affinity.as_slice()).collect();
         for terms in lists.into_iter().filter(|terms| !terms.is_empty()) {
             let is_meant = |namespace: &str, labels: &BTreeMap<String, String>| {
                 terms.iter().all(|term| term.topology_key == labels::ZONE && term.matches(namespace, labels))
             };
             let members = self.which(|class| class.pod.affinity == terms);
             let meant = self.which(|class| is_meant(class.namespace(), &class.pod.labels));
-            let runs = self.standing().flat_map(|machine| &machine.pods).any(|pod| is_meant(&pod.namespace, &pod.labels));
+            let runs = self
+                .standing()
+                .flat_map(|machine| &machine.pods)
+                .any(|pod| is_meant(&pod.namespace, &pod.labels));
             if runs || members != meant {
                 continue;
             }
@@ -371,7 +414,9 @@ impl HostRule<'_> {
                 let has_it = |spread: &Spread| {
                     is_host(&spread.topology_key) && spread.selector == **selector && spread.max_skew == *skew
                 };
-                class.namespace() == *namespace && selector.matches(&pod.labels) && pod.spread.iter().any(has_it)
+                class.namespace() == *namespace
+                    && selector.matches(&pod.labels)
+                    && pod.spread.iter().any(has_it)
             }
         }
     }
@@ -379,9 +424,13 @@ impl HostRule<'_> {
     /// How many more a node may have that runs these.
     fn left(&self, running: &[Running]) -> f64 {
         let taken = running.iter().filter(|pod| match self {
-            Self::Apart(term) => term.matches(&pod.namespace, &pod.labels) || pod.anti_affinity.contains(term),
+            Self::Apart(term) => {
+                term.matches(&pod.namespace, &pod.labels) || pod.anti_affinity.contains(term)
+            }
             Self::Port(port) => pod.ports.iter().any(|one| clash(one, port)),
-            Self::Spread(namespace, selector, _) => pod.namespace == *namespace && selector.matches(&pod.labels),
+            Self::Spread(namespace, selector, _) => {
+                pod.namespace == *namespace && selector.matches(&pod.labels)
+            }
         });
         (self.most() - real(i64::try_from(taken.count()).unwrap_or(i64::MAX))).max(0.0)
     }
@@ -436,7 +485,9 @@ fn may_be_on(pod: &Pod, bought: &Bought<'_>) -> bool {
             && all.intersects(&bought.offering.requirements).is_ok()
     };
     let any = |terms: &[Requirements]| terms.is_empty() || terms.iter().any(allows);
-    first_untolerated(&bought.pool.taints, &pod.tolerations).is_none() && any(&pod.terms) && any(&pod.volume_terms)
+    first_untolerated(&bought.pool.taints, &pod.tolerations).is_none()
+        && any(&pod.terms)
+        && any(&pod.volume_terms)
 }
 
 fn fits(pod: &Pod, free: &Resources) -> bool {

@@ -106,8 +106,7 @@ impl Judge<'_> {
 
     /// Whether an offering would hold the pods of a launch, each by itself allowed there.
     fn holds(&mut self, launch: &Launch, pool: &Pool, kind: &InstanceType, offering: &Offering) {
-        let machine =
-            machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
+        let machine = machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
         if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
             self.say(format!("{} is larger than the options allow", kind.name));
         }
@@ -214,14 +213,7 @@ impl Judge<'_> {
             let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
             let Some((kind, offering)) = found else { continue };
             let name = format!("new-{number}");
-            cluster.push(machine(
-                &name,
-                &launch.requirements,
-                pool,
-                kind,
-                offering,
-                &self.snapshot.daemons,
-            ));
+            cluster.push(machine(&name, &launch.requirements, pool, kind, offering, &self.snapshot.daemons));
             let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
             waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
         }

@@ -182,8 +182,12 @@ impl<'a> Model<'a> {
     }
 
     fn affinities(&self) -> Result<Vec<Affinity<'a>>, NotModelled> {
-        let lists: BTreeSet<&[PodTerm]> =
-            self.classes.iter().map(|class| class.pod.affinity.as_slice()).filter(|one| !one.is_empty()).collect();
+        let lists: BTreeSet<&[PodTerm]> = self
+            .classes
+            .iter()
+            .map(|class| class.pod.affinity.as_slice())
+            .filter(|one| !one.is_empty())
+            .collect();
         let mut affinities = Vec::new();
         for terms in lists {
             let key = terms[0].topology_key.as_str();
@@ -223,7 +227,12 @@ impl<'a> Model<'a> {
     }
 
     /// The affinities by host whose first pod a pattern would hold; `None` if one of them is not met.
-    fn firsts(&self, affinities: &[Affinity<'_>], pattern: &Pattern, place: &Place<'_>) -> Option<Vec<usize>> {
+    fn firsts(
+        &self,
+        affinities: &[Affinity<'_>],
+        pattern: &Pattern,
+        place: &Place<'_>,
+    ) -> Option<Vec<usize>> {
         let mut firsts = Vec::new();
         for (number, affinity) in affinities.iter().enumerate().filter(|(_, one)| is_host(one.key)) {
             let has = |classes: &[usize]| classes.iter().any(|class| pattern[*class] > 0);
@@ -241,7 +250,14 @@ impl<'a> Model<'a> {
     }
 
     /// Pods of some classes on the machines of a domain.
-    fn pods(&self, program: &Program, classes: &[usize], key: &str, value: &str, times: f64) -> Vec<(Variable, f64)> {
+    fn pods(
+        &self,
+        program: &Program,
+        classes: &[usize],
+        key: &str,
+        value: &str,
+        times: f64,
+    ) -> Vec<(Variable, f64)> {
         let there = self.columns.iter().zip(&program.columns).filter(|(column, _)| {
             self.places[column.place].machine.labels.get(key).is_some_and(|here| here == value)
         });
@@ -266,7 +282,8 @@ impl<'a> Model<'a> {
         let mut columns = Vec::new();
         for column in &self.columns {
             let each = (0..self.classes.len()).filter(|class| column.pattern[*class] > 0);
-            let most = each.map(|class| self.classes[class].count() / column.pattern[class]).min().unwrap_or(0);
+            let most =
+                each.map(|class| self.classes[class].count() / column.pattern[class]).min().unwrap_or(0);
             let most = if self.places[column.place].bought.is_some() { most } else { most.min(1) };
             #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
             let price = self.places[column.place].price() as f64 / 1e6;
@@ -334,7 +351,8 @@ impl<'a> Model<'a> {
 
     /// Anti-affinity over wider domains.
     fn apart(&self, program: &mut Program) {
-        let terms: BTreeSet<&PodTerm> = self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
+        let terms: BTreeSet<&PodTerm> =
+            self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
         for term in terms.into_iter().filter(|term| !is_host(&term.topology_key)) {
             let has = |class: &usize| self.classes[*class].pod.anti_affinity.contains(term);
             let is_meant = |class: &usize| {
@@ -368,7 +386,8 @@ impl<'a> Model<'a> {
         for (number, affinity) in self.affinities()?.iter().enumerate() {
             let may_begin = if affinity.known.is_empty() { 1.0 } else { 0.0 };
             if is_host(affinity.key) {
-                let first = self.columns.iter().map(|column| if column.firsts.contains(&number) { 1.0 } else { 0.0 });
+                let first =
+                    self.columns.iter().map(|column| if column.firsts.contains(&number) { 1.0 } else { 0.0 });
                 let row = program.columns.iter().copied().zip(first).collect();
                 program.row(row, ComparisonOp::Le, may_begin);
                 continue;
@@ -442,7 +461,8 @@ impl<'a> Model<'a> {
         for Place { machine, .. } in &self.places {
             let is_seen = pod.spread.iter().all(|other| machine.labels.contains_key(&other.topology_key))
                 && (!spread.honor_affinity || selected(&pod.terms, &machine.labels))
-                && (!spread.honor_taints || machine.taints.iter().all(|taint| tolerated(taint, &pod.tolerations)));
+                && (!spread.honor_taints
+                    || machine.taints.iter().all(|taint| tolerated(taint, &pod.tolerations)));
             if let Some(value) = machine.labels.get(key).filter(|_| is_seen) {
                 let counted = machine.pods.iter().filter(|other| {
                     other.namespace == class.namespace() && spread.selector.matches(&other.labels)

@@ -453,7 +453,9 @@ fn catalogues(dice: &mut Dice, snapshot: &mut Snapshot) {
         price: Some(PriceChange::Millionths(dice.between(-5, 5) * 100_000)),
         capacity: Resources::new().with("example.com/slots", dice.between(0, 2)),
     };
-    let (Some(pool), Some(types)) = (snapshot.pools.last_mut(), snapshot.catalogues.get("all")) else { return };
+    let (Some(pool), Some(types)) = (snapshot.pools.last_mut(), snapshot.catalogues.get("all")) else {
+        return;
+    };
     let (types, _) = overlay(types, pool, &[change]);
     "changed".clone_into(&mut pool.catalogue);
     snapshot.catalogues.insert("changed".to_owned(), Arc::new(types));

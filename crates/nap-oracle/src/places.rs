@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use nap_api::Requirements;
-use nap_engine::{CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot};
+use nap_engine::{
+    CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot,
+};
 use nap_units::CPU;
 
 use crate::check::{existing, machine};
@@ -101,7 +103,13 @@ pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
         let name = format!("empty-{number}");
         let mut labels = place.machine.labels;
         labels.insert(nap_api::labels::HOSTNAME.to_owned(), name.clone());
-        wider.nodes.push(Node { name, labels, taints: place.machine.taints, initialized: true, ..Node::default() });
+        wider.nodes.push(Node {
+            name,
+            labels,
+            taints: place.machine.taints,
+            initialized: true,
+            ..Node::default()
+        });
     }
     wider
 }

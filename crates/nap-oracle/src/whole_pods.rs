@@ -57,7 +57,11 @@ struct Case {
 
 /// What pods of these classes cost at least on machines of these places, each of which can be bought any number of times. `exclusive` says of
 /// each class whether its pods exclude each other by host.
-pub(crate) fn whole_pods_bound(classes: &[Class<'_>], places: &[&Place<'_>], exclusive: &[bool]) -> UsdPerHour {
+pub(crate) fn whole_pods_bound(
+    classes: &[Class<'_>],
+    places: &[&Place<'_>],
+    exclusive: &[bool],
+) -> UsdPerHour {
     let Some(case) = Case::new(classes, places, exclusive) else { return UsdPerHour::ZERO };
     let value = case.best();
     #[expect(clippy::cast_possible_truncation, reason = "rounded down, and far below 2^52")]
@@ -86,7 +90,9 @@ impl Case {
         // Each resource in units of the most that a machine has.
         let scale: Vec<f64> = names
             .iter()
-            .map(|name| real(places.iter().map(|place| place.machine.free.get(name)).max().unwrap_or(1).max(1)))
+            .map(|name| {
+                real(places.iter().map(|place| place.machine.free.get(name)).max().unwrap_or(1).max(1))
+            })
             .collect();
         let mut demand = vec![0.0; names.len()];
         let mut shapes: BTreeMap<(usize, Vec<i64>, bool), usize> = BTreeMap::new();
@@ -162,7 +168,8 @@ impl Case {
                 break;
             }
             for (kind, pattern) in rows {
-                let mut row: Vec<_> = shapes.iter().copied().zip(pattern).filter(|(_, count)| *count > 0.0).collect();
+                let mut row: Vec<_> =
+                    shapes.iter().copied().zip(pattern).filter(|(_, count)| *count > 0.0).collect();
                 row.extend(others.iter().copied().zip(self.kinds[kind].others.iter().copied()));
                 solution = match solution.add_constraint(row, ComparisonOp::Le, self.kinds[kind].price) {
                     Ok(SolveOutcome::Solution(solution)) => solution,
@@ -177,18 +184,23 @@ impl Case {
     fn by_unit(&self) -> Worth {
         let mut problem = Problem::new(OptimizationDirection::Maximize);
         let total = |is_one: &dyn Fn(&Shape) -> usize| {
-            real(self.shapes.iter().map(|shape| i64::try_from(shape.count * is_one(shape)).unwrap_or(0)).sum())
+            real(
+                self.shapes.iter().map(|shape| i64::try_from(shape.count * is_one(shape)).unwrap_or(0)).sum(),
+            )
         };
         let unit = problem.add_var(total(&|shape| shape.units), (0.0, 1e4));
         let slot = problem.add_var(total(&|shape| usize::from(shape.is_exclusive)), (0.0, 1e4));
-        let others: Vec<Variable> = self.demand.iter().map(|demand| problem.add_var(*demand, (0.0, 1e4))).collect();
+        let others: Vec<Variable> =
+            self.demand.iter().map(|demand| problem.add_var(*demand, (0.0, 1e4))).collect();
         for kind in &self.kinds {
             let mut row = vec![(unit, real(i64::try_from(kind.units).unwrap_or(0))), (slot, 1.0)];
             row.extend(others.iter().copied().zip(kind.others.iter().copied()));
             problem.add_constraint(row, ComparisonOp::Le, kind.price);
         }
         let solution = problem.solve().ok().and_then(|outcome| outcome.into_solution().ok());
-        let at = |variable: Variable| solution.as_ref().map_or(0.0, |solution| solution.var_value(variable).max(0.0));
+        let at = |variable: Variable| {
+            solution.as_ref().map_or(0.0, |solution| solution.var_value(variable).max(0.0))
+        };
         let worth = |shape: &Shape| {
             let slot = if shape.is_exclusive { at(slot) } else { 0.0 };
             real(i64::try_from(shape.units).unwrap_or(0)) * at(unit) + slot
@@ -201,7 +213,8 @@ impl Case {
 
     fn total(&self, worth: &Worth) -> f64 {
         let shapes = self.shapes.iter().zip(&worth.shapes);
-        let shapes: f64 = shapes.map(|(shape, worth)| real(i64::try_from(shape.count).unwrap_or(0)) * worth).sum();
+        let shapes: f64 =
+            shapes.map(|(shape, worth)| real(i64::try_from(shape.count).unwrap_or(0)) * worth).sum();
         shapes + self.demand.iter().zip(&worth.others).map(|(demand, worth)| demand * worth).sum::<f64>()
     }
 
@@ -223,7 +236,8 @@ impl Case {
             }
         }
         full.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        let rows = full.iter().take(MOST_ROWS).map(|(_, kind)| (*kind, knapsack.pattern(self.kinds[*kind].units)));
+        let rows =
+            full.iter().take(MOST_ROWS).map(|(_, kind)| (*kind, knapsack.pattern(self.kinds[*kind].units)));
         (scale, rows.collect())
     }
 }
@@ -286,8 +300,10 @@ impl<'a> Knapsack<'a> {
 
     /// The exclusive pod that makes most of so many units, if any does, and what they then hold.
     fn choice(&self, room: usize) -> (Option<usize>, f64) {
-        let exclusive = self.shapes.iter().enumerate().filter(|(_, shape)| shape.is_exclusive && shape.units <= room);
-        let with = exclusive.map(|(number, shape)| (Some(number), self.worth[number] + self.best[room - shape.units]));
+        let exclusive =
+            self.shapes.iter().enumerate().filter(|(_, shape)| shape.is_exclusive && shape.units <= room);
+        let with = exclusive
+            .map(|(number, shape)| (Some(number), self.worth[number] + self.best[room - shape.units]));
         with.fold((None, self.best[room]), |best, one| if one.1 > best.1 { one } else { best })
     }
 

@@ -41,21 +41,25 @@ fn all(snapshot: &Snapshot) -> Vec<&PodKey> {
 
 #[test]
 fn no_plan_is_cheaper_than_the_optimum_and_no_bound_is_above_it() {
-    judge("optimum", |seed| (small(seed), ignoring()), |snapshot, options| {
-        let best = exact(snapshot, options).ok()?;
-        let plan = solve(snapshot, options);
-        let keeps_the_rules = check(&with_every_domain(snapshot), options, &plan).is_empty();
-        let is_complete = plan.unplaced.is_empty() && keeps_the_rules;
-        let Some(best) = best.map(|best| best.cost) else {
-            return is_complete.then(|| format!("there is no plan, and yet one for {}", plan.cost));
-        };
-        let outside = bound(snapshot, &all(snapshot));
-        let own = plan.lower_bound.filter(|_| is_complete);
-        let wrong = is_complete && plan.cost < best
-            || outside.is_none_or(|bound| bound > best)
-            || own.is_some_and(|bound| bound > best);
-        wrong.then(|| format!("{best} at best, {} found, bounds {own:?} and {outside:?}", plan.cost))
-    });
+    judge(
+        "optimum",
+        |seed| (small(seed), ignoring()),
+        |snapshot, options| {
+            let best = exact(snapshot, options).ok()?;
+            let plan = solve(snapshot, options);
+            let keeps_the_rules = check(&with_every_domain(snapshot), options, &plan).is_empty();
+            let is_complete = plan.unplaced.is_empty() && keeps_the_rules;
+            let Some(best) = best.map(|best| best.cost) else {
+                return is_complete.then(|| format!("there is no plan, and yet one for {}", plan.cost));
+            };
+            let outside = bound(snapshot, &all(snapshot));
+            let own = plan.lower_bound.filter(|_| is_complete);
+            let wrong = is_complete && plan.cost < best
+                || outside.is_none_or(|bound| bound > best)
+                || own.is_some_and(|bound| bound > best);
+            wrong.then(|| format!("{best} at best, {} found, bounds {own:?} and {outside:?}", plan.cost))
+        },
+    );
 }
 
 /// The `percent`th of a hundred in order.
@@ -80,8 +84,13 @@ fn small_plans_are_close_to_the_optimum() {
     }
     ratios.sort_unstable();
     let (half, most, worst) = (at(&ratios, 50), at(&ratios, 95), at(&ratios, 100));
-    println!("{known} cases known, {incomplete} incomplete; per mille of the optimum: {half}, {most}, {worst}");
-    assert!(half <= 1000 && most <= MOST && worst <= WORST, "{half}, {most}, {worst} per mille of the optimum");
+    println!(
+        "{known} cases known, {incomplete} incomplete; per mille of the optimum: {half}, {most}, {worst}"
+    );
+    assert!(
+        half <= 1000 && most <= MOST && worst <= WORST,
+        "{half}, {most}, {worst} per mille of the optimum"
+    );
     assert!(incomplete * 100 <= known * INCOMPLETE, "{incomplete} of {known} leave pods that have a place");
 }
 
@@ -99,8 +108,10 @@ fn with_less(snapshot: &Snapshot, seed: u64) -> Option<Snapshot> {
         for (kind, of) in types.iter().enumerate() {
             for (number, one) in of.offerings.iter().enumerate() {
                 let others = types.iter().enumerate().filter(|(other, _)| *other != kind);
-                let mut others = others.flat_map(|(_, other)| &other.offerings).filter(|other| other.available);
-                let is_spare = others.any(|other| (&other.zone, other.capacity_type) == (&one.zone, one.capacity_type));
+                let mut others =
+                    others.flat_map(|(_, other)| &other.offerings).filter(|other| other.available);
+                let is_spare =
+                    others.any(|other| (&other.zone, other.capacity_type) == (&one.zone, one.capacity_type));
                 if one.available && is_spare && one.capacity_type != CapacityType::Reserved {
                     spare.push((name.clone(), kind, number));
                 }
@@ -125,7 +136,8 @@ fn one_more_offering_hardly_ever_makes_a_plan_dearer() {
         }
         let Some(less) = with_less(&snapshot, seed) else { continue };
         let (with, without) = (solve(&snapshot, &options), solve(&less, &options));
-        let is_equal = with.unplaced.iter().map(|one| &one.pod).eq(without.unplaced.iter().map(|one| &one.pod));
+        let is_equal =
+            with.unplaced.iter().map(|one| &one.pod).eq(without.unplaced.iter().map(|one| &one.pod));
         if !is_equal || without.cost == UsdPerHour::ZERO {
             continue;
         }

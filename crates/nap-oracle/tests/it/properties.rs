@@ -23,67 +23,83 @@ fn invalid(snapshot: &Snapshot, options: &Options) -> Option<String> {
 
 #[test]
 fn a_preference_never_costs_a_pod_its_place() {
-    judge("preferences", |seed| (generate(seed), Options::default()), |snapshot, options| {
-        let ignore = Options { preferences: PreferencePolicy::Ignore, ..options.clone() };
-        let with = solve(snapshot, options).unplaced.len();
-        let without = solve_first_fit(snapshot, &ignore).unplaced.len();
-        let equal = snapshot.pods.iter().all(|pod| pod.priority == 0);
-        (equal && with > without)
-            .then(|| format!("{with} pods without a place, {without} without preferences"))
-    });
+    judge(
+        "preferences",
+        |seed| (generate(seed), Options::default()),
+        |snapshot, options| {
+            let ignore = Options { preferences: PreferencePolicy::Ignore, ..options.clone() };
+            let with = solve(snapshot, options).unplaced.len();
+            let without = solve_first_fit(snapshot, &ignore).unplaced.len();
+            let equal = snapshot.pods.iter().all(|pod| pod.priority == 0);
+            (equal && with > without)
+                .then(|| format!("{with} pods without a place, {without} without preferences"))
+        },
+    );
 }
 
 #[test]
 fn the_guard_is_valid_and_never_beaten_by_its_successor_on_price() {
     let priced = |seed| Options { node_cost: nap_units::UsdPerHour::ZERO, ..generate_options(seed) };
-    judge("guard", |seed| (generate(seed), priced(seed)), |snapshot, options| {
-        let guard = solve_first_fit(snapshot, options);
-        let plan = solve(snapshot, options);
-        let wrong = check(snapshot, options, &guard);
-        let dearer = plan.unplaced.len() == guard.unplaced.len() && plan.cost > guard.cost;
-        let worse =
-            plan.unplaced.len() > guard.unplaced.len() && snapshot.pods.iter().all(|pod| pod.priority == 0);
-        (!wrong.is_empty() || dearer || worse).then(|| {
-            format!(
-                "{wrong:?}: {} for {}, {} for {}",
-                plan.cost,
-                plan.unplaced.len(),
-                guard.cost,
-                guard.unplaced.len()
-            )
-        })
-    });
+    judge(
+        "guard",
+        |seed| (generate(seed), priced(seed)),
+        |snapshot, options| {
+            let guard = solve_first_fit(snapshot, options);
+            let plan = solve(snapshot, options);
+            let wrong = check(snapshot, options, &guard);
+            let dearer = plan.unplaced.len() == guard.unplaced.len() && plan.cost > guard.cost;
+            let worse = plan.unplaced.len() > guard.unplaced.len()
+                && snapshot.pods.iter().all(|pod| pod.priority == 0);
+            (!wrong.is_empty() || dearer || worse).then(|| {
+                format!(
+                    "{wrong:?}: {} for {}, {} for {}",
+                    plan.cost,
+                    plan.unplaced.len(),
+                    guard.cost,
+                    guard.unplaced.len()
+                )
+            })
+        },
+    );
 }
 
 #[test]
 fn the_order_of_the_input_does_not_matter() {
-    judge("order", |seed| (generate(seed), generate_options(seed)), |snapshot, options| {
-        let mut turned = snapshot.clone();
-        turned.pods.reverse();
-        turned.nodes.reverse();
-        turned.pools.reverse();
-        turned.daemons.reverse();
-        for types in turned.catalogues.values_mut() {
-            std::sync::Arc::make_mut(types).reverse();
-        }
-        (solve(snapshot, options) != solve(&turned, options)).then(|| "differs".to_owned())
-    });
+    judge(
+        "order",
+        |seed| (generate(seed), generate_options(seed)),
+        |snapshot, options| {
+            let mut turned = snapshot.clone();
+            turned.pods.reverse();
+            turned.nodes.reverse();
+            turned.pools.reverse();
+            turned.daemons.reverse();
+            for types in turned.catalogues.values_mut() {
+                std::sync::Arc::make_mut(types).reverse();
+            }
+            (solve(snapshot, options) != solve(&turned, options)).then(|| "differs".to_owned())
+        },
+    );
 }
 
 #[test]
 fn no_plan_costs_less_than_a_bound() {
-    judge("bound", |seed| (generate(seed), generate_options(seed)), |snapshot, options| {
-        let plan = solve(snapshot, options);
-        let Some(mine) = plan.lower_bound else { return Some("no bound".to_owned()) };
-        let unplaced: Vec<&PodKey> = plan.unplaced.iter().map(|unplaced| &unplaced.pod).collect();
-        let placed: Vec<&PodKey> =
-            snapshot.pods.iter().map(|pod| &pod.key).filter(|key| !unplaced.contains(key)).collect();
-        // Where not every domain counts in the plan, the outside bound does not speak of it.
-        let speaks = check(&with_every_domain(snapshot), options, &plan).is_empty();
-        let theirs = bound(snapshot, &placed);
-        let is_above = speaks && theirs.is_none_or(|theirs| theirs > plan.cost);
-        (mine > plan.cost || is_above).then(|| format!("{mine} and {theirs:?} for {}", plan.cost))
-    });
+    judge(
+        "bound",
+        |seed| (generate(seed), generate_options(seed)),
+        |snapshot, options| {
+            let plan = solve(snapshot, options);
+            let Some(mine) = plan.lower_bound else { return Some("no bound".to_owned()) };
+            let unplaced: Vec<&PodKey> = plan.unplaced.iter().map(|unplaced| &unplaced.pod).collect();
+            let placed: Vec<&PodKey> =
+                snapshot.pods.iter().map(|pod| &pod.key).filter(|key| !unplaced.contains(key)).collect();
+            // Where not every domain counts in the plan, the outside bound does not speak of it.
+            let speaks = check(&with_every_domain(snapshot), options, &plan).is_empty();
+            let theirs = bound(snapshot, &placed);
+            let is_above = speaks && theirs.is_none_or(|theirs| theirs > plan.cost);
+            (mine > plan.cost || is_above).then(|| format!("{mine} and {theirs:?} for {}", plan.cost))
+        },
+    );
 }
 
 #[test]
