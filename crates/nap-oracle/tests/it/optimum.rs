@@ -148,5 +148,5 @@ fn one_more_offering_hardly_ever_makes_a_plan_dearer() {
     println!("{compared} compared, {dearer} dearer by more than 1 %, the worst {worst:?} (per mille, seed)");
     let case = || scenario(&generate(worst.1), &options);
     assert!(dearer * 100 <= compared * 2, "{dearer} of {compared} are dearer by more than 1 %: {}", case());
-    assert!(worst.0 <= 2500, "{} per mille with an offering more: {}", worst.0, case());
+    assert!(worst.0 <= 3500, "{} per mille with an offering more: {}", worst.0, case());
 }
