@@ -60,6 +60,12 @@ fn real(amount: i64) -> f64 {
 /// `None` stands for machines without a zone.
 type Zone<'a> = Option<&'a str>;
 
+/// What pods ask of a machine: terms, terms of their volumes, and which taints they tolerate.
+type Wishes<'a> = (&'a [Requirements], &'a [Requirements], &'a [nap_api::Toleration]);
+
+/// Pool, type, zone and reservation of a machine, and which wishes it meets.
+type Sort<'a> = (&'a str, &'a str, Zone<'a>, Option<&'a str>, Vec<bool>);
+
 /// Machines of one kind in one zone, of which any number can be bought.
 struct Purchase<'a> {
     place: &'a Place<'a>,
@@ -85,15 +91,13 @@ fn zone(machine: &Machine) -> Zone<'_> {
 impl<'a> Relaxation<'a> {
     fn new(snapshot: &'a Snapshot, classes: &'a [Class<'a>], places: &'a [Place<'a>]) -> Self {
         // Classes that ask for the same machines are looked at together.
-        let mut alike: BTreeMap<(&[Requirements], &[Requirements], &[nap_api::Toleration]), Vec<usize>> =
-            BTreeMap::new();
+        let mut alike: BTreeMap<Wishes<'a>, Vec<usize>> = BTreeMap::new();
         for (number, class) in classes.iter().enumerate() {
             let Pod { terms, volume_terms, tolerations, .. } = class.pod;
             alike.entry((terms, volume_terms, tolerations)).or_default().push(number);
         }
         // Of machines that differ in nothing but the price, the cheapest.
-        let mut best: BTreeMap<(&str, &str, Zone<'a>, Option<&str>, Vec<bool>), &'a Place<'a>> =
-            BTreeMap::new();
+        let mut best: BTreeMap<Sort<'a>, &'a Place<'a>> = BTreeMap::new();
         for place in places {
             let Some(bought) = place.bought else { continue };
             let admits: Vec<bool> =
@@ -117,14 +121,10 @@ impl<'a> Relaxation<'a> {
         let mut purchases = Vec::new();
         let mut choices = vec![BTreeSet::new(); classes.len()];
         for ((.., admits), place) in best {
-            for (number, (_, group)) in
-                alike.values().enumerate().zip(&alike).map(|((number, _), one)| (number, one))
-            {
-                if admits[number] {
-                    for class in group.iter().filter(|class| fits(classes[**class].pod, &place.machine.free))
-                    {
-                        choices[*class].insert(purchases.len());
-                    }
+            let admitted = alike.values().zip(&admits).filter(|(_, admits)| **admits);
+            for class in admitted.flat_map(|(group, _)| group) {
+                if fits(classes[*class].pod, &place.machine.free) {
+                    choices[*class].insert(purchases.len());
                 }
             }
             let variable = problem.add_var(real(place.price()) / 1e6, (0.0, f64::INFINITY));
@@ -322,8 +322,8 @@ impl<'a> Relaxation<'a> {
             self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
         for term in terms.into_iter().filter(|term| term.topology_key == labels::ZONE) {
             let members = self.which(|class| exclude_each_other(term, class));
-            for zone in self.zones().into_iter().filter(Option::is_some) {
-                let row = self.in_zone(&members, zone, |_| 1.0);
+            for zone in self.zones().into_iter().flatten() {
+                let row = self.in_zone(&members, Some(zone), |_| 1.0);
                 self.problem.add_constraint(row, ComparisonOp::Le, 1.0);
             }
         }

@@ -220,7 +220,7 @@ impl Judge<'_> {
         // As kube-scheduler takes them: by priority. Should that not do, other orders are tried: pods that stay pending come back.
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
         waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
-        let mut stuck = bind(cluster.clone(), &waiting);
+        let mut stuck = bind(cluster.clone(), &waiting, false);
         let orders = (MOST_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MOST_ORDERS);
         let spreads =
             |pod: &Pod| pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count();
@@ -233,7 +233,7 @@ impl Judge<'_> {
             waiting.sort_by_cached_key(|(pod, _)| {
                 (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
             });
-            stuck = bind(cluster.clone(), &waiting);
+            stuck = bind(cluster.clone(), &waiting, attempt % 2 == 1 && waiting.len() <= MOST_PATIENT);
         }
         for (pod, target, why) in stuck {
             let name = &cluster[target].name;
@@ -244,6 +244,9 @@ impl Judge<'_> {
 
 /// How many orders are tried before pods are said to be impossible to bind.
 const MOST_ORDERS: u64 = 3000;
+
+/// The most pods that are bound with patience, which takes the square of them.
+const MOST_PATIENT: usize = 60;
 
 /// About how many pods are bound in all these orders together.
 const MOST_BINDINGS: u64 = 60_000;
@@ -259,14 +262,21 @@ fn scramble(attempt: u64, name: &str) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why.
-fn bind<'p>(mut cluster: Vec<Machine>, waiting: &[(&'p Pod, usize)]) -> Vec<(&'p Pod, usize, String)> {
+/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why. With patience, those
+/// that come first have their chance again after each pod.
+fn bind<'p>(
+    mut cluster: Vec<Machine>,
+    waiting: &[(&'p Pod, usize)],
+    is_patient: bool,
+) -> Vec<(&'p Pod, usize, String)> {
     let mut waiting = waiting.to_vec();
     loop {
         let before = waiting.len();
+        let mut is_done = false;
         waiting.retain(|(pod, target)| {
-            let waits = obstacle(pod, *target, &cluster).is_some();
+            let waits = is_done || obstacle(pod, *target, &cluster).is_some();
             if !waits {
+                is_done = is_patient;
                 cluster[*target].take(pod);
                 cluster[*target].pods.push(Running::of(pod));
             }

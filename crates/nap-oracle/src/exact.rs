@@ -65,7 +65,7 @@ fn refuse(snapshot: &Snapshot, options: &Options) -> Result<(), NotModelled> {
     // Labels whose value is still open once the offering is known.
     let terms = snapshot.pods.iter().flat_map(|pod| pod.terms.iter().chain(&pod.volume_terms));
     let terms = terms.chain(snapshot.daemons.iter().flat_map(|daemon| &daemon.terms));
-    let keys: BTreeSet<&str> = terms.flat_map(|term| term.iter()).map(|(key, _)| key).collect();
+    let keys: BTreeSet<&str> = terms.flat_map(nap_api::Requirements::iter).map(|(key, _)| key).collect();
     for place in places(snapshot, options) {
         let Some(bought) = place.bought else { continue };
         let says = [&bought.pool.requirements, &bought.kind.requirements, &bought.offering.requirements];
@@ -163,7 +163,7 @@ impl<'a> Model<'a> {
             }
         }
         for ((pattern, ..), place) in best {
-            if let Some(firsts) = model.firsts(&affinities, &pattern, &model.places[place]) {
+            if let Some(firsts) = firsts(&affinities, &pattern, &model.places[place]) {
                 model.columns.push(Column { pattern, place, firsts });
             }
         }
@@ -224,29 +224,6 @@ impl<'a> Model<'a> {
             });
         }
         Ok(affinities)
-    }
-
-    /// The affinities by host whose first pod a pattern would hold; `None` if one of them is not met.
-    fn firsts(
-        &self,
-        affinities: &[Affinity<'_>],
-        pattern: &Pattern,
-        place: &Place<'_>,
-    ) -> Option<Vec<usize>> {
-        let mut firsts = Vec::new();
-        for (number, affinity) in affinities.iter().enumerate().filter(|(_, one)| is_host(one.key)) {
-            let has = |classes: &[usize]| classes.iter().any(|class| pattern[*class] > 0);
-            let is_known = place.bought.is_none() && affinity.known.contains(place.machine.name.as_str());
-            if is_known || has(&affinity.seeds) {
-                continue;
-            }
-            if has(&affinity.followers) {
-                firsts.push(number);
-            } else if has(&affinity.strangers) {
-                return None;
-            }
-        }
-        Some(firsts)
     }
 
     /// Pods of some classes on the machines of a domain.
@@ -521,6 +498,24 @@ impl<'a> Model<'a> {
         plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
         plan
     }
+}
+
+/// The affinities by host whose first pod a pattern would hold; `None` if one of them is not met.
+fn firsts(affinities: &[Affinity<'_>], pattern: &Pattern, place: &Place<'_>) -> Option<Vec<usize>> {
+    let mut firsts = Vec::new();
+    for (number, affinity) in affinities.iter().enumerate().filter(|(_, one)| is_host(one.key)) {
+        let has = |classes: &[usize]| classes.iter().any(|class| pattern[*class] > 0);
+        let is_known = place.bought.is_none() && affinity.known.contains(place.machine.name.as_str());
+        if is_known || has(&affinity.seeds) {
+            continue;
+        }
+        if has(&affinity.followers) {
+            firsts.push(number);
+        } else if has(&affinity.strangers) {
+            return None;
+        }
+    }
+    Some(firsts)
 }
 
 /// The row with each variable once.

@@ -377,18 +377,20 @@ fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
     }
     if dice.chance(12) {
         let mut only = Requirements::new();
-        match dice.chance(50) {
-            true => only.add(labels::SKU_CPU, Requirement::is_in(["4", "8"])),
-            false => only.add("rack", Requirement::is_in(["r1"])),
+        if dice.chance(50) {
+            only.add(labels::SKU_CPU, Requirement::is_in(["4", "8"]));
+        } else {
+            only.add("rack", Requirement::is_in(["r1"]));
         }
         let name = "kube-system/picky".to_owned();
         snapshot.daemons.push(Daemon { name, terms: vec![only], ..daemon(dice) });
     }
     if dice.chance(12) {
         let pool = &mut snapshot.pools[0].requirements;
-        match dice.chance(50) {
-            true => pool.add(labels::CAPACITY_TYPE, Requirement::is_in(["on-demand"])),
-            false => pool.add(labels::INSTANCE_TYPE, Requirement::new(Operator::NotIn, ["t0"])),
+        if dice.chance(50) {
+            pool.add(labels::CAPACITY_TYPE, Requirement::is_in(["on-demand"]));
+        } else {
+            pool.add(labels::INSTANCE_TYPE, Requirement::new(Operator::NotIn, ["t0"]));
         }
     }
     if dice.chance(8) {

@@ -77,10 +77,7 @@ impl<'a> Company<'a> {
     pub(crate) fn patterns(&self, place: &Place<'_>, admitted: &[bool], most: usize) -> Option<Vec<Pattern>> {
         let unlimited =
             |name: &str| name.starts_with(ATTACHABLE_VOLUMES) && !place.machine.free.contains(name);
-        let free = self.resources.iter().map(|name| match unlimited(name) {
-            true => i64::MAX,
-            false => place.machine.free.get(name),
-        });
+        let has = |name: &&str| if unlimited(name) { i64::MAX } else { place.machine.free.get(name) };
         let mut search = Search {
             company: self,
             residents: &place.machine.pods,
@@ -89,7 +86,7 @@ impl<'a> Company<'a> {
             found: Vec::new(),
             most,
         };
-        let free = free.collect();
+        let free = self.resources.iter().map(has).collect();
         search.from(0, &mut vec![0; self.classes.len()], free, 0).then_some(search.found)
     }
 
