@@ -386,10 +386,12 @@ impl<'a> Market<'a> {
         insisted.is_none_or(|insisted| insisted.allows_absent() && listed(insisted).next().is_none())
     }
 
-    /// Why a term cannot be added to a signature.
+    /// Why a term cannot be added to a signature. Only the pool gives nodes a label: a pod that does not want one defines nothing.
     pub(crate) fn conflict(&self, signature: usize, term: usize) -> Option<Incompatible> {
-        let mine = &self.signatures[signature].requirements;
-        mine.compatible(&self.terms[term], Undefined::AllowWellKnown).err()
+        let mine = &self.signatures[signature];
+        let term = &self.terms[term];
+        let own = self.pools[mine.pool].pool.requirements.compatible(term, Undefined::AllowWellKnown);
+        own.and_then(|()| mine.requirements.compatible(term, Undefined::AllowWellKnown)).err()
     }
 
     /// The signature with one more term, if they agree.

@@ -30,7 +30,7 @@ pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violati
 }
 
 /// The snapshot with the cluster's own spread constraints on the pods that they are for.
-fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
+pub(crate) fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for pod in &mut snapshot.pods {
         if !pod.spread.is_empty() || !pod.preferences.spread.is_empty() {
@@ -106,7 +106,7 @@ impl Judge<'_> {
 
     /// Whether an offering would hold the pods of a launch, each by itself allowed there.
     fn holds(&mut self, launch: &Launch, pool: &Pool, kind: &InstanceType, offering: &Offering) {
-        let machine = machine("new", launch, pool, kind, offering, &self.snapshot.daemons);
+        let machine = machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
         if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
             self.say(format!("{} is larger than the options allow", kind.name));
         }
@@ -213,14 +213,14 @@ impl Judge<'_> {
             let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
             let Some((kind, offering)) = found else { continue };
             let name = format!("new-{number}");
-            cluster.push(machine(&name, launch, pool, kind, offering, &self.snapshot.daemons));
+            cluster.push(machine(&name, &launch.requirements, pool, kind, offering, &self.snapshot.daemons));
             let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
             waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
         }
         // As kube-scheduler takes them: by priority. Should that not do, other orders are tried: pods that stay pending come back.
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
         waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
-        let mut stuck = bind(cluster.clone(), &waiting);
+        let mut stuck = bind(cluster.clone(), &waiting, false);
         let orders = (MOST_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MOST_ORDERS);
         let spreads =
             |pod: &Pod| pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count();
@@ -233,7 +233,7 @@ impl Judge<'_> {
             waiting.sort_by_cached_key(|(pod, _)| {
                 (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
             });
-            stuck = bind(cluster.clone(), &waiting);
+            stuck = bind(cluster.clone(), &waiting, attempt % 2 == 1 && waiting.len() <= MOST_PATIENT);
         }
         for (pod, target, why) in stuck {
             let name = &cluster[target].name;
@@ -244,6 +244,9 @@ impl Judge<'_> {
 
 /// How many orders are tried before pods are said to be impossible to bind.
 const MOST_ORDERS: u64 = 3000;
+
+/// The most pods that are bound with patience, which takes the square of them.
+const MOST_PATIENT: usize = 60;
 
 /// About how many pods are bound in all these orders together.
 const MOST_BINDINGS: u64 = 60_000;
@@ -259,14 +262,21 @@ fn scramble(attempt: u64, name: &str) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why.
-fn bind<'p>(mut cluster: Vec<Machine>, waiting: &[(&'p Pod, usize)]) -> Vec<(&'p Pod, usize, String)> {
+/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why. With patience, those
+/// that come first have their chance again after each pod.
+fn bind<'p>(
+    mut cluster: Vec<Machine>,
+    waiting: &[(&'p Pod, usize)],
+    is_patient: bool,
+) -> Vec<(&'p Pod, usize, String)> {
     let mut waiting = waiting.to_vec();
     loop {
         let before = waiting.len();
+        let mut is_done = false;
         waiting.retain(|(pod, target)| {
-            let waits = obstacle(pod, *target, &cluster).is_some();
+            let waits = is_done || obstacle(pod, *target, &cluster).is_some();
             if !waits {
+                is_done = is_patient;
                 cluster[*target].take(pod);
                 cluster[*target].pods.push(Running::of(pod));
             }
@@ -302,7 +312,8 @@ fn find<'s>(
     Some((kind, offering))
 }
 
-fn existing(node: &nap_engine::Node) -> Machine {
+/// A machine that exists.
+pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
     let pods = node.residents.iter().flat_map(|resident| {
         let running = Running {
             namespace: resident.namespace.clone(),
@@ -321,10 +332,10 @@ fn existing(node: &nap_engine::Node) -> Machine {
     }
 }
 
-/// The machine that an offering would become for a launch, with its daemons on it.
-fn machine(
+/// The machine that an offering would become, with its daemons on it. `narrowed` is what its pods insist on besides.
+pub(crate) fn machine(
     name: &str,
-    launch: &Launch,
+    narrowed: &Requirements,
     pool: &Pool,
     kind: &InstanceType,
     offering: &Offering,
@@ -335,8 +346,7 @@ fn machine(
         let fixed = requirements.iter();
         fixed.filter_map(|(key, one)| Some((key.to_owned(), Requirement::single(one)?.to_owned()))).collect()
     };
-    for requirements in [&launch.requirements, &pool.requirements, &kind.requirements, &offering.requirements]
-    {
+    for requirements in [narrowed, &pool.requirements, &kind.requirements, &offering.requirements] {
         node_labels.extend(single(requirements));
     }
     node_labels.insert(labels::HOSTNAME.to_owned(), name.to_owned());

@@ -96,7 +96,8 @@ pub(crate) fn selected(terms: &[Requirements], labels: &Labels) -> bool {
     terms.is_empty() || terms.iter().any(suits)
 }
 
-fn clash(one: &HostPort, other: &HostPort) -> bool {
+/// Whether two ports cannot both be had.
+pub(crate) fn clash(one: &HostPort, other: &HostPort) -> bool {
     let everywhere = |port: &HostPort| matches!(port.address.as_str(), "" | "0.0.0.0" | "::");
     one.port == other.port
         && one.protocol == other.protocol

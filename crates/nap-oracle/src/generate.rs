@@ -1,12 +1,13 @@
-//! Snapshots that touch every rule, from a seed.
+//! Snapshots that touch every rule, from a seed, and options likewise.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nap_api::{Effect, Operator, Requirement, Requirements, Taint, Toleration, labels};
 use nap_engine::{
-    CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Offering, Pod, PodKey, PodTerm, Pool,
-    RESERVATION_ID, Resident, Selector, Snapshot, Spread, Weighted,
+    CapacityType, Daemon, DefaultSpread, HostPort, InstanceType, MinValuesPolicy, Namespaces, Node, Offering,
+    Options, Overlay, Pod, PodKey, PodTerm, Pool, PreferencePolicy, PriceChange, RESERVATION_ID, Resident,
+    Selector, Snapshot, Spread, Weighted, overlay,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -34,13 +35,37 @@ pub fn generate(seed: u64) -> Snapshot {
             kind.allocatable.set(DISKS, dice.between(1, 4));
         }
     }
-    Snapshot {
+    let mut snapshot = Snapshot {
         reservations,
         pods,
         nodes,
         pools,
         daemons,
         catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+    };
+    season(&mut Dice(seed ^ 0x5EA5_0000), &mut snapshot);
+    snapshot
+}
+
+/// The options of a seed, for what only options can change.
+pub fn generate_options(seed: u64) -> Options {
+    let mut dice = Dice(seed ^ 0x0971_0115);
+    let spread = Spread {
+        topology_key: labels::ZONE.to_owned(),
+        max_skew: u32::try_from(dice.between(1, 2)).unwrap_or(1),
+        min_domains: None,
+        selector: Selector::default(),
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let default = DefaultSpread { spread, must_hold: dice.chance(50) };
+    Options {
+        max_pods_per_node: dice.chance(25).then(|| u32::try_from(dice.between(1, 6)).unwrap_or(1)),
+        max_cpu_per_node: dice.chance(25).then(|| *dice.pick(&[4, 8])),
+        node_cost: UsdPerHour::from_micros(if dice.chance(25) { 20_000 } else { 0 }),
+        preferences: if dice.chance(50) { PreferencePolicy::Ignore } else { PreferencePolicy::Respect },
+        min_values: if dice.chance(50) { MinValuesPolicy::BestEffort } else { MinValuesPolicy::Strict },
+        default_spread: if dice.chance(50) { vec![default] } else { Vec::new() },
     }
 }
 
@@ -335,4 +360,105 @@ fn prefer(dice: &mut Dice, pod: &mut Pod) {
             honor_taints: false,
         });
     }
+}
+
+/// What most clusters do not have: each in a few of the snapshots.
+fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
+    if dice.chance(10) {
+        devices(dice, snapshot);
+    }
+    if dice.chance(12) {
+        choosy(dice, snapshot);
+    }
+    if dice.chance(10) {
+        for pod in snapshot.pods.iter_mut().filter(|pod| !pod.affinity.is_empty()) {
+            pod.affinity.push(term(&mut Dice(7)));
+        }
+    }
+    if dice.chance(12) {
+        let mut only = Requirements::new();
+        if dice.chance(50) {
+            only.add(labels::SKU_CPU, Requirement::is_in(["4", "8"]));
+        } else {
+            only.add("rack", Requirement::is_in(["r1"]));
+        }
+        let name = "kube-system/picky".to_owned();
+        snapshot.daemons.push(Daemon { name, terms: vec![only], ..daemon(dice) });
+    }
+    if dice.chance(12) {
+        let pool = &mut snapshot.pools[0].requirements;
+        if dice.chance(50) {
+            pool.add(labels::CAPACITY_TYPE, Requirement::is_in(["on-demand"]));
+        } else {
+            pool.add(labels::INSTANCE_TYPE, Requirement::new(Operator::NotIn, ["t0"]));
+        }
+    }
+    if dice.chance(8) {
+        let two = Requirement::new(Operator::Exists, Vec::<String>::new()).with_min_values(Some(2));
+        snapshot.pools[0].requirements.add(labels::ZONE, two);
+    }
+    if dice.chance(8) {
+        let effect = *dice.pick(&[Effect::NoExecute, Effect::PreferNoSchedule]);
+        for node in snapshot.nodes.iter_mut().take(1) {
+            node.taints.push(Taint::new("special", effect));
+        }
+        snapshot.pools[0].taints.push(Taint::new("special", effect));
+    }
+    if dice.chance(12) {
+        for node in &mut snapshot.nodes {
+            node.free.set(DISKS, dice.between(0, 2));
+        }
+    }
+    if dice.chance(4) {
+        snapshot.pods[0].unsupported = Some("spec.resourceClaims".to_owned());
+    }
+    if dice.chance(15) {
+        catalogues(dice, snapshot);
+    }
+}
+
+/// Pods of the first kind want a device that one type has.
+fn devices(dice: &mut Dice, snapshot: &mut Snapshot) {
+    let gpus = dice.between(1, 3);
+    for kind in snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).first_mut()) {
+        kind.capacity.set("nvidia.com/gpu", gpus);
+        kind.allocatable.set("nvidia.com/gpu", gpus);
+    }
+    each_of_first_kind(snapshot, |pod| pod.requests.set("nvidia.com/gpu", 1));
+}
+
+/// Pods of the first kind want what only other operators can say.
+fn choosy(dice: &mut Dice, snapshot: &mut Snapshot) {
+    let (key, wanted) = match dice.between(1, 4) {
+        1 => (labels::SKU_CPU, Requirement::new(Operator::Gt, ["2"])),
+        2 => (labels::ZONE, Requirement::new(Operator::NotIn, ["z-1"])),
+        3 => ("rack", Requirement::new(Operator::Exists, Vec::<String>::new())),
+        _ => ("rack", Requirement::does_not_exist()),
+    };
+    each_of_first_kind(snapshot, |pod| pod.terms[0].add(key, wanted.clone()));
+}
+
+fn each_of_first_kind(snapshot: &mut Snapshot, change: impl Fn(&mut Pod)) {
+    let kind = |pod: &Pod| pod.key.0.rsplit_once('-').map(|(kind, _)| kind.to_owned());
+    let first = snapshot.pods.first().and_then(kind);
+    snapshot.pods.iter_mut().filter(|pod| kind(pod) == first).for_each(change);
+}
+
+/// The last pool buys from a catalogue of its own, which an overlay has changed.
+fn catalogues(dice: &mut Dice, snapshot: &mut Snapshot) {
+    let mut requirements = Requirements::new();
+    requirements.add(labels::ZONE, Requirement::is_in([*dice.pick(&ZONES)]));
+    let change = Overlay {
+        name: "special".to_owned(),
+        weight: 1,
+        requirements,
+        price: Some(PriceChange::Millionths(dice.between(-5, 5) * 100_000)),
+        capacity: Resources::new().with("example.com/slots", dice.between(0, 2)),
+    };
+    let (Some(pool), Some(types)) = (snapshot.pools.last_mut(), snapshot.catalogues.get("all")) else {
+        return;
+    };
+    let (types, _) = overlay(types, pool, &[change]);
+    "changed".clone_into(&mut pool.catalogue);
+    snapshot.catalogues.insert("changed".to_owned(), Arc::new(types));
 }

@@ -2,7 +2,8 @@
 //!
 //! - [`check`] says what is wrong with a plan: it builds the cluster that the plan would give and lets a scheduler of its own, written after
 //!   kube-scheduler, bind every pod where the plan put it.
-//! - [`bound`] is the least that any plan can cost, by a linear program on an off-the-shelf solver, and the exact optimum of small cases.
+//! - [`bound`] is the least that any plan can cost, by a linear program on an off-the-shelf solver.
+//! - [`exact`] is the cheapest plan of a small case, by a mixed-integer program on the same solver.
 //! - [`incumbent_mix`] is the incumbent's own benchmark.
 //! - [`problem`] reads problems and plans from files and judges whoever made the plan.
 //! - [`generate`] makes snapshots that touch every rule, from a seed; [`shrink`] makes one that fails smaller.
@@ -10,13 +11,19 @@
 mod bound;
 mod check;
 mod cluster;
+mod exact;
 mod generate;
 mod mix;
+mod patterns;
+mod places;
 pub mod problem;
 mod shrink;
+mod whole_pods;
 
-pub use bound::{bound, exact};
+pub use bound::bound;
 pub use check::{Violation, check};
-pub use generate::generate;
+pub use exact::{NotModelled, exact};
+pub use generate::{generate, generate_options};
 pub use mix::incumbent_mix;
+pub use places::with_every_domain;
 pub use shrink::{scenario, shrink};

@@ -1,21 +1,35 @@
 //! From a snapshot that fails to a small one that still does, and to a file.
 
-use nap_engine::Snapshot;
+use std::sync::Arc;
+
+use nap_engine::{InstanceType, Options, Snapshot};
 
 /// Takes things away while the snapshot still fails.
 pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
-        let before =
-            (snapshot.pods.len(), snapshot.nodes.len(), snapshot.pools.len(), snapshot.daemons.len());
+        let before = size(&snapshot);
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.pods);
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.nodes);
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.pools);
         thin(&mut snapshot, &fails, |snapshot| &mut snapshot.daemons);
-        let after = (snapshot.pods.len(), snapshot.nodes.len(), snapshot.pools.len(), snapshot.daemons.len());
-        if before == after {
+        let names: Vec<String> = snapshot.catalogues.keys().cloned().collect();
+        for name in names {
+            thin(&mut snapshot, &fails, |snapshot| types(snapshot, &name));
+        }
+        if before == size(&snapshot) {
             return snapshot;
         }
     }
+}
+
+fn types<'s>(snapshot: &'s mut Snapshot, name: &str) -> &'s mut Vec<InstanceType> {
+    Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default())
+}
+
+fn size(snapshot: &Snapshot) -> usize {
+    let Snapshot { pods, nodes, pools, daemons, catalogues, .. } = snapshot;
+    let types: usize = catalogues.values().map(|types| types.len()).sum();
+    pods.len() + nodes.len() + pools.len() + daemons.len() + types
 }
 
 fn thin<T: Clone>(
@@ -35,7 +49,8 @@ fn thin<T: Clone>(
     }
 }
 
-/// The text of a scenario file for a snapshot. (JSON is YAML too.)
-pub fn scenario(snapshot: &Snapshot) -> String {
-    serde_json::to_string(&serde_json::json!({ "snapshot": snapshot })).unwrap_or_default()
+/// The text of a scenario file for a snapshot and its options. (JSON is YAML too.)
+pub fn scenario(snapshot: &Snapshot, options: &Options) -> String {
+    let file = serde_json::json!({ "snapshot": snapshot, "options": options });
+    serde_json::to_string(&file).unwrap_or_default()
 }

@@ -115,6 +115,9 @@ struct NodeOf {
     labels: BTreeMap<String, String>,
     #[serde(default)]
     taints: Vec<String>,
+    /// It has not joined yet.
+    #[serde(default)]
+    coming: bool,
     #[serde(default)]
     pods: Vec<PodOf>,
 }
@@ -327,13 +330,24 @@ impl PodOf {
         terms.iter().map(|term| term.build(self.namespace())).collect()
     }
 
+    fn node_terms(&self) -> Vec<Requirements> {
+        match self.terms.as_slice() {
+            [] => vec![Requirements::new()],
+            terms => terms.iter().map(Requirements::from_specs).collect(),
+        }
+    }
+
+    fn tolerations(&self) -> Vec<Toleration> {
+        let exists = |key: &String| Toleration { key: key.clone(), exists: true, ..Toleration::default() };
+        self.tolerations.iter().map(exists).collect()
+    }
+
     fn ports(&self) -> Vec<HostPort> {
         let port = |port: &i32| HostPort { protocol: "TCP".into(), port: *port, address: String::new() };
         self.host_ports.iter().map(port).collect()
     }
 
     fn build(&self) -> Vec<Pod> {
-        let tolerations = self.tolerations.iter();
         let liked = |terms: &[Liked<TermOf>]| -> Vec<Weighted<PodTerm>> {
             let build = |one: &Liked<TermOf>| (one.weight, one.term.build(self.namespace()));
             terms.iter().map(build).map(|(weight, term)| Weighted { weight, term }).collect()
@@ -355,14 +369,8 @@ impl PodOf {
                 spread: self.soft_spread.iter().map(SpreadOf::build).collect(),
             },
             workload: self.workload.as_ref().map(selector),
-            terms: if self.terms.is_empty() {
-                vec![Requirements::new()]
-            } else {
-                self.terms.iter().map(Requirements::from_specs).collect()
-            },
-            tolerations: tolerations
-                .map(|key| Toleration { key: key.clone(), exists: true, ..Toleration::default() })
-                .collect(),
+            terms: self.node_terms(),
+            tolerations: self.tolerations(),
             priority: self.priority,
             labels: self.labels.clone(),
             spread: self.spread.iter().map(SpreadOf::build).collect(),
@@ -405,7 +413,7 @@ impl NodeOf {
             labels,
             taints: self.taints.iter().map(taint).collect(),
             free: amounts(self.cpu, self.memory, 100),
-            initialized: true,
+            initialized: !self.coming,
             residents: self
                 .pods
                 .iter()
@@ -439,8 +447,8 @@ impl Scenario {
         let daemon = |pod: &PodOf| Daemon {
             name: pod.name.clone(),
             requests: amounts(pod.cpu, pod.memory, 1),
-            terms: vec![Requirements::new()],
-            tolerations: Vec::new(),
+            terms: pod.node_terms(),
+            tolerations: pod.tolerations(),
             host_ports: pod.ports(),
         };
         Snapshot {
@@ -515,4 +523,23 @@ fn every_scenario_gives_its_plan() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// The list of rules says which scenarios show each of them, and there are such files.
+#[test]
+fn every_rule_has_a_scenario() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let list = std::fs::read_to_string(folder.join("README.md")).expect("the list of rules");
+    let rows = list.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let mut rules = 0;
+    for row in rows {
+        rules += 1;
+        let (_, shown) = row.trim_matches('|').split_once('|').expect("a rule and its scenarios");
+        let names: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no scenario shows it: {row}");
+        for name in names {
+            assert!(folder.join(format!("{name}.plan")).exists(), "there is no scenario `{name}`: {row}");
+        }
+    }
+    assert!(rules > 0);
 }

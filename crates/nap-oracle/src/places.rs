@@ -1,0 +1,115 @@
+//! Where pods could go: every machine that exists, and one of every kind that could be bought.
+
+use std::collections::BTreeMap;
+
+use nap_api::Requirements;
+use nap_engine::{
+    CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot,
+};
+use nap_units::CPU;
+
+use crate::check::{existing, machine};
+use crate::cluster::Machine;
+
+/// Equal pods.
+pub(crate) struct Class<'s> {
+    pub(crate) pod: &'s Pod,
+    pub(crate) keys: Vec<&'s PodKey>,
+}
+
+impl<'s> Class<'s> {
+    /// The classes of some pods. Two pods are equal if only their names differ.
+    pub(crate) fn of(pods: impl IntoIterator<Item = &'s Pod>) -> Vec<Self> {
+        let mut classes: BTreeMap<Pod, Self> = BTreeMap::new();
+        for pod in pods {
+            let nameless = Pod { key: PodKey::new(pod.key.parts().0, ""), ..pod.clone() };
+            let class = classes.entry(nameless).or_insert_with(|| Self { pod, keys: Vec::new() });
+            class.keys.push(&pod.key);
+        }
+        classes.into_values().collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn namespace(&self) -> &'s str {
+        self.pod.key.parts().0
+    }
+}
+
+/// A machine that pods could go to, before any of them is there.
+pub(crate) struct Place<'s> {
+    pub(crate) machine: Machine,
+    /// What is bought; nothing if the machine exists.
+    pub(crate) bought: Option<Bought<'s>>,
+}
+
+/// One way to buy a machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Bought<'s> {
+    pub(crate) pool: &'s Pool,
+    pub(crate) kind: &'s InstanceType,
+    pub(crate) offering: &'s Offering,
+}
+
+impl<'s> Bought<'s> {
+    /// The reservation that it is part of.
+    pub(crate) fn reservation(&self) -> Option<&'s str> {
+        self.offering.requirements.get(RESERVATION_ID)?.single()
+    }
+}
+
+impl Place<'_> {
+    /// In micro-dollars an hour.
+    pub(crate) fn price(&self) -> i64 {
+        self.bought.map_or(0, |bought| bought.offering.price.micros())
+    }
+}
+
+/// All places of a snapshot, those that exist first. What cannot be had now is left out.
+pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place<'s>> {
+    let standing = snapshot.nodes.iter().map(|node| Place { machine: existing(node), bought: None });
+    let mut places: Vec<Place<'s>> = standing.collect();
+    for pool in &snapshot.pools {
+        for kind in snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.iter()) {
+            let large = options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000);
+            if large || pool.requirements.intersects(&kind.requirements).is_err() {
+                continue;
+            }
+            for offering in kind.offerings.iter().filter(|offering| offering.available) {
+                let bought = Bought { pool, kind, offering };
+                let is_left = match bought.reservation() {
+                    Some(name) => snapshot.reservations.get(name).is_some_and(|count| *count > 0),
+                    None => offering.capacity_type != CapacityType::Reserved,
+                };
+                if is_left && pool.requirements.intersects(&offering.requirements).is_ok() {
+                    let machine =
+                        machine("new", &Requirements::new(), pool, kind, offering, &snapshot.daemons);
+                    places.push(Place { machine, bought: Some(bought) });
+                }
+            }
+        }
+    }
+    places
+}
+
+/// The snapshot with an empty machine of every kind that could be bought, on which nothing fits. A checker that looks at machines only then sees
+/// every domain, as the incumbent does when it spreads pods.
+pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
+    let mut wider = snapshot.clone();
+    let kinds = places(snapshot, &Options::default()).into_iter().filter(|place| place.bought.is_some());
+    for (number, place) in kinds.enumerate() {
+        let name = format!("empty-{number}");
+        let mut labels = place.machine.labels;
+        labels.insert(nap_api::labels::HOSTNAME.to_owned(), name.clone());
+        wider.nodes.push(Node {
+            name,
+            labels,
+            taints: place.machine.taints,
+            initialized: true,
+            ..Node::default()
+        });
+    }
+    wider
+}
