@@ -90,20 +90,22 @@ pub(crate) fn places(
         if !market.tolerates(pool, class) {
             continue;
         }
-        for term in &class.terms {
-            let Some(signature) = market.step(pool, *term) else { continue };
-            let mut here: Vec<Vector> = vec![Vec::new()];
-            for key in &coupling.keys {
-                let mut values = market.domains(signature, *key).to_vec();
-                if market.lacks(signature, *key) {
-                    values.push(ABSENT);
+        for from in [&[pool], market.reserved_in(pool)].concat() {
+            for term in &class.terms {
+                let Some(signature) = market.step(from, *term) else { continue };
+                let mut here: Vec<Vector> = vec![Vec::new()];
+                for key in &coupling.keys {
+                    let mut values = market.domains(signature, *key).to_vec();
+                    if market.lacks(signature, *key) {
+                        values.push(ABSENT);
+                    }
+                    let extended = here.iter().flat_map(|vector| {
+                        values.iter().map(|value| [vector.as_slice(), std::slice::from_ref(value)].concat())
+                    });
+                    here = extended.take(MOST_PINS).collect();
                 }
-                let extended = here.iter().flat_map(|vector| {
-                    values.iter().map(|value| [vector.as_slice(), std::slice::from_ref(value)].concat())
-                });
-                here = extended.take(MOST_PINS).collect();
+                places.extend(here);
             }
-            places.extend(here);
         }
     }
     // What lacks a label comes first.
@@ -323,6 +325,7 @@ impl Packer<'_, '_> {
             let allowed = if self.is_even() { allowed.min(1) } else { allowed };
             if allowed > 0
                 && let Some(fit) = self.fit(index, number, allowed, pin)
+                && (self.drafts[index].pods > 0 || self.may_open(fit.signature))
             {
                 let added = self.add(index, number, &fit, fit.room);
                 if added > 0 {
@@ -357,7 +360,7 @@ impl Packer<'_, '_> {
                 _ => self.best_offer(number, most, &pins[*pin]),
             };
             outlooks[*pin].offer = Some((most, offer));
-            let Some(offer) = offer else { continue };
+            let Some(offer) = offer.filter(|offer| self.may_open(offer.fit.signature)) else { continue };
             if self.is_even() {
                 return Some((*pin, offer));
             }
@@ -393,7 +396,14 @@ impl Packer<'_, '_> {
     }
 
     /// Ties a draft to its domains and counts the pods that went there.
-    fn tie(&mut self, index: usize, number: Option<usize>, coupling: &Coupling, pin: &Pin, added: usize) {
+    pub(crate) fn tie(
+        &mut self,
+        index: usize,
+        number: Option<usize>,
+        coupling: &Coupling,
+        pin: &Pin,
+        added: usize,
+    ) {
         let host = self.host(index);
         let draft = &mut self.drafts[index];
         let before = draft.domains.len();

@@ -10,8 +10,8 @@ use nap_api::requirement::Undefined;
 use crate::classes::{Class, Classes, Dimensions};
 use crate::market::Market;
 use crate::model::{Node, Snapshot};
-use crate::rules::{Coupling, Rules};
-use crate::topology::{Host, Topology, Vector, domains_of};
+use crate::rules::{Counter, Coupling, Rules};
+use crate::topology::{Host, Topology, Vector, domains_of, passes};
 
 /// Pods of a class on a machine that exists.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Standing<'a> {
     pub(crate) nodes: Rc<[&'a Node]>,
     pub(crate) labels: Rc<[Requirements]>,
     /// The domains of each machine, by every label whose values are domains.
-    domains: Rc<[Vector]>,
+    pub(crate) domains: Rc<[Vector]>,
     free: Vec<Vec<i64>>,
     /// Which machines suit which wishes, as far as somebody asked.
     welcome: Rc<RefCell<BTreeMap<(usize, usize), bool>>>,
@@ -130,6 +130,21 @@ impl<'a> Standing<'a> {
     /// What is free on each machine by now.
     pub(crate) fn free(&self) -> &[Vec<i64>] {
         &self.free
+    }
+
+    /// The machines that a counter looks at: for sure.
+    pub(crate) fn seen_by(&self, counter: &Counter<'_>) -> Vec<(usize, bool)> {
+        let each = self.nodes.iter().zip(self.labels.iter()).enumerate();
+        each.filter(|(_, (node, labels))| passes(counter, node, labels))
+            .map(|(node, _)| (node, true))
+            .collect()
+    }
+
+    /// Gives every machine more of a dimension.
+    pub(crate) fn raise(&mut self, dimension: usize, by: i64) {
+        for free in &mut self.free {
+            free[dimension] = free[dimension].saturating_add(by);
+        }
     }
 
     /// The machines that suit a class and have room for it, by their domains.

@@ -32,6 +32,7 @@
 //! | `offer` | what a class of pods would open a new node with |
 //! | `pack` | how hypothetical nodes are filled within the limits |
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
+//! | `closing` | what the scheduler would still allow to pods that spread constraints leave without a place |
 //! | `patterns` | which pods complement each other on a node |
 //! | `weave` | the same where pods depend on each other |
 //! | `simplex` | how small linear programs are solved |
@@ -51,6 +52,7 @@
 mod certificate;
 mod change;
 mod classes;
+mod closing;
 mod columns;
 mod coupled;
 mod coupling;

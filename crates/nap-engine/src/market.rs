@@ -170,6 +170,8 @@ pub(crate) struct Market<'a> {
     numbers: BTreeMap<(usize, Requirements), usize>,
     steps: Vec<Vec<Step>>,
     frontiers: BTreeMap<(usize, i64), Rc<Frontier>>,
+    /// By pool, the signatures of machines that are part of a reservation.
+    reserved: BTreeMap<usize, Vec<usize>>,
     tolerated: Vec<Vec<Option<bool>>>,
     /// The combinations of domains that a wish has by some labels.
     pub(crate) pins: BTreeMap<(usize, Vec<usize>), Rc<[Pin]>>,
@@ -211,6 +213,7 @@ impl<'a> Market<'a> {
             numbers: BTreeMap::new(),
             steps: Vec::new(),
             frontiers: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             tolerated: Vec::new(),
             pins: BTreeMap::new(),
             full_pins: BTreeMap::new(),
@@ -422,8 +425,17 @@ impl<'a> Market<'a> {
         let mut requirements = self.pools[pool].pool.requirements.clone();
         requirements.add(RESERVATION_ID, Requirement::is_in([reservation]));
         let known = self.numbers.get(&(pool, requirements.clone())).copied();
-        let number = known.unwrap_or_else(|| self.add_signature(pool, requirements));
+        let number = known.unwrap_or_else(|| {
+            let number = self.add_signature(pool, requirements);
+            self.reserved.entry(pool).or_default().push(number);
+            number
+        });
         (!self.signatures[number].types.is_empty()).then_some(number)
+    }
+
+    /// The signatures met so far of a pool's machines that are part of a reservation.
+    pub(crate) fn reserved_in(&self, pool: usize) -> &[usize] {
+        self.reserved.get(&pool).map_or(&[], Vec::as_slice)
     }
 
     fn add_signature(&mut self, pool: usize, requirements: Requirements) -> usize {

@@ -20,6 +20,7 @@ use crate::existing::{Seated, Standing};
 use crate::market::{Frontier, Market};
 use crate::offer::{Offer, largest_room};
 use crate::recipes::Purchase;
+use crate::rules::Rules;
 use crate::shelf::{Cursor, Shelf};
 use crate::topology::Topology;
 
@@ -63,7 +64,7 @@ pub(crate) struct Draft {
     /// Classes with how many of their pods are here.
     pub(crate) content: Vec<(usize, usize)>,
     pub(crate) pods: usize,
-    cap: i64,
+    pub(crate) cap: i64,
     /// The domains that it is tied to: numbers of labels with the numbers of their values.
     pub(crate) domains: Vec<(usize, u32)>,
     /// Pods that somebody counts by a domain which is not known yet.
@@ -71,7 +72,7 @@ pub(crate) struct Draft {
     /// How many values it must keep of each label of which its pool wants several.
     pub(crate) keep: Vec<usize>,
     /// The types that it may still grow to.
-    frontier: Rc<Frontier>,
+    pub(crate) frontier: Rc<Frontier>,
     /// What the ledger holds for it; empty without a ledger.
     pub(crate) reserved: Vec<i64>,
     /// What it costs once it is settled.
@@ -86,6 +87,8 @@ pub(crate) struct Packing {
     width: usize,
     /// How many pods of each class found no place.
     pub(crate) unplaced: Vec<usize>,
+    /// How many pods of each class share nodes with more of their kind than a new node would take.
+    pub(crate) crowded: Vec<usize>,
     /// What is left under the limits of each pool.
     pub(crate) left: Vec<Vec<i64>>,
     /// Pods that went onto machines that exist after all, once others made it allowed.
@@ -101,6 +104,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) topology: Topology,
     /// The least skew that anybody insists on, for each counter.
     pub(crate) skews: Rc<[Option<i64>]>,
+    pub(crate) rules: Rc<Rules<'a>>,
 }
 
 /// What is to be packed, and how.
@@ -127,10 +131,10 @@ pub(crate) struct Packer<'m, 'a> {
     pub(crate) most_pods: usize,
     pub(crate) drafts: Vec<Draft>,
     /// What the pods of each draft ask for together, one row after another.
-    used: Vec<i64>,
+    pub(crate) used: Vec<i64>,
     /// No type that a draft may still become has more than this left: most pods that do not fit are told by it at once.
-    slack: Vec<i64>,
-    width: usize,
+    pub(crate) slack: Vec<i64>,
+    pub(crate) width: usize,
     pub(crate) zeros: Vec<i64>,
     pub(crate) shelf: Shelf,
     /// Drafts that cannot hold this take no more pods.
@@ -177,6 +181,7 @@ pub(crate) fn pack<'m, 'a>(
         Manner::Incumbent | Manner::InOrder => packer.pack_by_class(&mut unplaced, task.least),
     }
     packer.try_again(&mut unplaced);
+    let crowded = packer.last_try(&mut unplaced);
     packer.drop_empty_drafts();
     packer.tie_the_rest();
     for (number, class) in task.classes.list.iter().enumerate().filter(|(number, class)| *number > class.base)
@@ -188,6 +193,7 @@ pub(crate) fn pack<'m, 'a>(
         used: packer.used,
         width,
         unplaced,
+        crowded,
         left: packer.left,
         seated: packer.seated,
         topology: packer.ground.topology,

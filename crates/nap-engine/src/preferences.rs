@@ -16,8 +16,8 @@ use crate::model::{Options, Pod, PreferencePolicy, Preferences, Snapshot, Weight
 
 /// One of the forms in which a pod is tried.
 pub(crate) struct Level<'a> {
-    /// The pod with what it demands at this level. [`Preferences::anti_affinity`] are those that still hold; all else in its preferences is
-    /// either among its demands or given up.
+    /// The pod with what it demands at this level. [`Preferences::anti_affinity`] are those that still hold. [`Preferences::spread`] are those
+    /// of its last spread constraints that need not hold. All else in its preferences is either among its demands or given up.
     pub(crate) pod: Cow<'a, Pod>,
     /// Taints that only discourage keep it away too.
     pub(crate) is_picky: bool,
@@ -109,8 +109,11 @@ fn demanding(pod: &Pod, preferences: &Preferences) -> Pod {
     }
     pod.affinity.extend(preferences.affinity.iter().map(|one| one.term.clone()));
     pod.spread.extend(preferences.spread.iter().cloned());
-    pod.preferences =
-        Preferences { anti_affinity: preferences.anti_affinity.clone(), ..Preferences::default() };
+    pod.preferences = Preferences {
+        anti_affinity: preferences.anti_affinity.clone(),
+        spread: preferences.spread.clone(),
+        ..Preferences::default()
+    };
     pod
 }
 

@@ -1,9 +1,11 @@
 //! Ruin and recreate: the nodes that waste most are taken apart, and their pods packed again.
 //!
 //! Every pod stays in its zone, or whichever domain others count it by, and pods with rules by host name that are more than a place on a node
-//! do not take part. So whatever comes out is as valid as before; and it is kept only if it costs less and breaks no limit.
+//! do not take part; nor does a packing whose pods are allowed only because of the nodes that there are. So whatever comes out is as valid as
+//! before; and it is kept only if it costs less and breaks no limit.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::classes::{Class, Classes};
 use crate::existing::Standing;
@@ -25,6 +27,9 @@ pub(crate) fn repair<'a>(
     packing: &mut Packing,
     most_effort: usize,
 ) -> bool {
+    if packing.topology.counts_on_its_nodes() {
+        return false;
+    }
     let strategies = strategies(market);
     let places: Vec<Place> = by_place(market, task, packing).into_keys().collect();
     let share = most_effort / places.len().max(1);
@@ -92,7 +97,12 @@ fn pack_again<'a>(
     let least = classes.least_to_come();
     let part =
         Task { classes: &classes, pending: &pending, reservations: &BTreeMap::new(), least: &least, ..*task };
-    let ground = Ground { standing: Standing::none(), topology: Topology::default(), skews: [].into() };
+    let ground = Ground {
+        standing: Standing::none(),
+        topology: Topology::default(),
+        skews: [].into(),
+        rules: Rc::default(),
+    };
     let before: i64 = chosen.iter().map(|draft| packing.drafts[*draft].price.micros()).sum();
     let mut best: Option<(i64, Packing)> = None;
     for strategy in strategies {

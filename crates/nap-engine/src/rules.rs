@@ -207,6 +207,8 @@ pub(crate) struct Rules<'a> {
     /// The labels, other than the host name, whose values are domains.
     pub(crate) keys: Vec<&'a str>,
     pub(crate) slots: Vec<Slot<'a>>,
+    /// For each slot, the spread constraints that it stands for: which nodes they look at, and how many of them they want.
+    pub(crate) slot_counters: Vec<Vec<(Counter<'a>, usize)>>,
     /// What kinds of pods take part in; kinds with equal ones share a number.
     pub(crate) profiles: Vec<Profile>,
     /// The number of each kind's profile.
@@ -227,6 +229,8 @@ struct Shape<'a> {
     namespace: &'a str,
     labels: &'a BTreeMap<String, String>,
     spread: &'a [Spread],
+    /// How many of them must hold; they come first.
+    must_hold: usize,
     affinity: &'a [PodTerm],
     anti_affinity: &'a [PodTerm],
     /// Whom it would rather not meet: like anti-affinity, but nobody else is kept away.
@@ -241,6 +245,7 @@ impl<'a> Shape<'a> {
             namespace: pod.key.parts().0,
             labels: &pod.labels,
             spread: &pod.spread,
+            must_hold: pod.spread.len() - pod.preferences.spread.len().min(pod.spread.len()),
             affinity: &pod.affinity,
             anti_affinity: &pod.anti_affinity,
             avoided: &pod.preferences.anti_affinity,
@@ -292,6 +297,7 @@ impl<'a> Rules<'a> {
         let mut rules = Self {
             counters: counters.into_iter().collect(),
             keys: keys.into_iter().collect(),
+            slot_counters: slots.iter().map(|slot| slot_counters(slot, &shapes)).collect(),
             slots,
             ..Self::default()
         };
@@ -318,7 +324,7 @@ impl<'a> Rules<'a> {
                 counter,
                 at,
                 skew: i64::from(spread.max_skew),
-                min_domains: usize::try_from(spread.min_domains.unwrap_or(1)).unwrap_or(usize::MAX),
+                min_domains: min_domains(spread),
                 own: is_own(counter),
             });
         }
@@ -399,6 +405,23 @@ fn slots<'a>(shapes: &[Shape<'a>]) -> Vec<Slot<'a>> {
     found.into_iter().filter(|slot| slot.capacity() > 0 && is_closed(slot)).take(MOST_SLOTS).collect()
 }
 
+/// The spread constraints that a slot stands for.
+fn slot_counters<'a>(slot: &Slot<'a>, shapes: &[Shape<'a>]) -> Vec<(Counter<'a>, usize)> {
+    let mut found = BTreeSet::new();
+    for shape in shapes {
+        for spread in shape.spread.iter().filter(|spread| is_host(&spread.topology_key)) {
+            if Slot::Spread(shape.namespace, &spread.selector, spread.max_skew) == *slot {
+                found.insert((spread_counter(shape, spread), min_domains(spread)));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn min_domains(spread: &Spread) -> usize {
+    usize::try_from(spread.min_domains.unwrap_or(1)).unwrap_or(usize::MAX)
+}
+
 /// The counters that a pod's own rules need, apart from those that are slots.
 fn counters_of<'a>(shape: &Shape<'a>, slots: &[Slot<'a>]) -> Vec<Counter<'a>> {
     let mut counters = Vec::new();
@@ -429,8 +452,9 @@ fn meant<'a>(key: &'a str, terms: &'a [PodTerm]) -> Counter<'a> {
 }
 
 fn spread_counter<'a>(shape: &Shape<'a>, spread: &'a Spread) -> Counter<'a> {
-    let mut keys: Vec<&str> =
-        shape.spread.iter().map(|spread| labels::normalise(&spread.topology_key)).collect();
+    // A node without a label by which the pod must be spread is of no interest to it.
+    let needed = shape.spread[..shape.must_hold].iter().chain([spread]);
+    let mut keys: Vec<&str> = needed.map(|spread| labels::normalise(&spread.topology_key)).collect();
     keys.sort_unstable();
     keys.dedup();
     let terms = shape.filter.map(|(terms, _)| terms).filter(|_| spread.honor_affinity);
@@ -438,7 +462,6 @@ fn spread_counter<'a>(shape: &Shape<'a>, spread: &'a Spread) -> Counter<'a> {
     Counter {
         key: labels::normalise(&spread.topology_key),
         counted: Counted::Labelled(shape.namespace, &spread.selector),
-        // On one's own node all of this holds anyway.
-        filter: (!is_host(&spread.topology_key)).then_some(Filter { terms, tolerations, keys }),
+        filter: Some(Filter { terms, tolerations, keys }),
     }
 }

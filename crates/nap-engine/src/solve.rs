@@ -1,6 +1,7 @@
 //! The portfolio: several packings, of which the best becomes the plan.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use nap_api::labels;
 use nap_units::UsdPerHour;
@@ -97,7 +98,7 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     let groups = Groups::of(snapshot);
     let levels = Levels::of(&groups.list, snapshot, options);
     let kinds: Vec<&Pod> = levels.list.iter().map(|level| &*level.pod).collect();
-    let rules = Rules::of(&kinds, snapshot);
+    let rules = Rc::new(Rules::of(&kinds, snapshot));
     let dimensions = Dimensions::of(&kinds, snapshot, &rules);
     let classes = Classes::of(&groups.list, &levels, &dimensions, &rules);
     let mut market = Market::new(prepared, snapshot, options, &dimensions, &classes, &rules.keys);
@@ -107,7 +108,7 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     let (placed, mut seated) = standing.fill(&classes, &mut topology);
     let pending: Vec<usize> =
         classes.list.iter().zip(&placed).map(|(class, placed)| class.pods.len() - placed).collect();
-    let ground = Ground { standing, topology, skews: rules.skews().into() };
+    let ground = Ground { standing, topology, skews: rules.skews().into(), rules: Rc::clone(&rules) };
     let most_pods =
         options.max_pods_per_node.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let least = classes.least_to_come();
@@ -151,8 +152,10 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     plan.launches = buyer.launches(&packing);
     plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
     if !classes.list.is_empty() {
+        // The bound knows only what a new node would take.
+        let beyond = packing.unplaced.iter().zip(&packing.crowded).map(|(left, crowded)| left + crowded);
         let placed: Vec<usize> =
-            classes.list.iter().zip(&packing.unplaced).map(|(class, left)| class.pods.len() - left).collect();
+            classes.list.iter().zip(beyond).map(|(class, beyond)| class.pods.len() - beyond).collect();
         let mut free: Vec<Vec<i64>> =
             ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
         free.extend(prepaid(&mut market, reservations));

@@ -2,12 +2,13 @@
 //!
 //! A domain is a value of a node label: a zone, a rack, a capacity type. Every node is a domain of its own by host name, and there can
 //! always be one more of those; so a spread over hosts compares with nothing, whatever other nodes there are. Domains of other labels are
-//! those that exist, and those that could be bought.
+//! those that exist, and those that could be bought. Both change when pods are left without a place: see the module `closing`.
 //!
 //! Where it is not certain that a spread constraint looks at a node which is not bought yet, its pods count against their domain but do not
 //! raise the emptiest one: the skew is never understated.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use nap_api::Requirements;
 use nap_api::labels;
@@ -42,6 +43,8 @@ struct Count {
     least: i64,
     /// The rule looks at this domain at all.
     is_seen: bool,
+    /// It does for sure.
+    is_sure: bool,
 }
 
 /// The counts of every counter.
@@ -52,6 +55,12 @@ pub(crate) struct Topology {
     /// For each node, the counters that have pods on it and how many.
     hosts: Vec<Vec<(usize, i64)>>,
     totals: Vec<i64>,
+    /// For each counter, whether it looks at each machine that exists.
+    looks: Rc<[Vec<bool>]>,
+    /// Which counters have no more domains than those that have nodes; see the module `closing`.
+    closed: Vec<bool>,
+    /// For each counter by host name, how many pods every node has at least and how many nodes there are, once there will be no more.
+    floors: Option<Vec<(i64, usize)>>,
 }
 
 impl Topology {
@@ -64,19 +73,29 @@ impl Topology {
         reservations: &BTreeMap<String, u32>,
     ) -> Self {
         let width = rules.counters.len();
-        let mut topology =
-            Self { counts: vec![Vec::new(); width], hosts: Vec::new(), totals: vec![0; width] };
+        let mut topology = Self {
+            counts: vec![Vec::new(); width],
+            hosts: Vec::new(),
+            totals: vec![0; width],
+            looks: rules
+                .counters
+                .iter()
+                .map(|counter| {
+                    nodes.iter().zip(labels).map(|(node, labels)| passes(counter, node, labels)).collect()
+                })
+                .collect(),
+            closed: vec![false; width],
+            floors: None,
+        };
         for (number, counter) in rules.counters.iter().enumerate() {
             let key = rules.keys.binary_search(&counter.key).ok();
             if let Some(key) = key.filter(|_| counter.filter.is_some()) {
                 for value in buyable(counter, key, market, reservations) {
-                    topology.domain(number, value).is_seen = true;
+                    let domain = topology.domain(number, value);
+                    (domain.is_seen, domain.is_sure) = (true, true);
                 }
             }
             for (host, node) in nodes.iter().enumerate() {
-                if !passes(counter, node, &labels[host]) {
-                    continue;
-                }
                 let counted = node.residents.iter().filter(|resident| {
                     counter.counts(&resident.namespace, &resident.labels, &resident.anti_affinity)
                 });
@@ -99,6 +118,11 @@ impl Topology {
 
     /// Counts pods in a domain, or on a node where every node is one.
     fn count(&mut self, counter: usize, domain: Option<u32>, host: usize, pods: i64, certain: bool) {
+        // What exists is known.
+        let (looks, certain) = self.looks[counter].get(host).map_or((true, certain), |looks| (*looks, true));
+        if !looks {
+            return;
+        }
         match domain {
             None if pods != 0 => {
                 if self.hosts.len() <= host {
@@ -110,15 +134,86 @@ impl Topology {
                     None => here.push((counter, pods)),
                 }
             }
-            None | Some(ABSENT) => {}
+            None => {}
+            // Who is in no domain is near nobody.
+            Some(ABSENT) => return,
             Some(domain) => {
+                let is_open = !self.closed[counter];
                 let count = self.domain(counter, domain);
-                count.is_seen = true;
+                count.is_seen |= is_open;
+                count.is_sure |= is_open;
                 count.most += pods;
                 count.least += if certain { pods } else { 0 };
             }
         }
         self.totals[counter] += pods;
+    }
+
+    /// Leaves a spread constraint only the domains that have nodes: those in which there may be some that it looks at, and whether there are
+    /// for sure.
+    pub(crate) fn close(&mut self, counter: usize, there: &BTreeMap<u32, bool>) {
+        self.closed[counter] = true;
+        for count in &mut self.counts[counter] {
+            (count.is_seen, count.is_sure) = (false, false);
+        }
+        for (domain, is_sure) in there {
+            let count = self.domain(counter, *domain);
+            (count.is_seen, count.is_sure) = (true, *is_sure);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.contains(&true)
+    }
+
+    /// Corrects what was counted in a domain where it was not certain whether the counter looks at the node: it does, or not.
+    pub(crate) fn ascertain(&mut self, counter: usize, domain: u32, pods: usize, looks: bool) {
+        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        let count = self.domain(counter, domain);
+        if looks {
+            count.least += pods;
+        } else {
+            count.most -= pods;
+        }
+    }
+
+    /// Whether a counter looks at a machine that exists.
+    pub(crate) fn looks(&self, counter: usize, node: usize) -> bool {
+        self.looks[counter].get(node).is_some_and(|looks| *looks)
+    }
+
+    /// There will be no more nodes.
+    pub(crate) fn close_hosts(&mut self) {
+        let width = self.counts.len();
+        self.floors.get_or_insert_with(|| vec![(0, 0); width]);
+    }
+
+    /// So many nodes there are that a counter by host name looks at for sure, and so many pods each of them has at least.
+    pub(crate) fn raise_floor(&mut self, counter: usize, pods: i64, nodes: usize) {
+        self.close_hosts();
+        if let Some(floors) = &mut self.floors {
+            floors[counter] = (pods, nodes);
+        }
+    }
+
+    /// Whether pods may be where they are only because there are no other nodes.
+    pub(crate) fn counts_on_its_nodes(&self) -> bool {
+        self.is_closed() || self.hosts_are_closed()
+    }
+
+    pub(crate) fn hosts_are_closed(&self) -> bool {
+        self.floors.is_some()
+    }
+
+    /// How many pods every node has at least, as far as a constraint that wants so many nodes is concerned.
+    fn floor(&self, counter: usize, min_domains: usize) -> i64 {
+        let known = self.floors.as_ref().map(|floors| floors[counter]);
+        known.filter(|(_, nodes)| *nodes >= min_domains).map_or(0, |(floor, _)| floor)
+    }
+
+    /// Whether a counter looks at a domain.
+    pub(crate) fn is_seen(&self, counter: usize, domain: u32) -> bool {
+        self.at(counter, domain).is_some()
     }
 
     fn at(&self, counter: usize, domain: u32) -> Option<Count> {
@@ -228,9 +323,9 @@ impl Topology {
 
     fn allowed(&self, constraint: &Constraint, vector: &Vector, host: Host) -> usize {
         match constraint {
-            Constraint::Spread { counter, at: At::Host, skew, own, .. } => match host {
+            Constraint::Spread { counter, at: At::Host, skew, min_domains, own } => match host {
                 Host::Any => usize::MAX,
-                _ => within(skew - self.on(*counter, host), *own),
+                _ => within(skew + self.floor(*counter, *min_domains) - self.on(*counter, host), *own),
             },
             Constraint::Spread { counter, at: At::Domain(position), skew, min_domains, own } => {
                 match vector[*position] {
@@ -268,7 +363,8 @@ impl Topology {
         }
     }
 
-    fn on(&self, counter: usize, host: Host) -> i64 {
+    /// How many pods a node has.
+    pub(crate) fn on(&self, counter: usize, host: Host) -> i64 {
         match host {
             Host::Is(host) => {
                 let here = self.hosts.get(host).into_iter().flatten();
@@ -280,8 +376,8 @@ impl Topology {
 
     fn within_skew(&self, counter: usize, domain: u32, skew: i64, min_domains: usize, own: bool) -> usize {
         let Some(mine) = self.at(counter, domain) else { return 0 };
-        let seen = || self.counts[counter].iter().filter(|count| count.is_seen).count();
-        if min_domains > 1 && seen() < min_domains {
+        let sure = || self.counts[counter].iter().filter(|count| count.is_sure).count();
+        if min_domains > 1 && sure() < min_domains {
             return within(skew - mine.most, own);
         }
         let others = self.others(counter, domain).map(|count| count.least).min();
@@ -364,13 +460,47 @@ pub(crate) fn domains_of(node: &Node, rules: &Rules<'_>, market: &mut Market<'_>
 }
 
 /// Whether a counter looks at a node.
-fn passes(counter: &Counter<'_>, node: &Node, labels: &Requirements) -> bool {
+pub(crate) fn passes(counter: &Counter<'_>, node: &Node, labels: &Requirements) -> bool {
     let Some(filter) = &counter.filter else { return true };
     filter.keys.iter().all(|key| is_host(key) || label_of(node, key).is_some())
         && filter.tolerations.is_none_or(|one| first_untolerated(&node.taints, one).is_none())
         && filter.terms.is_none_or(|terms| {
             terms.is_empty() || terms.iter().any(|term| labels.compatible(term, Undefined::Deny).is_ok())
         })
+}
+
+/// Whether a counter looks at new nodes of a signature: for sure, perhaps, or not at all.
+pub(crate) fn looks_at(
+    counter: &Counter<'_>,
+    rules: &Rules<'_>,
+    signature: usize,
+    market: &mut Market<'_>,
+) -> Option<bool> {
+    let Some(filter) = &counter.filter else { return Some(true) };
+    let taints = &market.pools[market.signature(signature).pool].pool.taints;
+    if filter.tolerations.is_some_and(|one| first_untolerated(taints, one).is_some()) {
+        return None;
+    }
+    for key in filter.keys.iter().filter(|key| !is_host(key)) {
+        let key = rules.keys.binary_search(key).ok()?;
+        if market.domains(signature, key).is_empty() {
+            return None;
+        }
+    }
+    let Some(terms) = filter.terms.filter(|terms| !terms.is_empty()) else { return Some(true) };
+    let mut found = None;
+    for term in terms {
+        let term = market.term(term);
+        let Some(narrowed) = market.step(signature, term) else { continue };
+        let narrowed = &market.signature(narrowed).usable;
+        if *narrowed == market.signature(signature).usable {
+            return Some(true);
+        }
+        if !narrowed.is_clear() {
+            found = Some(false);
+        }
+    }
+    found
 }
 
 /// The domains that could be bought for a spread constraint.
@@ -395,7 +525,7 @@ fn buyable(
                 values.extend(market.domains(signature, key).iter().copied());
             }
         }
-        for reservation in reservations.keys() {
+        for (reservation, _) in reservations.iter().filter(|(_, machines)| **machines > 0) {
             if let Some(signature) = market.reserved(pool, reservation) {
                 values.extend(market.domains(signature, key).iter().copied());
             }

@@ -183,7 +183,7 @@ impl Packer<'_, '_> {
         Some(woven)
     }
 
-    fn pinned(&mut self, from: usize, pin: &Pin) -> Option<usize> {
+    pub(crate) fn pinned(&mut self, from: usize, pin: &Pin) -> Option<usize> {
         let mut signature = from;
         for term in &pin.terms {
             signature = self.market.step(signature, *term)?;

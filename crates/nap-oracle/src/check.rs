@@ -29,6 +29,27 @@ pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violati
     judge.wrong
 }
 
+/// Pods that have no place in a plan, although the scheduler would bind them to one of its machines once all others are where they should be.
+/// Machines of pools that want a choice of types do not count: which of them comes is left open on purpose.
+pub fn overlooked(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<PodKey> {
+    let snapshot = &with_default_spread(snapshot, options);
+    let (mut cluster, placed) = Judge { snapshot, options, plan, wrong: Vec::new() }.places();
+    for (pod, target) in placed {
+        cluster[target].take(pod);
+        cluster[target].pods.push(Running::of(pod));
+    }
+    let wants_choice = |machine: &Machine| {
+        let pools = snapshot.pools.iter();
+        let own = pools.filter(|pool| machine.labels.get(labels::NODEPOOL) == Some(&pool.name));
+        own.flat_map(|pool| pool.requirements.iter()).any(|(_, one)| one.min_values().is_some())
+    };
+    let settled: Vec<usize> = (0..cluster.len()).filter(|target| !wants_choice(&cluster[*target])).collect();
+    let is_refused = |pod: &&Pod| plan.unplaced.iter().any(|unplaced| unplaced.pod == pod.key);
+    let known = snapshot.pods.iter().filter(|pod| pod.unsupported.is_none());
+    let fits = |pod: &&Pod| settled.iter().any(|target| obstacle(pod, *target, &cluster).is_none());
+    known.filter(is_refused).filter(fits).map(|pod| pod.key.clone()).collect()
+}
+
 /// The snapshot with the cluster's own spread constraints on the pods that they are for.
 pub(crate) fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
     let mut snapshot = snapshot.clone();
@@ -51,7 +72,7 @@ struct Judge<'a> {
     wrong: Vec<Violation>,
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
     fn say(&mut self, what: String) {
         self.wrong.push(Violation(what));
     }
@@ -196,17 +217,14 @@ impl Judge<'_> {
         }
     }
 
-    /// Binds pods to their places in an order that works, if there is one.
-    fn binding(&mut self) {
+    /// The machines that there will be, and on which of them each placed pod goes.
+    fn places(&self) -> (Vec<Machine>, Vec<(&'a Pod, usize)>) {
         let mut cluster: Vec<Machine> = self.snapshot.nodes.iter().map(existing).collect();
         let mut waiting: Vec<(&Pod, usize)> = Vec::new();
         let by_key: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
         for placement in &self.plan.placements {
             let node = cluster.iter().position(|machine| machine.name == placement.node);
-            match (by_key.get(&placement.pod), node) {
-                (Some(pod), Some(node)) => waiting.push((pod, node)),
-                _ => self.wrong.push(Violation(format!("{} is placed nowhere", placement.pod))),
-            }
+            waiting.extend(by_key.get(&placement.pod).copied().zip(node));
         }
         for (number, launch) in self.plan.launches.iter().enumerate() {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
@@ -216,6 +234,17 @@ impl Judge<'_> {
             cluster.push(machine(&name, &launch.requirements, pool, kind, offering, &self.snapshot.daemons));
             let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
             waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
+        }
+        (cluster, waiting)
+    }
+
+    /// Binds pods to their places in an order that works, if there is one.
+    fn binding(&mut self) {
+        let (cluster, mut waiting) = self.places();
+        for placement in &self.plan.placements {
+            if !cluster.iter().any(|machine| machine.name == placement.node) {
+                self.wrong.push(Violation(format!("{} is placed nowhere", placement.pod)));
+            }
         }
         // As kube-scheduler takes them: by priority. Should that not do, other orders are tried: pods that stay pending come back.
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();

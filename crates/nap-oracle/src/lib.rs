@@ -1,7 +1,7 @@
 //! The judge of plans. It shares the engine's data types and none of its algorithms.
 //!
 //! - [`check`] says what is wrong with a plan: it builds the cluster that the plan would give and lets a scheduler of its own, written after
-//!   kube-scheduler, bind every pod where the plan put it.
+//!   kube-scheduler, bind every pod where the plan put it. [`overlooked`] says which pods it would bind besides.
 //! - [`bound`] is the least that any plan can cost, by a linear program on an off-the-shelf solver.
 //! - [`exact`] is the cheapest plan of a small case, by a mixed-integer program on the same solver.
 //! - [`incumbent_mix`] is the incumbent's own benchmark.
@@ -21,7 +21,7 @@ mod shrink;
 mod whole_pods;
 
 pub use bound::bound;
-pub use check::{Violation, check};
+pub use check::{Violation, check, overlooked};
 pub use exact::{NotModelled, exact};
 pub use generate::{generate, generate_options};
 pub use mix::incumbent_mix;

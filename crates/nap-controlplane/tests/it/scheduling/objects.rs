@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::ResourceExt;
 use nap_api::{Requirements, Taint, Toleration, labels, taints};
-use nap_engine::{Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector, Snapshot};
+use nap_engine::{
+    ATTACHABLE_VOLUMES, Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector, Snapshot, Spread,
+    Weighted,
+};
 use nap_units::{PODS, Quantity, Resources};
 use serde_json::{Value, json};
 
@@ -15,30 +20,42 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// What a container can ask for. How many disks a node takes is not that; the oracle judges it.
+/// A node, and what drivers say about it.
+pub(super) type Machine = (Node, CSINode);
+
+/// What a container can ask for. How many volumes a node takes is not that.
 fn countable(resources: &Resources) -> BTreeMap<String, Quantity> {
     let all = resources.to_quantities().into_iter();
-    all.filter(|(name, _)| !name.starts_with("attachable-volumes-")).collect()
+    all.filter(|(name, _)| !name.starts_with(ATTACHABLE_VOLUMES)).collect()
+}
+
+/// How many volumes of each driver.
+fn attached(resources: &Resources) -> impl Iterator<Item = (&str, i64)> {
+    resources.iter().filter_map(|(name, count)| Some((name.strip_prefix(ATTACHABLE_VOLUMES)?, count)))
 }
 
 /// A node that is not released yet.
-fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: &Resources) -> Node {
+fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: &Resources) -> Machine {
     let mut list: Vec<Value> = tainted
         .iter()
         .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect.as_str() }))
         .collect();
     list.push(json!({ "key": HELD, "effect": "NoSchedule" }));
     let amounts = countable(room);
-    typed(json!({
+    let drivers: Vec<Value> = attached(room)
+        .map(|(driver, count)| json!({ "name": driver, "nodeID": name, "allocatable": { "count": count } }))
+        .collect();
+    let node = typed(json!({
         "metadata": { "name": name, "labels": labels },
         "spec": { "taints": list },
         "status": { "capacity": amounts, "allocatable": amounts, "conditions": [{ "type": "Ready", "status": "True" }] },
-    }))
+    }));
+    (node, typed(json!({ "metadata": { "name": name }, "spec": { "drivers": drivers } })))
 }
 
 /// The nodes that are there, with room for their residents besides what is free, and the residents. Names get a prefix: the scheduler may not
 /// have heard yet that nodes of the case before are gone.
-pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Node>, Vec<Pod>) {
+pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Machine>, Vec<Pod>) {
     let mut residents = Vec::new();
     let nodes = snapshot.nodes.iter().map(|there| {
         let node_name = format!("{prefix}{}", there.name);
@@ -56,7 +73,7 @@ pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Node>, Vec<Pod
 }
 
 /// The node that a launch gives, and its daemons.
-pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Node, Vec<Pod>) {
+pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Machine, Vec<Pod>) {
     let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool).unwrap();
     let kind =
         snapshot.catalogues[&pool.catalogue].iter().find(|kind| kind.name == launch.instance_type).unwrap();
@@ -88,7 +105,7 @@ pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Nod
 fn resident_pod(name: &str, resident: &Resident, node: &str) -> Pod {
     let mut spec = pod_spec(&Resources::new(), &resident.host_ports);
     spec["nodeName"] = json!(node);
-    spec["affinity"] = json!({ "podAntiAffinity": terms(&resident.anti_affinity) });
+    spec["affinity"] = json!({ "podAntiAffinity": terms(&resident.anti_affinity, &[]) });
     typed(json!({
         "metadata": { "name": name, "namespace": resident.namespace, "labels": resident.labels },
         "spec": spec,
@@ -118,20 +135,34 @@ fn selector(selector: &Selector) -> Value {
     json!({ "matchExpressions": rules })
 }
 
-fn terms(terms: &[PodTerm]) -> Value {
-    let terms: Vec<Value> = terms
-        .iter()
-        .map(|term| {
-            let mut value =
-                json!({ "topologyKey": term.topology_key, "labelSelector": selector(&term.selector) });
-            match &term.namespaces {
-                Namespaces::All => value["namespaceSelector"] = json!({}),
-                Namespaces::Named(names) => value["namespaces"] = json!(names),
-            }
-            value
-        })
-        .collect();
-    json!({ "requiredDuringSchedulingIgnoredDuringExecution": terms })
+fn term(term: &PodTerm) -> Value {
+    let mut value = json!({ "topologyKey": term.topology_key, "labelSelector": selector(&term.selector) });
+    match &term.namespaces {
+        Namespaces::All => value["namespaceSelector"] = json!({}),
+        Namespaces::Named(names) => value["namespaces"] = json!(names),
+    }
+    value
+}
+
+/// What pods must have and what they would like of other pods.
+fn terms(needed: &[PodTerm], liked: &[Weighted<PodTerm>]) -> Value {
+    let needed: Vec<Value> = needed.iter().map(term).collect();
+    let liked: Vec<Value> =
+        liked.iter().map(|one| json!({ "weight": one.weight, "podAffinityTerm": term(&one.term) })).collect();
+    json!({
+        "requiredDuringSchedulingIgnoredDuringExecution": needed,
+        "preferredDuringSchedulingIgnoredDuringExecution": liked,
+    })
+}
+
+fn spread(spread: &Spread, must_hold: bool) -> Value {
+    let policy = |honor: bool| if honor { "Honor" } else { "Ignore" };
+    json!({
+        "topologyKey": spread.topology_key, "maxSkew": spread.max_skew, "minDomains": spread.min_domains,
+        "whenUnsatisfiable": if must_hold { "DoNotSchedule" } else { "ScheduleAnyway" },
+        "labelSelector": selector(&spread.selector),
+        "nodeAffinityPolicy": policy(spread.honor_affinity), "nodeTaintsPolicy": policy(spread.honor_taints),
+    })
 }
 
 fn node_terms(terms: &[Requirements]) -> Value {
@@ -153,60 +184,85 @@ fn toleration(toleration: &Toleration) -> Value {
     value
 }
 
+/// A pod that waits.
+pub(super) struct Waiting {
+    pub(super) pod: Pod,
+    /// The volumes that it needs.
+    pub(super) volumes: Vec<(PersistentVolume, PersistentVolumeClaim)>,
+}
+
 /// A pod that waits, with the volumes that it needs.
-pub(super) fn waiting(pod: &nap_engine::Pod) -> (Pod, Option<(PersistentVolume, PersistentVolumeClaim)>) {
+pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
     let (namespace, name) = pod.key.parts();
     let mut spec = pod_spec(&pod.requests, &pod.host_ports);
-    let mut affinity = json!({
-        "podAffinity": terms(&pod.affinity), "podAntiAffinity": terms(&pod.anti_affinity),
-    });
+    let liked = &pod.preferences;
+    let preferred: Vec<Value> = liked
+        .nodes
+        .iter()
+        .map(|one| json!({ "weight": one.weight, "preference": { "matchExpressions": one.term.to_specs() } }))
+        .collect();
+    let mut node_affinity = json!({ "preferredDuringSchedulingIgnoredDuringExecution": preferred });
     // A term without wishes is met everywhere, and so is the whole list; Kubernetes has no such term.
     if !pod.terms.iter().any(Requirements::is_empty) {
-        affinity["nodeAffinity"] =
-            json!({ "requiredDuringSchedulingIgnoredDuringExecution": node_terms(&pod.terms) });
+        node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = node_terms(&pod.terms);
     }
-    spec["affinity"] = affinity;
+    spec["affinity"] = json!({
+        "nodeAffinity": node_affinity,
+        "podAffinity": terms(&pod.affinity, &liked.affinity),
+        "podAntiAffinity": terms(&pod.anti_affinity, &liked.anti_affinity),
+    });
     spec["priority"] = Value::Null;
     spec["tolerations"] = pod.tolerations.iter().map(toleration).collect();
-    spec["topologySpreadConstraints"] = pod
-        .spread
-        .iter()
-        .map(|spread| {
-            let policy = |honor: bool| if honor { "Honor" } else { "Ignore" };
-            json!({
-                "topologyKey": spread.topology_key, "maxSkew": spread.max_skew, "minDomains": spread.min_domains,
-                "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector(&spread.selector),
-                "nodeAffinityPolicy": policy(spread.honor_affinity), "nodeTaintsPolicy": policy(spread.honor_taints),
-            })
-        })
-        .collect();
+    let soft = liked.spread.iter().map(|one| spread(one, false));
+    spec["topologySpreadConstraints"] = pod.spread.iter().map(|one| spread(one, true)).chain(soft).collect();
     if pod.priority > 0 {
         spec["priorityClassName"] = json!("urgent");
     }
-    let volume = (!pod.volume_terms.is_empty()).then(|| {
-        spec["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": name } }]);
-        volume(namespace, name, &pod.volume_terms)
-    });
+    let mut volumes = Vec::new();
+    if !pod.volume_terms.is_empty() {
+        volumes.push(volume(namespace, name, UNLIMITED, &pod.volume_terms));
+    }
+    for (driver, count) in attached(&pod.requests) {
+        let disks = (0..count).map(|disk| format!("{name}-{disk}"));
+        volumes.extend(disks.map(|disk| volume(namespace, &disk, driver, &[])));
+    }
+    let claims = volumes.iter().map(|(_, claim)| claim.name_any());
+    spec["volumes"] = claims
+        .enumerate()
+        .map(|(index, claim)| {
+            json!({ "name": format!("v{index}"), "persistentVolumeClaim": { "claimName": claim } })
+        })
+        .collect();
     let pod = typed(json!({
         "metadata": { "name": name, "namespace": namespace, "labels": pod.labels },
         "spec": spec,
     }));
-    (pod, volume)
+    Waiting { pod, volumes }
 }
 
-/// A volume in some zones, bound to its claim.
-fn volume(namespace: &str, name: &str, zones: &[Requirements]) -> (PersistentVolume, PersistentVolumeClaim) {
+/// A driver of which a node takes any number of volumes.
+const UNLIMITED: &str = "disk.example.com";
+
+/// A volume, in some zones if there are any, bound to its claim.
+fn volume(
+    namespace: &str,
+    name: &str,
+    driver: &str,
+    zones: &[Requirements],
+) -> (PersistentVolume, PersistentVolumeClaim) {
     let size = json!({ "storage": "1Gi" });
     let volume_name = format!("{namespace}-{name}");
-    let volume = json!({
+    let mut volume = json!({
         "metadata": { "name": volume_name },
         "spec": {
             "capacity": size, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain",
-            "csi": { "driver": "disk.example.com", "volumeHandle": volume_name },
+            "csi": { "driver": driver, "volumeHandle": volume_name },
             "claimRef": { "namespace": namespace, "name": name },
-            "nodeAffinity": { "required": node_terms(zones) },
         },
     });
+    if !zones.is_empty() {
+        volume["spec"]["nodeAffinity"] = json!({ "required": node_terms(zones) });
+    }
     let claim = json!({
         "metadata": {
             "name": name, "namespace": namespace, "annotations": { "pv.kubernetes.io/bind-completed": "yes" },

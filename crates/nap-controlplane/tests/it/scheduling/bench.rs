@@ -1,0 +1,368 @@
+//! Puts plans before a real scheduler, as objects of a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use nap_controlplane::{Parts, Plane};
+use nap_engine::{Options, Plan, PodKey, Resident, Snapshot, solve};
+use nap_units::{Resources, UsdPerHour};
+use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+use super::objects;
+use super::outcome::{Kind, Outcome, rules_of};
+
+/// How long the scheduler has for a case: it tries a pod again after a second.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How long nothing must have happened before a case counts as settled.
+const QUIET: Duration = Duration::from_millis(2500);
+
+/// Whether pods are nominated to their nodes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Hint {
+    Nominated,
+    None,
+}
+
+/// The plane that these tests share, one after the other.
+static PLANE: OnceCell<Plane> = OnceCell::const_new();
+static TURN: Mutex<()> = Mutex::const_new(());
+static CASE: AtomicU32 = AtomicU32::new(0);
+
+pub(super) struct Bench {
+    client: Client,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Bench {
+    pub(super) async fn start() -> Self {
+        let turn = TURN.lock().await;
+        let plane = PLANE.get_or_init(async || Plane::start(Parts::Scheduler).await.unwrap()).await;
+        let client = plane.client().await.unwrap();
+        for name in ["other", "daemons"] {
+            make::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } })).await;
+        }
+        let urgent = json!({ "metadata": { "name": "urgent" }, "value": 1, "preemptionPolicy": "Never" });
+        make::<PriorityClass>(&Api::all(client.clone()), urgent).await;
+        Self { client, _turn: turn }
+    }
+
+    /// Puts a plan before the scheduler.
+    pub(super) async fn judge(&self, snapshot: &Snapshot, plan: &Plan, hint: Hint) -> Outcome {
+        let prefix = format!("case-{}-", CASE.fetch_add(1, Ordering::Relaxed));
+        let (mut machines, mut bound) = objects::existing(snapshot, &prefix);
+        let mut for_node: Vec<(String, Vec<PodKey>)> = Vec::new();
+        for (node, _) in &machines {
+            let here = plan
+                .placements
+                .iter()
+                .filter(|placement| format!("{prefix}{}", placement.node) == node.name_any());
+            for_node.push((node.name_any(), here.map(|placement| placement.pod.clone()).collect()));
+        }
+        for (index, launch) in plan.launches.iter().enumerate() {
+            let name = format!("{prefix}new-{index}");
+            let (machine, daemons) = objects::launched(snapshot, launch, &name);
+            machines.push(machine);
+            bound.extend(daemons);
+            for_node.push((name, launch.pods.clone()));
+        }
+        let planned: BTreeMap<PodKey, String> = for_node
+            .iter()
+            .flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone())))
+            .collect();
+        let (nodes, drivers): (Vec<Node>, Vec<CSINode>) = machines.into_iter().unzip();
+        self.create(&nodes).await;
+        self.create(&drivers).await;
+        join_all(bound.iter().map(|pod| self.create_pod(pod))).await;
+        for pod in &snapshot.pods {
+            let objects::Waiting { pod, volumes } = objects::waiting(pod);
+            for (volume, claim) in volumes {
+                self.create(&[volume]).await;
+                let api: Api<PersistentVolumeClaim> =
+                    Api::namespaced(self.client.clone(), &claim.namespace().unwrap());
+                api.create(&PostParams::default(), &claim).await.unwrap();
+            }
+            self.create_pod(&pod).await;
+        }
+        // Machines are bought for pods that the scheduler has looked at, and come a while after.
+        while self.places().await.unjudged > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // What is there is open from the beginning. Machines come up in any order, here in one that has nothing to do with the plan's.
+        let launched = for_node.split_off(snapshot.nodes.len());
+        let there: BTreeMap<PodKey, String> = planned
+            .iter()
+            .filter(|(pod, _)| for_node.iter().any(|(_, pods)| pods.contains(pod)))
+            .map(|(pod, node)| (pod.clone(), node.clone()))
+            .collect();
+        let pods: BTreeMap<&PodKey, &nap_engine::Pod> =
+            snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+        self.open(&for_node, hint, &pods).await;
+        self.settle(&there, hint, &pods).await;
+        let mut launched = launched;
+        launched.sort_by_cached_key(|(node, _)| scrambled(node));
+        for machine in launched.chunks(1) {
+            self.open(machine, hint, &pods).await;
+        }
+        let places = self.settle(&planned, hint, &pods).await;
+        let mut kinds: BTreeMap<nap_engine::Pod, Vec<&PodKey>> = BTreeMap::new();
+        for pod in &snapshot.pods {
+            let kind = nap_engine::Pod { key: PodKey::default(), ..pod.clone() };
+            kinds.entry(kind).or_default().push(&pod.key);
+        }
+        let mut outcome =
+            Outcome { cost: plan.launches.iter().map(|launch| launch.price).sum(), ..Outcome::default() };
+        let mut unbound = BTreeSet::new();
+        for (kind, pods) in &kinds {
+            let wanted = pods.iter().filter(|key| planned.contains_key(**key)).count();
+            let bound = pods.iter().filter(|key| places.contains_key(**key)).count();
+            let waiting = pods.iter().filter(|key| !places.contains_key(**key));
+            unbound.extend(waiting.take(wanted.saturating_sub(bound)).copied().cloned());
+            let (pod, rules) = (pods[0].clone(), rules_of(kind));
+            let is_outranked = snapshot.pods.iter().any(|other| other.priority > kind.priority);
+            outcome.kinds.push(Kind { pod, rules, planned: wanted, bound, is_outranked });
+        }
+        outcome.more = price_of_the_rest(snapshot, &prefix, &unbound, &nodes, &places);
+        outcome.places = places;
+        outcome.complaints = self.places().await.complaints;
+        self.clear().await;
+        outcome
+    }
+
+    /// Opens nodes to the pods that they are for.
+    async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
+        let planned: BTreeMap<PodKey, String> = nodes
+            .iter()
+            .flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone())))
+            .collect();
+        if hint == Hint::Nominated {
+            self.nominate_again(&planned, &Places::default(), pods).await;
+        }
+        join_all(nodes.iter().map(|(node, _)| self.release(node))).await;
+        if hint == Hint::Nominated {
+            self.second_looks(&planned, pods).await;
+        }
+    }
+
+    /// The scheduler may have tried a pod while its node was still closed, and taken its nomination away: it gets it again, for a while.
+    async fn second_looks(&self, planned: &BTreeMap<PodKey, String>, pods: &Pods<'_>) {
+        for _ in 0..20 {
+            let now = self.places().await;
+            if planned.keys().all(|pod| now.bound.contains_key(pod)) {
+                return;
+            }
+            self.nominate_again(planned, &now, pods).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Nominates pods that are neither bound nor nominated. The scheduler counts pods that are nominated to a node as if they were there, so those
+    /// that must be spread would keep each other away: no more of them are nominated at a time than may be there together.
+    async fn nominate_again(&self, planned: &BTreeMap<PodKey, String>, now: &Places, pods: &Pods<'_>) {
+        let mut on_node: BTreeMap<&str, Vec<&nap_engine::Pod>> = BTreeMap::new();
+        let mut lost = Vec::new();
+        let is_nominated = |key: &PodKey| now.nominated.contains(key);
+        let waiting = || planned.iter().filter(|(key, _)| !now.bound.contains_key(*key));
+        for (key, node) in waiting().filter(|(key, _)| is_nominated(key)) {
+            on_node.entry(node).or_default().push(pods[key]);
+        }
+        for (key, node) in waiting().filter(|(key, _)| !is_nominated(key)) {
+            let there = on_node.entry(node).or_default();
+            there.push(pods[key]);
+            if there.iter().all(|pod| tolerates_spread(pod, there)) {
+                lost.push((key, node));
+            } else {
+                there.pop();
+            }
+        }
+        join_all(lost.into_iter().map(|(key, node)| self.nominate(key, node))).await;
+    }
+
+    async fn create<K>(&self, objects: &[K])
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::Serialize
+            + serde::de::DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        for object in objects {
+            api.create(&PostParams::default(), object).await.unwrap();
+        }
+    }
+
+    async fn create_pod(&self, pod: &Pod) {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap());
+        api.create(&PostParams::default(), pod).await.unwrap();
+    }
+
+    /// A pod that is bound by then refuses.
+    async fn nominate(&self, key: &PodKey, node: &str) {
+        let (namespace, name) = key.parts();
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let patch = Patch::Merge(json!({ "status": { "nominatedNodeName": node } }));
+        match api.patch_status(name, &PatchParams::default(), &patch).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 422 => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn release(&self, name: &str) {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let node = api.get(name).await.unwrap();
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let taints: Vec<_> = taints.into_iter().filter(|taint| taint.key != objects::HELD).collect();
+        let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
+        api.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Waits until everything planned is bound, or nothing happens any more; nominates again what lost its nomination. Returns where pods are.
+    async fn settle(
+        &self,
+        planned: &BTreeMap<PodKey, String>,
+        hint: Hint,
+        pods: &Pods<'_>,
+    ) -> BTreeMap<PodKey, String> {
+        let started = tokio::time::Instant::now();
+        let (mut bound, mut changed) = (0, started);
+        loop {
+            let now = self.places().await;
+            if now.bound.len() != bound {
+                (bound, changed) = (now.bound.len(), tokio::time::Instant::now());
+            }
+            let nobody_waits = planned.keys().all(|key| now.bound.contains_key(key));
+            let quiet = changed.elapsed() > QUIET && started.elapsed() > QUIET;
+            if (nobody_waits && now.unjudged == 0)
+                || started.elapsed() > PATIENCE
+                || (quiet && (nobody_waits || hint == Hint::None))
+            {
+                return now.bound;
+            }
+            if hint == Hint::Nominated {
+                self.nominate_again(planned, &now, pods).await;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn places(&self) -> Places {
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let mut places = Places::default();
+        for pod in api.list(&ListParams::default()).await.unwrap() {
+            let key = PodKey::new(&pod.namespace().unwrap(), &pod.name_any());
+            if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) {
+                places.bound.insert(key, node);
+                continue;
+            }
+            let status = pod.status.unwrap_or_default();
+            if status.nominated_node_name.is_some() {
+                places.nominated.insert(key.clone());
+            }
+            let conditions = status.conditions.unwrap_or_default();
+            places.unjudged += usize::from(conditions.is_empty());
+            let complaint = conditions.into_iter().find_map(|condition| condition.message);
+            places.complaints.extend(complaint.map(|complaint| (key, complaint)));
+        }
+        places
+    }
+
+    async fn clear(&self) {
+        let now = DeleteParams::default().grace_period(0);
+        for namespace in ["default", "other", "daemons"] {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+            pods.delete_collection(&now, &ListParams::default()).await.unwrap();
+            let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+            claims.delete_collection(&now, &ListParams::default()).await.unwrap();
+        }
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        volumes.delete_collection(&now, &ListParams::default()).await.unwrap();
+        let drivers: Api<CSINode> = Api::all(self.client.clone());
+        drivers.delete_collection(&now, &ListParams::default()).await.unwrap();
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.delete_collection(&now, &ListParams::default()).await.unwrap();
+    }
+}
+
+type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
+
+/// Whether a pod's spread constraints allow so many pods on a node that has none.
+fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {
+    pod.spread.iter().all(|spread| {
+        let counted = there.iter().filter(|other| {
+            other.key.parts().0 == pod.key.parts().0 && spread.selector.matches(&other.labels)
+        });
+        counted.count() <= usize::try_from(spread.max_skew).unwrap_or(usize::MAX)
+    })
+}
+
+/// What machines for pods that found no place would cost, with every other pod where it is.
+fn price_of_the_rest(
+    snapshot: &Snapshot,
+    prefix: &str,
+    unbound: &BTreeSet<PodKey>,
+    nodes: &[Node],
+    places: &BTreeMap<PodKey, String>,
+) -> UsdPerHour {
+    let mut rest = snapshot.clone();
+    rest.nodes = nodes
+        .iter()
+        .map(|node| {
+            let there =
+                snapshot.nodes.iter().find(|there| node.name_any() == format!("{prefix}{}", there.name));
+            let mut residents = there.map(|there| there.residents.clone()).unwrap_or_default();
+            let bound = snapshot.pods.iter().filter(|pod| places.get(&pod.key) == Some(&node.name_any()));
+            residents.extend(bound.map(|pod| Resident {
+                namespace: pod.key.parts().0.to_owned(),
+                labels: pod.labels.clone(),
+                anti_affinity: pod.anti_affinity.clone(),
+                host_ports: pod.host_ports.clone(),
+                count: 1,
+            }));
+            nap_engine::Node {
+                name: node.name_any(),
+                labels: node.labels().clone(),
+                free: Resources::new(),
+                residents,
+                ..nap_engine::Node::default()
+            }
+        })
+        .collect();
+    rest.pods.retain(|pod| unbound.contains(&pod.key));
+    solve(&rest, &Options::default()).launches.iter().map(|launch| launch.price).sum()
+}
+
+fn scrambled(name: &str) -> u64 {
+    name.bytes().fold(7, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Where pods are.
+#[derive(Default)]
+struct Places {
+    bound: BTreeMap<PodKey, String>,
+    nominated: BTreeSet<PodKey>,
+    /// Pods that the scheduler has not looked at yet.
+    unjudged: usize,
+    /// What it says about those that it could not bind.
+    complaints: BTreeMap<PodKey, String>,
+}
+
+async fn make<K>(api: &Api<K>, object: serde_json::Value)
+where
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    match api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
+        Ok(_) => {}
+        // The test before made it.
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,99 @@
+//! What the scheduler made of a plan, in numbers.
+
+use std::collections::BTreeMap;
+
+use nap_api::Requirements;
+use nap_engine::{ATTACHABLE_VOLUMES, PodKey, Preferences};
+use nap_units::UsdPerHour;
+
+/// What the scheduler made of a plan.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) kinds: Vec<Kind>,
+    /// Where the scheduler put pods.
+    pub(super) places: BTreeMap<PodKey, String>,
+    /// What it says about the others.
+    pub(super) complaints: BTreeMap<PodKey, String>,
+    pub(super) cost: UsdPerHour,
+    /// What the machines for the planned pods that are not bound would cost besides.
+    pub(super) more: UsdPerHour,
+}
+
+/// Pods that differ in nothing but their names: they stand in for each other.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// One of them.
+    pub(super) pod: PodKey,
+    pub(super) rules: Vec<&'static str>,
+    pub(super) planned: usize,
+    pub(super) bound: usize,
+    /// Others have a higher priority: a nomination keeps no room free from them.
+    pub(super) is_outranked: bool,
+}
+
+impl Kind {
+    /// Whether rules between pods decide where they may be, or others go first: then the order in which nodes come may matter.
+    pub(super) fn depends_on_others(&self) -> bool {
+        self.is_outranked || self.rules.iter().any(|rule| COUPLING.contains(rule))
+    }
+}
+
+impl Outcome {
+    pub(super) fn agrees(&self) -> bool {
+        self.kinds.iter().all(|kind| kind.bound == kind.planned)
+    }
+
+    pub(super) fn planned(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.planned).sum()
+    }
+
+    pub(super) fn bound(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.bound.min(kind.planned)).sum()
+    }
+}
+
+const COUPLING: [&str; 3] = ["spread", "affinity", "anti-affinity"];
+
+/// The rules that a pod has, by name.
+pub(super) fn rules_of(pod: &nap_engine::Pod) -> Vec<&'static str> {
+    let has = [
+        ("spread", !pod.spread.is_empty()),
+        ("affinity", !pod.affinity.is_empty()),
+        ("anti-affinity", !pod.anti_affinity.is_empty()),
+        ("node affinity", !pod.terms.iter().any(Requirements::is_empty)),
+        ("host ports", !pod.host_ports.is_empty()),
+        ("volume zones", !pod.volume_terms.is_empty()),
+        ("attach limits", pod.requests.iter().any(|(name, _)| name.starts_with(ATTACHABLE_VOLUMES))),
+        ("preferences", pod.preferences != Preferences::default()),
+        ("priority", pod.priority > 0),
+    ];
+    let rules: Vec<&str> = has.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect();
+    if rules.is_empty() { vec!["none"] } else { rules }
+}
+
+/// Pods of all cases that have a rule.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) planned: usize,
+    /// Bound when the case was put before the scheduler for the first time.
+    pub(super) at_once: usize,
+    /// Bound at the last time only.
+    pub(super) late: usize,
+    pub(super) too_few: usize,
+    /// Bound beyond the plan, where everything planned is bound too.
+    pub(super) too_many: usize,
+    /// Bound in place of planned ones.
+    pub(super) instead: usize,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, first: &Kind, last: &Kind, is_realised: bool) {
+        let at_once = first.bound.min(first.planned);
+        let bound = last.bound.min(last.planned);
+        self.planned += last.planned;
+        self.at_once += at_once;
+        self.late += bound.saturating_sub(at_once);
+        self.too_few += last.planned - bound;
+        *if is_realised { &mut self.too_many } else { &mut self.instead } += last.bound - bound;
+    }
+}
