@@ -66,6 +66,7 @@ pub fn generate_options(seed: u64) -> Options {
         preferences: if dice.chance(50) { PreferencePolicy::Ignore } else { PreferencePolicy::Respect },
         min_values: if dice.chance(50) { MinValuesPolicy::BestEffort } else { MinValuesPolicy::Strict },
         default_spread: if dice.chance(50) { vec![default] } else { Vec::new() },
+        slack_percent: if dice.chance(25) { 10 } else { 0 },
     }
 }
 

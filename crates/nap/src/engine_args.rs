@@ -35,6 +35,10 @@ pub struct EngineArgs {
     /// What a node costs besides its price, in dollars per hour: fewer and larger ones are chosen
     #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0", value_parser = dollars)]
     node_cost: UsdPerHour,
+    /// How much of a new node's CPU and memory is left free, in percent, so that the scheduler finds room for all pods of a plan although it binds
+    /// them in its own order; for clusters where nap may not nominate pods
+    #[arg(long, env = "NAP_SLACK_PERCENT", value_name = "PERCENT", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=90))]
+    slack_percent: u8,
 }
 
 fn dollars(text: &str) -> Result<UsdPerHour, String> {
@@ -77,6 +81,7 @@ impl EngineArgs {
             max_pods_per_node: self.max_pods_per_node,
             max_cpu_per_node: self.max_vcpus_per_node,
             node_cost: self.node_cost,
+            slack_percent: self.slack_percent,
         })
     }
 }

@@ -62,6 +62,40 @@ fn pods_that_complement_each_other_share_machines() {
 }
 
 #[test]
+fn loads_for_all_pods_at_once_beat_one_after_another() {
+    // Three kinds that fill a machine exactly only in the right proportions.
+    let mut all = pods("a", 40, 3700, 5);
+    all.extend(pods("b", 60, 2300, 13));
+    all.extend(pods("c", 80, 1100, 3));
+    let types = vec![
+        instance_type("d8", 8, 32, 384_000),
+        instance_type("d16", 16, 64, 768_000),
+        instance_type("e8", 8, 64, 504_000),
+    ];
+    let plan = run(&snapshot(all, types, vec![pool("a")]));
+    assert!(matches!(plan.tier, Tier::Columns | Tier::Repaired), "{:?}", plan.tier);
+    let gap = plan.gap_percent().unwrap_or(f64::MAX);
+    assert!(gap < 2.0, "{gap} % above the bound");
+}
+
+#[test]
+fn slack_leaves_room_on_nodes_and_refuses_nobody() {
+    let input = snapshot(pods("web", 4, 1000, 1), catalogue(), vec![pool("a")]);
+    let with_slack = |percent| Options { slack_percent: percent, ..Options::default() };
+    assert_eq!(launches(&solve(&input, &with_slack(0))), ["a d4 z-1 $0.192 4"]);
+    // Of four cores, 3.2 are for pods.
+    let plan = solve(&input, &with_slack(20));
+    for launch in &plan.launches {
+        let size: i64 = launch.instance_type.trim_start_matches('d').parse().unwrap();
+        assert!(launch.requests.get(CPU) <= size * 800, "{launch:?}");
+    }
+    assert_eq!(plan.launches.iter().map(|launch| launch.pods.len()).sum::<usize>(), 4);
+    // A pod that takes a whole machine still has one.
+    let whole = snapshot(pods("whole", 1, 64_000, 1), catalogue(), vec![pool("a")]);
+    assert_eq!(solve(&whole, &with_slack(20)).unplaced, []);
+}
+
+#[test]
 fn a_pod_larger_than_every_cap_but_one_still_gets_its_machine() {
     let mut all = pods("small", 8, 500, 1);
     all.push(pod("large", 60_000, 100));
