@@ -112,6 +112,8 @@ pub(super) enum Kind {
 pub(super) enum CatalogueKind {
     /// The 400 made-up types of the incumbent's benchmark
     Fake400,
+    /// 1,500 such types in three ratios of memory, in four zones, on demand and spot
+    Fake1500,
     /// The 144 made-up types of the incumbent's performance suite
     Kwok,
     /// Azure's D family, version 5 or later, on demand

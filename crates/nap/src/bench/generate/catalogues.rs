@@ -22,7 +22,11 @@ const KWOK_SIZE: &str = "karpenter.kwok.sh/instance-size";
 /// The types of a catalogue.
 pub(super) fn types(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>> {
     match kind {
-        CatalogueKind::Fake400 => Ok((1..=400).map(fake).collect()),
+        CatalogueKind::Fake400 => Ok((1..=400).map(|cores| fake(cores, 2)).collect()),
+        CatalogueKind::Fake1500 => {
+            let ratios = [2, 4, 8].into_iter();
+            Ok(ratios.flat_map(|ratio| (1..=500).map(move |cores| everywhere(fake(cores, ratio)))).collect())
+        }
         CatalogueKind::Kwok => Ok(kwok()),
         CatalogueKind::D | CatalogueKind::Def64 | CatalogueKind::Azure => azure(kind, region),
     }
@@ -32,7 +36,7 @@ pub(super) fn types(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<Ins
 pub(super) fn pool(kind: CatalogueKind) -> NodePool {
     let mut pool = named_pool("default");
     match kind {
-        CatalogueKind::Fake400 => {
+        CatalogueKind::Fake400 | CatalogueKind::Fake1500 => {
             for (name, limit) in [("cpu", "10000000"), ("memory", "10000000Gi")] {
                 pool.limits.extend(limit.parse().ok().map(|limit| (name.to_owned(), limit)));
             }
@@ -68,9 +72,19 @@ fn offers(zones: &[&str], capacity_type: &str, price: f64) -> Vec<Offering> {
     zones.iter().map(offer).collect()
 }
 
-/// A type of the incumbent's benchmark: so many cores, twice as many GiB.
-fn fake(cores: i64) -> InstanceType {
-    let memory = 2 * cores * GIBIBYTE;
+/// A type with four zones, in each on demand and spot.
+fn everywhere(mut kind: InstanceType) -> InstanceType {
+    let price = kind.offerings.first().map_or(0.0, |offering| offering.price_usd_per_hour);
+    let zones = ["test-zone-1", "test-zone-2", "test-zone-3", "test-zone-4"];
+    kind.name = format!("{}-{}", kind.name, kind.capacity.memory_bytes / GIBIBYTE);
+    kind.offerings = offers(&zones, "spot", price * 0.7);
+    kind.offerings.extend(offers(&zones, "on-demand", price));
+    kind
+}
+
+/// A type of the incumbent's benchmark: so many cores, and a multiple of that in GiB; there it is twice.
+fn fake(cores: i64, ratio: i64) -> InstanceType {
+    let memory = ratio * cores * GIBIBYTE;
     #[expect(clippy::cast_precision_loss, reason = "the recipe of the price is in floats")]
     let price = 0.1 * cores as f64 + 0.1 * memory as f64 / 1e9;
     let large = cores > 4 && memory > 8 * GIBIBYTE;

@@ -59,6 +59,7 @@ fn catalogues_are_as_large_as_they_say() {
         problem(&GenArgs { catalogue, ..args(Kind::OneClass, 1) }).unwrap().instance_types.len()
     };
     assert_eq!(count(CatalogueKind::Fake400), 400);
+    assert_eq!(count(CatalogueKind::Fake1500), 1500);
     assert_eq!(count(CatalogueKind::Kwok), 144);
     let (d, def64, all) = (count(CatalogueKind::D), count(CatalogueKind::Def64), count(CatalogueKind::Azure));
     assert!(100 < d && d < def64 && def64 < all, "{d} {def64} {all}");
