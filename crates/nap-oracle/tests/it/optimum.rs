@@ -97,7 +97,7 @@ fn small_plans_are_close_to_the_optimum() {
 /// How far, in thousandths of the optimum, 95 of 100 small plans are from it at most, and the worst. The generator's prices differ wildly, with
 /// spot at a quarter in single zones: real ones are far kinder.
 const MOST: i64 = 2000;
-const WORST: i64 = 4600;
+const WORST: i64 = 5500;
 /// In how many of a hundred cases that have a complete plan ours may be incomplete.
 const INCOMPLETE: usize = 8;
 
