@@ -52,7 +52,7 @@ struct Untied {
 }
 
 impl Packer<'_, '_> {
-    /// Tries pods without a place once more: with nodes of any size, and then with what the scheduler allows. How many pods of each class were
+    /// Tries pods without a place once more: with nodes as large as they will be, and then with what the scheduler allows. How many pods of each class were
     /// placed only because there are no more nodes.
     pub(crate) fn last_try(&mut self, pending: &mut [usize]) -> Vec<usize> {
         let mut crowded = vec![0; pending.len()];
@@ -60,14 +60,18 @@ impl Packer<'_, '_> {
             return crowded;
         }
         if self.strategy.cap != Cap::None {
-            self.lift_caps();
+            self.lift_caps(false);
             self.reopen();
             for (number, left) in pending.iter_mut().enumerate().filter(|(_, left)| **left > 0) {
                 if !self.classes.list[number].is_bound_by_rules() {
                     *left = self.fill(number, *left);
                 }
             }
-            self.try_again(pending);
+            let is_bound = |number: usize| self.classes.list[number].is_bound_by_rules();
+            if pending.iter().enumerate().any(|(number, left)| *left > 0 && is_bound(number)) {
+                self.lift_caps(true);
+                self.try_again(pending);
+            }
         }
         let waits = |(number, left): (usize, &usize)| *left > 0 && self.must_spread(number);
         if !pending.iter().enumerate().any(waits) {
@@ -328,11 +332,20 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Lets every draft grow to any size.
-    fn lift_caps(&mut self) {
+    /// Lets drafts grow to any size, or only to the one that would be bought: the cheapest may be larger than the cap.
+    fn lift_caps(&mut self, any_size: bool) {
         for index in 0..self.drafts.len() {
-            self.drafts[index].cap = i64::MAX;
-            self.narrow(index, self.drafts[index].signature);
+            let draft = &self.drafts[index];
+            let signature = self.market.signature(draft.signature);
+            let budget = sum(&self.left[signature.pool], &draft.reserved);
+            let Some((_, kind)) = self.market.cheapest(signature, self.used_by(index), &budget) else {
+                continue;
+            };
+            let size = if any_size { i64::MAX } else { self.market.table(signature).types[kind].cpu };
+            if size > draft.cap {
+                self.drafts[index].cap = size;
+                self.narrow(index, self.drafts[index].signature);
+            }
         }
     }
 
