@@ -17,7 +17,7 @@ use crate::classes::{Classes, holds};
 use crate::columns::{Column, Columns, MOST_SHAPES, Machine, Shape, undominated};
 use crate::intern::Interner;
 use crate::market::Market;
-use crate::pack::Packing;
+use crate::packing::Packing;
 use crate::worth::shadow_prices;
 
 /// The most dimensions besides resources by which pods are told apart when their worth is sought.

@@ -71,6 +71,40 @@ impl Market<'_> {
         }
     }
 
+    /// What must be reserved of the limits, so that the cheapest type that holds what is used can be bought, and enough others for the values
+    /// that must be kept. `None` if nothing fits into the budget.
+    pub(crate) fn reservation(
+        &self,
+        signature: &Signature,
+        used: &[i64],
+        keep: &[usize],
+        budget: &[i64],
+    ) -> Option<Vec<i64>> {
+        let table = self.table(signature);
+        let (_, cheapest) = self.cheapest(signature, used, budget)?;
+        let mut reserved = table.types[cheapest].charge.clone();
+        if budget.is_empty() && table.limits.is_empty() {
+            return Some(reserved);
+        }
+        let mut values: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); signature.diversities.len()];
+        for (_, kind) in &signature.types {
+            if keep.iter().zip(&values).all(|(keep, values)| values.len() >= *keep) {
+                break;
+            }
+            let row = &table.types[*kind];
+            if !holds(&row.free, used) || !table.within(*kind, budget) {
+                continue;
+            }
+            for (values, one) in values.iter_mut().zip(&signature.diversities) {
+                values.extend(&one.values[*kind]);
+            }
+            for (reserved, charge) in reserved.iter_mut().zip(&row.charge) {
+                *reserved = (*reserved).max(*charge);
+            }
+        }
+        Some(reserved)
+    }
+
     /// How many of so many requests leave the values that must be kept.
     pub(crate) fn diverse_room(
         &self,

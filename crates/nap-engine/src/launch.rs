@@ -11,7 +11,8 @@ use nap_units::Resources;
 use crate::classes::{Classes, Dimensions, holds, is_attachment};
 use crate::market::{Market, PoolTable, Signature, is_regional};
 use crate::model::{Alternative, Launch};
-use crate::pack::{Packing, sum};
+use crate::pack::sum;
+use crate::packing::Packing;
 use crate::prepared::Offer;
 
 /// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a plan can have thousands of launches;

@@ -31,6 +31,8 @@
 //! | `shelf` | which drafts of nodes are looked at first |
 //! | `offer` | what a class of pods would open a new node with |
 //! | `pack` | how hypothetical nodes are filled within the limits |
+//! | `packing` | what came of it, and what it costs |
+//! | `sizes` | at which sizes nodes are capped |
 //! | `coupled` | how pods that depend on others are placed, domain by domain |
 //! | `closing` | what the scheduler would still allow to pods that spread constraints leave without a place |
 //! | `patterns` | which pods complement each other on a node |
@@ -67,6 +69,7 @@ mod model;
 mod offer;
 mod overlay;
 mod pack;
+mod packing;
 mod patterns;
 mod preferences;
 mod prepared;
@@ -78,6 +81,7 @@ mod repair;
 mod rules;
 mod shelf;
 mod simplex;
+mod sizes;
 mod solve;
 mod topology;
 mod weave;

@@ -19,7 +19,6 @@ use crate::classes::{Class, Classes, Dimensions, holds};
 use crate::coupled::Pin;
 use crate::diversity::Diversity;
 use crate::model::{InstanceType, MinValuesPolicy, Offering, Options, Pool, RESERVATION_ID, Snapshot};
-use crate::pack::Task;
 use crate::prepared::{Load, Offer, Prepared, PreparedPool, Stock, in_order};
 
 /// The resource by which a pool's limits count machines.
@@ -563,51 +562,5 @@ impl<'a> Market<'a> {
     /// How many comparisons were made so far, roughly: a measure of time that is the same on every machine.
     pub(crate) fn effort(&self) -> usize {
         self.effort.get()
-    }
-
-    /// The few sizes around what a node has on average, where rules by host name force a number of nodes: larger nodes would leave the rest of
-    /// them with single pods.
-    pub(crate) fn sizes_for(&self, task: &Task<'_, '_>) -> Vec<i64> {
-        const MOST_SIZES: usize = 2;
-        let mut demand = vec![0_i64; self.width];
-        let mut cpu = 0_i64;
-        for (class, count) in task.classes.list.iter().zip(task.pending) {
-            let times = i64::try_from(*count).unwrap_or(i64::MAX);
-            for (demand, request) in demand.iter_mut().zip(&class.row) {
-                *demand = demand.saturating_add(request.saturating_mul(times));
-            }
-            cpu = cpu.saturating_add(class.cpu.saturating_mul(times));
-        }
-        let types = || self.pools.iter().flat_map(|table| &table.types);
-        let forced = (self.resources..self.width).map(|dimension| {
-            let most = types().map(|row| row.free[dimension]).max().unwrap_or(0);
-            if most > 0 { demand[dimension].div_euclid(most) } else { 0 }
-        });
-        let Some(nodes) = forced.max().filter(|nodes| *nodes > 1) else { return Vec::new() };
-        let mut sizes: Vec<i64> = types().map(|row| row.cpu).filter(|size| *size > cpu / nodes).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes.truncate(MOST_SIZES);
-        sizes
-    }
-
-    /// Sizes at which growing nodes can be capped: vCPU counts on offer, each about twice the one before.
-    pub(crate) fn levels(&self, most: usize) -> Vec<i64> {
-        let mut sizes: Vec<i64> =
-            self.pools.iter().flat_map(|table| table.types.iter().map(|row| row.cpu)).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        if sizes.len() <= most {
-            return sizes;
-        }
-        let mut levels: Vec<i64> = Vec::new();
-        let mut target = sizes.first().copied().unwrap_or(1).max(1);
-        while levels.len() < most && sizes.last().is_some_and(|largest| target <= *largest) {
-            let at_most = sizes.partition_point(|size| *size <= target);
-            levels.extend(at_most.checked_sub(1).map(|index| sizes[index]));
-            target = target.saturating_mul(2);
-        }
-        levels.dedup();
-        levels
     }
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::classes::holds;
 use crate::market::Market;
-use crate::pack::{Packing, Task};
+use crate::pack::Task;
+use crate::packing::Packing;
 
 /// With more comparisons than this nothing is said.
 const MOST_COMPARISONS: usize = 2_000_000;

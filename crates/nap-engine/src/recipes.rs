@@ -8,7 +8,8 @@ use crate::classes::holds;
 use crate::columns::{Column, Columns, MOST_SHAPES, Machine, Shape, undominated};
 use crate::intern::Interner;
 use crate::market::Market;
-use crate::pack::{Fit, Packer, Packing, Task};
+use crate::pack::{Fit, Packer, Task};
+use crate::packing::Packing;
 
 /// The most groups of pods with wishes of their own for which machines are listed.
 const MOST_WISHES: usize = 16;

@@ -6,7 +6,7 @@ use crate::classes::{Class, Dimensions, holds};
 use crate::coupled::blocking_rule;
 use crate::market::Market;
 use crate::model::{PoolReason, Refusal, Unsuitable};
-use crate::pack::Packing;
+use crate::packing::Packing;
 use crate::rules::Rules;
 
 /// Knows what the plan made of everything.

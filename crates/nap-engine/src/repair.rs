@@ -11,7 +11,8 @@ use crate::classes::{Class, Classes};
 use crate::existing::Standing;
 use crate::market::Market;
 use crate::model::RESERVATION_ID;
-use crate::pack::{Cap, Draft, Ground, Manner, Packing, Strategy, Task, pack};
+use crate::pack::{Cap, Draft, Ground, Manner, Strategy, Task, pack};
+use crate::packing::Packing;
 use crate::topology::{ABSENT, Topology};
 
 /// How many nodes are taken apart at once, by turns.
