@@ -94,7 +94,7 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
     places
 }
 
-/// The snapshot with an empty machine of every kind that could be bought, on which nothing fits. A checker that looks at machines only then sees
+/// The snapshot with an empty machine of every kind that exists or could be bought, on which nothing fits. A checker that looks at machines only then sees
 /// every domain, as the incumbent does when it spreads pods.
 pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
     let mut wider = snapshot.clone();
@@ -110,6 +110,14 @@ pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
             initialized: true,
             ..Node::default()
         });
+    }
+    // There could always be one more host like those that exist.
+    for node in &snapshot.nodes {
+        let name = format!("empty-beside-{}", node.name);
+        let mut labels = node.labels.clone();
+        labels.insert(nap_api::labels::HOSTNAME.to_owned(), name.clone());
+        let taints = node.taints.clone();
+        wider.nodes.push(Node { name, labels, taints, initialized: true, ..Node::default() });
     }
     wider
 }

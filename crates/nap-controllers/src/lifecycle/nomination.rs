@@ -3,6 +3,9 @@
 //! kube-scheduler tries a nominated node first and keeps its room from other pods. Without that it packs by its own rules, large pods find
 //! no room on the very nodes that were bought for them, and a second machine is bought. A failed attempt takes a nomination away, so a pod is
 //! nominated when its node becomes usable, not before, and again for as long as the plan holds.
+//!
+//! It also counts nominated pods as if they were there. Pods that must be spread would keep each other away, if more of them were nominated to a
+//! node than may be ahead of other domains; so the others have to wait until the first ones are bound.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -36,8 +39,33 @@ pub fn waiting(context: &Context, claim: &NodeClaim) -> Vec<PodKey> {
 /// have taken a nomination away. Returns whether any wait.
 pub async fn nominate(context: &Context, claim: &NodeClaim, node: &str) -> bool {
     let waiting = waiting(context, claim);
-    join_all(waiting.iter().map(|key| nominate_one(context, key, node))).await;
+    let chosen = {
+        let state = context.state();
+        let known = waiting.iter().filter_map(|key| state.pods.get(key));
+        together(known.map(|pod| state.engine_pod(pod)))
+    };
+    join_all(chosen.iter().map(|key| nominate_one(context, key, node))).await;
     !waiting.is_empty()
+}
+
+/// As many of the pods as may be nominated to one node together.
+fn together(pods: impl IntoIterator<Item = nap_engine::Pod>) -> Vec<PodKey> {
+    let mut chosen: Vec<nap_engine::Pod> = Vec::new();
+    for pod in pods {
+        chosen.push(pod);
+        let is_kept = |pod: &nap_engine::Pod| {
+            pod.spread.iter().all(|spread| {
+                let same = |other: &&nap_engine::Pod| other.key.parts().0 == pod.key.parts().0;
+                let counted =
+                    chosen.iter().filter(same).filter(|other| spread.selector.matches(&other.labels));
+                counted.count() <= usize::try_from(spread.max_skew).unwrap_or(usize::MAX)
+            })
+        };
+        if !chosen.iter().all(is_kept) {
+            chosen.pop();
+        }
+    }
+    chosen.into_iter().map(|pod| pod.key).collect()
 }
 
 async fn nominate_one(context: &Context, key: &PodKey, node: &str) {
@@ -52,5 +80,48 @@ async fn nominate_one(context: &Context, key: &PodKey, node: &str) {
         Err(error) => {
             tracing::warn!(pod = name, node, %error, "could not nominate; may nap patch pods/status?");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nap_engine::{Selector, Spread};
+
+    use super::*;
+
+    #[test]
+    fn pods_that_must_be_spread_are_nominated_by_turns() {
+        let pod = |name: &str, app: &str, skews: &[u32]| {
+            let spread = |max_skew: &u32| Spread {
+                topology_key: "zone".to_owned(),
+                max_skew: *max_skew,
+                min_domains: None,
+                selector: Selector::label("app", "web"),
+                honor_affinity: true,
+                honor_taints: false,
+            };
+            nap_engine::Pod {
+                key: PodKey::new("shop", name),
+                labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
+                spread: skews.iter().map(spread).collect(),
+                ..nap_engine::Pod::default()
+            }
+        };
+        let chosen = |pods: Vec<nap_engine::Pod>| -> Vec<String> {
+            together(pods).iter().map(|key| key.parts().1.to_owned()).collect()
+        };
+        let web = |skews: &[u32]| {
+            (0..3).map(|number| pod(&format!("web-{number}"), "web", skews)).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(web(&[])), ["web-0", "web-1", "web-2"]);
+        assert_eq!(chosen(web(&[2])), ["web-0", "web-1"]);
+        let mut all = web(&[1]);
+        all.push(pod("other", "other", &[]));
+        assert_eq!(chosen(all), ["web-0", "other"], "who is not counted does not wait");
+        let mut counted = vec![pod("counted", "web", &[])];
+        counted.extend(web(&[1]));
+        assert_eq!(chosen(counted), ["counted"], "who is counted takes a turn too");
     }
 }

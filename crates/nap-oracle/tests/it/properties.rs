@@ -39,7 +39,9 @@ fn a_preference_never_costs_a_pod_its_place() {
 
 #[test]
 fn the_guard_is_valid_and_never_beaten_by_its_successor_on_price() {
-    let priced = |seed| Options { node_cost: nap_units::UsdPerHour::ZERO, ..generate_options(seed) };
+    // Both are compared by price alone, and each gives up slack only where it must.
+    let priced =
+        |seed| Options { node_cost: nap_units::UsdPerHour::ZERO, slack_percent: 0, ..generate_options(seed) };
     judge(
         "guard",
         |seed| (generate(seed), priced(seed)),
