@@ -28,9 +28,10 @@ use crate::worth::worth;
 /// The most sizes at which nodes are capped, one attempt each.
 const MOST_LEVELS: usize = 12;
 
-/// Roughly how many comparisons may be made before no further packing is tried: a bound on time that is the same on every machine. The
-/// packings that find most are tried first.
-const MOST_EFFORT: usize = 60_000_000;
+/// Roughly how many comparisons may be made, in all and for each pod, before no further packing is tried: a bound on time that is the same on every
+/// machine. The packings that find most are tried first.
+const MOST_EFFORT: usize = 20_000_000;
+const EFFORT_PER_POD: usize = 1_000;
 
 /// The same for taking nodes apart again.
 const MOST_REPAIRS: usize = 4_000_000;
@@ -199,13 +200,16 @@ fn strategies(market: &Market<'_>, task: &Task<'_, '_>) -> Vec<Strategy> {
             sizes.iter().rev().copied().map(Cap::Cpu).collect()
         };
         strategies.extend(woven.into_iter().map(|cap| Strategy { cap, manner: Manner::Woven }));
+        // A quick one between those that take long.
+        let quick = sizes.first().map(|size| Strategy { cap: Cap::Cpu(*size), manner: Manner::InOrder });
+        strategies.splice(1..1, quick);
     }
     strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
     if sizes.is_empty() {
         caps.push(Cap::None);
         caps.extend(market.levels(MOST_LEVELS).into_iter().rev().map(Cap::Cpu));
     } else {
-        caps.extend(sizes.into_iter().map(Cap::Cpu));
+        caps.extend(sizes.into_iter().skip(1).map(Cap::Cpu));
     }
     strategies.extend(caps.into_iter().map(|cap| Strategy { cap, manner: Manner::InOrder }));
     strategies
@@ -348,7 +352,9 @@ impl<'c, 'a> Contest<'c, 'a> {
     }
 
     fn is_over(&self, market: &Market<'_>) -> bool {
-        self.is_good() || market.effort() > MOST_EFFORT
+        let pods: usize = self.task.pending.iter().sum();
+        let most = MOST_EFFORT.saturating_add(pods.saturating_mul(EFFORT_PER_POD));
+        self.is_good() || market.effort() > most
     }
 
     /// Takes apart what wastes most in the best packing, and puts it together anew.
