@@ -10,8 +10,10 @@
 //! the rest is packed onto hypothetical nodes, each of which becomes the cheapest offering that holds its pods. Packing is tried
 //! several times: once in the incumbent's own manner; then with the size of nodes capped at each of a few sizes, because nodes that grow
 //! without a cap end up on the largest type on offer, whatever it costs; and node by node, with pods that complement each other,
-//! on the type that is cheapest for what it holds, rules between pods included. The cheapest plan that places most pods wins, so
-//! a plan never costs more than the incumbent's manner would.
+//! on the type that is cheapest for what it holds, rules between pods included. Where no pod depends on another, column generation seeks loads
+//! for all of them at once. Pods that are left get a last try with what the scheduler itself would allow. The cheapest plan that places
+//! most pods wins, so a plan never costs more than the incumbent's manner would; in the end, its nodes that waste most are taken apart and
+//! packed again.
 //!
 //! | module | what it knows |
 //! |---|---|

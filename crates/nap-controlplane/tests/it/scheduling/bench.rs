@@ -19,6 +19,8 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use super::objects;
 use super::outcome::{Kind, Outcome, rules_of};
 
+/// How long the scheduler has for its first look at all pods: it takes seconds, and minutes mean that it is gone.
+const MOST_WAITING: Duration = Duration::from_mins(3);
 /// How long the scheduler has for a case: it tries a pod again after a second.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long nothing must have happened before a case counts as settled.
@@ -92,7 +94,9 @@ impl Bench {
             self.create_pod(&pod).await;
         }
         // Machines are bought for pods that the scheduler has looked at, and come a while after.
+        let began = tokio::time::Instant::now();
         while self.places().await.unjudged > 0 {
+            assert!(began.elapsed() < MOST_WAITING, "the scheduler has not looked at every pod");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // What is there is open from the beginning. Machines come up in any order, here in one that has nothing to do with the plan's.
