@@ -1,6 +1,7 @@
 //! From sizes, prices and zones to the catalogue that the engine plans with.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nap_api::aksnodeclass::ImageFamily;
 use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
@@ -174,7 +175,7 @@ fn offerings(
             let shown = price.or_else(|| prices.get(&sku.name, CapacityType::OnDemand));
             offerings.push(Offering {
                 available: sold && can_be_had(&label, capacity_type),
-                requirements: offering_requirements(&label, capacity_type, ultra),
+                requirements: Arc::new(offering_requirements(&label, capacity_type, ultra)),
                 zone: label.clone(),
                 capacity_type,
                 price: shown.unwrap_or(UsdPerHour::ZERO),

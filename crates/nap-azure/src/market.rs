@@ -97,6 +97,7 @@ impl Market {
         }
         let until = state.unavailable.next_change(now);
         let catalogue = Arc::new(state.compute(settings, now));
+        catalogue.prepare();
         state.catalogues.retain(|computed| computed.settings != *settings);
         if state.catalogues.len() >= MAX_CATALOGUES {
             state.catalogues.remove(0);
@@ -262,7 +263,9 @@ impl State {
     }
 
     fn compute(&self, settings: &Settings, now: Timestamp) -> Catalogue {
-        let (Some(skus), Some(prices)) = (&self.skus.data, &self.prices.data) else { return Vec::new() };
+        let (Some(skus), Some(prices)) = (&self.skus.data, &self.prices.data) else {
+            return Catalogue::default();
+        };
         skus.values()
             .filter(|sku| suits(sku, settings))
             .map(|sku| {

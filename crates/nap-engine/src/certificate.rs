@@ -55,19 +55,21 @@ pub(crate) fn lower_bound(
         }
     }
     // Each type at the lowest price that any of the pods could have it for.
-    let mut prices: BTreeMap<(usize, usize), i64> = BTreeMap::new();
+    let mut prices: Vec<Vec<Option<i64>>> =
+        market.pools.iter().map(|table| vec![None; table.types.len()]).collect();
     for number in signatures {
         let signature = market.signature(number);
         for (price, kind) in &signature.types {
             let price = price.micros() - market.node_cost.micros();
-            let known = prices.entry((signature.pool, *kind)).or_insert(price);
-            *known = price.min(*known);
+            let known = &mut prices[signature.pool][*kind];
+            *known = Some(known.map_or(price, |known| known.min(price)));
         }
     }
-    let rows: Vec<(&[i64], f64)> = prices
-        .iter()
-        .map(|((pool, kind), price)| (market.pools[*pool].types[*kind].free.as_slice(), real(*price)))
-        .collect();
+    let mut rows: Vec<(&[i64], f64)> = Vec::new();
+    for (table, prices) in market.pools.iter().zip(&prices) {
+        let known = prices.iter().enumerate().filter_map(|(kind, price)| Some((kind, (*price)?)));
+        rows.extend(known.map(|(kind, price)| (table.free(kind), real(price))));
+    }
     let guide: Vec<i64> = demand.iter().map(|demand| (*demand).max(0)).collect();
     let worth = shadow_prices(&rows, &guide);
     let total = |amounts: &[i64]| -> f64 {
@@ -133,7 +135,7 @@ impl PodWorth {
                     for (price, kind) in &market.signature(number).types {
                         let price = real(price.micros() - market.node_cost.micros()) / 1e6;
                         let machine = machines.entry((pool, *kind)).or_insert_with(|| {
-                            let free = &market.pools[pool].types[*kind].free;
+                            let free = market.pools[pool].free(*kind);
                             let free = kept.iter().map(|dimension| free[*dimension]).collect();
                             let allows = FixedBitSet::with_capacity(shapes.len());
                             Machine { free, price, allows, tag: (pool, *kind) }

@@ -4,12 +4,14 @@
 //! tolerations and priority. Everything after this module is work per class, never per pod, until the plan is written out.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nap_api::{Requirements, Taint, Toleration};
 use nap_units::{CPU, MEMORY, PODS, Resources};
 
+use crate::catalogue::Stock;
 use crate::coupling::HostPort;
 use crate::groups::Group;
 use crate::intern::Interner;
@@ -54,7 +56,7 @@ impl<'a> Dimensions<'a> {
     }
 
     /// What a machine without pods has.
-    pub(crate) fn whole(&self, allocatable: &Resources) -> Vec<i64> {
+    fn whole(&self, allocatable: &Resources) -> Vec<i64> {
         let resources = self.resources.iter().map(|name| {
             let is_unlimited = is_attachment(name) && !allocatable.contains(name);
             if is_unlimited { UNLIMITED } else { allocatable.get(name) }
@@ -94,10 +96,30 @@ impl<'a> Dimensions<'a> {
         resources.chain(ports).chain(slots).collect()
     }
 
-    /// What daemons leave of a machine.
-    pub(crate) fn without(&self, mut free: Vec<i64>, daemons: &Load) -> Vec<i64> {
+    /// What each type has without pods, one after another.
+    pub(crate) fn machines(&self, stock: Stock<'_>) -> Vec<i64> {
+        let width = self.len();
+        let mut free = vec![0; width * stock.len()];
+        for (dimension, name) in self.resources.iter().enumerate() {
+            let absent = if is_attachment(name) { UNLIMITED } else { 0 };
+            let amounts = stock.allocatable(name);
+            for kind in 0..stock.len() {
+                let amount = amounts.and_then(|amounts| amounts[kind]);
+                free[kind * width + dimension] = amount.unwrap_or(absent);
+            }
+        }
+        let others: Vec<i64> =
+            self.ports.iter().map(|_| 1).chain(self.slots.iter().map(Slot::capacity)).collect();
+        for free in free.chunks_exact_mut(width.max(1)) {
+            free[self.resources.len()..].copy_from_slice(&others);
+        }
+        free
+    }
+
+    /// Takes off what daemons need.
+    pub(crate) fn take_daemons(&self, free: &mut [i64], daemons: &Load) {
         if daemons.requests.is_empty() && daemons.ports.is_empty() {
-            return free;
+            return;
         }
         for (free, name) in free.iter_mut().zip(&self.resources) {
             *free = free.saturating_sub(daemons.requests.get(name).max(0));
@@ -107,17 +129,15 @@ impl<'a> Dimensions<'a> {
                 *free = 0;
             }
         }
-        free
     }
 
-    /// What is left of resources that are amounts, when a share of each stays free.
-    pub(crate) fn less(&self, mut free: Vec<i64>, percent: u8) -> Vec<i64> {
+    /// Takes off a share of the resources that are amounts, which stays free.
+    pub(crate) fn take_slack(&self, free: &mut [i64], percent: u8) {
         for (free, name) in free.iter_mut().zip(&self.resources) {
             if percent > 0 && *name != PODS && !is_attachment(name) {
                 *free -= (*free).max(0) / 100 * i64::from(percent.min(100));
             }
         }
-        free
     }
 
     /// The name of a dimension, as people would say it.
@@ -309,20 +329,24 @@ impl<'a> Classes<'a> {
         }
         let mut terms: Interner<Cow<'a, Requirements>> = Interner::default();
         let mut wishes: Interner<Wish<'a>> = Interner::default();
-        let mut families: Vec<(Vec<Kind<'a>>, Vec<&'a PodKey>)> =
-            kinds.items.into_iter().zip(members).collect();
-        for (_, pods) in &mut families {
-            pods.sort_unstable();
-        }
-        families.sort_by(|(a, a_pods), (b, b_pods)| {
-            let size = |kinds: &[Kind<'_>]| {
-                let [kind, ..] = kinds else { return (0, 0, 0) };
-                (kind.priority, kind.requests.get(CPU), kind.requests.get(MEMORY))
-            };
-            size(b).cmp(&size(a)).then_with(|| a_pods.first().cmp(&b_pods.first()))
+        let size = |kinds: &[Kind<'_>]| {
+            let [kind, ..] = kinds else { return (0, 0, 0) };
+            (kind.priority, kind.requests.get(CPU), kind.requests.get(MEMORY))
+        };
+        let mut families: Vec<_> = kinds
+            .items
+            .into_iter()
+            .zip(members)
+            .map(|(kinds, mut pods)| {
+                pods.sort_unstable();
+                (Reverse(size(&kinds)), kinds, pods)
+            })
+            .collect();
+        families.sort_by(|(a, _, a_pods), (b, _, b_pods)| {
+            a.cmp(b).then_with(|| a_pods.first().cmp(&b_pods.first()))
         });
         let mut list: Vec<Class<'a>> = Vec::with_capacity(families.len());
-        for (kinds, pods) in families {
+        for (_, kinds, pods) in families {
             let base = list.len();
             let last = base + kinds.len() - 1;
             let mut pods = Some(pods);

@@ -43,7 +43,7 @@ impl Market<'_> {
     /// How many values of each such label the types have that hold what is used and stay within the budget.
     pub(crate) fn achieved(&self, signature: &Signature, used: &[i64], budget: &[i64]) -> Vec<usize> {
         let table = self.table(signature);
-        let would_do = |kind: &usize| holds(&table.types[*kind].free, used) && table.within(*kind, budget);
+        let would_do = |kind: &usize| holds(table.free(*kind), used) && table.within(*kind, budget);
         let kinds: Vec<usize> = signature.types.iter().map(|(_, kind)| *kind).filter(would_do).collect();
         self.spend(signature.types.len());
         let count = |one: &Diversity| {
@@ -92,7 +92,7 @@ impl Market<'_> {
                 break;
             }
             let row = &table.types[*kind];
-            if !holds(&row.free, used) || !table.within(*kind, budget) {
+            if !holds(table.free(*kind), used) || !table.within(*kind, budget) {
                 continue;
             }
             for (values, one) in values.iter_mut().zip(&signature.diversities) {

@@ -32,9 +32,15 @@ impl<'a> Groups<'a> {
         let mut list: Vec<Group<'a>> = Vec::new();
         // By digest, and a counter for those that share one.
         let mut numbers: BTreeMap<(u64, u32), usize> = BTreeMap::new();
+        // Pods of one workload often follow each other.
+        let mut before: Option<usize> = None;
         for pod in distinct(&snapshot.pods) {
             if let Some(field) = &pod.unsupported {
                 unsupported.push((&pod.key, field.as_str()));
+                continue;
+            }
+            if let Some(number) = before.filter(|number| alike(list[*number].pod, pod, &mentioned)) {
+                list[number].pods.push(&pod.key);
                 continue;
             }
             let digest = content(pod, &mentioned);
@@ -52,6 +58,7 @@ impl<'a> Groups<'a> {
                 numbers.insert((digest, place), list.len());
                 list.push(Group { pod, pods: vec![&pod.key] });
             }
+            before = Some(known.unwrap_or(list.len() - 1));
         }
         unsupported.sort_unstable();
         for group in &mut list {

@@ -1,19 +1,17 @@
 //! From drafts to launches: which offering is bought, and what else would do.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use fixedbitset::FixedBitSet;
 use nap_api::Requirements;
 use nap_units::Resources;
 
-use crate::classes::{Classes, Dimensions, holds, is_attachment};
-use crate::market::{Market, PoolTable, Signature, is_regional};
-use crate::model::{Alternative, Launch};
+use crate::alternatives::Alternatives;
+use crate::classes::{Classes, Dimensions, is_attachment};
+use crate::market::{Market, Signature, is_regional};
+use crate::model::Launch;
 use crate::pack::sum;
 use crate::packing::Packing;
-use crate::prepared::Offer;
 
 /// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a plan can have thousands of launches;
 /// who has tried this many in vain should solve again with what was learnt.
@@ -36,61 +34,40 @@ pub(crate) struct Buyer<'p, 'a> {
     pub(crate) zones: BTreeMap<&'a str, usize>,
 }
 
-/// What would do for some launches.
-#[derive(Default)]
-struct Lists {
-    /// By the signature and the types that would do, the offerings, cheapest first.
-    offers: BTreeMap<(usize, FixedBitSet), Rc<[usize]>>,
-    /// The same without the one that is chosen, as a launch has them.
-    others: BTreeMap<(usize, FixedBitSet, usize), Arc<[Alternative]>>,
-}
-
 impl Buyer<'_, '_> {
     /// Every draft as a launch.
     pub(crate) fn launches(&mut self, packing: &Packing) -> Vec<Launch> {
         let most = (MOST_IN_ALL / packing.drafts.len().max(1)).clamp(FEW, MOST_ALTERNATIVES);
-        let mut lists = Lists::default();
-        (0..packing.drafts.len()).map(|draft| self.launch(packing, draft, most, &mut lists)).collect()
+        (0..packing.drafts.len()).map(|draft| self.launch(packing, draft, most)).collect()
     }
 
-    fn launch(&mut self, packing: &Packing, number: usize, most: usize, lists: &mut Lists) -> Launch {
+    fn launch(&mut self, packing: &Packing, number: usize, most: usize) -> Launch {
         let market = self.market;
         let draft = &packing.drafts[number];
         let used = packing.used(number);
         let signature = market.signature(draft.signature);
         let table = market.table(signature);
         let budget = sum(&packing.left[signature.pool], &draft.reserved);
-        let mut kinds = FixedBitSet::with_capacity(table.types.len());
-        let would_do = |kind: usize| holds(&table.types[kind].free, used) && table.within(kind, &budget);
-        kinds.extend(signature.types.iter().map(|(_, kind)| *kind).filter(|kind| would_do(*kind)));
-        // They come in the order of the table: cheapest first.
-        let asked = (draft.signature, kinds);
-        let offers = Rc::clone(lists.offers.entry(asked.clone()).or_insert_with(|| {
-            let suits = |index: &usize| asked.1.contains(table.stock.offers[*index].kind);
-            let most = if signature.diversities.is_empty() { most + 1 } else { usize::MAX };
-            signature.usable.ones().filter(suits).take(most).collect()
-        }));
+        // A pool that wants a choice of several values gets all of them.
+        let most = if signature.diversities.is_empty() { most + 1 } else { usize::MAX };
+        let offers: Vec<usize> = market.would_do(signature, used, &budget).take(most).collect();
+        let price = |index: usize| table.stock.offers()[index].price + market.node_cost;
         let best = offers
             .iter()
             .copied()
-            .take_while(|index| table.stock.offers[*index].price + market.node_cost <= draft.price)
-            .filter(|index| table.stock.offers[*index].price + market.node_cost == draft.price)
+            .take_while(|index| price(*index) <= draft.price)
+            .filter(|index| price(*index) == draft.price)
             .min_by_key(|index| {
                 let offering = table.offering(*index).1;
                 let busy = self.zones.get(offering.zone.as_str()).copied().unwrap_or(0);
-                (is_regional(offering), busy, *index)
+                (is_regional(&offering.requirements), busy, *index)
             })
             .or_else(|| offers.first().copied());
         assert!(best.is_some(), "a draft always holds a reservation for a type that holds its pods");
         let best = best.unwrap_or_default();
         let (chosen, offering) = table.offering(best);
         *self.zones.entry(&offering.zone).or_default() += 1;
-        let others = lists.others.entry((asked.0, asked.1, best)).or_insert_with(|| {
-            let others = offers.iter().filter(|index| **index != best);
-            // A pool that wants a choice of several values gets all of them.
-            let others = others.take(if signature.diversities.is_empty() { most } else { usize::MAX });
-            others.map(|index| alternative(table, table.offering(*index).0)).collect()
-        });
+        let others = offers.into_iter().filter(|index| *index != best);
 
         let kind = &table.types[chosen.kind];
         let mut pods = Vec::with_capacity(draft.pods);
@@ -115,7 +92,7 @@ impl Buyer<'_, '_> {
             pods,
             requests,
             requirements: requirements(signature, &draft.keep),
-            alternatives: Arc::clone(others),
+            alternatives: Alternatives::of(table.stock.alternatives(), others),
         }
     }
 }
@@ -131,14 +108,4 @@ fn requirements(signature: &Signature, keep: &[usize]) -> Arc<Requirements> {
         }
     }
     requirements
-}
-
-fn alternative(table: &PoolTable<'_>, offer: Offer) -> Alternative {
-    let offering = table.stock.offering(offer);
-    Alternative {
-        instance_type: Arc::clone(&table.stock.names[offer.kind]),
-        zone: table.stock.zone(offer),
-        capacity_type: offering.capacity_type,
-        price: offering.price,
-    }
 }

@@ -27,7 +27,8 @@
 //! | `classes` | which of these differ in nothing that matters |
 //! | `existing` | how what exists is filled |
 //! | `overlay` | what a user knows better about offerings |
-//! | `prepared` | what of the market does not depend on pods |
+//! | `catalogue` | the instance types on offer, in order |
+//! | `prepared` | what daemons take on them in each pool |
 //! | `market` | which offerings suit which requirements |
 //! | `diversity` | how many values of a label a node's choice must keep |
 //! | `shelf` | which drafts of nodes are looked at first |
@@ -48,11 +49,14 @@
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
 //! | `launch` | which offering a draft becomes, and what else would do |
+//! | `alternatives` | the latter, as a choice from the catalogue |
 //! | `refuse` | why a pod has no place, as data |
 //! | `funnel` | how many offerings are left for a pod, step by step |
 //! | `change` | which single change would give it a place |
 //! | `reason` | reasons as text |
 
+mod alternatives;
+mod catalogue;
 mod certificate;
 mod change;
 mod classes;
@@ -89,11 +93,13 @@ mod topology;
 mod weave;
 mod worth;
 
+pub use alternatives::Alternatives;
+pub use catalogue::Catalogue;
 pub use change::{Change, Changes, Place, Remedy, after};
 pub use coupling::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
 pub use funnel::{Funnel, funnel};
 pub use model::{
-    ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, Daemon, DefaultSpread, InstanceType, Launch,
+    ATTACHABLE_VOLUMES, Alternative, CapacityType, Daemon, DefaultSpread, InstanceType, Launch,
     MinValuesPolicy, Node, Offering, Options, Placement, Plan, Pod, PodKey, Pool, PoolReason,
     PreferencePolicy, Preferences, RESERVATION_ID, Refusal, Rule, Snapshot, Tier, Unplaced, Unsuitable,
     Weighted,

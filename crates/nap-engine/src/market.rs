@@ -13,13 +13,14 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use nap_api::requirement::{Incompatible, Undefined};
 use nap_api::{Operator, Requirement, Requirements, Taint, labels};
-use nap_units::{CPU, UsdPerHour};
+use nap_units::UsdPerHour;
 
+use crate::catalogue::{Offer, Stock};
 use crate::classes::{Class, Classes, Dimensions, holds};
 use crate::coupled::Pin;
 use crate::diversity::Diversity;
 use crate::model::{InstanceType, MinValuesPolicy, Offering, Options, Pool, RESERVATION_ID, Snapshot};
-use crate::prepared::{Load, Offer, Prepared, PreparedPool, Stock, in_order};
+use crate::prepared::{Load, Prepared, PreparedPool, in_order, stock};
 
 /// The resource by which a pool's limits count machines.
 const NODES: &str = "nodes";
@@ -27,8 +28,6 @@ const NODES: &str = "nodes";
 /// One instance type as a pool would run it.
 pub(crate) struct TypeRow<'a> {
     pub(crate) instance_type: &'a InstanceType,
-    /// What it has for pods once the daemons run, by dimension.
-    pub(crate) free: Vec<i64>,
     /// What its daemons take.
     pub(crate) daemons: &'a Load,
     /// What it counts against the pool's limits, in their order.
@@ -40,9 +39,12 @@ pub(crate) struct TypeRow<'a> {
 /// A pool and its tables.
 pub(crate) struct PoolTable<'a> {
     pub(crate) pool: &'a Pool,
-    pub(crate) stock: &'a Stock,
+    pub(crate) stock: Stock<'a>,
     /// By name.
     pub(crate) types: Vec<TypeRow<'a>>,
+    /// What each type has for pods once the daemons run: so many dimensions of the first, then of the next.
+    free: Vec<i64>,
+    width: usize,
     /// The types, those that have most come first.
     by_size: Vec<usize>,
     /// The limited resources and what may still be added of each.
@@ -53,30 +55,37 @@ impl<'a> PoolTable<'a> {
     fn new(
         pool: &'a Pool,
         ready: &'a PreparedPool,
-        stock: &'a Stock,
+        stock: Stock<'a>,
         dimensions: &Dimensions<'a>,
         slack_percent: u8,
     ) -> Self {
         let limits: Vec<(&str, i64)> = pool.headroom.iter().collect();
         let row = |kind: usize| {
             let instance_type = stock.kind(kind);
-            let daemons = &ready.loads[ready.load_of[kind]];
             let charge = |name: &str| if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) };
             TypeRow {
                 instance_type,
-                free: dimensions.less(
-                    dimensions.without(dimensions.whole(&instance_type.allocatable), daemons),
-                    slack_percent,
-                ),
-                daemons,
+                daemons: &ready.loads[ready.load_of[kind]],
                 charge: limits.iter().map(|(name, _)| charge(name)).collect(),
-                cpu: instance_type.capacity.get(CPU),
+                cpu: stock.cpu(kind),
             }
         };
         let types: Vec<TypeRow<'a>> = (0..stock.len()).map(row).collect();
+        let width = dimensions.len();
+        let mut free = dimensions.machines(stock);
+        for (row, free) in types.iter().zip(free.chunks_exact_mut(width.max(1))) {
+            dimensions.take_daemons(free, row.daemons);
+            dimensions.take_slack(free, slack_percent);
+        }
+        let of = |kind: usize| &free[kind * width..][..width];
         let mut by_size: Vec<usize> = (0..types.len()).collect();
-        by_size.sort_by(|a, b| types[*b].free.cmp(&types[*a].free).then_with(|| a.cmp(b)));
-        Self { pool, stock, types, by_size, limits }
+        by_size.sort_by(|a, b| of(*b).cmp(of(*a)).then_with(|| a.cmp(b)));
+        Self { pool, stock, types, free, width, by_size, limits }
+    }
+
+    /// What a type has for pods once the daemons run, by dimension.
+    pub(crate) fn free(&self, kind: usize) -> &[i64] {
+        &self.free[kind * self.width..][..self.width]
     }
 
     /// Whether a type still fits under the limits when this much is left of each. Nothing is limited where nothing is said.
@@ -86,12 +95,12 @@ impl<'a> PoolTable<'a> {
 
     /// How many offerings there are.
     pub(crate) fn offers(&self) -> usize {
-        self.stock.offers.len()
+        self.stock.offers().len()
     }
 
     /// An offering by its place in the order of prices.
     pub(crate) fn offering(&self, index: usize) -> (Offer, &'a Offering) {
-        let offer = self.stock.offers[index];
+        let offer = self.stock.offers()[index];
         (offer, self.stock.offering(offer))
     }
 }
@@ -102,9 +111,9 @@ pub(crate) fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
     requirement.values().iter().filter(move |_| named).map(String::as_str)
 }
 
-/// Whether the offering is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
-pub(crate) fn is_regional(offering: &Offering) -> bool {
-    let scope = offering.requirements.get(labels::PLACEMENT_SCOPE);
+/// Whether an offering with these requirements is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
+pub(crate) fn is_regional(requirements: &Requirements) -> bool {
+    let scope = requirements.get(labels::PLACEMENT_SCOPE);
     scope.and_then(Requirement::single) == Some("regional")
 }
 
@@ -117,8 +126,12 @@ pub(crate) struct Signature {
     pub(crate) compatible: FixedBitSet,
     /// Those that can be had and whose type holds at least its daemons.
     pub(crate) usable: FixedBitSet,
+    /// The distinct requirements that the usable ones have.
+    wishes: FixedBitSet,
     /// The types of the usable ones with their lowest price, cheapest first.
     pub(crate) types: Vec<(UsdPerHour, usize)>,
+    /// The cheapest usable offering of each.
+    first: Vec<usize>,
     /// The same types as a set.
     pub(crate) kinds: FixedBitSet,
     /// The labels of which the pool wants several values.
@@ -193,7 +206,7 @@ impl<'a> Market<'a> {
         let mut market = Self {
             pools: pools
                 .map(|(pool, ready)| {
-                    let stock = &prepared.stocks[ready.stock];
+                    let stock = stock(snapshot, pool);
                     PoolTable::new(pool, ready, stock, dimensions, options.slack_percent)
                 })
                 .collect(),
@@ -328,20 +341,27 @@ impl<'a> Market<'a> {
         let insisted = entry.requirements.get(key);
         let mut values: BTreeSet<&'a str> = BTreeSet::new();
         let mut vague: BTreeSet<&'a str> = BTreeSet::new();
-        let mut seen = FixedBitSet::with_capacity(table.stock.wishes().count());
-        for index in entry.usable.ones() {
-            let (offer, offering) = table.offering(index);
-            if seen.contains(offer.wish) {
-                continue;
+        let allowed = |value: &&str| insisted.is_none_or(|insisted| insisted.allows(value));
+        let mut silent = FixedBitSet::with_capacity(entry.wishes.len());
+        for (wish, requirements) in
+            table.stock.wishes().enumerate().filter(|(wish, _)| entry.wishes.contains(*wish))
+        {
+            let set = if key == labels::ZONE && is_regional(requirements) { &mut vague } else { &mut values };
+            match requirements.get(key) {
+                Some(requirement) => set.extend(listed(requirement).filter(allowed)),
+                None => silent.insert(wish),
             }
-            let of_offering = offering.requirements.get(key);
-            if of_offering.is_some() {
-                seen.insert(offer.wish);
+        }
+        // Where offerings say nothing, their types may.
+        if let Some(column) = table.stock.column(key).filter(|_| !silent.is_clear()) {
+            for offer in entry.usable.ones().map(|index| table.stock.offers()[index]) {
+                if let Some(value) = column.value_of[offer.kind].filter(|_| silent.contains(offer.wish)) {
+                    let is_vague =
+                        key == labels::ZONE && is_regional(&table.stock.offering(offer).requirements);
+                    let set = if is_vague { &mut vague } else { &mut values };
+                    set.extend(listed(&column.values[value]).filter(allowed));
+                }
             }
-            let of_type = || table.types[offer.kind].instance_type.requirements.get(key);
-            let set = if key == labels::ZONE && is_regional(offering) { &mut vague } else { &mut values };
-            let allowed = |value: &&str| insisted.is_none_or(|insisted| insisted.allows(value));
-            set.extend(of_offering.or_else(of_type).into_iter().flat_map(listed).filter(allowed));
         }
         if values.is_empty() { vague } else { values }
     }
@@ -370,13 +390,14 @@ impl<'a> Market<'a> {
         let entry = &self.signatures[signature];
         let table = &self.pools[entry.pool];
         let silent: Vec<bool> = table.stock.wishes().map(|wish| wish.get(key).is_none()).collect();
-        let of_type = |kind: usize| table.types[kind].instance_type.requirements.get(key);
-        silent.contains(&true)
+        let column = table.stock.column(key);
+        let is_silent = |kind: usize| column.is_none_or(|column| column.value_of[kind].is_none());
+        entry.wishes.ones().any(|wish| silent[wish])
             && entry
                 .usable
                 .ones()
-                .map(|index| table.stock.offers[index])
-                .any(|offer| silent[offer.wish] && of_type(offer.kind).is_none())
+                .map(|index| table.stock.offers()[index])
+                .any(|offer| silent[offer.wish] && is_silent(offer.kind))
     }
 
     /// Whether nodes of a signature will certainly not have a label.
@@ -456,7 +477,7 @@ impl<'a> Market<'a> {
         let stock = table.stock;
         let mut suits: Vec<bool> = vec![true; table.types.len()];
         for (key, ours) in requirements.iter() {
-            let column = stock.column(key);
+            let Some(column) = stock.column(key) else { continue };
             let agrees = |theirs: &Requirement| {
                 (ours.allows_absent() && theirs.allows_absent()) || ours.intersects(theirs)
             };
@@ -471,15 +492,17 @@ impl<'a> Market<'a> {
         let suits_wish = |wish| is_meant(wish) && requirements.intersects(wish).is_ok();
         let wishes: Vec<bool> = stock.wishes().map(suits_wish).collect();
         let has_room: Vec<bool> = (0..table.types.len())
-            .map(|kind| self.allows_size(pool, kind) && table.types[kind].free.iter().all(|free| *free >= 0))
+            .map(|kind| self.allows_size(pool, kind) && table.free(kind).iter().all(|free| *free >= 0))
             .collect();
         let mut compatible = FixedBitSet::with_capacity(table.offers());
         let mut usable = FixedBitSet::with_capacity(table.offers());
         let mut kinds = FixedBitSet::with_capacity(table.types.len());
         let mut types: Vec<(UsdPerHour, usize)> = Vec::new();
+        let mut first: Vec<usize> = Vec::new();
+        let mut used_wishes = FixedBitSet::with_capacity(wishes.len());
         let mut reach: Vec<i64> = Vec::new();
         let mut most = vec![i64::MIN; self.width];
-        for (index, offer) in stock.offers.iter().enumerate() {
+        for (index, offer) in stock.offers().iter().enumerate() {
             if !suits[offer.kind] || !wishes[offer.wish] {
                 continue;
             }
@@ -488,9 +511,11 @@ impl<'a> Market<'a> {
                 continue;
             }
             usable.insert(index);
+            used_wishes.insert(offer.wish);
             if !kinds.put(offer.kind) {
                 types.push((offer.price + self.node_cost, offer.kind));
-                for (most, free) in most.iter_mut().zip(&table.types[offer.kind].free) {
+                first.push(index);
+                for (most, free) in most.iter_mut().zip(table.free(offer.kind)) {
                     *most = (*most).max(*free);
                 }
                 reach.extend(&most);
@@ -499,8 +524,18 @@ impl<'a> Market<'a> {
         let wants_values = requirements.iter().any(|(_, one)| one.min_values().is_some());
         let requirements = Arc::new(requirements);
         let diversities = Vec::new();
-        let mut signature =
-            Signature { pool, requirements, compatible, usable, types, kinds, diversities, reach };
+        let mut signature = Signature {
+            pool,
+            requirements,
+            compatible,
+            usable,
+            wishes: used_wishes,
+            types,
+            first,
+            kinds,
+            diversities,
+            reach,
+        };
         if wants_values {
             signature.diversities = self.diversities(&signature);
         }
@@ -515,17 +550,41 @@ impl<'a> Market<'a> {
         budget: &[i64],
     ) -> Option<(UsdPerHour, usize)> {
         let table = self.table(signature);
+        let low = self.too_small(signature, used);
+        let found = signature.types[low..]
+            .iter()
+            .position(|(_, kind)| holds(table.free(*kind), used) && table.within(*kind, budget));
+        self.spend(found.unwrap_or(signature.types.len() - low));
+        found.map(|position| signature.types[low + position])
+    }
+
+    /// How many of a signature's cheapest types certainly do not hold what is used.
+    fn too_small(&self, signature: &Signature, used: &[i64]) -> usize {
         let (mut low, mut high) = (0, signature.types.len());
         while low < high {
             let middle = usize::midpoint(low, high);
             let reach = &signature.reach[middle * self.width..(middle + 1) * self.width];
             if holds(reach, used) { high = middle } else { low = middle + 1 }
         }
-        let found = signature.types[low..]
-            .iter()
-            .position(|(_, kind)| holds(&table.types[*kind].free, used) && table.within(*kind, budget));
-        self.spend(found.unwrap_or(signature.types.len() - low));
-        found.map(|position| signature.types[low + position])
+        low
+    }
+
+    /// The usable offerings of a signature that hold what is used and stay within the budget, cheapest first.
+    pub(crate) fn would_do<'s>(
+        &'s self,
+        signature: &'s Signature,
+        used: &'s [i64],
+        budget: &'s [i64],
+    ) -> impl Iterator<Item = usize> {
+        let table = self.table(signature);
+        let offers = table.stock.offers();
+        let begin = signature.first.get(self.too_small(signature, used)).copied().unwrap_or(offers.len());
+        // Unlike an offering, a type is looked at once.
+        let mut known: Vec<Option<bool>> = vec![None; table.types.len()];
+        (begin..offers.len()).filter(|index| signature.usable.contains(*index)).filter(move |index| {
+            let kind = offers[*index].kind;
+            *known[kind].get_or_insert_with(|| holds(table.free(kind), used) && table.within(kind, budget))
+        })
     }
 
     /// The frontier of a signature's types that are no larger than the cap.
@@ -542,12 +601,12 @@ impl<'a> Market<'a> {
             if types[kind].cpu > cap || !entry.kinds.contains(kind) {
                 continue;
             }
-            if !kinds.iter().any(|other| holds(&types[*other].free, &types[kind].free)) {
+            if !kinds.iter().any(|other| holds(table.free(*other), table.free(kind))) {
                 kinds.push(kind);
             }
         }
         let most =
-            |dimension: usize| kinds.iter().map(|kind| types[*kind].free[dimension]).max().unwrap_or(0);
+            |dimension: usize| kinds.iter().map(|kind| table.free(*kind)[dimension]).max().unwrap_or(0);
         let most = (0..self.width).map(most).collect();
         let frontier = Rc::new(Frontier { kinds, most });
         self.frontiers.insert((signature, cap), Rc::clone(&frontier));

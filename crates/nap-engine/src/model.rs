@@ -8,6 +8,8 @@ use nap_api::{Requirements, Taint, Toleration};
 use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
+use crate::alternatives::Alternatives;
+use crate::catalogue::Catalogue;
 use crate::coupling::{HostPort, PodTerm, Resident, Selector, Spread};
 
 /// Everything a decision depends on.
@@ -35,9 +37,6 @@ pub const ATTACHABLE_VOLUMES: &str = "attachable-volumes-csi-";
 
 /// The label of an offering that is part of a capacity reservation.
 pub const RESERVATION_ID: &str = "karpenter.sh/capacity-reservation-id";
-
-/// The instance types that one node class can have.
-pub type Catalogue = Vec<InstanceType>;
 
 /// `namespace/name` of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -256,8 +255,8 @@ pub struct Offering {
     pub price: UsdPerHour,
     /// Whether it can be had at present.
     pub available: bool,
-    /// The labels that depend on the offering: zone, capacity type and what follows from them.
-    pub requirements: Requirements,
+    /// The labels that depend on the offering: zone, capacity type and what follows from them. Offerings share equal ones.
+    pub requirements: Arc<Requirements>,
 }
 
 /// What may be changed about how the engine decides.
@@ -376,8 +375,8 @@ pub struct Launch {
     pub requirements: Arc<Requirements>,
     /// Other offerings that hold the same pods, cheapest first, for when the chosen one cannot be had: all of them, up to 600, and up to 60
     /// where a plan has thousands of launches. Each fits the pool's limits by itself; whoever falls back on several launches at once
-    /// must count for themselves. Launches share equal lists.
-    pub alternatives: Arc<[Alternative]>,
+    /// must count for themselves.
+    pub alternatives: Alternatives,
 }
 
 /// Another offering for the same pods.

@@ -69,7 +69,7 @@ impl Packer<'_, '_> {
         let mut smallest: Option<i64> = None;
         for (price, kind) in &signature.types {
             let row = &table.types[*kind];
-            let room = room(&row.free, &self.zeros, &class.row, most);
+            let room = room(table.free(*kind), &self.zeros, &class.row, most);
             if room == 0 || !table.within(*kind, left) {
                 continue;
             }
@@ -93,7 +93,7 @@ impl Packer<'_, '_> {
                 .types
                 .iter()
                 .filter(|(_, kind)| table.types[*kind].cpu <= cap && table.within(*kind, left))
-                .filter(|(_, kind)| room(&table.types[*kind].free, &self.zeros, &class.row, 1) == 1)
+                .filter(|(_, kind)| room(table.free(*kind), &self.zeros, &class.row, 1) == 1)
                 .map(|(price, _)| Value { price: *price, pods: 1 })
                 .next()?,
         };
@@ -113,8 +113,8 @@ pub(crate) fn largest_room(
 ) -> usize {
     if left.is_empty() {
         let frontier = market.frontier(number, cap);
-        let types = &market.table(market.signature(number)).types;
-        let room = |kind: &usize| room(&types[*kind].free, used, &class.row, most);
+        let table = market.table(market.signature(number));
+        let room = |kind: &usize| room(table.free(*kind), used, &class.row, most);
         return frontier.kinds.iter().map(room).max().unwrap_or(0);
     }
     let budget = sum(left, reserved);
@@ -126,7 +126,7 @@ pub(crate) fn largest_room(
         .iter()
         .map(|(_, kind)| *kind)
         .filter(|kind| table.types[*kind].cpu <= cap && table.within(*kind, &budget))
-        .map(|kind| room(&table.types[kind].free, used, &class.row, most))
+        .map(|kind| room(table.free(kind), used, &class.row, most))
         .max()
         .unwrap_or(0)
 }

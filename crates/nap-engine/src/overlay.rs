@@ -11,7 +11,8 @@ use nap_api::{Requirement, Requirements, labels};
 use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Catalogue, InstanceType, Offering, Pool};
+use crate::catalogue::Catalogue;
+use crate::model::{InstanceType, Offering, Pool};
 
 /// What is different about the instance types that are meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -342,9 +342,9 @@ impl Packer<'_, '_> {
             let used = &self.used[row.clone()];
             let left = &self.left[pool];
             let room = if signature == from && left.is_empty() {
-                let types = &self.market.pools[pool].types;
+                let table = &self.market.pools[pool];
                 let each = draft.frontier.kinds.iter();
-                each.map(|kind| room(&types[*kind].free, used, &class.row, most)).max().unwrap_or(0)
+                each.map(|kind| room(table.free(*kind), used, &class.row, most)).max().unwrap_or(0)
             } else {
                 largest_room(self.market, signature, cap, (used, &draft.reserved), left, class, most)
             };

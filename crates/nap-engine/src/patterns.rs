@@ -115,7 +115,7 @@ impl Packer<'_, '_> {
         let most = if pending.iter().sum::<usize>() > FEW_PODS { 1 } else { 4 };
         let mut by_size: BTreeMap<u32, Vec<(f64, usize)>> = BTreeMap::new();
         for (price, kind) in &signature.types {
-            let free = &table.types[*kind].free;
+            let free = table.free(*kind);
             if room(free, &unused, row, 1) == 0 || !table.within(*kind, left) {
                 continue;
             }
@@ -150,7 +150,7 @@ impl Packer<'_, '_> {
         let classes = self.classes;
         let mut signature = start;
         let mut leads_to = self.steps(start, kind, window);
-        let free = self.market.table(self.market.signature(start)).types[kind].free.clone();
+        let free = self.market.table(self.market.signature(start)).free(kind).to_vec();
         let mut used = vec![0; free.len()];
         let mut content: Vec<(usize, Fit)> = Vec::new();
         let mut counts = vec![0; window.len()];

@@ -28,7 +28,7 @@ pub(crate) fn left_out(market: &mut Market<'_>, task: &Task<'_, '_>, packing: &P
     for (number, draft) in packing.drafts.iter().enumerate() {
         let signature = market.signature(draft.signature);
         let (_, kind) = market.cheapest(signature, packing.used(number), &[])?;
-        let free = market.table(signature).types[kind].free.clone();
+        let free = market.table(signature).free(kind).to_vec();
         nodes.push((draft.signature, free.clone(), free));
     }
     let mut suits: BTreeMap<(usize, usize), bool> = BTreeMap::new();

@@ -118,7 +118,7 @@ impl Plan {
             others => format!("cheapest of {} offerings that hold", others + 1),
         };
         let other_type = launch.alternatives.iter().find(|other| *other.instance_type != **instance_type);
-        let next = match (other_type, launch.alternatives.first()) {
+        let next = match (other_type, launch.alternatives.iter().next()) {
             (Some(next), _) => format!("; next: {} at {}/h", next.instance_type, next.price),
             (None, Some(next)) => {
                 format!("; next: {} in {} at {}/h", next.capacity_type, next.zone, next.price)

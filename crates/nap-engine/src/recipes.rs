@@ -139,7 +139,7 @@ fn machines(market: &mut Market<'_>, task: &Task<'_, '_>, members: &[Vec<usize>]
             for (shape, leads) in leads.iter().enumerate() {
                 allows.set(shape, leads.iter().any(|to| market.signature(*to).kinds.contains(*kind)));
             }
-            let free = market.table(&signature).types[*kind].free.clone();
+            let free = market.table(&signature).free(*kind).to_vec();
             machines.push(Machine { free, price: dollars(price.micros()), allows, tag: (start, *kind) });
         }
     }

@@ -56,7 +56,7 @@ impl Asker<'_, '_> {
         }
         let table = &market.pools[pool];
         let kind = |index: usize| table.offering(index).0.kind;
-        let free = |index: usize| &table.types[kind(index)].free;
+        let free = |index: usize| table.free(kind(index));
         let large: Vec<usize> = compatible
             .ones()
             .filter(|index| holds(free(*index), &class.row) && market.allows_size(pool, kind(*index)))

@@ -14,8 +14,9 @@ impl Market<'_> {
             sum.saturating_add(class.cpu.saturating_mul(i64::try_from(*count).unwrap_or(i64::MAX)))
         });
         let types = || self.pools.iter().flat_map(|table| &table.types);
+        let free = || self.pools.iter().flat_map(|table| (0..table.types.len()).map(|kind| table.free(kind)));
         let forced = (self.resources..self.width).map(|dimension| {
-            let most = types().map(|row| row.free[dimension]).max().unwrap_or(0);
+            let most = free().map(|free| free[dimension]).max().unwrap_or(0);
             if most > 0 { demand[dimension].div_euclid(most) } else { 0 }
         });
         let Some(nodes) = forced.max().filter(|nodes| *nodes > 1) else { return Vec::new() };

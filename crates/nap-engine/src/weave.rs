@@ -163,8 +163,8 @@ impl Packer<'_, '_> {
                 if !all_sizes && !loom.recent.is_empty() && !loom.recent.iter().any(is_near) {
                     continue;
                 }
-                let types = &self.market.pools[self.market.signature(start).pool].types;
-                let fits = |kind: &usize| room(&types[*kind].free, &self.zeros, &class.row, 1) == 1;
+                let table = self.market.table(self.market.signature(start));
+                let fits = |kind: &usize| room(table.free(*kind), &self.zeros, &class.row, 1) == 1;
                 let Some(kind) = kinds.iter().copied().find(fits) else { continue };
                 let woven = self.node(loom, seed, pending, Rc::clone(pin), start, kind);
                 if let Some(woven) = woven
@@ -197,7 +197,8 @@ impl Packer<'_, '_> {
             return Rc::clone(known);
         }
         let signature = self.market.signature(number);
-        let types = &self.market.table(signature).types;
+        let table = self.market.table(signature);
+        let types = &table.types;
         let mut by_size: BTreeMap<i64, Vec<(f64, usize)>> = BTreeMap::new();
         let most = if let Cap::Cpu(most) = self.strategy.cap { most } else { i64::MAX };
         let smallest = signature.types.iter().map(|(_, kind)| types[*kind].cpu).min().unwrap_or(0);
@@ -205,7 +206,7 @@ impl Packer<'_, '_> {
             if types[*kind].cpu > most.max(smallest) {
                 continue;
             }
-            let rate = rate(price.micros(), &types[*kind].free, &loom.worth);
+            let rate = rate(price.micros(), table.free(*kind), &loom.worth);
             by_size.entry(types[*kind].cpu).or_default().push((rate, *kind));
         }
         // Small sizes one by one, larger ones each about a quarter larger than the one before.
@@ -236,8 +237,8 @@ impl Packer<'_, '_> {
     ) -> Option<Woven> {
         let classes = self.classes;
         let (free, cap) = {
-            let row = &self.market.table(self.market.signature(start)).types[kind];
-            (row.free.clone(), row.cpu)
+            let table = self.market.table(self.market.signature(start));
+            (table.free(kind).to_vec(), table.types[kind].cpu)
         };
         let host = self.host(self.drafts.len());
         let mut used = self.zeros.clone();

@@ -15,7 +15,7 @@ pub(crate) fn worth(market: &Market<'_>, demand: &[i64]) -> Vec<f64> {
     for (pool, table) in market.pools.iter().enumerate() {
         for (price, kind) in &market.signature(pool).types {
             #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
-            rows.push((&table.types[*kind].free, price.micros().max(0) as f64));
+            rows.push((table.free(*kind), price.micros().max(0) as f64));
         }
     }
     shadow_prices(&rows, demand)

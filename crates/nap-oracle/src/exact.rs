@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolutionStatus, SolveOptions, Variable};
-use nap_engine::{Launch, Options, Placement, Plan, PodTerm, PreferencePolicy, Snapshot, Spread};
+use nap_engine::{
+    Alternatives, Launch, Options, Placement, Plan, PodTerm, PreferencePolicy, Snapshot, Spread,
+};
 use nap_units::{Resources, UsdPerHour};
 
 use crate::check::{check, with_default_spread};
@@ -491,7 +493,7 @@ impl<'a> Model<'a> {
                     pods: pods.collect(),
                     requests: Resources::new(),
                     requirements: Arc::new(bought.pool.requirements.clone()),
-                    alternatives: Arc::from([]),
+                    alternatives: Alternatives::default(),
                 });
             }
         }

@@ -17,13 +17,13 @@ const APPS: [&str; 4] = ["a", "b", "c", "d"];
 /// The snapshot of a seed: the same one everywhere.
 pub fn generate(seed: u64) -> Snapshot {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1));
-    let types = (0..dice.between(2, 5)).map(|number| instance_type(&mut dice, number)).collect();
+    let mut types: Vec<InstanceType> =
+        (0..dice.between(2, 5)).map(|number| instance_type(&mut dice, number)).collect();
     let pools = (0..dice.between(1, 3)).map(|number| pool(&mut dice, number)).collect();
     let nodes = (0..dice.between(0, 4)).map(|number| node(&mut dice, number)).collect();
     let kinds = dice.between(1, 6);
     let pods = (0..kinds).flat_map(|number| pods(&mut dice, number)).collect();
     let daemons = if dice.chance(40) { vec![daemon(&mut dice)] } else { Vec::new() };
-    let mut types: Vec<InstanceType> = types;
     let mut reservations = BTreeMap::new();
     if dice.chance(15) {
         let offering = reserved_offering(&types[0]);
@@ -41,7 +41,7 @@ pub fn generate(seed: u64) -> Snapshot {
         nodes,
         pools,
         daemons,
-        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
     };
     season(&mut Dice(seed ^ 0x5EA5_0000), &mut snapshot);
     snapshot
@@ -85,7 +85,7 @@ fn reserved_offering(kind: &InstanceType) -> Offering {
         capacity_type: CapacityType::Reserved,
         price: UsdPerHour::from_micros(price),
         available: true,
-        requirements,
+        requirements: Arc::new(requirements),
     }
 }
 
@@ -131,6 +131,7 @@ fn instance_type(dice: &mut Dice, number: i64) -> InstanceType {
             let mut requirements = Requirements::new();
             requirements.add(labels::ZONE, Requirement::is_in([zone]));
             requirements.add(labels::CAPACITY_TYPE, Requirement::is_in([capacity_type.as_str()]));
+            let requirements = Arc::new(requirements);
             let price = UsdPerHour::from_micros(micros);
             offerings.push(Offering { zone: zone.to_owned(), capacity_type, price, available, requirements });
         };

@@ -18,7 +18,7 @@ pub fn incumbent_mix(pods: usize, many_types: bool) -> Snapshot {
     Snapshot {
         pods: (0..pods).map(|number| pod(&mut dice, number, number / fifth)).collect(),
         pools: vec![pool()],
-        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
         ..Snapshot::default()
     }
 }
@@ -80,7 +80,7 @@ fn kind(name: &str, cpu: i64, gib: i64, pods: i64, offers: &[(&str, CapacityType
             capacity_type: *capacity_type,
             price: UsdPerHour::from_micros(*price),
             available: true,
-            requirements,
+            requirements: Arc::new(requirements),
         }
     };
     InstanceType {

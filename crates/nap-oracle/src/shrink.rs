@@ -23,7 +23,7 @@ pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snap
 }
 
 fn types<'s>(snapshot: &'s mut Snapshot, name: &str) -> &'s mut Vec<InstanceType> {
-    Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default())
+    &mut *Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default())
 }
 
 fn size(snapshot: &Snapshot) -> usize {

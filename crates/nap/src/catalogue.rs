@@ -5,7 +5,6 @@ use nap_api::aksnodeclass::ImageFamily;
 use nap_azure::AzureError;
 use nap_azure::catalogue::Catalogue;
 use nap_azure::instance_types::{Settings, from_catalogue};
-use nap_engine::InstanceType;
 
 use crate::user_error::UserError;
 
@@ -26,7 +25,7 @@ pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
 }
 
 /// The instance types that these settings give.
-pub fn instance_types(settings: &Settings) -> anyhow::Result<Vec<InstanceType>> {
+pub fn instance_types(settings: &Settings) -> anyhow::Result<nap_engine::Catalogue> {
     from_catalogue(Catalogue::embedded(), settings).map_err(|error| match error {
         AzureError::UnknownRegion { name, nearest } => {
             let hint = format!("the nearest names are {}", nearest.join(", "));

@@ -41,10 +41,10 @@ pub fn offering(zone: &str, capacity_type: CapacityType, micros: i64) -> Offerin
         capacity_type,
         price: UsdPerHour::from_micros(micros),
         available: true,
-        requirements: wants(&[
+        requirements: Arc::new(wants(&[
             (labels::ZONE, Operator::In, &[zone]),
             (labels::CAPACITY_TYPE, Operator::In, &[capacity_type.as_str()]),
-        ]),
+        ])),
     }
 }
 
@@ -112,7 +112,7 @@ pub fn snapshot(pods: Vec<Pod>, types: Vec<InstanceType>, pools: Vec<Pool>) -> S
         nodes: Vec::new(),
         pools,
         daemons: Vec::new(),
-        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
         ..Snapshot::default()
     }
 }

@@ -106,7 +106,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                 .collect(),
             pools: pools.into_iter().enumerate().map(name).collect(),
             daemons: (0..daemons).map(|number| daemon(&format!("d{number}"), 50)).collect(),
-            catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+            catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
             ..Snapshot::default()
         }
     })

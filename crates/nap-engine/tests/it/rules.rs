@@ -1,5 +1,7 @@
 //! One test per rule.
 
+use std::sync::Arc;
+
 use nap_api::{Operator, Toleration, labels};
 use nap_engine::{CapacityType, Options, Plan, Refusal, Snapshot, Tier, Unsuitable, solve, solve_first_fit};
 use nap_units::{CPU, MEMORY, Resources, UsdPerHour};
@@ -35,7 +37,7 @@ fn the_cheapest_type_that_holds_the_pods_is_bought() {
     assert_eq!(launch.requests, Resources::new().with(CPU, 3000).with(MEMORY, 6 << 30).with("pods", 3));
     assert_eq!(launch.alternatives.len(), 3 * 5 - 1);
     assert_eq!((&*launch.alternatives[0].instance_type, &*launch.alternatives[0].zone), ("d4", "z-2"));
-    assert!(launch.alternatives.is_sorted_by_key(|other| other.price));
+    assert!(launch.alternatives.iter().is_sorted_by_key(|other| other.price));
 }
 
 #[test]
@@ -267,7 +269,11 @@ fn equal_machines_spread_over_the_zones() {
 fn a_machine_with_a_zone_is_preferred_to_one_without() {
     let mut kind = instance_type("d2", 2, 8, 96_000);
     let mut regional = offering("0", CapacityType::OnDemand, 96_000);
-    regional.requirements.extend(&wants(&[(labels::PLACEMENT_SCOPE, Operator::In, &["regional"])]));
+    Arc::make_mut(&mut regional.requirements).extend(&wants(&[(
+        labels::PLACEMENT_SCOPE,
+        Operator::In,
+        &["regional"],
+    )]));
     kind.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
     let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![kind], vec![pool("a")]));
     assert!(plan.launches.iter().all(|launch| launch.zone == "z-1" && &*launch.alternatives[0].zone == "0"));

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Effect, Requirements, Taint, Toleration, labels};
 use nap_engine::{
-    CapacityType, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay, Plan, Pod, PodKey,
-    PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, Resident, Selector, Snapshot, Spread, Weighted,
-    overlay, solve,
+    CapacityType, Catalogue, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay, Plan, Pod,
+    PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, Resident, Selector, Snapshot, Spread,
+    Weighted, overlay, solve,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 use serde::Deserialize;
@@ -283,7 +283,8 @@ impl Type {
         if let Some(reservation) = &self.reservation {
             let zone = kind.offerings[0].zone.clone();
             let mut one = offering(&zone, CapacityType::Reserved, 1);
-            one.requirements.add(RESERVATION_ID, nap_api::Requirement::is_in([reservation.as_str()]));
+            Arc::make_mut(&mut one.requirements)
+                .add(RESERVATION_ID, nap_api::Requirement::is_in([reservation.as_str()]));
             kind.offerings.push(one);
         }
         kind
@@ -434,9 +435,9 @@ impl Scenario {
         if let Some(snapshot) = self.snapshot {
             return snapshot;
         }
-        let types: Vec<InstanceType> = match &self.types {
+        let types: Catalogue = match &self.types {
             Some(types) => types.iter().map(Type::build).collect(),
-            None => catalogue(),
+            None => catalogue().into(),
         };
         let pools: Vec<Pool> = self.pools.iter().map(PoolOf::build).collect();
         let overlays: Vec<Overlay> = self.overlays.iter().map(OverlayOf::build).collect();

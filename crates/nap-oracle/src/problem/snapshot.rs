@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 use nap_api::{Operator, Requirement, Requirements, labels};
-use nap_engine::{Daemon, Node, Offering, Pod, PodKey, Pool, Resident, Snapshot};
+use nap_engine::{Catalogue, Daemon, Node, Offering, Pod, PodKey, Pool, Resident, Snapshot};
 use nap_units::{Resources, Rounding, UsdPerHour};
 
 use super::format::{ExistingNode, InstanceType, NodePool, Problem};
@@ -81,7 +81,10 @@ impl Problem {
         let understood = self.understand()?;
         let known: BTreeSet<&str> =
             self.instance_types.iter().flat_map(|kind| kind.labels.keys()).map(String::as_str).collect();
-        let catalogue = self.instance_types.iter().map(|kind| kind.read(&known)).collect();
+        let mut places = Places::new();
+        let catalogue: Catalogue =
+            self.instance_types.iter().map(|kind| kind.read(&known, &mut places)).collect();
+        catalogue.prepare();
         let mut pools = Vec::new();
         for (pool, (requirements, taints)) in self.node_pools.iter().zip(&understood.pools) {
             let mut requirements = requirements.clone();
@@ -206,6 +209,9 @@ impl Problem {
     }
 }
 
+/// What offerings in one zone, paid for in one way, have in common.
+type Places<'p> = BTreeMap<(&'p str, &'p str), Arc<Requirements>>;
+
 impl InstanceType {
     /// What it has for pods.
     pub(super) fn allocatable(&self) -> Resources {
@@ -215,7 +221,7 @@ impl InstanceType {
     }
 
     /// As the engine reads it. `known` are the labels that some type has.
-    fn read(&self, known: &BTreeSet<&str>) -> nap_engine::InstanceType {
+    fn read<'p>(&'p self, known: &BTreeSet<&str>, places: &mut Places<'p>) -> nap_engine::InstanceType {
         let mut requirements = Requirements::new();
         for key in known {
             requirements.set(key, Requirement::does_not_exist());
@@ -227,15 +233,19 @@ impl InstanceType {
         requirements.set(labels::ARCH, Requirement::is_in([self.arch.as_str()]));
         requirements.set(labels::OS, Requirement::is_in(self.os.iter().map(String::as_str)));
         let offerings = self.offerings.iter().filter_map(|offer| {
-            let mut requirements = Requirements::new();
-            requirements.set(labels::ZONE, Requirement::is_in([offer.zone.as_str()]));
-            requirements.set(labels::CAPACITY_TYPE, Requirement::is_in([offer.capacity_type.as_str()]));
+            let place = (offer.zone.as_str(), offer.capacity_type.as_str());
+            let requirements = places.entry(place).or_insert_with(|| {
+                let mut requirements = Requirements::new();
+                requirements.set(labels::ZONE, Requirement::is_in([place.0]));
+                requirements.set(labels::CAPACITY_TYPE, Requirement::is_in([place.1]));
+                Arc::new(requirements)
+            });
             Some(Offering {
                 zone: offer.zone.clone(),
                 capacity_type: offer.kind()?,
                 price: offer.price().unwrap_or(UsdPerHour::ZERO),
                 available: offer.available,
-                requirements,
+                requirements: Arc::clone(requirements),
             })
         });
         nap_engine::InstanceType {

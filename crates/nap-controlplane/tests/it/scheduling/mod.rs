@@ -131,7 +131,7 @@ async fn the_scheduler_counts_attached_volumes() {
     }
     let careless = solve(&snapshot, &Options::default());
     assert_eq!(careless.launches.len(), 1);
-    for kind in snapshot.catalogues.values_mut().flat_map(Arc::make_mut) {
+    for kind in snapshot.catalogues.values_mut().flat_map(|types| Arc::make_mut(types).iter_mut()) {
         kind.allocatable.set(&disks, 2);
     }
     let outcome = bench.judge(&snapshot, &careless, Hint::Nominated).await;
@@ -161,10 +161,10 @@ fn tight() -> Snapshot {
             capacity_type: CapacityType::OnDemand,
             price: UsdPerHour::from_micros(micros),
             available: true,
-            requirements: Requirements::from_labels(&BTreeMap::from([
+            requirements: Arc::new(Requirements::from_labels(&BTreeMap::from([
                 (labels::ZONE.to_owned(), "z-1".to_owned()),
                 (labels::CAPACITY_TYPE.to_owned(), "on-demand".to_owned()),
-            ])),
+            ]))),
         }],
     };
     let types = vec![kind("large", 7820, 400_000), kind("small", 1900, 90_000)];
@@ -184,7 +184,7 @@ fn tight() -> Snapshot {
             headroom: Resources::new(),
             catalogue: "all".to_owned(),
         }],
-        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),
+        catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
         ..Snapshot::default()
     }
 }
