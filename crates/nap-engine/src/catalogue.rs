@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
 use nap_api::{Requirement, Requirements};
-use nap_units::{CPU, UsdPerHour};
+use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::intern::Interner;
@@ -119,11 +119,13 @@ struct Tables {
     distinct: Vec<Offer>,
     /// What types say about each label.
     columns: BTreeMap<String, Column>,
-    /// What types have of each resource for pods.
-    allocatable: BTreeMap<String, Vec<Option<i64>>>,
-    /// Their milli-cores.
-    cpu: Vec<i64>,
+    /// What types have of each resource in all, and for pods.
+    capacity: Amounts,
+    allocatable: Amounts,
 }
+
+/// By resource, how much each type has, if it names it at all.
+type Amounts = BTreeMap<String, Vec<Option<i64>>>;
 
 /// The types of a catalogue by name, and their offerings by price.
 #[derive(Clone, Copy)]
@@ -181,8 +183,8 @@ impl Tables {
         Self {
             alternatives: offers.iter().map(alternative).collect(),
             columns: columns(&in_order),
-            allocatable: allocatable(&in_order),
-            cpu: in_order.iter().map(|kind| kind.capacity.get(CPU)).collect(),
+            capacity: amounts(&in_order, |kind| &kind.capacity),
+            allocatable: amounts(&in_order, |kind| &kind.allocatable),
             offers,
             distinct,
             order,
@@ -249,10 +251,10 @@ fn columns(types: &[&InstanceType]) -> BTreeMap<String, Column> {
     columns.into_iter().map(owned).collect()
 }
 
-fn allocatable(types: &[&InstanceType]) -> BTreeMap<String, Vec<Option<i64>>> {
+fn amounts(types: &[&InstanceType], of: impl Fn(&InstanceType) -> &Resources) -> Amounts {
     let mut amounts: BTreeMap<&str, Vec<Option<i64>>> = BTreeMap::new();
     for (kind, instance_type) in types.iter().enumerate() {
-        for (name, amount) in instance_type.allocatable.iter() {
+        for (name, amount) in of(instance_type).iter() {
             amounts.entry(name).or_insert_with(|| vec![None; types.len()])[kind] = Some(amount);
         }
     }
@@ -276,9 +278,9 @@ impl<'a> Stock<'a> {
         &self.types[self.tables.order[number]]
     }
 
-    /// The milli-cores of a type.
-    pub(crate) fn cpu(self, number: usize) -> i64 {
-        self.tables.cpu[number]
+    /// What each type has of a resource in all, unless no type has any.
+    pub(crate) fn capacity(self, resource: &str) -> Option<&'a [Option<i64>]> {
+        self.tables.capacity.get(resource).map(Vec::as_slice)
     }
 
     /// What each type has of a resource for pods, unless no type has any.
@@ -314,8 +316,6 @@ impl<'a> Stock<'a> {
 
 #[cfg(test)]
 mod tests {
-    use nap_units::Resources;
-
     use super::*;
 
     fn machine(name: &str, micros: i64) -> InstanceType {

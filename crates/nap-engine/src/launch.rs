@@ -50,7 +50,7 @@ impl Buyer<'_, '_> {
         let budget = sum(&packing.left[signature.pool], &draft.reserved);
         // A pool that wants a choice of several values gets all of them.
         let most = if signature.diversities.is_empty() { most + 1 } else { usize::MAX };
-        let offers: Vec<usize> = market.would_do(signature, used, &budget).take(most).collect();
+        let offers = market.would_do(signature, used, &budget, most);
         let price = |index: usize| table.stock.offers()[index].price + market.node_cost;
         let best = offers
             .iter()

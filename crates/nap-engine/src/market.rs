@@ -13,7 +13,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use nap_api::requirement::{Incompatible, Undefined};
 use nap_api::{Operator, Requirement, Requirements, Taint, labels};
-use nap_units::UsdPerHour;
+use nap_units::{CPU, UsdPerHour};
 
 use crate::catalogue::{Offer, Stock};
 use crate::classes::{Class, Classes, Dimensions, holds};
@@ -60,14 +60,21 @@ impl<'a> PoolTable<'a> {
         slack_percent: u8,
     ) -> Self {
         let limits: Vec<(&str, i64)> = pool.headroom.iter().collect();
+        let amount = |amounts: Option<&[Option<i64>]>, kind: usize| {
+            amounts.and_then(|amounts| amounts[kind]).unwrap_or(0).max(0)
+        };
+        let charges: Vec<_> =
+            limits.iter().map(|(name, _)| (*name == NODES, stock.capacity(name))).collect();
+        let cpu = stock.capacity(CPU);
         let row = |kind: usize| {
-            let instance_type = stock.kind(kind);
-            let charge = |name: &str| if name == NODES { 1 } else { instance_type.capacity.get(name).max(0) };
+            let charge = |(is_nodes, amounts): &(bool, Option<&[Option<i64>]>)| {
+                if *is_nodes { 1 } else { amount(*amounts, kind) }
+            };
             TypeRow {
-                instance_type,
+                instance_type: stock.kind(kind),
                 daemons: &ready.loads[ready.load_of[kind]],
-                charge: limits.iter().map(|(name, _)| charge(name)).collect(),
-                cpu: stock.cpu(kind),
+                charge: charges.iter().map(charge).collect(),
+                cpu: amount(cpu, kind),
             }
         };
         let types: Vec<TypeRow<'a>> = (0..stock.len()).map(row).collect();
@@ -569,22 +576,38 @@ impl<'a> Market<'a> {
         low
     }
 
-    /// The usable offerings of a signature that hold what is used and stay within the budget, cheapest first.
-    pub(crate) fn would_do<'s>(
-        &'s self,
-        signature: &'s Signature,
-        used: &'s [i64],
-        budget: &'s [i64],
-    ) -> impl Iterator<Item = usize> {
+    /// The usable offerings of a signature that hold what is used and stay within the budget, cheapest first, up to a number of them.
+    pub(crate) fn would_do(
+        &self,
+        signature: &Signature,
+        used: &[i64],
+        budget: &[i64],
+        most: usize,
+    ) -> Vec<usize> {
+        const BITS: usize = usize::BITS as usize;
+        let mut found = Vec::new();
+        let Some(begin) = signature.first.get(self.too_small(signature, used)).copied() else { return found };
         let table = self.table(signature);
         let offers = table.stock.offers();
-        let begin = signature.first.get(self.too_small(signature, used)).copied().unwrap_or(offers.len());
         // Unlike an offering, a type is looked at once.
         let mut known: Vec<Option<bool>> = vec![None; table.types.len()];
-        (begin..offers.len()).filter(|index| signature.usable.contains(*index)).filter(move |index| {
-            let kind = offers[*index].kind;
-            *known[kind].get_or_insert_with(|| holds(table.free(kind), used) && table.within(kind, budget))
-        })
+        for (number, block) in signature.usable.as_slice().iter().enumerate().skip(begin / BITS) {
+            if found.len() == most {
+                break;
+            }
+            let is_first = number == begin / BITS;
+            let mut block = if is_first { block & (usize::MAX << (begin % BITS)) } else { *block };
+            while block != 0 && found.len() < most {
+                let index = number * BITS + block.trailing_zeros() as usize;
+                block &= block - 1;
+                let kind = offers[index].kind;
+                let would_do = || holds(table.free(kind), used) && table.within(kind, budget);
+                if *known[kind].get_or_insert_with(would_do) {
+                    found.push(index);
+                }
+            }
+        }
+        found
     }
 
     /// The frontier of a signature's types that are no larger than the cap.

@@ -38,6 +38,10 @@ pub(super) struct Side {
     /// How many different plans there were.
     pub(super) plans: usize,
     pub(super) peak_mib: Option<f64>,
+    /// By how much the process grew while it solved.
+    pub(super) solver_mib: Option<f64>,
+    /// What was spent on the catalogue before any decision.
+    pub(super) tables: Option<f64>,
     /// The first thing that was wrong with a plan.
     pub(super) wrong: Option<String>,
 }
@@ -79,6 +83,8 @@ struct Turn {
     seconds: Seconds,
     cpu: Option<f64>,
     peak_mib: Option<f64>,
+    solver_mib: Option<f64>,
+    tables: Option<f64>,
     plan: PathBuf,
 }
 
@@ -163,6 +169,8 @@ impl Runner<'_> {
             seconds: report.final_plan_seconds,
             cpu: report.final_plan_cpu_seconds.map(|seconds| seconds.median),
             peak_mib: report.peak_rss_mi_b,
+            solver_mib: report.solver_mi_b,
+            tables: Some(report.catalogue_seconds.median),
             plan,
         };
         Ok((took, report))
@@ -179,6 +187,8 @@ impl Runner<'_> {
             seconds: report.final_plan_seconds,
             cpu: report.cpu_seconds.map(|seconds| seconds.median),
             peak_mib: report.peak_rss_mi_b,
+            solver_mib: None,
+            tables: None,
             plan,
         })
     }
@@ -216,6 +226,7 @@ fn side(problem: &Problem, turns: &[Turn]) -> anyhow::Result<Side> {
     let mut firsts = Vec::new();
     let mut medians = Vec::new();
     let mut cpus = Vec::new();
+    let mut tables = Vec::new();
     for turn in turns {
         side.version.clone_from(&turn.version);
         firsts.extend(turn.first);
@@ -223,6 +234,8 @@ fn side(problem: &Problem, turns: &[Turn]) -> anyhow::Result<Side> {
         cpus.extend(turn.cpu);
         side.p99 = side.p99.max(turn.seconds.p99);
         side.peak_mib = turn.peak_mib.into_iter().chain(side.peak_mib).reduce(f64::max);
+        side.solver_mib = turn.solver_mib.into_iter().chain(side.solver_mib).reduce(f64::max);
+        tables.extend(turn.tables);
         let text = read(&turn.plan)?;
         let verdict = judge(problem, &read_plan(&turn.plan)?)?;
         side.valid += u32::from(verdict.is_valid());
@@ -241,5 +254,6 @@ fn side(problem: &Problem, turns: &[Turn]) -> anyhow::Result<Side> {
     side.first = (!firsts.is_empty()).then(|| Seconds::of(firsts).median);
     side.median = Seconds::of(medians).median;
     side.cpu = (!cpus.is_empty()).then(|| Seconds::of(cpus).median);
+    side.tables = (!tables.is_empty()).then(|| Seconds::of(tables).median);
     Ok(side)
 }

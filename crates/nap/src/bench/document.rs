@@ -24,6 +24,8 @@ pub(super) fn table(lines: &[Line]) -> String {
             "unplaced",
             "valid",
             "peak MiB",
+            "solver MiB",
+            "tables",
             "faster",
             "cheaper",
         ]
@@ -39,7 +41,8 @@ pub(super) fn table(lines: &[Line]) -> String {
         let mut row = cells(line, &line.nap, "nap");
         match &line.peer {
             Some(peer) => {
-                row.push(format!("{:.0} ×", peer.median / line.nap.median));
+                let whole = line.nap.median + line.nap.tables.unwrap_or(0.0);
+                row.push(format!("{:.0} ×", peer.median / whole));
                 row.push(format!("{:.1} %", (1.0 - line.nap.cost.1 / peer.cost.0) * 100.0));
             }
             None => row.extend([String::new(), String::new()]),
@@ -68,6 +71,8 @@ fn cells(line: &Line, side: &Side, solver: &str) -> Vec<String> {
         side.unplaced.to_string(),
         format!("{} of {}", side.valid, side.rounds),
         side.peak_mib.map_or_else(dash, |peak| format!("{peak:.0}")),
+        side.solver_mib.map_or_else(dash, |growth| format!("{growth:.0}")),
+        side.tables.map_or_else(dash, human),
     ]
 }
 
@@ -118,6 +123,9 @@ pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
          - Plans of both are judged by the same code, which gives undecided zones and the order of binding the benefit of the doubt, and priced by the \
          same function. `gap` is above nap's lower bound for the same pods, which ignores zones, spread over zones and affinity: on the mix \
          part of it is the bound's.\n\
+         - `tables` is what nap spends on a catalogue once, when it is read or has changed (prices, what is sold out): putting its offerings in order. It \
+         is not part of a plan's time, but `faster` counts it.\n\
+         - `peak MiB` is the whole process with the problem file; `solver MiB` is by how much it grew while it solved.\n\
          - `cheaper` compares nap with the cheapest of the other's plans, valid or not.\n\n",
     );
     text.push_str(&table(lines));
@@ -168,6 +176,17 @@ fn remarks(lines: &[Line]) -> String {
             exponent(line.nap.median, largest.nap.median),
             first.map(|first| format!(", {first:.2} to the first")).unwrap_or_default(),
         );
+    }
+    for line in lines {
+        let fewer = line.name.replace("-fake1500-", "-fake400-");
+        let other = lines.iter().find(|other| other.name == fewer && other.name != line.name);
+        if let Some((many, few)) = other.and_then(|other| line.nap.first.zip(other.nap.first)) {
+            let _ = writeln!(
+                text,
+                "- 1,500 types with 8 offerings each take {:.2} times as long to the first plan as 400 types on `{fewer}`.",
+                many / few
+            );
+        }
     }
     for line in lines {
         let sides = [("nap", Some(&line.nap)), ("Karpenter", line.peer.as_ref())];

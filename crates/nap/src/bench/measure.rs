@@ -4,13 +4,13 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use nap_cloud::Clock;
-use nap_engine::{Options, Plan, Snapshot, solve, solve_first_fit};
+use nap_engine::{Catalogue, Options, Plan, Snapshot, solve, solve_first_fit};
 use nap_oracle::problem::{PlanFile, Problem};
 use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
 use super::args::BenchArgs;
-use super::process::{cpu_seconds, forget_peak, peak_mib};
+use super::process::{cpu_seconds, forget_peak, peak_mib, resident_mib};
 use super::read_problem;
 
 /// Seconds of several runs.
@@ -43,6 +43,8 @@ pub(super) struct Report {
     pub(super) first_plan_seconds: Seconds,
     /// To the plan that is carried out.
     pub(super) final_plan_seconds: Seconds,
+    /// What is spent on a catalogue once, when it is read or has changed, and on no decision: putting its offerings in order.
+    pub(super) catalogue_seconds: Seconds,
     /// On the core, to the final plan, where the system says it.
     pub(super) final_plan_cpu_seconds: Option<Seconds>,
     pub(super) nodes: usize,
@@ -53,6 +55,8 @@ pub(super) struct Report {
     pub(super) unplaced: usize,
     /// Of the whole process while it worked on this problem, where the system says it.
     pub(super) peak_rss_mi_b: Option<f64>,
+    /// By how much the process grew while it solved, where the system says it.
+    pub(super) solver_mi_b: Option<f64>,
     pub(super) tier: String,
 }
 
@@ -103,8 +107,11 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
     let mut last = Vec::new();
     let mut on_core = Vec::new();
     let mut plans = None;
+    let mut catalogues = Vec::new();
+    let mut memory = None;
     for _ in 0..repeat {
         let snapshot = problem.snapshot()?;
+        memory.get_or_insert_with(Memory::before_solving);
         let (guard, seconds, _) = timed(&snapshot, |snapshot| solve_first_fit(snapshot, &options));
         first.push(seconds);
         drop(snapshot);
@@ -113,7 +120,9 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
         last.push(seconds);
         on_core.extend(cpu);
         plans = Some((guard, plan));
+        catalogues.push(tables_seconds(&snapshot));
     }
+    let memory = memory.unwrap_or_default();
     let (guard, plan) = plans.context("--repeat must be at least 1")?;
     let cost = dollars(plan.cost);
     let bound = plan.lower_bound.map(dollars);
@@ -124,6 +133,7 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
         repeat,
         first_plan_seconds: Seconds::of(first),
         final_plan_seconds: Seconds::of(last),
+        catalogue_seconds: Seconds::of(catalogues),
         final_plan_cpu_seconds: (!on_core.is_empty()).then(|| Seconds::of(on_core)),
         nodes: plan.launches.len(),
         first_cost_usd_per_hour: dollars(guard.cost),
@@ -131,10 +141,46 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
         lower_bound_usd_per_hour: bound,
         gap_percent: bound.map(|bound| gap_percent(cost, bound)),
         unplaced: plan.unplaced.len(),
-        peak_rss_mi_b: peak_mib(),
+        peak_rss_mi_b: memory.peak(),
+        solver_mi_b: memory.growth(),
         tier: serde_json::to_value(plan.tier)?.as_str().unwrap_or_default().to_owned(),
     };
     Ok((report, PlanFile::of(problem, &plan)))
+}
+
+/// What was resident before the first solve, and at most by then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    resident: Option<f64>,
+    peak: Option<f64>,
+}
+
+impl Memory {
+    fn before_solving() -> Self {
+        let memory = Self { resident: resident_mib(), peak: peak_mib() };
+        forget_peak();
+        memory
+    }
+
+    /// The most that was resident, before or since.
+    fn peak(self) -> Option<f64> {
+        self.peak.into_iter().chain(peak_mib()).reduce(f64::max)
+    }
+
+    /// By how much what is resident grew since.
+    fn growth(self) -> Option<f64> {
+        Some(peak_mib()? - self.resident?)
+    }
+}
+
+/// How long the tables of a snapshot's catalogues take.
+fn tables_seconds(snapshot: &Snapshot) -> f64 {
+    let wall = Clock::wall();
+    let copies: Vec<Catalogue> =
+        snapshot.catalogues.values().map(|catalogue| Catalogue::clone(catalogue)).collect();
+    let began = wall.now();
+    copies.iter().for_each(Catalogue::prepare);
+    wall.now().duration_since(began).as_secs_f64()
 }
 
 /// A plan, how long it took, and how long the core worked on it.
@@ -161,7 +207,7 @@ pub(super) fn gap_percent(cost: f64, bound: f64) -> f64 {
 
 fn heading() -> String {
     format!(
-        "{:<34} {:>7} {:>8} {:>11} {:>11} {:>11} {:>7} {:>12} {:>12} {:>7} {:>9} {:>9}  {}",
+        "{:<34} {:>7} {:>8} {:>11} {:>11} {:>11} {:>7} {:>12} {:>12} {:>7} {:>9} {:>9} {:>10}  {}",
         "problem",
         "pods",
         "classes",
@@ -174,6 +220,7 @@ fn heading() -> String {
         "gap %",
         "unplaced",
         "peak MiB",
+        "solver MiB",
         "tier"
     )
 }
@@ -183,7 +230,7 @@ fn row(report: &Report) -> String {
         number.map_or_else(|| "unknown".to_owned(), |number| format!("{number:.digits$}"))
     };
     format!(
-        "{:<34} {:>7} {:>8} {:>11} {:>11} {:>11} {:>7} {:>12.3} {:>12} {:>7} {:>9} {:>9}  {}",
+        "{:<34} {:>7} {:>8} {:>11} {:>11} {:>11} {:>7} {:>12.3} {:>12} {:>7} {:>9} {:>9} {:>10}  {}",
         report.name,
         report.pods,
         report.classes,
@@ -196,6 +243,7 @@ fn row(report: &Report) -> String {
         or_unknown(report.gap_percent, 2),
         report.unplaced,
         or_unknown(report.peak_rss_mi_b, 0),
+        or_unknown(report.solver_mi_b, 0),
         report.tier,
     )
 }
@@ -234,6 +282,8 @@ mod tests {
             "gapPercent",
             "unplaced",
             "peakRssMiB",
+            "solverMiB",
+            "catalogueSeconds",
             "tier",
         ] {
             assert!(json.get(key).is_some(), "{key} is missing in {json}");

@@ -2,8 +2,17 @@
 
 /// The most memory that was resident since the start or since [`forget_peak`], in MiB.
 pub(super) fn peak_mib() -> Option<f64> {
+    status_mib("VmHWM:")
+}
+
+/// The memory that is resident now, in MiB.
+pub(super) fn resident_mib() -> Option<f64> {
+    status_mib("VmRSS:")
+}
+
+fn status_mib(name: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib / 1024.0)
 }
