@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
+use fixedbitset::FixedBitSet;
 use nap_api::{Requirement, Requirements};
 use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize, Serializer};
@@ -117,6 +118,8 @@ struct Tables {
     alternatives: Arc<[Alternative]>,
     /// An offering with each of the distinct requirements that offerings have.
     distinct: Vec<Offer>,
+    /// The offerings that have each of them.
+    of_wish: Vec<FixedBitSet>,
     /// What types say about each label.
     columns: BTreeMap<String, Column>,
     /// What types have of each resource in all, and for pods.
@@ -137,13 +140,34 @@ pub(crate) struct Stock<'a> {
 /// One offering: its type in the order of the stock, its position there, and the numbers of its requirements and its zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
-    pub(crate) kind: usize,
-    index: usize,
-    pub(crate) wish: usize,
-    zone: usize,
+    kind: u32,
+    index: u32,
+    wish: u32,
+    zone: u32,
     pub(crate) price: UsdPerHour,
     capacity_type: CapacityType,
     pub(crate) is_available: bool,
+}
+
+impl Offer {
+    /// The type, in the order of the stock.
+    pub(crate) fn kind(self) -> usize {
+        wide(self.kind)
+    }
+
+    /// The number of its requirements among those that offerings have.
+    pub(crate) fn wish(self) -> usize {
+        wide(self.wish)
+    }
+}
+
+/// Numbers of offerings are kept small, because there are many; no catalogue has so many that they would not fit.
+fn narrow(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn wide(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// What each type says about one label.
@@ -170,13 +194,24 @@ impl Tables {
             rank[zone] = place;
         }
         offers.sort_unstable_by_key(|offer| {
-            (offer.price, offer.kind, rank[offer.zone], offer.capacity_type, !offer.is_available, offer.index)
+            (
+                offer.price,
+                offer.kind,
+                rank[wide(offer.zone)],
+                offer.capacity_type,
+                !offer.is_available,
+                offer.index,
+            )
         });
+        let mut of_wish = vec![FixedBitSet::with_capacity(offers.len()); distinct.len()];
+        for (index, offer) in offers.iter().enumerate() {
+            of_wish[offer.wish()].insert(index);
+        }
         let names: Vec<Arc<str>> = in_order.iter().map(|kind| Arc::from(kind.name.as_str())).collect();
         let zones: Vec<Arc<str>> = zones.into_iter().map(Arc::from).collect();
         let alternative = |offer: &Offer| Alternative {
-            instance_type: Arc::clone(&names[offer.kind]),
-            zone: Arc::clone(&zones[offer.zone]),
+            instance_type: Arc::clone(&names[offer.kind()]),
+            zone: Arc::clone(&zones[wide(offer.zone)]),
             capacity_type: offer.capacity_type,
             price: offer.price,
         };
@@ -187,6 +222,7 @@ impl Tables {
             allocatable: amounts(&in_order, |kind| &kind.allocatable),
             offers,
             distinct,
+            of_wish,
             order,
         }
     }
@@ -218,15 +254,19 @@ impl<'a> Offers<'a> {
                 };
                 let (wish, zone) = match before.get(index).filter(is_same) {
                     Some((_, same)) => (same.wish, same.zone),
-                    None => (wishes.number(&offering.requirements), zones.number(&offering.zone)),
+                    None => {
+                        (narrow(wishes.number(&offering.requirements)), narrow(zones.number(&offering.zone)))
+                    }
                 };
                 let Offering { price, capacity_type, available: is_available, .. } = *offering;
-                let offer = Offer { kind, index, wish, zone, price, capacity_type, is_available };
+                let (kind, index_in_type) = (narrow(kind), narrow(index));
+                let offer =
+                    Offer { kind, index: index_in_type, wish, zone, price, capacity_type, is_available };
                 match before.get_mut(index) {
                     Some(before) => *before = (offering, offer),
                     None => before.push((offering, offer)),
                 }
-                if wish == distinct.len() {
+                if wide(wish) == distinct.len() {
                     distinct.push(offer);
                 }
                 all.push(offer);
@@ -300,12 +340,21 @@ impl<'a> Stock<'a> {
 
     /// An offering.
     pub(crate) fn offering(self, offer: Offer) -> &'a Offering {
-        &self.kind(offer.kind).offerings[offer.index]
+        &self.kind(offer.kind()).offerings[wide(offer.index)]
     }
 
     /// The distinct requirements that offerings have.
     pub(crate) fn wishes(self) -> impl ExactSizeIterator<Item = &'a Requirements> {
         self.tables.distinct.iter().map(move |offer| &*self.offering(*offer).requirements)
+    }
+
+    /// The offerings that have one of these requirements, by their numbers.
+    pub(crate) fn offers_of(self, wishes: impl Iterator<Item = usize>) -> FixedBitSet {
+        let mut offers = FixedBitSet::with_capacity(self.tables.offers.len());
+        for wish in wishes {
+            offers.union_with(&self.tables.of_wish[wish]);
+        }
+        offers
     }
 
     /// What each type says about a label, if any does.
@@ -341,7 +390,8 @@ mod tests {
 
     fn in_order(catalogue: &Catalogue) -> Vec<(String, String)> {
         let stock = catalogue.stock();
-        let name = |offer: &Offer| (stock.kind(offer.kind).name.clone(), stock.offering(*offer).zone.clone());
+        let name =
+            |offer: &Offer| (stock.kind(offer.kind()).name.clone(), stock.offering(*offer).zone.clone());
         stock.offers().iter().map(name).collect()
     }
 

@@ -30,10 +30,10 @@ impl Market<'_> {
             let mut numbers: Interner<&str> = Interner::default();
             let mut values = vec![BTreeSet::new(); table.types.len()];
             for (offer, offering) in signature.usable.ones().map(|index| table.offering(index)) {
-                let of_type = table.types[offer.kind].instance_type.requirements.get(key);
+                let of_type = table.types[offer.kind()].instance_type.requirements.get(key);
                 let offered: Option<&Requirement> = of_type.or_else(|| offering.requirements.get(key));
                 let admitted = offered.into_iter().flat_map(listed).filter(|value| ours.allows(value));
-                values[offer.kind].extend(admitted.map(|value| numbers.number(value)));
+                values[offer.kind()].extend(admitted.map(|value| numbers.number(value)));
             }
             found.push(Diversity { key: key.to_owned(), least, values });
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nap_api::Requirements;
 use nap_units::Resources;
 
-use crate::alternatives::Alternatives;
+use crate::choice::Choices;
 use crate::classes::{Classes, Dimensions, is_attachment};
 use crate::market::{Market, Signature, is_regional};
 use crate::model::Launch;
@@ -32,6 +32,7 @@ pub(crate) struct Buyer<'p, 'a> {
     pub(crate) taken: Vec<usize>,
     /// How many machines each zone has.
     pub(crate) zones: BTreeMap<&'a str, usize>,
+    pub(crate) choices: Choices,
 }
 
 impl Buyer<'_, '_> {
@@ -50,9 +51,10 @@ impl Buyer<'_, '_> {
         let budget = sum(&packing.left[signature.pool], &draft.reserved);
         // A pool that wants a choice of several values gets all of them.
         let most = if signature.diversities.is_empty() { most + 1 } else { usize::MAX };
-        let offers = market.would_do(signature, used, &budget, most);
+        let choice = self.choices.of(market, draft.signature, used, &budget, most);
         let price = |index: usize| table.stock.offers()[index].price + market.node_cost;
-        let best = offers
+        let best = choice
+            .offers
             .iter()
             .copied()
             .take_while(|index| price(*index) <= draft.price)
@@ -62,14 +64,14 @@ impl Buyer<'_, '_> {
                 let busy = self.zones.get(offering.zone.as_str()).copied().unwrap_or(0);
                 (is_regional(&offering.requirements), busy, *index)
             })
-            .or_else(|| offers.first().copied());
+            .or_else(|| choice.offers.first().copied());
         assert!(best.is_some(), "a draft always holds a reservation for a type that holds its pods");
         let best = best.unwrap_or_default();
         let (chosen, offering) = table.offering(best);
         *self.zones.entry(&offering.zone).or_default() += 1;
-        let others = offers.into_iter().filter(|index| *index != best);
+        let alternatives = choice.without(table, best);
 
-        let kind = &table.types[chosen.kind];
+        let kind = &table.types[chosen.kind()];
         let mut pods = Vec::with_capacity(draft.pods);
         for (number, count) in &draft.content {
             let base = self.classes.list[*number].base;
@@ -92,7 +94,7 @@ impl Buyer<'_, '_> {
             pods,
             requests,
             requirements: requirements(signature, &draft.keep),
-            alternatives: Alternatives::of(table.stock.alternatives(), others),
+            alternatives,
         }
     }
 }

@@ -49,7 +49,8 @@
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
 //! | `launch` | which offering a draft becomes, and what else would do |
-//! | `alternatives` | the latter, as a choice from the catalogue |
+//! | `choice` | the same for nodes that are alike |
+//! | `alternatives` | the latter, as places in the catalogue |
 //! | `refuse` | why a pod has no place, as data |
 //! | `funnel` | how many offerings are left for a pod, step by step |
 //! | `change` | which single change would give it a place |
@@ -59,6 +60,7 @@ mod alternatives;
 mod catalogue;
 mod certificate;
 mod change;
+mod choice;
 mod classes;
 mod closing;
 mod columns;

@@ -63,8 +63,7 @@ impl<'a> PoolTable<'a> {
         let amount = |amounts: Option<&[Option<i64>]>, kind: usize| {
             amounts.and_then(|amounts| amounts[kind]).unwrap_or(0).max(0)
         };
-        let charges: Vec<_> =
-            limits.iter().map(|(name, _)| (*name == NODES, stock.capacity(name))).collect();
+        let charges: Vec<_> = limits.iter().map(|(name, _)| (*name == NODES, stock.capacity(name))).collect();
         let cpu = stock.capacity(CPU);
         let row = |kind: usize| {
             let charge = |(is_nodes, amounts): &(bool, Option<&[Option<i64>]>)| {
@@ -138,7 +137,7 @@ pub(crate) struct Signature {
     /// The types of the usable ones with their lowest price, cheapest first.
     pub(crate) types: Vec<(UsdPerHour, usize)>,
     /// The cheapest usable offering of each.
-    first: Vec<usize>,
+    pub(crate) first: Vec<usize>,
     /// The same types as a set.
     pub(crate) kinds: FixedBitSet,
     /// The labels of which the pool wants several values.
@@ -362,7 +361,7 @@ impl<'a> Market<'a> {
         // Where offerings say nothing, their types may.
         if let Some(column) = table.stock.column(key).filter(|_| !silent.is_clear()) {
             for offer in entry.usable.ones().map(|index| table.stock.offers()[index]) {
-                if let Some(value) = column.value_of[offer.kind].filter(|_| silent.contains(offer.wish)) {
+                if let Some(value) = column.value_of[offer.kind()].filter(|_| silent.contains(offer.wish())) {
                     let is_vague =
                         key == labels::ZONE && is_regional(&table.stock.offering(offer).requirements);
                     let set = if is_vague { &mut vague } else { &mut values };
@@ -404,7 +403,7 @@ impl<'a> Market<'a> {
                 .usable
                 .ones()
                 .map(|index| table.stock.offers()[index])
-                .any(|offer| silent[offer.wish] && is_silent(offer.kind))
+                .any(|offer| silent[offer.wish()] && is_silent(offer.kind()))
     }
 
     /// Whether nodes of a signature will certainly not have a label.
@@ -496,8 +495,9 @@ impl<'a> Market<'a> {
         // What is reserved is counted, and so only for nodes that were meant to be part of a reservation.
         let reservation = requirements.get(RESERVATION_ID);
         let is_meant = |wish: &Requirements| reservation.is_some() == wish.get(RESERVATION_ID).is_some();
-        let suits_wish = |wish| is_meant(wish) && requirements.intersects(wish).is_ok();
-        let wishes: Vec<bool> = stock.wishes().map(suits_wish).collect();
+        let suits_wish = |wish: &&Requirements| is_meant(wish) && requirements.intersects(wish).is_ok();
+        let wishes = stock.wishes().enumerate().filter(|(_, wish)| suits_wish(wish));
+        let suited = stock.offers_of(wishes.map(|(number, _)| number));
         let has_room: Vec<bool> = (0..table.types.len())
             .map(|kind| self.allows_size(pool, kind) && table.free(kind).iter().all(|free| *free >= 0))
             .collect();
@@ -506,23 +506,25 @@ impl<'a> Market<'a> {
         let mut kinds = FixedBitSet::with_capacity(table.types.len());
         let mut types: Vec<(UsdPerHour, usize)> = Vec::new();
         let mut first: Vec<usize> = Vec::new();
-        let mut used_wishes = FixedBitSet::with_capacity(wishes.len());
+        let mut used_wishes = FixedBitSet::with_capacity(stock.wishes().len());
         let mut reach: Vec<i64> = Vec::new();
         let mut most = vec![i64::MIN; self.width];
-        for (index, offer) in stock.offers().iter().enumerate() {
-            if !suits[offer.kind] || !wishes[offer.wish] {
+        for index in suited.ones() {
+            let offer = stock.offers()[index];
+            let kind = offer.kind();
+            if !suits[kind] {
                 continue;
             }
             compatible.insert(index);
-            if !offer.is_available || !has_room[offer.kind] {
+            if !offer.is_available || !has_room[kind] {
                 continue;
             }
             usable.insert(index);
-            used_wishes.insert(offer.wish);
-            if !kinds.put(offer.kind) {
-                types.push((offer.price + self.node_cost, offer.kind));
+            used_wishes.insert(offer.wish());
+            if !kinds.put(kind) {
+                types.push((offer.price + self.node_cost, kind));
                 first.push(index);
-                for (most, free) in most.iter_mut().zip(table.free(offer.kind)) {
+                for (most, free) in most.iter_mut().zip(table.free(kind)) {
                     *most = (*most).max(*free);
                 }
                 reach.extend(&most);
@@ -566,7 +568,7 @@ impl<'a> Market<'a> {
     }
 
     /// How many of a signature's cheapest types certainly do not hold what is used.
-    fn too_small(&self, signature: &Signature, used: &[i64]) -> usize {
+    pub(crate) fn too_small(&self, signature: &Signature, used: &[i64]) -> usize {
         let (mut low, mut high) = (0, signature.types.len());
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -574,40 +576,6 @@ impl<'a> Market<'a> {
             if holds(reach, used) { high = middle } else { low = middle + 1 }
         }
         low
-    }
-
-    /// The usable offerings of a signature that hold what is used and stay within the budget, cheapest first, up to a number of them.
-    pub(crate) fn would_do(
-        &self,
-        signature: &Signature,
-        used: &[i64],
-        budget: &[i64],
-        most: usize,
-    ) -> Vec<usize> {
-        const BITS: usize = usize::BITS as usize;
-        let mut found = Vec::new();
-        let Some(begin) = signature.first.get(self.too_small(signature, used)).copied() else { return found };
-        let table = self.table(signature);
-        let offers = table.stock.offers();
-        // Unlike an offering, a type is looked at once.
-        let mut known: Vec<Option<bool>> = vec![None; table.types.len()];
-        for (number, block) in signature.usable.as_slice().iter().enumerate().skip(begin / BITS) {
-            if found.len() == most {
-                break;
-            }
-            let is_first = number == begin / BITS;
-            let mut block = if is_first { block & (usize::MAX << (begin % BITS)) } else { *block };
-            while block != 0 && found.len() < most {
-                let index = number * BITS + block.trailing_zeros() as usize;
-                block &= block - 1;
-                let kind = offers[index].kind;
-                let would_do = || holds(table.free(kind), used) && table.within(kind, budget);
-                if *known[kind].get_or_insert_with(would_do) {
-                    found.push(index);
-                }
-            }
-        }
-        found
     }
 
     /// The frontier of a signature's types that are no larger than the cap.

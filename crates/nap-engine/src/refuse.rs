@@ -55,7 +55,7 @@ impl Asker<'_, '_> {
             );
         }
         let table = &market.pools[pool];
-        let kind = |index: usize| table.offering(index).0.kind;
+        let kind = |index: usize| table.offering(index).0.kind();
         let free = |index: usize| table.free(kind(index));
         let large: Vec<usize> = compatible
             .ones()
@@ -86,7 +86,7 @@ impl Asker<'_, '_> {
         let table = &market.pools[pool];
         // Something could be bought, so a limit is in the way: one that stops every offering, or else the one that stops the cheapest.
         let exceeds = |index: usize, limit: usize| {
-            table.types[table.offering(index).0.kind].charge[limit] > left[limit]
+            table.types[table.offering(index).0.kind()].charge[limit] > left[limit]
         };
         let limit = (0..left.len())
             .find(|limit| available.iter().all(|index| exceeds(*index, *limit)))

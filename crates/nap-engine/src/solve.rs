@@ -7,6 +7,7 @@ use nap_api::labels;
 use nap_units::UsdPerHour;
 
 use crate::certificate::{PodWorth, lower_bound};
+use crate::choice::Choices;
 use crate::classes::{Class, Classes, Dimensions};
 use crate::existing::{Seated, Standing};
 use crate::groups::Groups;
@@ -150,7 +151,9 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     }
     plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
     let zones = zones(snapshot);
-    let mut buyer = Buyer { market: &market, classes: &classes, dimensions: &dimensions, taken, zones };
+    let choices = Choices::default();
+    let mut buyer =
+        Buyer { market: &market, classes: &classes, dimensions: &dimensions, taken, zones, choices };
     plan.launches = buyer.launches(&packing);
     plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
     if !classes.list.is_empty() {
