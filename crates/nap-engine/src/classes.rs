@@ -254,6 +254,8 @@ pub(crate) struct Class<'a> {
     pub(crate) certain: Vec<bool>,
     /// It is counted by others, but nothing keeps it from being bound after them: it goes anywhere, and counts where its node is known.
     pub(crate) is_light: bool,
+    /// The same if nobody wanted to be near it: where nodes cannot be tied to a domain, it may go anywhere, and counts nowhere.
+    pub(crate) may_roam: bool,
 }
 
 impl<'a> Class<'a> {
@@ -273,6 +275,7 @@ impl<'a> Class<'a> {
             coupling: None,
             certain: Vec::new(),
             is_light: false,
+            may_roam: false,
         }
     }
 
@@ -376,6 +379,7 @@ impl<'a> Classes<'a> {
                     coupling,
                     certain: certain.unwrap_or_default(),
                     is_light: false,
+                    may_roam: false,
                 });
             }
         }
@@ -392,25 +396,29 @@ impl<'a> Classes<'a> {
     /// A class that is only counted can be bound last, unless somebody wants to be near it, or its priority brings it before pods that look
     /// at it.
     fn find_light(&mut self) {
+        let mut wanted: BTreeSet<usize> = BTreeSet::new();
         let mut watchers: BTreeMap<usize, i32> = BTreeMap::new();
         for class in &self.list {
             for constraint in class.coupling.iter().flat_map(|coupling| &coupling.constraints) {
-                let is_wanted = matches!(constraint, Constraint::Together { .. });
+                if matches!(constraint, Constraint::Together { .. }) {
+                    wanted.extend(constraint.counters());
+                    continue;
+                }
                 for counter in constraint.counters() {
                     let least = watchers.entry(counter).or_insert(i32::MAX);
-                    *least = (*least).min(if is_wanted { i32::MIN } else { class.priority });
+                    *least = (*least).min(class.priority);
                 }
             }
         }
         for class in &mut self.list {
-            class.is_light = class.coupling.as_ref().is_some_and(|coupling| {
-                let can_wait = |(counter, _): &(usize, _)| {
-                    watchers
-                        .get(counter)
-                        .is_none_or(|watcher| *watcher != i32::MIN && *watcher >= class.priority)
-                };
-                coupling.is_light() && coupling.counted.iter().all(can_wait)
-            });
+            let Some(coupling) = class.coupling.as_ref().filter(|coupling| coupling.is_light()) else {
+                continue;
+            };
+            let mut counters = coupling.counted.iter().map(|(counter, _)| counter);
+            let can_wait =
+                |counter: &usize| watchers.get(counter).is_none_or(|watcher| *watcher >= class.priority);
+            class.may_roam = counters.clone().all(can_wait);
+            class.is_light = class.may_roam && !counters.any(|counter| wanted.contains(counter));
         }
     }
 

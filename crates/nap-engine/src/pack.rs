@@ -125,6 +125,8 @@ pub(crate) struct Packer<'m, 'a> {
     pub(crate) left: Vec<Vec<i64>>,
     pub(crate) ground: Ground<'a>,
     pub(crate) seated: Vec<Seated>,
+    /// Pods that others want to be near are placed where nobody knows.
+    is_roaming: bool,
 }
 
 /// Packs what is left of each class, beginning with what was bought already. Without a ledger, whoever asks must see whether the limits were kept.
@@ -152,6 +154,7 @@ pub(crate) fn pack<'m, 'a>(
         least: task.least.first().cloned().unwrap_or_default(),
         left,
         ground,
+        is_roaming: false,
         seated: Vec::new(),
         market,
     };
@@ -207,25 +210,36 @@ impl Packer<'_, '_> {
         let mut left = pending[number];
         if class.is_bound_by_rules() {
             left = self.place_coupled(number, left);
+            if left > 0 && class.may_roam {
+                self.is_roaming = true;
+                left = self.place_anywhere(number, left);
+                self.is_roaming = false;
+            }
         } else {
             if number > class.base {
                 // The first form was tried on what exists before anything else.
                 let Ground { standing, topology, .. } = &mut self.ground;
                 left = standing.fill_with(number, left, self.classes, topology, &mut self.seated);
             }
-            left = self.fill(number, left);
-            while left > 0 {
-                let opened = self.open(number, left);
-                if opened == 0 {
-                    break;
-                }
-                left -= opened;
-            }
+            left = self.place_anywhere(number, left);
         }
         pending[number] = left;
         if let Some(next) = self.classes.fallback(number) {
             pending[next] += std::mem::take(&mut pending[number]);
         }
+    }
+
+    /// Places pods that no rule binds to a domain; how many are left.
+    fn place_anywhere(&mut self, number: usize, count: usize) -> usize {
+        let mut left = self.fill(number, count);
+        while left > 0 {
+            let opened = self.open(number, left);
+            if opened == 0 {
+                break;
+            }
+            left -= opened;
+        }
+        left
     }
 
     /// What the pods of a draft ask for together.
@@ -413,7 +427,7 @@ impl Packer<'_, '_> {
             Some((last, placed)) if *last == number => *placed += count,
             _ => draft.content.push((number, count)),
         }
-        if class.is_light {
+        if class.is_light || self.is_roaming {
             self.count_light(index, number, count);
         }
         count

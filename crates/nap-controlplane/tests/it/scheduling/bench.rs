@@ -11,7 +11,7 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use nap_controlplane::{Parts, Plane};
-use nap_engine::{Options, Plan, PodKey, Resident, Snapshot, solve};
+use nap_engine::{Options, Plan, PodKey, Refusal, Resident, Snapshot, Unplaced, Unsuitable, solve};
 use nap_units::{Resources, UsdPerHour};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
@@ -83,7 +83,8 @@ impl Bench {
         self.create(&nodes).await;
         self.create(&drivers).await;
         join_all(bound.iter().map(|pod| self.create_pod(pod))).await;
-        for pod in &snapshot.pods {
+        // What the engine does not know, these objects do not have.
+        for pod in snapshot.pods.iter().filter(|pod| pod.unsupported.is_none()) {
             let objects::Waiting { pod, volumes } = objects::waiting(pod);
             for (volume, claim) in volumes {
                 self.create(&[volume]).await;
@@ -131,7 +132,9 @@ impl Bench {
             unbound.extend(waiting.take(wanted.saturating_sub(bound)).copied().cloned());
             let (pod, rules) = (pods[0].clone(), rules_of(kind));
             let is_outranked = snapshot.pods.iter().any(|other| other.priority > kind.priority);
-            outcome.kinds.push(Kind { pod, rules, planned: wanted, bound, is_outranked });
+            let is_pool_matter =
+                plan.unplaced.iter().any(|one| pods.contains(&&one.pod) && is_pool_matter(one));
+            outcome.kinds.push(Kind { pod, rules, planned: wanted, bound, is_outranked, is_pool_matter });
         }
         outcome.more = price_of_the_rest(snapshot, &prefix, &unbound, &nodes, &places);
         outcome.places = places;
@@ -297,6 +300,12 @@ impl Bench {
 }
 
 type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
+
+/// Whether a pod has no place because of what a pool may buy, which is nothing to the scheduler: it may find room on a node for others.
+fn is_pool_matter(unplaced: &Unplaced) -> bool {
+    let Refusal::Pools(reasons) = &unplaced.refusal else { return false };
+    reasons.iter().any(|reason| matches!(reason.why, Unsuitable::Limit(_) | Unsuitable::MinValues { .. }))
+}
 
 /// Whether a pod's spread constraints allow so many pods on a node that has none.
 fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {

@@ -70,7 +70,7 @@ async fn the_scheduler_agrees_with_the_engine() {
             std::fs::write(&file, shown.to_string()).unwrap();
             eprintln!("seed {seed}; see {file}");
             for kind in last.kinds.iter().filter(|kind| kind.planned != kind.bound) {
-                let Kind { pod, rules, planned, bound, is_outranked } = kind;
+                let Kind { pod, rules, planned, bound, is_outranked, .. } = kind;
                 let outranked = if *is_outranked { ", outranked" } else { "" };
                 eprintln!("  {pod}: {bound} of {planned} bound; {}{outranked}", rules.join(", "));
             }

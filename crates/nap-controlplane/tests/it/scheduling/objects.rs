@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
-use nap_api::{Requirements, Taint, Toleration, labels, taints};
+use nap_api::requirement::NodeSelectorRequirement;
+use nap_api::{Operator, Requirements, Taint, Toleration, labels, taints};
 use nap_engine::{
     ATTACHABLE_VOLUMES, Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector, Snapshot, Spread,
     Weighted,
@@ -36,10 +37,13 @@ fn attached(resources: &Resources) -> impl Iterator<Item = (&str, i64)> {
 
 /// A node that is not released yet.
 fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: &Resources) -> Machine {
-    let mut list: Vec<Value> = tainted
-        .iter()
-        .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect.as_str() }))
-        .collect();
+    let mut distinct: BTreeMap<(&str, &str), &Taint> = BTreeMap::new();
+    for taint in tainted {
+        distinct.entry((&taint.key, taint.effect.as_str())).or_insert(taint);
+    }
+    let taint =
+        |taint: &Taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect.as_str() });
+    let mut list: Vec<Value> = distinct.into_values().map(taint).collect();
     list.push(json!({ "key": HELD, "effect": "NoSchedule" }));
     let amounts = countable(room);
     let drivers: Vec<Value> = attached(room)
@@ -115,6 +119,9 @@ fn resident_pod(name: &str, resident: &Resident, node: &str) -> Pod {
 fn pod_spec(requests: &Resources, ports: &[HostPort]) -> Value {
     let mut requests = countable(requests);
     requests.remove(PODS);
+    // Devices cannot be shared, so whoever asks for some must say that it is no more.
+    let limits: BTreeMap<&String, &Quantity> =
+        requests.iter().filter(|(name, _)| name.contains('/')).collect();
     let ports: Vec<Value> = ports
         .iter()
         .map(|port| {
@@ -122,7 +129,7 @@ fn pod_spec(requests: &Resources, ports: &[HostPort]) -> Value {
         })
         .collect();
     json!({ "terminationGracePeriodSeconds": 0, "containers": [{
-        "name": "main", "image": "example.com/app:1", "ports": ports, "resources": { "requests": requests },
+        "name": "main", "image": "example.com/app:1", "ports": ports, "resources": { "requests": requests, "limits": limits },
     }] })
 }
 
@@ -166,8 +173,26 @@ fn spread(spread: &Spread, must_hold: bool) -> Value {
 }
 
 fn node_terms(terms: &[Requirements]) -> Value {
-    let terms: Vec<Value> = terms.iter().map(|term| json!({ "matchExpressions": term.to_specs() })).collect();
+    let terms: Vec<Value> =
+        terms.iter().map(|term| json!({ "matchExpressions": match_expressions(term) })).collect();
     json!({ "nodeSelectorTerms": terms })
+}
+
+/// Pods know only two of the operators that compare numbers.
+fn match_expressions(term: &Requirements) -> Vec<NodeSelectorRequirement> {
+    let mut list = term.to_specs();
+    for one in &mut list {
+        let (operator, step) = match one.operator {
+            Operator::Gte => (Operator::Gt, -1),
+            Operator::Lte => (Operator::Lt, 1),
+            _ => continue,
+        };
+        one.operator = operator;
+        for value in &mut one.values {
+            *value = (value.parse::<i64>().unwrap() + step).to_string();
+        }
+    }
+    list
 }
 
 fn toleration(toleration: &Toleration) -> Value {
@@ -199,7 +224,7 @@ pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
     let preferred: Vec<Value> = liked
         .nodes
         .iter()
-        .map(|one| json!({ "weight": one.weight, "preference": { "matchExpressions": one.term.to_specs() } }))
+        .map(|one| json!({ "weight": one.weight, "preference": { "matchExpressions": match_expressions(&one.term) } }))
         .collect();
     let mut node_affinity = json!({ "preferredDuringSchedulingIgnoredDuringExecution": preferred });
     // A term without wishes is met everywhere, and so is the whole list; Kubernetes has no such term.

@@ -29,6 +29,8 @@ pub(super) struct Kind {
     pub(super) bound: usize,
     /// Others have a higher priority: a nomination keeps no room free from them.
     pub(super) is_outranked: bool,
+    /// Some have no place because of what pools may buy.
+    pub(super) is_pool_matter: bool,
 }
 
 impl Kind {
@@ -40,7 +42,9 @@ impl Kind {
 
 impl Outcome {
     pub(super) fn agrees(&self) -> bool {
-        self.kinds.iter().all(|kind| kind.bound == kind.planned)
+        let agrees =
+            |kind: &Kind| kind.bound == kind.planned || (kind.bound > kind.planned && kind.is_pool_matter);
+        self.kinds.iter().all(agrees)
     }
 
     pub(super) fn planned(&self) -> usize {
@@ -84,6 +88,8 @@ pub(super) struct Tally {
     pub(super) too_many: usize,
     /// Bound in place of planned ones.
     pub(super) instead: usize,
+    /// Bound on what was bought for others, where nothing could be bought for them.
+    pub(super) lucky: usize,
 }
 
 impl Tally {
@@ -94,6 +100,11 @@ impl Tally {
         self.at_once += at_once;
         self.late += bound.saturating_sub(at_once);
         self.too_few += last.planned - bound;
-        *if is_realised { &mut self.too_many } else { &mut self.instead } += last.bound - bound;
+        let beyond = match (is_realised, last.is_pool_matter) {
+            (true, true) => &mut self.lucky,
+            (true, false) => &mut self.too_many,
+            (false, _) => &mut self.instead,
+        };
+        *beyond += last.bound - bound;
     }
 }
