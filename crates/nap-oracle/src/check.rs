@@ -253,16 +253,24 @@ impl<'a> Judge<'a> {
         let orders = (MOST_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MOST_ORDERS);
         let spreads =
             |pod: &Pod| pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count();
+        let mut troubles: BTreeMap<&PodKey, usize> = BTreeMap::new();
         for attempt in 1..=orders {
             if stuck.is_empty() {
                 return;
             }
-            // In every other order, pods that must be spread come before those that others only count.
-            let first = |pod: &Pod| if attempt % 2 == 0 { 0 } else { spreads(pod) };
+            for (pod, ..) in &stuck {
+                *troubles.entry(&pod.key).or_default() += 1;
+            }
+            // By turns: pods that must be spread before those that others only count, any order, and those first that were left before.
+            let first = |pod: &Pod| match attempt % 3 {
+                0 => troubles.get(&pod.key).copied().unwrap_or(0),
+                1 => spreads(pod),
+                _ => 0,
+            };
             waiting.sort_by_cached_key(|(pod, _)| {
                 (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
             });
-            stuck = bind(cluster.clone(), &waiting, attempt % 2 == 1 && waiting.len() <= MOST_PATIENT);
+            stuck = bind(cluster.clone(), &waiting, attempt % 3 != 2 && waiting.len() <= MOST_PATIENT);
         }
         for (pod, target, why) in stuck {
             let name = &cluster[target].name;

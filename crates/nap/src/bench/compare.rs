@@ -12,9 +12,6 @@ use super::document;
 use super::measure::{self, Report, Seconds, dollars, gap_percent};
 use super::{read, read_plan, read_problem};
 
-/// Problems with more pods than this are solved once in each turn, whatever was asked for.
-pub(super) const LARGE: usize = 5000;
-
 /// One solver on one problem, over all rounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
@@ -120,7 +117,6 @@ fn lines(args: &CompareArgs, folder: &Path) -> anyhow::Result<Vec<Line>> {
 struct TurnArgs<'a> {
     path: &'a Path,
     round: u32,
-    repeat: u32,
 }
 
 struct Runner<'a> {
@@ -134,8 +130,7 @@ impl Runner<'_> {
         let problem = read_problem(path)?;
         eprintln!("{}", problem.name);
         let peer = self.args.peer.as_ref().filter(|_| problem.pending() <= self.args.peer_up_to);
-        let repeat = if problem.pending() > LARGE { 1 } else { self.args.repeat };
-        let turn = |round| TurnArgs { path, round, repeat };
+        let turn = |round| TurnArgs { path, round };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         let mut report = Report::default();
         for round in 0..self.args.rounds {
@@ -208,7 +203,7 @@ impl Runner<'_> {
             Command::new(program)
         };
         command.args(first).arg("--problem").arg(turn.path).arg("--plan").arg(plan);
-        command.arg("--repeat").arg(turn.repeat.to_string());
+        command.arg("--repeat").arg(self.args.repeat.to_string());
         let done = command.output().with_context(|| format!("starting {}", program.display()))?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);

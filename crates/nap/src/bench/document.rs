@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::args::CompareArgs;
-use super::compare::{LARGE, Line, Side};
+use super::compare::{Line, Side};
 use super::measure::human;
 
 /// The table, in Markdown, columns aligned.
@@ -115,7 +115,7 @@ pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
     }
     let _ = writeln!(
         text,
-        "- {} rounds, {} solves in each (one above {LARGE} pods); `first plan` and `final plan` are medians, `worst` is the worst p99 of a round.",
+        "- {} rounds, {} solves in each; `first plan` and `final plan` are medians, `worst` is the worst p99 of a round.",
         args.rounds, args.repeat
     );
     text.push_str(
