@@ -3,7 +3,7 @@
 use fixedbitset::FixedBitSet;
 
 use crate::classes::{Class, Dimensions, holds};
-use crate::coupled::blocking_rule;
+use crate::coupled::{blocking_rule, pins};
 use crate::market::Market;
 use crate::model::{PoolReason, Refusal, Unsuitable};
 use crate::packing::Packing;
@@ -107,9 +107,23 @@ impl Asker<'_, '_> {
 
 /// The label of which too few values are left for a class, if that keeps it from a pool.
 fn lacking_values(market: &mut Market<'_>, pool: usize, class: &Class<'_>) -> Option<Unsuitable> {
-    let mut found = None;
+    let mut signatures: Vec<usize> = Vec::new();
     for term in &class.terms {
-        let Some(signature) = market.step(pool, *term) else { continue };
+        signatures.extend(market.step(pool, *term));
+    }
+    // Rules between pods tie a node to a domain, and that leaves fewer values too.
+    if let Some(coupling) = class.coupling.as_ref().filter(|_| !class.may_roam) {
+        let pins = pins(market, class, coupling);
+        let from = std::mem::take(&mut signatures);
+        for pin in pins.iter() {
+            for from in &from {
+                let tied = pin.terms.iter().try_fold(*from, |signature, term| market.step(signature, *term));
+                signatures.extend(tied);
+            }
+        }
+    }
+    let mut found = None;
+    for signature in signatures {
         let signature = market.signature(signature);
         if market.values_to_keep(signature, &class.row, &[]).is_some() {
             return None;
