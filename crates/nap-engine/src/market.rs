@@ -22,6 +22,9 @@ use crate::diversity::Diversity;
 use crate::model::{InstanceType, MinValuesPolicy, Offering, Options, Pool, RESERVATION_ID, Snapshot};
 use crate::prepared::{Load, Prepared, PreparedPool, in_order, stock};
 
+/// How many types share one note of what they and cheaper ones have at most.
+const STRIDE: usize = 16;
+
 /// The resource by which a pool's limits count machines.
 const NODES: &str = "nodes";
 
@@ -142,7 +145,7 @@ pub(crate) struct Signature {
     pub(crate) kinds: FixedBitSet,
     /// The labels of which the pool wants several values.
     pub(crate) diversities: Vec<Diversity>,
-    /// For each of `types`, the most that it or a cheaper one has of each dimension: where a search may begin.
+    /// For each so many of `types`, the most that they or cheaper ones have of each dimension: where a search may begin.
     reach: Vec<i64>,
 }
 
@@ -527,7 +530,9 @@ impl<'a> Market<'a> {
                 for (most, free) in most.iter_mut().zip(table.free(kind)) {
                     *most = (*most).max(*free);
                 }
-                reach.extend(&most);
+                if types.len().is_multiple_of(STRIDE) {
+                    reach.extend(&most);
+                }
             }
         }
         let wants_values = requirements.iter().any(|(_, one)| one.min_values().is_some());
@@ -569,13 +574,24 @@ impl<'a> Market<'a> {
 
     /// How many of a signature's cheapest types certainly do not hold what is used.
     pub(crate) fn too_small(&self, signature: &Signature, used: &[i64]) -> usize {
-        let (mut low, mut high) = (0, signature.types.len());
+        let reach = |block: usize| &signature.reach[block * self.width..(block + 1) * self.width];
+        let (mut low, mut high) = (0, signature.types.len() / STRIDE);
         while low < high {
             let middle = usize::midpoint(low, high);
-            let reach = &signature.reach[middle * self.width..(middle + 1) * self.width];
-            if holds(reach, used) { high = middle } else { low = middle + 1 }
+            if holds(reach(middle), used) { high = middle } else { low = middle + 1 }
         }
-        low
+        let before = if low > 0 { Some(reach(low - 1)) } else { None };
+        let begin = low * STRIDE;
+        // Of what the types before have too little, the first that has enough.
+        let table = self.table(signature);
+        let block = &signature.types[begin..];
+        let lacking = (0..used.len())
+            .filter(|dimension| before.is_none_or(|before| before[*dimension] < used[*dimension]));
+        let first = lacking.map(|dimension| {
+            let enough = |(_, kind): &(UsdPerHour, usize)| table.free(*kind)[dimension] >= used[dimension];
+            block.iter().position(enough).unwrap_or(block.len())
+        });
+        begin + first.max().unwrap_or(0)
     }
 
     /// The frontier of a signature's types that are no larger than the cap.

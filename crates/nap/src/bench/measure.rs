@@ -55,7 +55,7 @@ pub(super) struct Report {
     pub(super) unplaced: usize,
     /// Of the whole process while it worked on this problem, where the system says it.
     pub(super) peak_rss_mi_b: Option<f64>,
-    /// By how much the process grew while it solved, where the system says it.
+    /// By how much the process grew while it solved for the first time, where the system says it.
     pub(super) solver_mi_b: Option<f64>,
     pub(super) tier: String,
 }
@@ -107,8 +107,7 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
     let mut last = Vec::new();
     let mut on_core = Vec::new();
     let mut plans = None;
-    let mut catalogues = Vec::new();
-    let mut memory = None;
+    let (mut memory, mut grown) = (None, None);
     for _ in 0..repeat {
         let snapshot = problem.snapshot()?;
         memory.get_or_insert_with(Memory::before_solving);
@@ -120,9 +119,12 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
         last.push(seconds);
         on_core.extend(cpu);
         plans = Some((guard, plan));
-        catalogues.push(tables_seconds(&snapshot));
+        grown = grown.or_else(|| memory?.growth());
     }
     let memory = memory.unwrap_or_default();
+    let peak = memory.peak();
+    let snapshot = problem.snapshot()?;
+    let catalogues = (0..repeat).map(|_| tables_seconds(&snapshot)).collect();
     let (guard, plan) = plans.context("--repeat must be at least 1")?;
     let cost = dollars(plan.cost);
     let bound = plan.lower_bound.map(dollars);
@@ -141,8 +143,8 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
         lower_bound_usd_per_hour: bound,
         gap_percent: bound.map(|bound| gap_percent(cost, bound)),
         unplaced: plan.unplaced.len(),
-        peak_rss_mi_b: memory.peak(),
-        solver_mi_b: memory.growth(),
+        peak_rss_mi_b: peak,
+        solver_mi_b: grown,
         tier: serde_json::to_value(plan.tier)?.as_str().unwrap_or_default().to_owned(),
     };
     Ok((report, PlanFile::of(problem, &plan)))
