@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::alternatives::Alternatives;
 use crate::classes::holds;
-use crate::market::{Market, PoolTable, Signature};
+use crate::market::{Market, Signature};
+use crate::table::PoolTable;
 
 /// The most lists that are looked at before another is made.
 const MOST_LISTS: usize = 16;

@@ -29,6 +29,7 @@
 //! | `overlay` | what a user knows better about offerings |
 //! | `catalogue` | the instance types on offer, in order |
 //! | `prepared` | what daemons take on them in each pool |
+//! | `table` | what each type of a pool has, and counts against its limits |
 //! | `market` | which offerings suit which requirements |
 //! | `diversity` | how many values of a label a node's choice must keep |
 //! | `shelf` | which drafts of nodes are looked at first |
@@ -91,6 +92,7 @@ mod shelf;
 mod simplex;
 mod sizes;
 mod solve;
+mod table;
 mod topology;
 mod weave;
 mod worth;

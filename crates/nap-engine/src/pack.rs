@@ -138,7 +138,7 @@ pub(crate) fn pack<'m, 'a>(
     ledger: bool,
     purchase: Option<&Purchase<'_>>,
 ) -> Packing {
-    let limits = |table: &crate::market::PoolTable<'_>| table.limits.iter().map(|(_, left)| *left).collect();
+    let limits = |table: &crate::table::PoolTable<'_>| table.limits.iter().map(|(_, left)| *left).collect();
     let left = market.pools.iter().map(|table| if ledger { limits(table) } else { Vec::new() }).collect();
     let width = market.width;
     let mut packer = Packer {
