@@ -53,7 +53,7 @@ pub fn solve(snapshot: &Snapshot, options: &Options) -> Plan {
 }
 
 /// The plan that the incumbent's manner alone would give: first fit without regard to price, then the cheapest type for each
-/// node. [`solve`] is never worse; this is what it is measured against.
+/// node. [`solve`] is never worse; this is what it is measured against, and it has no bound.
 pub fn solve_first_fit(snapshot: &Snapshot, options: &Options) -> Plan {
     decide(&Prepared::new(snapshot), snapshot, options, false)
 }
@@ -156,7 +156,7 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
         Buyer { market: &market, classes: &classes, dimensions: &dimensions, taken, zones, choices };
     plan.launches = buyer.launches(&packing);
     plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
-    if !classes.list.is_empty() {
+    if portfolio && !classes.list.is_empty() {
         // The bound knows only what a new node would take.
         let beyond = packing.unplaced.iter().zip(&packing.crowded).map(|(left, crowded)| left + crowded);
         let placed: Vec<usize> =
