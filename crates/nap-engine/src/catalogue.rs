@@ -27,7 +27,7 @@ pub struct Catalogue {
 impl Catalogue {
     /// Makes the tables that decisions need, unless they are there. The first decision would do it otherwise.
     pub fn prepare(&self) {
-        self.tables.get_or_init(|| Tables::new(&self.types));
+        self.stock();
     }
 
     /// The types in order, with their tables.
@@ -90,7 +90,7 @@ impl DerefMut for Catalogue {
 
 impl Clone for Catalogue {
     fn clone(&self) -> Self {
-        Self::from(self.types.clone())
+        Self { types: self.types.clone(), tables: OnceLock::new() }
     }
 }
 

@@ -328,7 +328,7 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// What all launches cost together.
     pub cost: UsdPerHour,
-    /// What placing the same pods costs at least, whatever the plan. `None` when nothing was decided.
+    /// What placing the same pods costs at least, whatever the plan. `None` when nothing was decided, and in a plan by first fit alone.
     #[serde(default)]
     pub lower_bound: Option<UsdPerHour>,
     /// Which part of the solver found it.
