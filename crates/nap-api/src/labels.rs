@@ -152,6 +152,8 @@ pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resou
 
 /// Which pods a NodeClaim was made for (a JSON list of `namespace/name`): their places survive a restart.
 pub const PLANNED_PODS: &str = "nap.karpenter.sh/planned-pods";
+/// Which plan a NodeClaim belongs to, and when it is its turn to be opened (`plan/turn`), where the order matters.
+pub const PLANNED_TURN: &str = "nap.karpenter.sh/planned-turn";
 /// Which NodeClaim a replacement stands in for: the command survives a restart.
 pub const REPLACES: &str = "nap.karpenter.sh/replaces";
 /// Which offerings a NodeClaim was planned with (`type/zone/capacity-type`, separated by commas): the provider tries them in this order.

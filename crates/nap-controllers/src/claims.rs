@@ -11,6 +11,7 @@ use nap_engine::{ATTACHABLE_VOLUMES, CapacityType, Catalogue, Launch};
 use nap_units::{Quantity, UsdPerHour};
 
 use crate::context::{Context, Doing, Error};
+use crate::turn::Turn;
 
 /// The most instance types that a claim lists: enough to fall through a stock-out, small enough to read.
 const MOST_TYPES: usize = 60;
@@ -33,9 +34,13 @@ pub async fn create(
     pool: &NodePool,
     launch: &Launch,
     catalogue: &Catalogue,
+    turn: Option<&Turn>,
     replaces: Option<&Replaces>,
 ) -> Result<NodeClaim, Error> {
-    let claim = node_claim(pool, launch, catalogue, replaces);
+    let mut claim = node_claim(pool, launch, catalogue, replaces);
+    if let Some(turn) = turn {
+        claim.annotations_mut().insert(labels::PLANNED_TURN.to_owned(), turn.to_string());
+    }
     let api: Api<NodeClaim> = Api::all(context.client.clone());
     let created = api
         .create(&PostParams::default(), &claim)

@@ -20,6 +20,7 @@ mod restamp;
 mod run;
 pub mod state;
 mod termination;
+mod turn;
 mod write;
 
 pub use context::{Context, Error, Settings};

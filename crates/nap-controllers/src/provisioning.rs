@@ -9,7 +9,9 @@ use nap_engine::Plan;
 use crate::claims;
 use crate::context::{Context, Outcome};
 use crate::events::Severity;
+use crate::state::pods;
 use crate::state::snapshot::PLAN_HOLDS;
+use crate::turn::Turn;
 
 /// How often waiting pods are looked at again when nothing else happens.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -37,16 +39,17 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let now = context.clock.now();
     let snapshot = context.state().snapshot(&catalogues, now);
     if snapshot.pods.is_empty() {
-        return Ok(if context.state().pending().next().is_some() { Some(AGAIN) } else { None });
+        let waits = context.state().pods.values().any(|pod| pods::is_provisionable(pod));
+        return Ok(waits.then_some(AGAIN));
     }
     let plan = context.solve(&snapshot);
     remember(context, &plan, now);
     explain_unplaced(context, &plan).await;
-    for launch in &plan.launches {
+    for (launch, turn) in plan.launches.iter().zip(Turn::of(&snapshot, &plan, now)) {
         let pool = context.state().pools.get(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
         let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
-        let claim = claims::create(context, &pool, launch, catalogue, None).await?;
+        let claim = claims::create(context, &pool, launch, catalogue, turn.as_ref(), None).await?;
         let why = plan.explain_launch(launch);
         tracing::info!(
             nodepool = launch.pool,

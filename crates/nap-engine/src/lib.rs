@@ -94,6 +94,7 @@ mod sizes;
 mod solve;
 mod table;
 mod topology;
+mod turns;
 mod weave;
 mod worth;
 
@@ -111,3 +112,4 @@ pub use model::{
 pub use overlay::{Overlay, OverlayConflict, PriceChange, overlay};
 pub use prepared::Prepared;
 pub use solve::{solve, solve_first_fit, solve_with};
+pub use turns::turns;

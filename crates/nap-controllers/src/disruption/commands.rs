@@ -49,7 +49,7 @@ pub async fn start(
         let pool = context.state().pools.get(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
         let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
-        let claim = claims::create(context, &pool, launch, catalogue, Some(&replaces)).await?;
+        let claim = claims::create(context, &pool, launch, catalogue, None, Some(&replaces)).await?;
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, Severity::Normal, "DisruptionLaunching", &text).await;
         context.events.publish(&claim, Severity::Normal, "Launching", &plan.explain_launch(launch)).await;

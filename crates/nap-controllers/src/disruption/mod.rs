@@ -96,7 +96,7 @@ fn nothing_changed(state: &State, now: Timestamp) -> bool {
 /// Pods that were not planned for yet come first.
 fn must_wait(state: &State, now: Timestamp) -> bool {
     let planned = state.planned(now);
-    state.pending().any(|(key, _)| !planned.contains_key(key) && !state.hopeless.contains(key))
+    state.pending(now).any(|(key, _)| !planned.contains_key(key) && !state.hopeless.contains(key))
 }
 
 /// How many more machines of each pool may be disrupted for a reason, counted once per pass.

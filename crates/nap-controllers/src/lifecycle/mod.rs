@@ -26,9 +26,6 @@ const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 /// its nomination away.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// How soon a claim whose node has not joined, or is held back, is looked at again, besides at every change of its node.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
-
 /// Brings one NodeClaim a step further.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let Some(claim) = context.state().claims.get(name).cloned() else { return Ok(None) };
@@ -55,9 +52,11 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     if !claim_is(&claim, LAUNCHED) {
         return launch::launch(context, &claim).await;
     }
-    if !claim_is(&claim, REGISTERED) && !registration::register(context, &claim).await? {
+    if !claim_is(&claim, REGISTERED)
+        && let Some(again) = registration::register(context, &claim).await?
+    {
         let wait = give_up_after(context, &claim, REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout");
-        return Ok(wait.await?.map(|wait| wait.min(LOOK_AGAIN)));
+        return Ok(wait.await?.map(|wait| wait.min(again)));
     }
     if !claim_is(&claim, INITIALIZED) && !registration::initialize(context, &claim).await? {
         // The node's own changes bring this claim up again; this is only against a missed one.

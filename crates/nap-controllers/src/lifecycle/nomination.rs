@@ -6,8 +6,13 @@
 //!
 //! It also counts nominated pods as if they were there. Pods that must be spread would keep each other away, if more of them were nominated to a
 //! node than may be ahead of other domains; so the others have to wait until the first ones are bound.
+//!
+//! A node is opened when its nominations have been seen, and after those of the same plan that should go first, if they come soon.
+
+use std::time::Duration;
 
 use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Error, ResourceExt};
@@ -18,6 +23,18 @@ use serde_json::json;
 use crate::context::Context;
 use crate::state::snapshot::planned_pods;
 use crate::state::{is_ready, pods};
+use crate::turn::Turn;
+
+/// The longest that a node that is ready is kept closed for the sake of the plan.
+const MOST_HOLDING: SignedDuration = SignedDuration::from_secs(20);
+
+/// Why a node that is ready is kept closed for now.
+pub struct Hold {
+    pub reason: &'static str,
+    pub message: &'static str,
+    /// When to look again.
+    pub again: Duration,
+}
 
 /// Whether the scheduler would put pods onto the node, but for the taint that nap takes off and those that somebody else will.
 pub fn is_up(node: &Node) -> bool {
@@ -35,17 +52,72 @@ pub fn waiting(context: &Context, claim: &NodeClaim) -> Vec<PodKey> {
     planned_pods(claim).into_iter().filter(waits).collect()
 }
 
+/// Nominates the pods of a node that is ready and still closed. Returns why it should stay so for now.
+pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
+    let name = node.name_any();
+    let ready = ready_since(node);
+    let may_hold = ready.is_some_and(|since| context.clock.now().duration_since(since) < MOST_HOLDING);
+    if may_hold && others_go_first(context, claim) {
+        return Some(Hold {
+            reason: "NodeWaitsForTurn",
+            message: "Node is ready; others of the same plan go first, so that its pods find their places",
+            again: Duration::from_secs(1),
+        });
+    }
+    let seen = is_nominated(context, &chosen(context, claim), &name);
+    // If the scheduler is just trying one of them in vain, it takes the nomination away.
+    let accepted = nominate_all(context, claim, &name).await;
+    (may_hold && !seen && accepted).then_some(Hold {
+        reason: "NodeWaitsForNominations",
+        message: "Node is ready; the scheduler is told which pods it is for",
+        again: Duration::from_millis(50),
+    })
+}
+
+/// Whether pods wait for nodes of the same plan that should be opened before.
+fn others_go_first(context: &Context, claim: &NodeClaim) -> bool {
+    let Some(turn) = Turn::read(claim).filter(|_| !waiting(context, claim).is_empty()) else { return false };
+    let claims: Vec<_> = context.state().claims.values().cloned().collect();
+    let precedes = |other: &NodeClaim| {
+        other.metadata.deletion_timestamp.is_none()
+            && Turn::read(other).is_some_and(|other| other.precedes(&turn))
+    };
+    claims.iter().any(|other| precedes(other) && !waiting(context, other).is_empty())
+}
+
+fn is_nominated(context: &Context, pods: &[PodKey], node: &str) -> bool {
+    let state = context.state();
+    let is = |key: &PodKey| state.pods.get(key).is_none_or(|pod| pods::nominated_node(pod) == Some(node));
+    pods.iter().all(is)
+}
+
+fn ready_since(node: &Node) -> Option<Timestamp> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready =
+        conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
 /// Nominates the pods that the claim was made for and that still wait, also those that are nominated as far as is known: the scheduler may just
 /// have taken a nomination away. Returns whether any wait.
 pub async fn nominate(context: &Context, claim: &NodeClaim, node: &str) -> bool {
+    nominate_all(context, claim, node).await;
+    !waiting(context, claim).is_empty()
+}
+
+/// Returns whether nap may do it.
+async fn nominate_all(context: &Context, claim: &NodeClaim, node: &str) -> bool {
+    let chosen = chosen(context, claim);
+    let accepted = join_all(chosen.iter().map(|key| nominate_one(context, key, node))).await;
+    accepted.into_iter().all(|accepted| accepted)
+}
+
+/// The pods that the claim was made for, that still wait, and that may be nominated together.
+fn chosen(context: &Context, claim: &NodeClaim) -> Vec<PodKey> {
     let waiting = waiting(context, claim);
-    let chosen = {
-        let state = context.state();
-        let known = waiting.iter().filter_map(|key| state.pods.get(key));
-        together(known.map(|pod| state.engine_pod(pod)))
-    };
-    join_all(chosen.iter().map(|key| nominate_one(context, key, node))).await;
-    !waiting.is_empty()
+    let state = context.state();
+    let known = waiting.iter().filter_map(|key| state.pods.get(key));
+    together(known.map(|pod| state.engine_pod(pod)))
 }
 
 /// As many of the pods as may be nominated to one node together.
@@ -68,17 +140,22 @@ fn together(pods: impl IntoIterator<Item = nap_engine::Pod>) -> Vec<PodKey> {
     chosen.into_iter().map(|pod| pod.key).collect()
 }
 
-async fn nominate_one(context: &Context, key: &PodKey, node: &str) {
+/// Returns whether nap may do it.
+async fn nominate_one(context: &Context, key: &PodKey, node: &str) -> bool {
     let (namespace, name) = key.parts();
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let patch = Patch::Merge(json!({ "status": { "nominatedNodeName": node } }));
     match api.patch_status(name, &PatchParams::default(), &patch).await {
-        Ok(pod) => tracing::debug!(pod = pod.name_any(), node, "nominated"),
+        Ok(pod) => {
+            tracing::debug!(pod = pod.name_any(), node, "nominated");
+            true
+        }
         // Gone, or bound in the meantime: its place is free.
-        Err(Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => true,
         // The plan is only less likely to be realised as it was made.
         Err(error) => {
             tracing::warn!(pod = name, node, %error, "could not nominate; may nap patch pods/status?");
+            false
         }
     }
 }

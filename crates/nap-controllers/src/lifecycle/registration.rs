@@ -1,5 +1,7 @@
 //! From a machine to a node that takes pods.
 
+use std::time::Duration;
+
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -15,9 +17,12 @@ use crate::state::{is_ready, pods};
 /// that something on it must run first that does not tolerate nap's taint.
 const HOLD: SignedDuration = SignedDuration::from_mins(1);
 
-/// Matches the claim with its node, gives the node its labels, taints and finalizer, and releases it. Returns whether it
-/// is done.
-pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
+/// How soon a claim whose node has not joined, or is not ready, is looked at again, besides at every change of its node.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Matches the claim with its node, gives the node its labels, taints and finalizer, and releases it. If that is not done yet, returns when to
+/// look again.
+pub async fn register(context: &Context, claim: &NodeClaim) -> Result<Option<Duration>, Error> {
     let name = claim.name_any();
     let id = claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
     let nodes = context.state().nodes_with_id(&id);
@@ -26,17 +31,17 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
         [node] => node.clone(),
         [] => {
             waits(context, &name, REGISTERED, "NodeNotFound", "Node not registered with cluster").await?;
-            return Ok(false);
+            return Ok(Some(LOOK_AGAIN));
         }
         _ => {
             let names: Vec<String> = nodes.iter().map(|node| node.name_any()).collect();
             let message = format!("Invariant violated, matched multiple nodes: {}", names.join(", "));
             waits(context, &name, REGISTERED, "MultipleNodesFound", &message).await?;
-            return Ok(false);
+            return Ok(Some(LOOK_AGAIN));
         }
     };
     if node.metadata.deletion_timestamp.is_some() {
-        return Ok(false);
+        return Ok(Some(LOOK_AGAIN));
     }
     let up = nomination::is_up(&node);
     let joined = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -45,11 +50,12 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
         && !nomination::waiting(context, claim).is_empty()
     {
         waits(context, &name, REGISTERED, "NodeNotReady", "Node joined and is not ready yet").await?;
-        return Ok(false);
+        return Ok(Some(LOOK_AGAIN));
     }
     let usable = up && claim.spec.startup_taints.is_empty();
-    if usable {
-        nomination::nominate(context, claim, &node.name_any()).await;
+    if usable && let Some(hold) = nomination::prepare(context, claim, &node).await {
+        waits(context, &name, REGISTERED, hold.reason, hold.message).await?;
+        return Ok(Some(hold.again));
     }
     context
         .update_node(&node.name_any(), |node| {
@@ -74,7 +80,7 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
         })
         .await?;
     tracing::info!(nodeclaim = name, node = node_name, "registered");
-    Ok(true)
+    Ok(None)
 }
 
 /// The node's share of what the claim says.

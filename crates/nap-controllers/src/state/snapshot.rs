@@ -72,13 +72,20 @@ impl State {
         for (key, claim) in &planned {
             coming.entry(claim.clone()).or_default().extend(self.pods.get(key).cloned());
         }
+        let promises = self.promises(now);
         let waiting = self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod));
-        for (_, pod) in waiting.filter(|(key, _)| !planned.contains_key(key)) {
-            if let Some(node) = pods::nominated_node(pod) {
+        for (key, pod) in waiting.filter(|(key, _)| !planned.contains_key(key)) {
+            if let Some(node) = promises.of(key, pod) {
                 coming.entry(node.to_owned()).or_default().push(Arc::clone(pod));
             }
         }
         coming
+    }
+
+    fn promises(&self, now: Timestamp) -> Promises<'_> {
+        let over = self.claims.values().filter(|claim| !plan_holds(claim, now));
+        let over = over.filter_map(|claim| Some((claim.status.as_ref()?.node_name.as_deref()?, &**claim)));
+        Promises { state: self, over: over.collect() }
     }
 
     /// Unbound, or on a machine that is leaving.
@@ -94,16 +101,16 @@ impl State {
     }
 
     /// Pods that wait for a machine, planned or not. One that was promised a place on a node has it, as long as that node is there.
-    pub fn pending(&self) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
-        let promised =
-            |pod: &Pod| pods::nominated_node(pod).is_some_and(|node| self.nodes.contains_key(node));
-        self.pods.iter().filter(move |(_, pod)| pods::is_provisionable(pod) && !promised(pod))
+    pub fn pending(&self, now: Timestamp) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
+        let promises = self.promises(now);
+        let waiting = self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod));
+        waiting.filter(move |(key, pod)| promises.of(key, pod).is_none())
     }
 
     fn waiting_pods(&self, now: Timestamp) -> Vec<nap_engine::Pod> {
         let planned = self.planned(now);
         let machines = self.machines();
-        let pending = self.pending().map(|(key, pod)| (key.clone(), Arc::clone(pod)));
+        let pending = self.pending(now).map(|(key, pod)| (key.clone(), Arc::clone(pod)));
         let leaving = machines
             .iter()
             .filter(|machine| machine.is_deleting())
@@ -263,6 +270,23 @@ fn largest(claim: &NodeClaim, catalogue: &Catalogue) -> Resources {
     let Some(types) = requirements.get(labels::INSTANCE_TYPE) else { return Resources::new() };
     let allowed = catalogue.iter().filter(|instance_type| types.allows(&instance_type.name));
     allowed.fold(Resources::new(), |largest, instance_type| largest.larger(&instance_type.capacity))
+}
+
+/// Places that pods were promised on nodes that are there.
+struct Promises<'s> {
+    state: &'s State,
+    /// The claims whose plans do not hold any more, by node. The scheduler takes a nomination away when it tries the pod in vain, and without
+    /// a reason it tries only every few minutes; so what nap promised itself does not count any more.
+    over: BTreeMap<&'s str, &'s NodeClaim>,
+}
+
+impl Promises<'_> {
+    /// The node on which a pod was promised a place.
+    fn of<'p>(&self, key: &PodKey, pod: &'p Pod) -> Option<&'p str> {
+        let node = pods::nominated_node(pod).filter(|node| self.state.nodes.contains_key(*node))?;
+        let is_over = self.over.get(node).is_some_and(|claim| planned_pods(claim).contains(key));
+        (!is_over).then_some(node)
+    }
 }
 
 /// Whether the pods that a claim was made for are still expected on it.
@@ -502,5 +526,47 @@ mod tests {
         assert_eq!(snapshot.nodes[0].free.get("cpu"), 1000);
         let waiting: Vec<&str> = snapshot.pods.iter().map(|pod| pod.key.0.as_str()).collect();
         assert_eq!(waiting, ["shop/waiting"]);
+    }
+
+    /// The scheduler has not tried it again and may not do so for minutes.
+    #[test]
+    fn what_nap_promised_itself_does_not_outlive_the_plan() {
+        let mut state = State::default();
+        state.apply_node(object(json!({
+            "metadata": { "name": "node" }, "spec": { "providerID": "azure:///1" },
+            "status": { "allocatable": { "cpu": "4", "pods": "10" } },
+        })));
+        state.apply_claim(object(json!({
+            "metadata": { "name": "claim", "annotations": { labels::PLANNED_PODS: r#"["shop/lost"]"# } },
+            "spec": {
+                "requirements": [],
+                "nodeClassRef": { "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" },
+            },
+            "status": {
+                "nodeName": "node", "providerID": "azure:///1",
+                "conditions": [{
+                    "type": "Initialized", "status": "True", "reason": "Initialized", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            },
+        })));
+        state.apply_pod(object(json!({
+            "metadata": { "name": "lost", "namespace": "shop" },
+            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "3" } } }] },
+            "status": {
+                "nominatedNodeName": "node",
+                "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }],
+            },
+        })));
+        let waiting = |time: &str| {
+            state
+                .snapshot(&Catalogues::default(), time.parse().unwrap())
+                .pods
+                .iter()
+                .map(|pod| pod.key.0.clone())
+                .collect::<Vec<_>>()
+        };
+        assert!(waiting("2026-01-01T00:00:10Z").is_empty());
+        assert_eq!(waiting("2026-01-01T00:01:00Z"), ["shop/lost"]);
     }
 }

@@ -42,6 +42,7 @@ pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<MachineE
     let mut index = Index::default();
     let mut machines = Some(machines);
     let mut kubelets = Kubelets::default();
+    let mut tried = scheduler::Tried::default();
     let mut writer = Writer::new(client, clock.clone());
     let mut wake: Option<Timestamp> = None;
     loop {
@@ -70,7 +71,7 @@ pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<MachineE
         workloads::pass(&mut index, &mut writer).await;
         wake = kubelets.pass(&mut index, &mut writer).await;
         let expiry = disruption_budgets::pass(&mut index, &mut writer).await;
-        scheduler::pass(&mut index, &mut writer).await;
+        scheduler::pass(&mut index, &mut writer, &mut tried).await;
         wake = earliest(wake, expiry);
         if writer.take_trouble() {
             let retry = clock.now().checked_add(jiff::SignedDuration::from_secs(1)).ok();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
@@ -239,6 +240,40 @@ async fn a_tight_plan_is_realised() {
         user.until_running(48).await;
         user.pass(120).await;
         assert_eq!(user.machines_ever(), planned);
+    })
+    .await;
+}
+
+/// The urgent pods keep away from the others and would take any machine, whoever it was bought for: theirs are opened first.
+#[tokio::test(start_paused = true)]
+async fn machines_for_urgent_pods_are_opened_first() {
+    let user = User::new().await;
+    user.run(async {
+        let sizes = json!([{
+            "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["Standard_D2als_v6", "Standard_D4als_v6"],
+        }]);
+        user.default_pool(json!({ "spec": {
+            "disruption": { "consolidateAfter": "Never" }, "template": { "spec": { "requirements": sizes } },
+        } }))
+        .await;
+        user.create::<PriorityClass>(json!({ "metadata": { "name": "urgent" }, "value": 1000 })).await;
+        let pod = |cpu: &str, class: &str| {
+            let requests = json!({ "cpu": cpu, "memory": "256Mi" });
+            json!({ "spec": {
+                "priorityClassName": class,
+                "containers": [{ "name": "app", "image": "example.com/app:1", "resources": { "requests": requests } }],
+            } })
+        };
+        let mut urgent = pod("1", "urgent");
+        urgent["spec"]["affinity"] = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "Exists" }] },
+        }] } });
+        user.deploy("batch", 4, pod("3", "")).await;
+        user.deploy("urgent", 4, urgent).await;
+        user.until_running(8).await;
+        user.pass(120).await;
+        assert_eq!(user.machines_ever(), 8);
     })
     .await;
 }

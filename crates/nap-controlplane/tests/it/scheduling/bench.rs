@@ -1,7 +1,6 @@
-//! Puts plans before a real scheduler, as objects of a cluster.
+//! A cluster with a real scheduler, and what is done to it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -11,13 +10,11 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use nap_controlplane::{Parts, Plane};
-use nap_engine::{Options, Plan, PodKey, Refusal, Resident, Snapshot, Unplaced, Unsuitable, solve};
-use nap_units::{Resources, UsdPerHour};
+use nap_engine::PodKey;
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::objects;
-use super::outcome::{Kind, Outcome, rules_of};
 
 /// How long the scheduler has for its first look at all pods: it takes seconds, and minutes mean that it is gone.
 const MOST_WAITING: Duration = Duration::from_mins(3);
@@ -36,7 +33,6 @@ pub(super) enum Hint {
 /// The plane that these tests share, one after the other.
 static PLANE: OnceCell<Plane> = OnceCell::const_new();
 static TURN: Mutex<()> = Mutex::const_new(());
-static CASE: AtomicU32 = AtomicU32::new(0);
 
 pub(super) struct Bench {
     client: Client,
@@ -56,101 +52,49 @@ impl Bench {
         Self { client, _turn: turn }
     }
 
-    /// Puts a plan before the scheduler.
-    pub(super) async fn judge(&self, snapshot: &Snapshot, plan: &Plan, hint: Hint) -> Outcome {
-        let prefix = format!("case-{}-", CASE.fetch_add(1, Ordering::Relaxed));
-        let (mut machines, mut bound) = objects::existing(snapshot, &prefix);
-        let mut for_node: Vec<(String, Vec<PodKey>)> = Vec::new();
-        for (node, _) in &machines {
-            let here = plan
-                .placements
-                .iter()
-                .filter(|placement| format!("{prefix}{}", placement.node) == node.name_any());
-            for_node.push((node.name_any(), here.map(|placement| placement.pod.clone()).collect()));
-        }
-        for (index, launch) in plan.launches.iter().enumerate() {
-            let name = format!("{prefix}new-{index}");
-            let (machine, daemons) = objects::launched(snapshot, launch, &name);
-            machines.push(machine);
-            bound.extend(daemons);
-            for_node.push((name, launch.pods.clone()));
-        }
-        let planned: BTreeMap<PodKey, String> = for_node
-            .iter()
-            .flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone())))
-            .collect();
+    /// Makes nodes, and the pods that run on them.
+    pub(super) async fn create_machines(&self, machines: Vec<objects::Machine>, running: &[Pod]) {
         let (nodes, drivers): (Vec<Node>, Vec<CSINode>) = machines.into_iter().unzip();
         self.create(&nodes).await;
         self.create(&drivers).await;
-        join_all(bound.iter().map(|pod| self.create_pod(pod))).await;
-        // What the engine does not know, these objects do not have.
-        for pod in snapshot.pods.iter().filter(|pod| pod.unsupported.is_none()) {
-            let objects::Waiting { pod, volumes } = objects::waiting(pod);
-            for (volume, claim) in volumes {
-                self.create(&[volume]).await;
-                let api: Api<PersistentVolumeClaim> =
-                    Api::namespaced(self.client.clone(), &claim.namespace().unwrap());
-                api.create(&PostParams::default(), &claim).await.unwrap();
-            }
-            self.create_pod(&pod).await;
+        join_all(running.iter().map(|pod| self.create_pod(pod))).await;
+    }
+
+    /// Makes a pod that waits for a node, and its volumes.
+    pub(super) async fn create_waiting(&self, pod: &nap_engine::Pod) {
+        let objects::Waiting { pod, volumes } = objects::waiting(pod);
+        for (volume, claim) in volumes {
+            self.create(&[volume]).await;
+            let api: Api<PersistentVolumeClaim> =
+                Api::namespaced(self.client.clone(), &claim.namespace().unwrap());
+            api.create(&PostParams::default(), &claim).await.unwrap();
         }
-        // Machines are bought for pods that the scheduler has looked at, and come a while after.
+        self.create_pod(&pod).await;
+    }
+
+    pub(super) async fn wait_until_all_are_judged(&self) {
         let began = tokio::time::Instant::now();
         while self.places().await.unjudged > 0 {
             assert!(began.elapsed() < MOST_WAITING, "the scheduler has not looked at every pod");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // What is there is open from the beginning. Machines come up in any order, here in one that has nothing to do with the plan's.
-        let launched = for_node.split_off(snapshot.nodes.len());
-        let there: BTreeMap<PodKey, String> = planned
-            .iter()
-            .filter(|(pod, _)| for_node.iter().any(|(_, pods)| pods.contains(pod)))
-            .map(|(pod, node)| (pod.clone(), node.clone()))
-            .collect();
-        let pods: BTreeMap<&PodKey, &nap_engine::Pod> =
-            snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
-        self.open(&for_node, hint, &pods).await;
-        self.settle(&there, hint, &pods).await;
-        let mut launched = launched;
-        launched.sort_by_cached_key(|(node, _)| scrambled(node));
-        for machine in launched.chunks(1) {
-            self.open(machine, hint, &pods).await;
-        }
-        let places = self.settle(&planned, hint, &pods).await;
-        let mut kinds: BTreeMap<nap_engine::Pod, Vec<&PodKey>> = BTreeMap::new();
-        for pod in &snapshot.pods {
-            let kind = nap_engine::Pod { key: PodKey::default(), ..pod.clone() };
-            kinds.entry(kind).or_default().push(&pod.key);
-        }
-        let mut outcome =
-            Outcome { cost: plan.launches.iter().map(|launch| launch.price).sum(), ..Outcome::default() };
-        let mut unbound = BTreeSet::new();
-        for (kind, pods) in &kinds {
-            let wanted = pods.iter().filter(|key| planned.contains_key(**key)).count();
-            let bound = pods.iter().filter(|key| places.contains_key(**key)).count();
-            let waiting = pods.iter().filter(|key| !places.contains_key(**key));
-            unbound.extend(waiting.take(wanted.saturating_sub(bound)).copied().cloned());
-            let (pod, rules) = (pods[0].clone(), rules_of(kind));
-            let is_outranked = snapshot.pods.iter().any(|other| other.priority > kind.priority);
-            let is_pool_matter =
-                plan.unplaced.iter().any(|one| pods.contains(&&one.pod) && is_pool_matter(one));
-            outcome.kinds.push(Kind { pod, rules, planned: wanted, bound, is_outranked, is_pool_matter });
-        }
-        outcome.more = price_of_the_rest(snapshot, &prefix, &unbound, &nodes, &places);
-        outcome.places = places;
-        outcome.complaints = self.places().await.complaints;
-        self.clear().await;
-        outcome
     }
 
     /// Opens nodes to the pods that they are for.
-    async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
+    pub(super) async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
         let planned: BTreeMap<PodKey, String> = nodes
             .iter()
             .flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone())))
             .collect();
         if hint == Hint::Nominated {
+            // The scheduler may just be trying a pod in vain, and take its nomination away: it is opened when they have been seen.
             self.nominate_again(&planned, &Places::default(), pods).await;
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                if !self.nominate_again(&planned, &self.places().await, pods).await {
+                    break;
+                }
+            }
         }
         join_all(nodes.iter().map(|(node, _)| self.release(node))).await;
         if hint == Hint::Nominated {
@@ -171,8 +115,14 @@ impl Bench {
     }
 
     /// Nominates pods that are neither bound nor nominated. The scheduler counts pods that are nominated to a node as if they were there, so those
-    /// that must be spread would keep each other away: no more of them are nominated at a time than may be there together.
-    async fn nominate_again(&self, planned: &BTreeMap<PodKey, String>, now: &Places, pods: &Pods<'_>) {
+    /// that must be spread would keep each other away: no more of them are nominated at a time than may be there together. Returns whether any
+    /// were.
+    async fn nominate_again(
+        &self,
+        planned: &BTreeMap<PodKey, String>,
+        now: &Places,
+        pods: &Pods<'_>,
+    ) -> bool {
         let mut on_node: BTreeMap<&str, Vec<&nap_engine::Pod>> = BTreeMap::new();
         let mut lost = Vec::new();
         let is_nominated = |key: &PodKey| now.nominated.contains(key);
@@ -189,7 +139,9 @@ impl Bench {
                 there.pop();
             }
         }
+        let any = !lost.is_empty();
         join_all(lost.into_iter().map(|(key, node)| self.nominate(key, node))).await;
+        any
     }
 
     async fn create<K>(&self, objects: &[K])
@@ -233,7 +185,7 @@ impl Bench {
     }
 
     /// Waits until everything planned is bound, or nothing happens any more; nominates again what lost its nomination. Returns where pods are.
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         planned: &BTreeMap<PodKey, String>,
         hint: Hint,
@@ -261,7 +213,7 @@ impl Bench {
         }
     }
 
-    async fn places(&self) -> Places {
+    pub(super) async fn places(&self) -> Places {
         let api: Api<Pod> = Api::all(self.client.clone());
         let mut places = Places::default();
         for pod in api.list(&ListParams::default()).await.unwrap() {
@@ -282,7 +234,7 @@ impl Bench {
         places
     }
 
-    async fn clear(&self) {
+    pub(super) async fn clear(&self) {
         let now = DeleteParams::default().grace_period(0);
         for namespace in ["default", "other", "daemons"] {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -299,13 +251,7 @@ impl Bench {
     }
 }
 
-type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
-
-/// Whether a pod has no place because of what a pool may buy, which is nothing to the scheduler: it may find room on a node for others.
-fn is_pool_matter(unplaced: &Unplaced) -> bool {
-    let Refusal::Pools(reasons) = &unplaced.refusal else { return false };
-    reasons.iter().any(|reason| matches!(reason.why, Unsuitable::Limit(_) | Unsuitable::MinValues { .. }))
-}
+pub(super) type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
 
 /// Whether a pod's spread constraints allow so many pods on a node that has none.
 fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {
@@ -317,55 +263,15 @@ fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {
     })
 }
 
-/// What machines for pods that found no place would cost, with every other pod where it is.
-fn price_of_the_rest(
-    snapshot: &Snapshot,
-    prefix: &str,
-    unbound: &BTreeSet<PodKey>,
-    nodes: &[Node],
-    places: &BTreeMap<PodKey, String>,
-) -> UsdPerHour {
-    let mut rest = snapshot.clone();
-    rest.nodes = nodes
-        .iter()
-        .map(|node| {
-            let there =
-                snapshot.nodes.iter().find(|there| node.name_any() == format!("{prefix}{}", there.name));
-            let mut residents = there.map(|there| there.residents.clone()).unwrap_or_default();
-            let bound = snapshot.pods.iter().filter(|pod| places.get(&pod.key) == Some(&node.name_any()));
-            residents.extend(bound.map(|pod| Resident {
-                namespace: pod.key.parts().0.to_owned(),
-                labels: pod.labels.clone(),
-                anti_affinity: pod.anti_affinity.clone(),
-                host_ports: pod.host_ports.clone(),
-                count: 1,
-            }));
-            nap_engine::Node {
-                name: node.name_any(),
-                labels: node.labels().clone(),
-                free: Resources::new(),
-                residents,
-                ..nap_engine::Node::default()
-            }
-        })
-        .collect();
-    rest.pods.retain(|pod| unbound.contains(&pod.key));
-    solve(&rest, &Options::default()).launches.iter().map(|launch| launch.price).sum()
-}
-
-fn scrambled(name: &str) -> u64 {
-    name.bytes().fold(7, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 /// Where pods are.
 #[derive(Default)]
-struct Places {
+pub(super) struct Places {
     bound: BTreeMap<PodKey, String>,
     nominated: BTreeSet<PodKey>,
     /// Pods that the scheduler has not looked at yet.
     unjudged: usize,
     /// What it says about those that it could not bind.
-    complaints: BTreeMap<PodKey, String>,
+    pub(super) complaints: BTreeMap<PodKey, String>,
 }
 
 async fn make<K>(api: &Api<K>, object: serde_json::Value)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nap_api::Requirements;
-use nap_engine::{ATTACHABLE_VOLUMES, PodKey, Preferences};
+use nap_engine::{ATTACHABLE_VOLUMES, Plan, PodKey, Preferences, Snapshot};
 use nap_units::UsdPerHour;
 
 /// What the scheduler made of a plan.
@@ -15,8 +15,12 @@ pub(super) struct Outcome {
     /// What it says about the others.
     pub(super) complaints: BTreeMap<PodKey, String>,
     pub(super) cost: UsdPerHour,
-    /// What the machines for the planned pods that are not bound would cost besides.
+    /// What machines cost besides that were bought for planned pods that were not bound.
     pub(super) more: UsdPerHour,
+    /// How often they were planned for anew.
+    pub(super) replans: usize,
+    /// The cluster as it was at the last time, and the plan for it.
+    pub(super) last: Option<(Snapshot, Plan)>,
 }
 
 /// Pods that differ in nothing but their names: they stand in for each other.
@@ -26,6 +30,9 @@ pub(super) struct Kind {
     pub(super) pod: PodKey,
     pub(super) rules: Vec<&'static str>,
     pub(super) planned: usize,
+    /// Bound when the plan was carried out.
+    pub(super) at_once: usize,
+    /// Bound in the end.
     pub(super) bound: usize,
     /// Others have a higher priority: a nomination keeps no room free from them.
     pub(super) is_outranked: bool,
@@ -41,16 +48,16 @@ impl Kind {
 }
 
 impl Outcome {
-    pub(super) fn agrees(&self) -> bool {
-        let agrees =
-            |kind: &Kind| kind.bound == kind.planned || (kind.bound > kind.planned && kind.is_pool_matter);
-        self.kinds.iter().all(agrees)
-    }
-
     pub(super) fn planned(&self) -> usize {
         self.kinds.iter().map(|kind| kind.planned).sum()
     }
 
+    /// Planned pods that were bound when the plan was carried out.
+    pub(super) fn at_once(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.at_once.min(kind.planned)).sum()
+    }
+
+    /// Planned pods that were bound in the end.
     pub(super) fn bound(&self) -> usize {
         self.kinds.iter().map(|kind| kind.bound.min(kind.planned)).sum()
     }
@@ -79,12 +86,13 @@ pub(super) fn rules_of(pod: &nap_engine::Pod) -> Vec<&'static str> {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) planned: usize,
-    /// Bound when the case was put before the scheduler for the first time.
+    /// Bound when the plan was carried out.
     pub(super) at_once: usize,
-    /// Bound at the last time only.
+    /// Bound only when they were planned for anew.
     pub(super) late: usize,
+    /// Planned and never bound.
     pub(super) too_few: usize,
-    /// Bound beyond the plan, where everything planned is bound too.
+    /// Bound beyond the plan, where everything planned was bound too.
     pub(super) too_many: usize,
     /// Bound in place of planned ones.
     pub(super) instead: usize,
@@ -93,18 +101,19 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, first: &Kind, last: &Kind, is_realised: bool) {
-        let at_once = first.bound.min(first.planned);
-        let bound = last.bound.min(last.planned);
-        self.planned += last.planned;
+    /// With the pods of a kind; `is_realised` says whether all planned pods of the case were bound at once.
+    pub(super) fn add(&mut self, kind: &Kind, is_realised: bool) {
+        let at_once = kind.at_once.min(kind.planned);
+        let bound = kind.bound.min(kind.planned);
+        self.planned += kind.planned;
         self.at_once += at_once;
-        self.late += bound.saturating_sub(at_once);
-        self.too_few += last.planned - bound;
-        let beyond = match (is_realised, last.is_pool_matter) {
+        self.late += bound - at_once;
+        self.too_few += kind.planned - bound;
+        let beyond = match (is_realised, kind.is_pool_matter) {
             (true, true) => &mut self.lucky,
             (true, false) => &mut self.too_many,
             (false, _) => &mut self.instead,
         };
-        *beyond += last.bound - bound;
+        *beyond += kind.at_once - at_once;
     }
 }

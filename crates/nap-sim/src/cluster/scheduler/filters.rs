@@ -1,6 +1,7 @@
 //! The filters: what keeps a pod off a node, in kube-scheduler's words.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
@@ -52,6 +53,20 @@ impl Candidate {
             self.ports.extend(host_ports(spec));
         }
         self.pods.push(pod);
+    }
+
+    /// Feeds everything that a pod may find or miss here.
+    pub(super) fn hash_looks(&self, hasher: &mut impl Hasher) {
+        (&self.name, &self.labels, self.unschedulable).hash(hasher);
+        for (name, amount) in self.allocatable.iter() {
+            (name, amount).hash(hasher);
+        }
+        for taint in &self.taints {
+            (&taint.key, &taint.value, &taint.effect).hash(hasher);
+        }
+        for pod in &self.pods {
+            (&pod.metadata.uid, &pod.metadata.labels).hash(hasher);
+        }
     }
 
     pub(super) fn labels(&self) -> &BTreeMap<String, String> {

@@ -1,16 +1,18 @@
 //! Binds pending pods, as kube-scheduler does with its default profile: highest priority first, filters that must all pass,
 //! and a simple score (the emptiest node, then the first by name). A nominated node is tried first and its room is kept from pods of no
-//! higher priority; a pod that finds no place loses its nomination.
+//! higher priority; a pod that finds no place loses its nomination, and is tried again when nodes or the pods on them have changed.
 //!
 //! A pod with a hard constraint that is not understood here is never bound: it stays pending with a message that says so.
 
 mod filters;
 mod relations;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::ResourceExt;
 use nap_units::{CPU, MEMORY, Resources};
 use serde_json::json;
 
@@ -22,18 +24,32 @@ pub(super) use filters::Candidate;
 /// The name pods ask for when they do not care.
 const NAME: &str = "default-scheduler";
 
-/// Tries every pending pod once, against nodes that count what was bound before.
-pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
+/// What was tried in vain.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    /// The nodes and the pods on them, as they were then.
+    cluster: u64,
+    /// The uids of the pods.
+    pods: BTreeSet<String>,
+}
+
+/// Tries pending pods once, against nodes that count what was bound before.
+pub(super) async fn pass(index: &mut Index, writer: &mut Writer, tried: &mut Tried) {
     let mut pending: Vec<Arc<Pod>> = index.pods.values().filter(|pod| is_waiting(pod)).cloned().collect();
     if pending.is_empty() {
         return;
     }
+    let mut nodes = candidates(index);
+    let cluster = looks_of(&nodes);
+    if tried.cluster != cluster {
+        *tried = Tried { cluster, pods: BTreeSet::new() };
+    }
+    let mut nominations = Nominations::of(&pending);
+    pending.retain(|pod| !tried.pods.contains(pod.uid().as_deref().unwrap_or_default()));
     pending.sort_by_cached_key(|pod| {
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (std::cmp::Reverse(priority(pod)), created, key(&**pod))
     });
-    let mut nodes = candidates(index);
-    let mut nominations = Nominations::of(&pending);
     for pod in pending {
         let Some(spec) = pod.spec.as_ref() else { continue };
         let placed = place(&pod, spec, &nodes, &nominations);
@@ -49,7 +65,10 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
                     writer.event(&pod, "Normal", "Scheduled", &message).await;
                 }
             }
-            Err(refusal) => refuse(&pod, &refusal, index, writer).await,
+            Err(refusal) => {
+                tried.pods.extend(pod.uid());
+                refuse(&pod, &refusal, index, writer).await;
+            }
         }
     }
 }
@@ -79,6 +98,15 @@ fn candidates(index: &Index) -> Vec<Candidate> {
         }
     }
     nodes
+}
+
+/// What nodes and the pods on them are like, as far as pods find a place by it.
+fn looks_of(nodes: &[Candidate]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for node in nodes {
+        node.hash_looks(&mut hasher);
+    }
+    hasher.finish()
 }
 
 fn nomination(pod: &Pod) -> Option<&str> {
