@@ -9,6 +9,7 @@
 //!
 //! A node is opened when its nominations have been seen, and after those of the same plan that should go first, if they come soon.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -77,12 +78,12 @@ pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Optio
 /// Whether pods wait for nodes of the same plan that should be opened before.
 fn others_go_first(context: &Context, claim: &NodeClaim) -> bool {
     let Some(turn) = Turn::read(claim).filter(|_| !waiting(context, claim).is_empty()) else { return false };
-    let claims: Vec<_> = context.state().claims.values().cloned().collect();
-    let precedes = |other: &NodeClaim| {
+    let precedes = |other: &&Arc<NodeClaim>| {
         other.metadata.deletion_timestamp.is_none()
             && Turn::read(other).is_some_and(|other| other.precedes(&turn))
     };
-    claims.iter().any(|other| precedes(other) && !waiting(context, other).is_empty())
+    let first: Vec<_> = context.state().claims.values().filter(precedes).cloned().collect();
+    first.iter().any(|other| !waiting(context, other).is_empty())
 }
 
 fn is_nominated(context: &Context, pods: &[PodKey], node: &str) -> bool {
