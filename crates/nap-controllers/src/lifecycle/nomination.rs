@@ -56,8 +56,9 @@ pub fn waiting(context: &Context, claim: &NodeClaim) -> Vec<PodKey> {
 /// Nominates the pods of a node that is ready and still closed. Returns why it should stay so for now.
 pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
     let name = node.name_any();
-    let ready = ready_since(node);
-    let may_hold = ready.is_some_and(|since| context.clock.now().duration_since(since) < MOST_HOLDING);
+    // The kubelet's clock may be ahead.
+    let is_new = |since| context.clock.now().duration_since(since).abs() < MOST_HOLDING;
+    let may_hold = ready_since(node).is_some_and(is_new);
     if may_hold && others_go_first(context, claim) {
         return Some(Hold {
             reason: "NodeWaitsForTurn",
