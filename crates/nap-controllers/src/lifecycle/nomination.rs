@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Error, ResourceExt};
@@ -23,7 +23,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::state::snapshot::planned_pods;
-use crate::state::{is_ready, pods};
+use crate::state::{is_ready, pods, readiness};
 use crate::turn::Turn;
 
 /// The longest that a node that is ready is kept closed for the sake of the plan.
@@ -58,7 +58,8 @@ pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Optio
     let name = node.name_any();
     // The kubelet's clock may be ahead.
     let is_new = |since| context.clock.now().duration_since(since).abs() < MOST_HOLDING;
-    let may_hold = ready_since(node).is_some_and(is_new);
+    let ready = readiness(node).and_then(|ready| ready.last_transition_time.as_ref());
+    let may_hold = ready.is_some_and(|since| is_new(since.0));
     if may_hold && others_go_first(context, claim) {
         return Some(Hold {
             reason: "NodeWaitsForTurn",
@@ -66,9 +67,10 @@ pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Optio
             again: Duration::from_secs(1),
         });
     }
-    let seen = is_nominated(context, &chosen(context, claim), &name);
+    let chosen = chosen(context, claim);
+    let seen = is_nominated(context, &chosen, &name);
     // If the scheduler is just trying one of them in vain, it takes the nomination away.
-    let accepted = nominate_all(context, claim, &name).await;
+    let accepted = nominate_all(context, &chosen, &name).await;
     (may_hold && !seen && accepted).then_some(Hold {
         reason: "NodeWaitsForNominations",
         message: "Node is ready; the scheduler is told which pods it is for",
@@ -93,24 +95,16 @@ fn is_nominated(context: &Context, pods: &[PodKey], node: &str) -> bool {
     pods.iter().all(is)
 }
 
-fn ready_since(node: &Node) -> Option<Timestamp> {
-    let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let ready =
-        conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
-    ready.last_transition_time.as_ref().map(|time| time.0)
-}
-
 /// Nominates the pods that the claim was made for and that still wait, also those that are nominated as far as is known: the scheduler may just
 /// have taken a nomination away. Returns whether any wait.
 pub async fn nominate(context: &Context, claim: &NodeClaim, node: &str) -> bool {
-    nominate_all(context, claim, node).await;
+    nominate_all(context, &chosen(context, claim), node).await;
     !waiting(context, claim).is_empty()
 }
 
 /// Returns whether nap may do it.
-async fn nominate_all(context: &Context, claim: &NodeClaim, node: &str) -> bool {
-    let chosen = chosen(context, claim);
-    let accepted = join_all(chosen.iter().map(|key| nominate_one(context, key, node))).await;
+async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) -> bool {
+    let accepted = join_all(pods.iter().map(|key| nominate_one(context, key, node))).await;
     accepted.into_iter().all(|accepted| accepted)
 }
 

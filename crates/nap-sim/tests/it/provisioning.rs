@@ -11,7 +11,7 @@ use nap_api::{NodePool, conditions, labels};
 use nap_controllers::Settings;
 use nap_engine::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy, Selector, Spread};
 use nap_units::{Resources, Rounding};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::User;
 
@@ -220,17 +220,7 @@ async fn a_pool_without_its_class_says_so_and_makes_nothing() {
 async fn a_tight_plan_is_realised() {
     let user = User::new().await;
     user.run(async {
-        let sizes = json!([{
-            "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["Standard_D2als_v6", "Standard_D4als_v6"],
-        }]);
-        user.default_pool(json!({ "spec": {
-            "disruption": { "consolidateAfter": "Never" }, "template": { "spec": { "requirements": sizes } },
-        } }))
-        .await;
-        let sized = |cpu: &str| {
-            let requests = json!({ "cpu": cpu, "memory": "256Mi" });
-            json!({ "spec": { "containers": [{ "name": "app", "image": "example.com/app:1", "resources": { "requests": requests } }] } })
-        };
+        pool_of_two_sizes(&user).await;
         // The embedded scheduler tries pods of the same second in the order of their names.
         user.deploy("a-small", 40, sized("590m")).await;
         user.deploy("b-large", 8, sized("3100m")).await;
@@ -249,27 +239,15 @@ async fn a_tight_plan_is_realised() {
 async fn machines_for_urgent_pods_are_opened_first() {
     let user = User::new().await;
     user.run(async {
-        let sizes = json!([{
-            "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["Standard_D2als_v6", "Standard_D4als_v6"],
-        }]);
-        user.default_pool(json!({ "spec": {
-            "disruption": { "consolidateAfter": "Never" }, "template": { "spec": { "requirements": sizes } },
-        } }))
-        .await;
+        pool_of_two_sizes(&user).await;
         user.create::<PriorityClass>(json!({ "metadata": { "name": "urgent" }, "value": 1000 })).await;
-        let pod = |cpu: &str, class: &str| {
-            let requests = json!({ "cpu": cpu, "memory": "256Mi" });
-            json!({ "spec": {
-                "priorityClassName": class,
-                "containers": [{ "name": "app", "image": "example.com/app:1", "resources": { "requests": requests } }],
-            } })
-        };
-        let mut urgent = pod("1", "urgent");
+        let mut urgent = sized("1");
+        urgent["spec"]["priorityClassName"] = json!("urgent");
         urgent["spec"]["affinity"] = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
             "topologyKey": "kubernetes.io/hostname",
             "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "Exists" }] },
         }] } });
-        user.deploy("batch", 4, pod("3", "")).await;
+        user.deploy("batch", 4, sized("3")).await;
         user.deploy("urgent", 4, urgent).await;
         user.until_running(8).await;
         user.pass(120).await;
@@ -325,6 +303,23 @@ async fn a_pod_with_nine_disks_gets_a_machine_that_can_attach_them() {
         assert_eq!(user.machines_ever(), 1);
     })
     .await;
+}
+
+/// A pool of machines with 2 or 4 vCPUs, which are left alone.
+async fn pool_of_two_sizes(user: &User) {
+    let sizes = json!([{
+        "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["Standard_D2als_v6", "Standard_D4als_v6"],
+    }]);
+    user.default_pool(json!({ "spec": {
+        "disruption": { "consolidateAfter": "Never" }, "template": { "spec": { "requirements": sizes } },
+    } }))
+    .await;
+}
+
+/// A pod that asks for so much CPU and little memory.
+fn sized(cpu: &str) -> Value {
+    let requests = json!({ "cpu": cpu, "memory": "256Mi" });
+    json!({ "spec": { "containers": [{ "name": "app", "image": "example.com/app:1", "resources": { "requests": requests } }] } })
 }
 
 fn with_options(engine: Options) -> Settings {

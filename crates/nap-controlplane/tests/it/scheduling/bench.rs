@@ -82,10 +82,7 @@ impl Bench {
 
     /// Opens nodes to the pods that they are for.
     pub(super) async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
-        let planned: BTreeMap<PodKey, String> = nodes
-            .iter()
-            .flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone())))
-            .collect();
+        let planned = by_pod(nodes);
         if hint == Hint::Nominated {
             // The scheduler may just be trying a pod in vain, and take its nomination away: it is opened when they have been seen.
             self.nominate_again(&planned, &Places::default(), pods).await;
@@ -252,6 +249,11 @@ impl Bench {
 }
 
 pub(super) type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
+
+/// The node that each pod is for.
+pub(super) fn by_pod(nodes: &[(String, Vec<PodKey>)]) -> BTreeMap<PodKey, String> {
+    nodes.iter().flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone()))).collect()
+}
 
 /// Whether a pod's spread constraints allow so many pods on a node that has none.
 fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {

@@ -7,9 +7,9 @@ use nap_api::labels;
 use nap_engine::{
     Options, Placement, Plan, PodKey, Refusal, Snapshot, Unplaced, Unsuitable, after, solve, turns,
 };
-use nap_units::{Resources, UsdPerHour};
+use nap_units::Resources;
 
-use super::bench::{Bench, Hint, Pods};
+use super::bench::{Bench, Hint, Pods, by_pod};
 use super::objects;
 use super::outcome::{Kind, Outcome, rules_of};
 
@@ -48,7 +48,7 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
     let there: Vec<String> = snapshot.nodes.iter().map(|node| format!("{prefix}{}", node.name)).collect();
     let mut places = carry_out(bench, &plan, &there, launches, &prefix, hint, &pods).await;
 
-    let mut outcome = Outcome { cost: price(&plan), ..Outcome::default() };
+    let mut outcome = Outcome { cost: plan.cost, ..Outcome::default() };
     let bound_at_once = places.clone();
     for replan in 1..=REPLANS {
         if planned.iter().all(|pod| places.contains_key(pod)) {
@@ -57,7 +57,7 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
         outcome.replans = replan;
         now = left_by(&now, &plan, &places, &prefix, replan - 1);
         plan = solve(&now, &Options::default());
-        outcome.more += price(&plan);
+        outcome.more += plan.cost;
         let launches = create_launches(bench, &now, &plan, &prefix, replan).await;
         places = carry_out(bench, &plan, &[], launches, &prefix, hint, &pods).await;
     }
@@ -86,10 +86,6 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
     outcome.complaints = bench.places().await.complaints;
     bench.clear().await;
     outcome
-}
-
-fn price(plan: &Plan) -> UsdPerHour {
-    plan.launches.iter().map(|launch| launch.price).sum()
 }
 
 /// What a launch's node is called.
@@ -134,19 +130,14 @@ async fn carry_out(
     for Placement { pod, node } in &plan.placements {
         for_node.entry(format!("{prefix}{node}")).or_default().push(pod.clone());
     }
-    let mut wanted: BTreeMap<PodKey, String> = BTreeMap::new();
     let for_node: Vec<(String, Vec<PodKey>)> = for_node.into_iter().collect();
-    let note = |wanted: &mut BTreeMap<PodKey, String>, nodes: &[(String, Vec<PodKey>)]| {
-        wanted
-            .extend(nodes.iter().flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone()))));
-    };
-    note(&mut wanted, &for_node);
+    let mut wanted = by_pod(&for_node);
     bench.open(&for_node, hint, pods).await;
     bench.settle(&wanted, hint, pods).await;
     for launch in &launches {
         bench.open(std::slice::from_ref(launch), hint, pods).await;
     }
-    note(&mut wanted, &launches);
+    wanted.extend(by_pod(&launches));
     bench.settle(&wanted, hint, pods).await
 }
 
