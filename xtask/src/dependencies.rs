@@ -3,17 +3,18 @@
 use crate::Violation;
 use crate::workspace::{Dependency, Package, Workspace};
 
-/// For each crate of the workspace, the crates of the workspace that it may use. A new arrow needs a decision record.
+/// For each crate of the workspace, the crates of the workspace that it may use. A new arrow needs
+/// a decision record.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("nap-clock", &[]),
     ("nap-units", &[]),
     ("nap-api", &["nap-units"]),
     ("nap-engine", &["nap-units", "nap-api"]),
     ("nap-oracle", &["nap-units", "nap-api", "nap-engine"]),
     ("nap-cloud", &["nap-units", "nap-api", "nap-engine"]),
-    ("nap-azure", &["nap-units", "nap-api", "nap-engine", "nap-cloud"]),
-    ("nap-controllers", &["nap-units", "nap-api", "nap-engine", "nap-cloud"]),
-    ("nap-admission", &["nap-api"]),
-    ("nap-apiserver", &[]),
+    ("nap-azure", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
+    ("nap-controllers", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
+    ("nap-apiserver", &["nap-clock", "nap-units"]),
     ("nap-controlplane-build", &[]),
     (
         "nap-controlplane",
@@ -22,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "nap-sim",
         &[
+            "nap-clock",
             "nap-units",
             "nap-api",
             "nap-engine",
@@ -32,15 +34,15 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nap-apiserver",
         ],
     ),
-    ("nap-dashboard", &["nap-engine"]),
     ("xtask", &["nap-api"]),
 ];
 
 /// The binary puts everything together, so it may use every crate.
 const BINARY: &str = "nap";
 
-/// Crates that tests of any crate may use besides: the judge, and the world that they run in. Nothing else is exempt: what a test needs
-/// from the rest of the workspace, it needs from a crate that its own crate may use.
+/// Crates that tests of any crate may use besides: the judge, and the world that they run in.
+/// Nothing else is exempt: what a test needs from the rest of the workspace, it needs from a crate
+/// that its own crate may use.
 const FOR_TESTS: &[&str] =
     &["nap-oracle", "nap-apiserver", "nap-sim", "nap-controlplane", "nap-controlplane-build"];
 
@@ -84,7 +86,8 @@ const TO_COMPARE_WITH: &[&str] = &["croner"];
 
 /// Checks every direct dependency of every package.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Violation> {
-    let members: Vec<&str> = workspace.packages.iter().map(|package| package.name.as_str()).collect();
+    let members: Vec<&str> =
+        workspace.packages.iter().map(|package| package.name.as_str()).collect();
     workspace.packages.iter().flat_map(|package| check_package(package, &members)).collect()
 }
 
@@ -92,7 +95,8 @@ fn check_package(package: &Package, members: &[&str]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let arrows = ARROWS.iter().find(|(name, _)| *name == package.name).map(|(_, arrows)| *arrows);
     if arrows.is_none() && package.name != BINARY {
-        let message = format!("`{}` has no row in the table of arrows; add one to xtask", package.name);
+        let message =
+            format!("`{}` has no row in the table of arrows; add one to xtask", package.name);
         violations.push(Violation::new(&package.manifest, 1, message));
     }
     for Dependency { name, dev } in &package.dependencies {
@@ -106,8 +110,10 @@ fn check_package(package: &Package, members: &[&str]) -> Vec<Violation> {
             || (*dev && FOR_TESTS.contains(&name.as_str()))
             || *name == package.name;
         if members.contains(&name.as_str()) && !allowed {
-            let message =
-                format!("`{}` may not use `{name}`; move the code, or decide on a new arrow", package.name);
+            let message = format!(
+                "`{}` may not use `{name}`; move the code, or decide on a new arrow",
+                package.name
+            );
             violations.push(Violation::new(&package.manifest, 1, message));
         }
     }
@@ -123,7 +129,8 @@ mod tests {
             .iter()
             .map(|(name, dev)| Dependency { name: (*name).to_owned(), dev: *dev })
             .collect();
-        let package = Package { name: name.to_owned(), manifest: "Cargo.toml".to_owned(), dependencies };
+        let package =
+            Package { name: name.to_owned(), manifest: "Cargo.toml".to_owned(), dependencies };
         let members = ["nap", "nap-api", "nap-azure", "nap-controllers", "nap-sim", "nap-units"];
         check_package(&package, &members).into_iter().map(|violation| violation.message).collect()
     }

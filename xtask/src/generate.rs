@@ -18,7 +18,8 @@ pub(crate) fn write(root: &Path) -> Result<Vec<String>> {
     for (path, text) in &files {
         let full = root.join(path);
         if let Some(folder) = full.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("making the folder of {path}"))?;
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("making the folder of {path}"))?;
         }
         if std::fs::read_to_string(&full).ok().as_ref() != Some(text) {
             std::fs::write(&full, text).with_context(|| format!("writing {path}"))?;
@@ -40,12 +41,20 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Violation>> {
         let written = std::fs::read_to_string(root.join(path)).unwrap_or_default();
         if written != *text {
             let line = 1 + written.lines().zip(text.lines()).take_while(|(a, b)| a == b).count();
-            violations.push(Violation::new(path, line, "stale; run `cargo run -p xtask -- generate`"));
+            violations.push(Violation::new(
+                path,
+                line,
+                "stale; run `cargo run -p xtask -- generate`",
+            ));
         }
     }
     let left_over = left_over(root, &files)?;
     violations.extend(left_over.iter().map(|path| {
-        Violation::new(path, 1, "nothing makes this file any more; run `cargo run -p xtask -- generate`")
+        Violation::new(
+            path,
+            1,
+            "nothing makes this file any more; run `cargo run -p xtask -- generate`",
+        )
     }));
     Ok(violations)
 }
@@ -68,7 +77,8 @@ fn left_over(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
 fn files() -> Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     for definition in nap_api::crds::all() {
-        let path = format!("{FOLDER}/{}_{}.yaml", definition.spec.group, definition.spec.names.plural);
+        let path =
+            format!("{FOLDER}/{}_{}.yaml", definition.spec.group, definition.spec.names.plural);
         let yaml = yaml(&path, &definition)?;
         files.push((path, format!("{HEADER}{yaml}")));
     }
@@ -84,7 +94,8 @@ fn yaml(path: &str, object: &impl serde::Serialize) -> Result<String> {
     // Whatever order the map type of this build keeps.
     value.sort_all_objects();
     let yaml = serde_saphyr::to_string(&value).with_context(|| format!("making {path}"))?;
-    let read: Value = serde_saphyr::from_str(&yaml).with_context(|| format!("reading {path} back"))?;
+    let read: Value =
+        serde_saphyr::from_str(&yaml).with_context(|| format!("reading {path} back"))?;
     ensure!(read == value, "{path} does not read back as it was written");
     Ok(yaml)
 }

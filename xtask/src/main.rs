@@ -1,7 +1,9 @@
 //! Tidy checks and generated files.
 //!
-//! - `cargo run -p xtask -- tidy` checks what compilers and linters cannot: one line for each violation, and a failing exit.
-//! - `cargo run -p xtask -- generate` writes the files that are made from code. `tidy` fails while one of them is stale.
+//! - `cargo run -p xtask -- tidy` checks what compilers and linters cannot: one line for each
+//!   violation, and a failing exit.
+//! - `cargo run -p xtask -- generate` writes the files that are made from code. `tidy` fails while
+//!   one of them is stale.
 
 mod dependencies;
 mod generate;

@@ -3,10 +3,12 @@
 use crate::Violation;
 
 /// The most lines of a source file or a document.
-const MOST_LINES: usize = 600;
+const MAX_LINES: usize = 600;
 
-/// Folders of machines that people work on; nothing in the project may depend on them. Written in parts, so that this file passes.
-const MACHINE_PATHS: [&str; 3] = [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
+/// Folders of machines that people work on; nothing in the project may depend on them. Written in
+/// parts, so that this file passes.
+const MACHINE_PATHS: [&str; 3] =
+    [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 
 /// How a private registry shows itself in a text file.
 const REGISTRY_SIGNS: [&str; 3] =
@@ -33,15 +35,24 @@ fn machine_traces(path: &str, text: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut found = |message: String| violations.push(Violation::new(path, index + 1, message));
-        for machine_path in MACHINE_PATHS.iter().filter(|machine_path| line.contains(*machine_path)) {
-            found(format!("`{machine_path}` is a path of one machine; use a relative path or a parameter"));
+        for machine_path in MACHINE_PATHS.iter().filter(|machine_path| line.contains(*machine_path))
+        {
+            found(format!(
+                "`{machine_path}` is a path of one machine; use a relative path or a parameter"
+            ));
         }
         if REGISTRY_SIGNS.iter().any(|sign| line.contains(sign)) {
-            found("a private registry is named here; keep it in your own cargo configuration".to_owned());
+            found(
+                "a private registry is named here; keep it in your own cargo configuration"
+                    .to_owned(),
+            );
         }
         let source = line.strip_prefix("source = \"").filter(|_| path.ends_with("Cargo.lock"));
         if source.is_some_and(|source| source.trim_end_matches('"') != PUBLIC_REGISTRY) {
-            found("only crates.io may be locked; make the lock file again without a mirror".to_owned());
+            found(
+                "only crates.io may be locked; make the lock file again without a mirror"
+                    .to_owned(),
+            );
         }
     }
     violations
@@ -49,8 +60,9 @@ fn machine_traces(path: &str, text: &str) -> Vec<Violation> {
 
 fn length(path: &str, text: &str) -> Option<Violation> {
     let lines = text.lines().count();
-    let message = format!("{lines} lines are more than {MOST_LINES}; split the file by what it knows");
-    (lines > MOST_LINES).then(|| Violation::new(path, MOST_LINES + 1, message))
+    let message =
+        format!("{lines} lines are more than {MAX_LINES}; split the file by what it knows");
+    (lines > MAX_LINES).then(|| Violation::new(path, MAX_LINES + 1, message))
 }
 
 fn opening(path: &str, text: &str) -> Option<Violation> {
@@ -93,8 +105,9 @@ mod tests {
 
     #[test]
     fn selects_are_biased() {
-        let source =
-            |body: &str| format!("//! Why.\nfn f() {{\n    tokio::{} {{\n        {body} }}\n}}\n", "select!");
+        let source = |body: &str| {
+            format!("//! Why.\nfn f() {{\n    tokio::{} {{\n        {body} }}\n}}\n", "select!")
+        };
         assert!(found("a.rs", &source("biased;")).is_empty());
         let violations = found("a.rs", &source("x = y => {}"));
         assert_eq!(violations.len(), 1);

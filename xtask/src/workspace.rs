@@ -32,7 +32,8 @@ pub(crate) struct Dependency {
 impl Workspace {
     pub(crate) fn load() -> Result<Self> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-        let output = run(Command::new(cargo).args(["metadata", "--no-deps", "--format-version", "1"]))?;
+        let output =
+            run(Command::new(cargo).args(["metadata", "--no-deps", "--format-version", "1"]))?;
         let metadata: Value = serde_json::from_str(&output).context("reading `cargo metadata`")?;
         let root = PathBuf::from(text(&metadata, "workspace_root")?);
         let files = run(Command::new("git").current_dir(&root).args([
@@ -44,11 +45,13 @@ impl Workspace {
         let mut files: Vec<String> = files.lines().map(str::to_owned).collect();
         files.sort_unstable();
         files.dedup();
-        let packages = metadata["packages"].as_array().context("`cargo metadata` has no packages")?;
+        let packages =
+            metadata["packages"].as_array().context("`cargo metadata` has no packages")?;
         let package = |package: &Value| -> Result<Package> {
             let manifest = PathBuf::from(text(package, "manifest_path")?);
             let manifest = manifest.strip_prefix(&root).unwrap_or(&manifest).display().to_string();
-            let dependencies = package["dependencies"].as_array().context("a package has no dependencies")?;
+            let dependencies =
+                package["dependencies"].as_array().context("a package has no dependencies")?;
             let dependencies = dependencies.iter().map(|dependency| {
                 let dev = matches!(dependency["kind"].as_str(), Some("dev" | "build"));
                 Ok(Dependency { name: text(dependency, "name")?, dev })
@@ -76,11 +79,16 @@ impl Workspace {
 
 fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("running {command:?}"))?;
-    ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{command:?} failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn text(value: &Value, field: &str) -> Result<String> {
-    let text = value[field].as_str().with_context(|| format!("`cargo metadata` lacks `{field}`"))?;
+    let text =
+        value[field].as_str().with_context(|| format!("`cargo metadata` lacks `{field}`"))?;
     Ok(text.to_owned())
 }

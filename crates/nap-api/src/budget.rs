@@ -9,11 +9,18 @@ use crate::nodepool::{Budget, DisruptionReason};
 /// What [`allowed`] answers when no budget applies.
 pub const UNLIMITED: usize = i32::MAX as usize;
 
-/// How many nodes of a pool may be disrupted for a reason at a moment, those already being disrupted included.
+/// How many nodes of a pool may be disrupted for a reason at a moment, those already being
+/// disrupted included.
 ///
-/// The smallest of all active budgets for the reason counts, and [`UNLIMITED`] if there is none. A percentage rounds up. A budget
-/// that cannot be read closes the whole pool, whatever its reasons: nobody knows what was meant.
-pub fn allowed(budgets: &[Budget], reason: DisruptionReason, nodes_in_pool: usize, now: Timestamp) -> usize {
+/// The smallest of all active budgets for the reason counts, and [`UNLIMITED`] if there is none. A
+/// percentage rounds up. A budget that cannot be read closes the whole pool, whatever its reasons:
+/// nobody knows what was meant.
+pub fn allowed(
+    budgets: &[Budget],
+    reason: DisruptionReason,
+    nodes_in_pool: usize,
+    now: Timestamp,
+) -> usize {
     let mut least = UNLIMITED;
     for budget in budgets {
         let Some(allowed) = allowed_by(budget, nodes_in_pool, now) else { return 0 };
@@ -48,7 +55,8 @@ pub fn oddity(budget: &Budget, from: Timestamp) -> Option<Oddity> {
     }
 }
 
-/// Whether the windows of a budget leave no gap, as far as its next thousand hits show. `None` if it cannot be read.
+/// Whether the windows of a budget leave no gap, as far as its next thousand hits show. `None` if
+/// it cannot be read.
 fn always_active(budget: &Budget, from: Timestamp) -> Option<bool> {
     const HITS: usize = 1000;
     let Window::After(schedule, duration) = window(budget)? else { return Some(true) };
@@ -74,9 +82,11 @@ fn amount(budget: &Budget, nodes_in_pool: usize) -> Option<usize> {
     })
 }
 
-/// Whether a budget is active: always without a schedule, otherwise for its duration after each hit. `None` if it cannot be read.
+/// Whether a budget is active: always without a schedule, otherwise for its duration after each
+/// hit. `None` if it cannot be read.
 ///
-/// A schedule without any hit in the next five years counts as active, as it does for the incumbent.
+/// A schedule without any hit in the next five years counts as active, as it does for the
+/// incumbent.
 fn is_active(budget: &Budget, now: Timestamp) -> Option<bool> {
     let Window::After(schedule, duration) = window(budget)? else { return Some(true) };
     let since = now.checked_sub(duration).unwrap_or(Timestamp::MIN);
@@ -113,7 +123,11 @@ mod tests {
     }
 
     fn scheduled(nodes: &str, schedule: &str, duration: &str) -> Budget {
-        Budget { schedule: Some(schedule.to_owned()), duration: Some(duration.to_owned()), ..budget(nodes) }
+        Budget {
+            schedule: Some(schedule.to_owned()),
+            duration: Some(duration.to_owned()),
+            ..budget(nodes)
+        }
     }
 
     fn at(budgets: &[Budget], nodes: usize, now: &str) -> usize {
@@ -134,7 +148,11 @@ mod tests {
             ("3", 10, 3),
             ("30", 10, 30),
         ] {
-            assert_eq!(at(&[budget(nodes)], count, "2024-01-01T00:00:00Z"), expected, "{nodes} of {count}");
+            assert_eq!(
+                at(&[budget(nodes)], count, "2024-01-01T00:00:00Z"),
+                expected,
+                "{nodes} of {count}"
+            );
         }
     }
 
@@ -191,7 +209,11 @@ mod tests {
         ] {
             assert_eq!(at(&[budget("5"), bad.clone()], 10, now), 0, "{bad:?}");
             let other = Budget { reasons: Some(vec![Drifted]), ..bad };
-            assert_eq!(at(&[budget("5"), other], 10, now), 0, "an error closes the pool for every reason");
+            assert_eq!(
+                at(&[budget("5"), other], 10, now),
+                0,
+                "an error closes the pool for every reason"
+            );
         }
         let mut no_duration = budget("0");
         no_duration.schedule = Some("@daily".to_owned());

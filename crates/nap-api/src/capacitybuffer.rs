@@ -1,6 +1,7 @@
 //! CapacityBuffer: room that is kept free for pods that do not exist yet.
 //!
-//! The type is here so that manifests are checked and kept; nothing acts on buffers yet, as with the incumbent's gate closed.
+//! The type is here so that manifests are checked and kept; nothing acts on buffers yet, as with
+//! the incumbent's gate closed.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +27,21 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.provisioningStrategy"),
     printcolumn(name = "PodTemplate", type_ = "string", json_path = ".status.podTemplateRef.name"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas"),
-    printcolumn(name = "ConditionsType", type_ = "string", json_path = ".status.conditions[*].type"),
-    printcolumn(name = "ConditionsStatus", type_ = "string", json_path = ".status.conditions[*].status"),
-    printcolumn(name = "ConditionsReason", type_ = "string", json_path = ".status.conditions[*].reason"),
+    printcolumn(
+        name = "ConditionsType",
+        type_ = "string",
+        json_path = ".status.conditions[*].type"
+    ),
+    printcolumn(
+        name = "ConditionsStatus",
+        type_ = "string",
+        json_path = ".status.conditions[*].status"
+    ),
+    printcolumn(
+        name = "ConditionsReason",
+        type_ = "string",
+        json_path = ".status.conditions[*].reason"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

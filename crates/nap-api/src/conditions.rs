@@ -1,7 +1,7 @@
 //! Status conditions, by the incumbent's transition rules.
 //!
-//! `lastTransitionTime` moves only when the status does. `Ready` is the sum of an object's dependents: true when all are,
-//! false when one is, unknown otherwise.
+//! `lastTransitionTime` moves only when the status does. `Ready` is the sum of an object's
+//! dependents: true when all are, false when one is, unknown otherwise.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -65,7 +65,8 @@ pub fn set(
         last_transition_time: Time(now),
     };
     if let Some(old) = conditions.iter_mut().find(|condition| condition.type_ == type_) {
-        let kept = if old.status == fresh.status { old.last_transition_time.clone() } else { Time(now) };
+        let kept =
+            if old.status == fresh.status { old.last_transition_time.clone() } else { Time(now) };
         let fresh = Condition { last_transition_time: kept, ..fresh };
         let changed = *old != fresh;
         *old = fresh;
@@ -93,7 +94,8 @@ pub fn clear(conditions: &mut Vec<Condition>, type_: &str) -> bool {
     conditions.len() != before
 }
 
-/// Adds missing dependents as unknown and recomputes `Ready`, which comes last. Returns whether anything changed.
+/// Adds missing dependents as unknown and recomputes `Ready`, which comes last. Returns whether
+/// anything changed.
 pub fn summarise(
     conditions: &mut Vec<Condition>,
     dependents: &[&str],
@@ -104,15 +106,28 @@ pub fn summarise(
     for type_ in dependents {
         if get(conditions, type_).is_none() {
             let message = "object is awaiting reconciliation";
-            set(conditions, type_, Status::Unknown, "AwaitingReconciliation", message, generation, now);
+            set(
+                conditions,
+                type_,
+                Status::Unknown,
+                "AwaitingReconciliation",
+                message,
+                generation,
+                now,
+            );
         }
     }
     let mut unhealthy: Vec<&Condition> = conditions
         .iter()
-        .filter(|condition| dependents.contains(&condition.type_.as_str()) && condition.status != "True")
+        .filter(|condition| {
+            dependents.contains(&condition.type_.as_str()) && condition.status != "True"
+        })
         .collect();
-    unhealthy.sort_by(|a, b| (b.last_transition_time.0, &a.type_).cmp(&(a.last_transition_time.0, &b.type_)));
-    let message: Vec<String> = unhealthy.iter().map(|c| format!("{}={}", c.type_, c.status)).collect();
+    unhealthy.sort_by(|a, b| {
+        (b.last_transition_time.0, &a.type_).cmp(&(a.last_transition_time.0, &b.type_))
+    });
+    let message: Vec<String> =
+        unhealthy.iter().map(|c| format!("{}={}", c.type_, c.status)).collect();
     let any_false = unhealthy.iter().any(|condition| condition.status == "False");
     let (status, reason) = match (unhealthy.is_empty(), any_false) {
         (true, _) => (Status::True, READY),

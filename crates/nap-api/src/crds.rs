@@ -1,8 +1,10 @@
 //! The CustomResourceDefinitions, made from the types and the rules that types cannot express.
 //!
-//! Whatever the incumbent's definitions accept, these accept with the same meaning. What they accept besides are the old spellings of
-//! [`crate::normalise`]. One default of the incumbent's is missing on purpose: `spec.template.spec.expireAfter`. If the server filled it
-//! in, nobody could tell afterwards whether the author of `spec.disruption.expireAfter` wanted it; nap fills it in when it reads.
+//! Whatever the incumbent's definitions accept, these accept with the same meaning. What they
+//! accept besides are the old spellings of [`crate::normalise`]. One default of the incumbent's is
+//! missing on purpose: `spec.template.spec.expireAfter`. If the server filled it in, nobody could
+//! tell afterwards whether the author of `spec.disruption.expireAfter` wanted it; nap fills it in
+//! when it reads.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -88,8 +90,7 @@ fn old_spellings(schema: &mut Value) {
     property(schema, "spec.disruption", "expireAfter", old);
     let current = ["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"];
     let policies: Vec<&str> = current.into_iter().chain(OLD_POLICIES.map(|(old, _)| old)).collect();
-    let description =
-        "Which nodes are consolidated. `WhenUnderutilized` is an old spelling of `WhenEmptyOrUnderutilized`.";
+    let description = "Which nodes are consolidated. `WhenUnderutilized` is an old spelling of `WhenEmptyOrUnderutilized`.";
     let change = json!({ "enum": policies, "description": description });
     patch(schema, "spec.disruption.consolidationPolicy", &change);
 
@@ -107,7 +108,8 @@ fn old_spellings(schema: &mut Value) {
         )
     };
     let kind = |object: &str| format!("(has({object}.kind) ? {object}.kind : 'AKSNodeClass')");
-    let same = |value: &dyn Fn(&str) -> String| format!("{} == {}", value("self"), value("oldSelf"));
+    let same =
+        |value: &dyn Fn(&str) -> String| format!("{} == {}", value("self"), value("oldSelf"));
     rules(
         schema,
         reference,
@@ -119,15 +121,18 @@ fn old_spellings(schema: &mut Value) {
 }
 
 fn node_claim() -> CustomResourceDefinition {
-    finished::<NodeClaim>("One machine, asked for or running. nap makes and removes these.", |schema| {
-        schema::taints(schema, "spec.taints");
-        schema::taints(schema, "spec.startupTaints");
-        schema::requirements(schema, "spec.requirements", false, false);
-        schema::node_class_ref(schema, "spec.nodeClassRef");
-        patch(schema, "spec.resources", &json!({ "default": null }));
-        rules(schema, "spec", [rule("self == oldSelf", "spec is immutable")]);
-        schema::conditions(schema, true);
-    })
+    finished::<NodeClaim>(
+        "One machine, asked for or running. nap makes and removes these.",
+        |schema| {
+            schema::taints(schema, "spec.taints");
+            schema::taints(schema, "spec.startupTaints");
+            schema::requirements(schema, "spec.requirements", false, false);
+            schema::node_class_ref(schema, "spec.nodeClassRef");
+            patch(schema, "spec.resources", &json!({ "default": null }));
+            rules(schema, "spec", [rule("self == oldSelf", "spec is immutable")]);
+            schema::conditions(schema, true);
+        },
+    )
 }
 
 fn node_overlay() -> CustomResourceDefinition {
@@ -199,7 +204,10 @@ fn aks_node_class() -> CustomResourceDefinition {
                     "tags keys must not contain '<', '>', '%', '&', or '?'",
                 ),
                 rule(r"self.all(k, !k.contains('\\'))", r"tags keys must not contain '\'"),
-                rule("self.all(k, size(self[k]) <= 256)", "tags values must be less than 256 characters"),
+                rule(
+                    "self.all(k, size(self[k]) <= 256)",
+                    "tags values must be less than 256 characters",
+                ),
             ],
         );
         let ordered = |low: &str, high: &str| {
@@ -215,9 +223,9 @@ fn aks_node_class() -> CustomResourceDefinition {
         rules(schema, "spec.kubelet", [thresholds]);
         let port = |index: usize| format!("int(self.netIPv4IPLocalPortRange.split(' ')[{index}])");
         let ports = |condition: String, message: &str| {
-            // What is no range at all, the pattern refuses; a rule that cannot be evaluated would only add noise.
-            let is_range =
-                r"has(self.netIPv4IPLocalPortRange) && self.netIPv4IPLocalPortRange.matches('^\\d+ \\d+$')";
+            // What is no range at all, the pattern refuses; a rule that cannot be evaluated would
+            // only add noise.
+            let is_range = r"has(self.netIPv4IPLocalPortRange) && self.netIPv4IPLocalPortRange.matches('^\\d+ \\d+$')";
             rule(&format!("!({is_range}) || ({condition})"), message)
         };
         rules(
@@ -253,7 +261,8 @@ fn aks_node_class() -> CustomResourceDefinition {
 
 fn local_dns(schema: &mut Value) {
     for list in ["spec.localDNS.vnetDNSOverrides", "spec.localDNS.kubeDNSOverrides"] {
-        let keys = json!({ "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["zone"] });
+        let keys =
+            json!({ "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["zone"] });
         patch(schema, list, &keys);
         let zones = "['.', 'cluster.local'].all(z, self.exists(x, x.zone == z))";
         rules(schema, list, [rule(zones, "must contain required zones '.' and 'cluster.local'")]);
@@ -299,7 +308,9 @@ fn security_rules() -> Vec<Value> {
             "FIPS is not yet supported for Ubuntu2404",
         ),
         rule(
-            &format!("!({fips} && has(self.imageFamily) && self.imageFamily == 'Ubuntu2204') || ({launch})"),
+            &format!(
+                "!({fips} && has(self.imageFamily) && self.imageFamily == 'Ubuntu2204') || ({launch})"
+            ),
             "TrustedLaunch is required for FIPS support with Ubuntu2204",
         ),
         rule(
@@ -336,12 +347,17 @@ fn image_requirements(schema: &mut Value) {
     patch(schema, "status.images[]", &json!({ "required": ["id", "requirements"] }));
 }
 
-/// The derived definition with a description, what the types cannot say, and the shape that servers want.
-fn finished<K: CustomResourceExt>(description: &str, more: impl Fn(&mut Value)) -> CustomResourceDefinition {
+/// The derived definition with a description, what the types cannot say, and the shape that servers
+/// want.
+fn finished<K: CustomResourceExt>(
+    description: &str,
+    more: impl Fn(&mut Value),
+) -> CustomResourceDefinition {
     let mut crd = K::crd();
     crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
     for version in &mut crd.spec.versions {
-        let Some(derived) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut())
+        let Some(derived) =
+            version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut())
         else {
             continue;
         };

@@ -1,8 +1,10 @@
-//! Cron schedules of five fields in UTC, with exactly the grammar that the incumbent's parser takes.
+//! Cron schedules of five fields in UTC, with exactly the grammar that the incumbent's parser
+//! takes.
 //!
-//! Each field is a set of bits. A schedule that this reads, the incumbent reads, and the other way round: `7` is not Sunday, `?` is `*`,
-//! `5/2` means from 5 on, names are three letters in any case, and a day matches if it suits the day of the month *or* the day of the
-//! week, unless one of them is a star.
+//! Each field is a set of bits. A schedule that this reads, the incumbent reads, and the other way
+//! round: `7` is not Sunday, `?` is `*`, `5/2` means from 5 on, names are three letters in any
+//! case, and a day matches if it suits the day of the month *or* the day of the week, unless one of
+//! them is a star.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -34,7 +36,8 @@ const MONTH: Field = Field {
     high: 12,
     names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
 };
-const WEEKDAY: Field = Field { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
+const WEEKDAY: Field =
+    Field { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
 impl Schedule {
     /// Reads five fields or one of the macros. `None` if it is neither.
@@ -165,8 +168,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn next(schedule: &str, after: &str) -> String {
-        let schedule = Schedule::parse(schedule).unwrap_or_else(|| panic!("`{schedule}` was not read"));
-        schedule.next_after(after.parse().unwrap()).map_or("never".to_owned(), |hit| hit.to_string())
+        let schedule =
+            Schedule::parse(schedule).unwrap_or_else(|| panic!("`{schedule}` was not read"));
+        schedule
+            .next_after(after.parse().unwrap())
+            .map_or("never".to_owned(), |hit| hit.to_string())
     }
 
     #[test]
@@ -231,7 +237,8 @@ mod tests {
         }
     }
 
-    /// One field of a schedule that both implementations read alike: ours knows fewer forms on purpose.
+    /// One field of a schedule that both implementations read alike: ours knows fewer forms on
+    /// purpose.
     fn field(low: u32, high: u32) -> impl Strategy<Value = String> {
         let number = move || low..=high;
         prop_oneof![
@@ -245,12 +252,15 @@ mod tests {
     }
 
     fn schedules() -> impl Strategy<Value = String> {
-        // A step over days or weekdays makes the two disagree about whether the field is a star, so days have none here.
+        // A step over days or weekdays makes the two disagree about whether the field is a star, so
+        // days have none here.
         let plain = |low: u32, high: u32| {
             prop_oneof![Just("*".to_owned()), (low..=high).prop_map(|number| number.to_string())]
         };
         (field(0, 59), field(0, 23), plain(1, 31), field(1, 12), plain(0, 6)).prop_map(
-            |(minute, hour, day, month, weekday)| format!("{minute} {hour} {day} {month} {weekday}"),
+            |(minute, hour, day, month, weekday)| {
+                format!("{minute} {hour} {day} {month} {weekday}")
+            },
         )
     }
 

@@ -39,16 +39,20 @@ impl NillableDuration {
     }
 }
 
-/// Reads a non-negative Go duration such as `1h30m`, `100ms` or `1.5s`. `None` if it is none, or longer than Go can count.
+/// Reads a non-negative Go duration such as `1h30m`, `100ms` or `1.5s`. `None` if it is none, or
+/// longer than Go can count.
 pub fn parse_go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
     let (mut rest, mut total) = (text, 0_u128);
-    while let Some(start) = rest.find(|character: char| !character.is_ascii_digit() && character != '.') {
+    while let Some(start) =
+        rest.find(|character: char| !character.is_ascii_digit() && character != '.')
+    {
         let (number, tail) = rest.split_at(start);
-        let end =
-            tail.find(|character: char| character.is_ascii_digit() || character == '.').unwrap_or(tail.len());
+        let end = tail
+            .find(|character: char| character.is_ascii_digit() || character == '.')
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         let nanoseconds: u128 = match unit {
             "h" => 3_600_000_000_000,
@@ -85,7 +89,9 @@ impl<'de> Deserialize<'de> for NillableDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).ok_or_else(|| {
-            D::Error::custom(format!("`{text}` is not a duration: write it like `30s`, `1h30m` or `Never`"))
+            D::Error::custom(format!(
+                "`{text}` is not a duration: write it like `30s`, `1h30m` or `Never`"
+            ))
         })
     }
 }

@@ -18,7 +18,8 @@ pub const DO_NOT_SYNC_TAINTS: &str = "karpenter.sh/do-not-sync-taints";
 /// Which AKSNodeClass a NodeClaim or Node was made from; also marks it as managed by us.
 pub const AKS_NODE_CLASS: &str = "karpenter.azure.com/aksnodeclass";
 /// Set to `karpenter` while a node drains.
-pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+pub const EXCLUDE_FROM_LOAD_BALANCERS: &str =
+    "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// The zone of a node, such as `eastus-1`.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
@@ -58,7 +59,8 @@ pub const SKU_NETWORKING_ACCELERATED: &str = "karpenter.azure.com/sku-networking
 /// Whether the size takes premium disks.
 pub const SKU_STORAGE_PREMIUM_CAPABLE: &str = "karpenter.azure.com/sku-storage-premium-capable";
 /// Largest ephemeral OS disk in GB.
-pub const SKU_STORAGE_EPHEMERAL_OS_MAX_SIZE: &str = "karpenter.azure.com/sku-storage-ephemeralos-maxsize";
+pub const SKU_STORAGE_EPHEMERAL_OS_MAX_SIZE: &str =
+    "karpenter.azure.com/sku-storage-ephemeralos-maxsize";
 /// Whether the offering takes ultra disks.
 pub const SKU_STORAGE_ULTRA_SSD: &str = "karpenter.azure.com/sku-storage-ultra-ssd";
 /// Hyper-V generations of the size.
@@ -150,13 +152,16 @@ pub const AKS_NODE_CLASS_HASH_VERSION: &str = "karpenter.azure.com/aksnodeclass-
 /// ARM id of the machine behind a claim.
 pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resource-id";
 
-/// Which pods a NodeClaim was made for (a JSON list of `namespace/name`): their places survive a restart.
+/// Which pods a NodeClaim was made for (a JSON list of `namespace/name`): their places survive a
+/// restart.
 pub const PLANNED_PODS: &str = "nap.karpenter.sh/planned-pods";
-/// Which plan a NodeClaim belongs to, and when it is its turn to be opened (`plan/turn`), where the order matters.
+/// Which plan a NodeClaim belongs to, and when it is its turn to be opened (`plan/turn`), where the
+/// order matters.
 pub const PLANNED_TURN: &str = "nap.karpenter.sh/planned-turn";
 /// Which NodeClaim a replacement stands in for: the command survives a restart.
 pub const REPLACES: &str = "nap.karpenter.sh/replaces";
-/// Which offerings a NodeClaim was planned with (`type/zone/capacity-type`, separated by commas): the provider tries them in this order.
+/// Which offerings a NodeClaim was planned with (`type/zone/capacity-type`, separated by commas):
+/// the provider tries them in this order.
 pub const PLANNED_OFFERINGS: &str = "nap.karpenter.sh/planned-offerings";
 
 /// Finalizer on NodeClaims and Nodes.

@@ -1,11 +1,14 @@
 //! The API that users of AKS Node Auto-Provisioning and Karpenter already know.
 //!
-//! - [`NodePool`], [`NodeClaim`], [`AKSNodeClass`] and [`NodeOverlay`] are the custom resources, and [`crds`] makes their definitions.
-//!   [`CapacityBuffer`] is kept but not acted on yet.
-//! - [`normalise`] knows the old spellings that guides still carry, and [`policy`] makes kubectl warn of them.
+//! - [`NodePool`], [`NodeClaim`], [`AKSNodeClass`] and [`NodeOverlay`] are the custom resources,
+//!   and [`crds`] makes their definitions. [`CapacityBuffer`] is kept but not acted on yet.
+//! - [`normalise`] knows the old spellings that guides still carry, and [`policy`] makes kubectl
+//!   warn of them.
 //! - [`requirement`] is the algebra of label requirements that everything else is built on.
-//! - [`labels`] is the table of every label, annotation and finalizer; [`taints`] has the taint rules.
-//! - [`conditions`] writes status conditions by the incumbent's transition rules; [`budget`] counts disruption budgets.
+//! - [`labels`] is the table of every label, annotation and finalizer; [`taints`] has the taint
+//!   rules.
+//! - [`conditions`] writes status conditions by the incumbent's transition rules; [`budget`] counts
+//!   disruption budgets.
 //! - [`hash`] makes the drift hashes, and [`validation`] says what is wrong with a NodePool.
 //!
 //! The requirement, taint and label modules are plain data: no client, no I/O, no clock.

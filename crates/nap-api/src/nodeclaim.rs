@@ -54,7 +54,12 @@ use crate::taints::Taint;
         json_path = ".metadata.labels.karpenter\\.sh/nodepool",
         priority = 1
     ),
-    printcolumn(name = "NodeClass", type_ = "string", json_path = ".spec.nodeClassRef.name", priority = 1),
+    printcolumn(
+        name = "NodeClass",
+        type_ = "string",
+        json_path = ".spec.nodeClassRef.name",
+        priority = 1
+    ),
     printcolumn(
         name = "Drifted",
         type_ = "string",

@@ -1,4 +1,5 @@
-//! NodeOverlay: what a user knows better about instance types than the cloud says, such as a negotiated price.
+//! NodeOverlay: what a user knows better about instance types than the cloud says, such as a
+//! negotiated price.
 
 use std::collections::BTreeMap;
 

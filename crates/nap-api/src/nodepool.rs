@@ -15,7 +15,8 @@ use crate::normalise::{self, Note};
 use crate::requirement::NodeSelectorRequirement;
 use crate::taints::Taint;
 
-/// What a NodePool asks for. Reading one brings old spellings to the current one, see [`crate::normalise`].
+/// What a NodePool asks for. Reading one brings old spellings to the current one, see
+/// [`crate::normalise`].
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[kube(
     group = "karpenter.sh",
@@ -27,7 +28,11 @@ use crate::taints::Taint;
     status = "NodePoolStatus",
     derive = "PartialEq",
     scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.nodes"),
-    printcolumn(name = "NodeClass", type_ = "string", json_path = ".spec.template.spec.nodeClassRef.name"),
+    printcolumn(
+        name = "NodeClass",
+        type_ = "string",
+        json_path = ".spec.template.spec.nodeClassRef.name"
+    ),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes"),
     printcolumn(
         name = "Ready",
@@ -37,7 +42,12 @@ use crate::taints::Taint;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Weight", type_ = "integer", json_path = ".spec.weight", priority = 1),
     printcolumn(name = "CPU", type_ = "string", json_path = ".status.resources.cpu", priority = 1),
-    printcolumn(name = "Memory", type_ = "string", json_path = ".status.resources.memory", priority = 1)
+    printcolumn(
+        name = "Memory",
+        type_ = "string",
+        json_path = ".status.resources.memory",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolSpec {
@@ -46,14 +56,16 @@ pub struct NodePoolSpec {
     /// When and how machines may be removed or replaced.
     #[serde(default = "default_disruption")]
     pub disruption: Disruption,
-    /// The most that all machines of this pool may have together, by resource; `nodes` counts machines.
+    /// The most that all machines of this pool may have together, by resource; `nodes` counts
+    /// machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<BTreeMap<String, Quantity>>,
     /// Preference among pools that suit a pod: higher first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub weight: Option<i32>,
-    /// Makes the pool static, with this many machines. Not supported yet: such a pool is left alone.
+    /// Makes the pool static, with this many machines. Not supported yet: such a pool is left
+    /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i64>,
@@ -65,7 +77,8 @@ pub struct NodePoolSpec {
     pub(crate) written_empty: WrittenEmpty,
 }
 
-/// Which lists and maps of a template were written and are empty: the incumbent's hash knows them from absent ones.
+/// Which lists and maps of a template were written and are empty: the incumbent's hash knows them
+/// from absent ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "four places, each on its own")]
 pub(crate) struct WrittenEmpty {
@@ -227,7 +240,9 @@ pub struct Budget {
 }
 
 /// Why a node is disrupted voluntarily.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub enum DisruptionReason {
     /// Its pods fit elsewhere, or on a cheaper machine.
     Underutilized,
@@ -271,8 +286,9 @@ pub struct NodePoolStatus {
 
 /// Condition of a NodePool: its spec passed validation.
 pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
-/// Condition of a NodePool that `Ready` does not depend on: some of it was written in an old spelling, and its message says how that was
-/// understood. It is absent where there is nothing to say.
+/// Condition of a NodePool that `Ready` does not depend on: some of it was written in an old
+/// spelling, and its message says how that was understood. It is absent where there is nothing to
+/// say.
 pub const NORMALISED: &str = "Normalised";
 /// Condition of a NodePool: its node class is ready.
 pub const NODE_CLASS_READY: &str = "NodeClassReady";

@@ -1,8 +1,9 @@
 //! Old spellings of NodePools, brought to the current one.
 //!
-//! Published guides still carry spellings that were current once, or never. What their authors meant is clear, so nap takes it, and says
-//! what it took. The stored object stays as it was written; [`crate::NodePoolSpec`] is normalised while it is read, so that nothing that
-//! works with the type ever sees an old spelling, drift hashes included.
+//! Published guides still carry spellings that were current once, or never. What their authors
+//! meant is clear, so nap takes it, and says what it took. The stored object stays as it was
+//! written; [`crate::NodePoolSpec`] is normalised while it is read, so that nothing that works with
+//! the type ever sees an old spelling, drift hashes included.
 //!
 //! | written | means |
 //! |---|---|
@@ -43,7 +44,8 @@ impl fmt::Display for Note {
     }
 }
 
-/// Brings a whole manifest to the current spelling. Kinds other than NodePool and AKSNodeClass are left alone.
+/// Brings a whole manifest to the current spelling. Kinds other than NodePool and AKSNodeClass are
+/// left alone.
 pub fn manifest(manifest: &mut Value) -> Vec<Note> {
     let mut notes = Vec::new();
     let text = |key: &str| manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -54,7 +56,8 @@ pub fn manifest(manifest: &mut Value) -> Vec<Note> {
         _ => &api_version,
     };
     if current != api_version {
-        notes.push(Note { field: "apiVersion", text: format!("`{api_version}` means `{current}`") });
+        notes
+            .push(Note { field: "apiVersion", text: format!("`{api_version}` means `{current}`") });
         manifest["apiVersion"] = json!(current);
     }
     if current == "karpenter.sh/v1"
@@ -85,9 +88,13 @@ fn consolidation_policy(spec: &mut Value, notes: &mut Vec<Note>) {
 }
 
 fn expire_after(spec: &mut Value, notes: &mut Vec<Note>) {
-    let Some(disruption) = spec.get_mut("disruption").and_then(Value::as_object_mut) else { return };
+    let Some(disruption) = spec.get_mut("disruption").and_then(Value::as_object_mut) else {
+        return;
+    };
     let Some(Value::String(old)) = disruption.remove("expireAfter") else { return };
-    let Some(template) = spec.pointer_mut("/template/spec").and_then(Value::as_object_mut) else { return };
+    let Some(template) = spec.pointer_mut("/template/spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     let written = template.get("expireAfter").and_then(Value::as_str).map(str::to_owned);
     let text = match written {
         None => format!("`{old}` means `spec.template.spec.expireAfter: {old}`"),
@@ -99,7 +106,9 @@ fn expire_after(spec: &mut Value, notes: &mut Vec<Note>) {
              themselves; remove one of the two"
         ),
         Some(current) => {
-            let text = format!("`{old}` is not used, because spec.template.spec.expireAfter is `{current}`");
+            let text = format!(
+                "`{old}` is not used, because spec.template.spec.expireAfter is `{current}`"
+            );
             notes.push(Note { field: "spec.disruption.expireAfter", text });
             return;
         }
@@ -109,7 +118,8 @@ fn expire_after(spec: &mut Value, notes: &mut Vec<Note>) {
 }
 
 fn node_class_ref(spec: &mut Value, notes: &mut Vec<Note>) {
-    let Some(reference) = spec.pointer_mut("/template/spec/nodeClassRef").and_then(Value::as_object_mut)
+    let Some(reference) =
+        spec.pointer_mut("/template/spec/nodeClassRef").and_then(Value::as_object_mut)
     else {
         return;
     };
@@ -155,14 +165,22 @@ mod tests {
     fn old_policies_are_understood() {
         for old in ["WhenUnderutilized", "WhenUnderUtilized", "WhenEmptyOrUnderUtilized"] {
             let (spec, notes) = normalised(json!({ "disruption": { "consolidationPolicy": old } }));
-            assert_eq!(spec, json!({ "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized" } }));
+            assert_eq!(
+                spec,
+                json!({ "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized" } })
+            );
             assert_eq!(
                 notes,
-                [format!("spec.disruption.consolidationPolicy: `{old}` means `WhenEmptyOrUnderutilized`")]
+                [format!(
+                    "spec.disruption.consolidationPolicy: `{old}` means `WhenEmptyOrUnderutilized`"
+                )]
             );
         }
         let (spec, notes) = normalised(json!({ "disruption": { "consolidationPolicy": "A | B" } }));
-        assert_eq!((spec["disruption"]["consolidationPolicy"].as_str(), notes.len()), (Some("A | B"), 0));
+        assert_eq!(
+            (spec["disruption"]["consolidationPolicy"].as_str(), notes.len()),
+            (Some("A | B"), 0)
+        );
     }
 
     #[test]
@@ -199,8 +217,7 @@ mod tests {
             assert_eq!(spec["template"]["spec"]["nodeClassRef"], current_ref());
             assert_eq!(!notes.is_empty(), noted, "{notes:?}");
         }
-        let other =
-            json!({ "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "name": "default" });
+        let other = json!({ "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "name": "default" });
         let (spec, _) = normalised(pool(&json!({}), &json!({ "nodeClassRef": other })));
         assert_eq!(spec["template"]["spec"]["nodeClassRef"]["group"], "karpenter.k8s.aws");
     }
@@ -216,7 +233,11 @@ mod tests {
             assert_eq!(manifest(&mut object).len(), 1);
             assert_eq!(object["apiVersion"], current);
         }
-        let mut other = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "spec": { "disruption": 1 } });
-        assert_eq!((manifest(&mut other), other["spec"]["disruption"].as_i64()), (Vec::new(), Some(1)));
+        let mut other =
+            json!({ "apiVersion": "apps/v1", "kind": "Deployment", "spec": { "disruption": 1 } });
+        assert_eq!(
+            (manifest(&mut other), other["spec"]["disruption"].as_i64()),
+            (Vec::new(), Some(1))
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! An admission policy that makes kubectl print a warning for old spellings.
 //!
-//! A deprecated version warns by itself; an old spelling inside a current version cannot, and an admission policy can, without a webhook.
-//! It only warns: everything that it names is taken, see [`crate::normalise`].
+//! A deprecated version warns by itself; an old spelling inside a current version cannot, and an
+//! admission policy can, without a webhook. It only warns: everything that it names is taken, see
+//! [`crate::normalise`].
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

@@ -1,9 +1,9 @@
 //! The algebra of label requirements.
 //!
-//! A [`Requirement`] is the set of values that one label may take: a finite set, or the complement of one, optionally bounded
-//! by integers. [`Requirements`] holds one per key. Two questions matter: what is left when two sides both insist
-//! ([`Requirement::intersection`]), and may something with these labels take something with those wishes
-//! ([`Requirements::compatible`]).
+//! A [`Requirement`] is the set of values that one label may take: a finite set, or the complement
+//! of one, optionally bounded by integers. [`Requirements`] holds one per key. Two questions
+//! matter: what is left when two sides both insist ([`Requirement::intersection`]), and may
+//! something with these labels take something with those wishes ([`Requirements::compatible`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::labels;
 
 /// The operators of a requirement, as users write them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub enum Operator {
     /// The label has one of the values.
     In,
@@ -35,7 +37,9 @@ pub enum Operator {
 }
 
 /// One requirement as it is written in manifests.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSelectorRequirement {
     /// The label's key.
@@ -69,7 +73,8 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// The requirement that an operator with values stands for. A numeric operator without an integer allows nothing.
+    /// The requirement that an operator with values stands for. A numeric operator without an
+    /// integer allows nothing.
     pub fn new<V: Into<String>>(operator: Operator, values: impl IntoIterator<Item = V>) -> Self {
         let values: BTreeSet<String> = values.into_iter().map(Into::into).collect();
         let number = || values.first().and_then(|value| value.parse::<i64>().ok());
@@ -196,14 +201,18 @@ impl Requirement {
     /// Whether any value is allowed by both sides.
     pub fn intersects(&self, other: &Self) -> bool {
         match (self.complement, other.complement) {
-            (true, true) => match (self.at_least.max(other.at_least), self.at_most, other.at_most) {
-                (Some(low), high, other_high) => {
-                    [high, other_high].into_iter().flatten().all(|high| low <= high)
+            (true, true) => {
+                match (self.at_least.max(other.at_least), self.at_most, other.at_most) {
+                    (Some(low), high, other_high) => {
+                        [high, other_high].into_iter().flatten().all(|high| low <= high)
+                    }
+                    (None, ..) => true,
                 }
-                (None, ..) => true,
-            },
+            }
             (false, _) => self.values.iter().any(|value| self.allows(value) && other.allows(value)),
-            (true, false) => other.values.iter().any(|value| other.allows(value) && self.allows(value)),
+            (true, false) => {
+                other.values.iter().any(|value| other.allows(value) && self.allows(value))
+            }
         }
     }
 
@@ -310,7 +319,8 @@ impl Requirements {
     pub fn from_specs<'a>(specs: impl IntoIterator<Item = &'a NodeSelectorRequirement>) -> Self {
         let mut requirements = Self::new();
         for spec in specs {
-            let mut requirement = Requirement::new(spec.operator, spec.values.iter().map(String::as_str));
+            let mut requirement =
+                Requirement::new(spec.operator, spec.values.iter().map(String::as_str));
             requirement.min_values = spec.min_values;
             requirements.add(&spec.key, requirement);
         }

@@ -1,6 +1,8 @@
-//! What the derived schemas cannot say: rules across fields, list types, and the parts that several kinds share.
+//! What the derived schemas cannot say: rules across fields, list types, and the parts that several
+//! kinds share.
 //!
-//! A path names a place in a schema: `spec.taints[].key` is the property `key` of the items of `spec.taints`.
+//! A path names a place in a schema: `spec.taints[].key` is the property `key` of the items of
+//! `spec.taints`.
 
 use serde_json::{Map, Value, json};
 
@@ -44,13 +46,17 @@ pub(crate) fn rules(schema: &mut Value, path: &str, rules: impl IntoIterator<Ite
     patch(schema, path, &json!({ key: all }));
 }
 
-/// Brings a derived schema into the shape that API servers take: absent instead of null, and quantities as they are everywhere.
+/// Brings a derived schema into the shape that API servers take: absent instead of null, and
+/// quantities as they are everywhere.
 pub(crate) fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             map.remove("nullable");
             if map.contains_key("x-kubernetes-int-or-string") {
-                map.insert("anyOf".to_owned(), json!([{ "type": "integer" }, { "type": "string" }]));
+                map.insert(
+                    "anyOf".to_owned(),
+                    json!([{ "type": "integer" }, { "type": "string" }]),
+                );
                 return;
             }
             map.values_mut().for_each(tidy);
@@ -67,7 +73,8 @@ const QUALIFIED_NAME_OR_EMPTY: &str = r"^(([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0
 /// What a label may hold.
 const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
-/// A list of requirements. Those of a NodePool may not name the pool's own label, and those of an overlay have no `minValues`.
+/// A list of requirements. Those of a NodePool may not name the pool's own label, and those of an
+/// overlay have no `minValues`.
 pub(crate) fn requirements(schema: &mut Value, path: &str, nodepool: bool, overlay: bool) {
     patch(schema, path, &json!({ "x-kubernetes-list-type": "atomic" }));
     let key = format!("{path}[].key");
@@ -83,7 +90,9 @@ pub(crate) fn requirements(schema: &mut Value, path: &str, nodepool: bool, overl
     rules(schema, &key, [rule(hostname, "label \"kubernetes.io/hostname\" is restricted")]);
     let filled = |operator: &str| {
         rule(
-            &format!("self.all(x, x.operator != '{operator}' || (has(x.values) && x.values.size() > 0))"),
+            &format!(
+                "self.all(x, x.operator != '{operator}' || (has(x.values) && x.values.size() > 0))"
+            ),
             &format!("requirements with operator '{operator}' must have a value defined"),
         )
     };
@@ -92,8 +101,7 @@ pub(crate) fn requirements(schema: &mut Value, path: &str, nodepool: bool, overl
     }
     let numeric = "self.all(x, !(x.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || \
                    (has(x.values) && x.values.size() == 1 && int(x.values[0]) >= 0))";
-    let message =
-        "requirements operator 'Gt', 'Lt', 'Gte', or 'Lte' must have a single positive integer value";
+    let message = "requirements operator 'Gt', 'Lt', 'Gte', or 'Lte' must have a single positive integer value";
     rules(schema, path, [filled("In"), rule(numeric, message)]);
     if !overlay {
         let enough = "self.all(x, x.operator != 'In' || !has(x.minValues) || (has(x.values) && x.values.size() >= x.minValues))";
@@ -102,12 +110,14 @@ pub(crate) fn requirements(schema: &mut Value, path: &str, nodepool: bool, overl
     }
 }
 
-/// A list of taints. The bounds are far beyond what a node can carry; they keep the rule's cost known.
+/// A list of taints. The bounds are far beyond what a node can carry; they keep the rule's cost
+/// known.
 pub(crate) fn taints(schema: &mut Value, path: &str) {
     patch(schema, path, &json!({ "x-kubernetes-list-type": "atomic", "maxItems": 1000 }));
     let key = format!("{path}[].key");
     patch(schema, &key, &json!({ "minLength": 1, "maxLength": 317, "pattern": QUALIFIED_NAME }));
-    let message = "a taint key may not have a comma in it: remove the comma, or make two taints of it";
+    let message =
+        "a taint key may not have a comma in it: remove the comma, or make two taints of it";
     rules(schema, &key, [rule("!self.contains(',')", message)]);
     patch(schema, &format!("{path}[].value"), &json!({ "pattern": QUALIFIED_NAME_OR_EMPTY }));
     let added = json!({
@@ -129,7 +139,10 @@ pub(crate) fn template_labels(schema: &mut Value, path: &str) {
     let domain = r#"self.all(x, x in ["karpenter.sh/capacity-type", "karpenter.sh/nodepool"] || !x.find("^([^/]+)").endsWith("karpenter.sh"))"#;
     let all = [
         rule(domain, "label domain \"karpenter.sh\" is restricted"),
-        rule(r#"self.all(x, x != "karpenter.sh/nodepool")"#, "label \"karpenter.sh/nodepool\" is restricted"),
+        rule(
+            r#"self.all(x, x != "karpenter.sh/nodepool")"#,
+            "label \"karpenter.sh/nodepool\" is restricted",
+        ),
         rule(
             r#"self.all(x, x != "kubernetes.io/hostname")"#,
             "label \"kubernetes.io/hostname\" is restricted",

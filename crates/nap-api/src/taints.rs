@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a taint does to pods that do not tolerate it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub enum Effect {
     /// New pods stay away.
     NoSchedule,
@@ -15,7 +17,9 @@ pub enum Effect {
 }
 
 /// A taint of a node or of a NodePool's template.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Taint {
     /// The taint's key.
     #[schemars(
@@ -72,7 +76,8 @@ impl Taint {
         self.key == other.key && self.effect == other.effect
     }
 
-    /// Whether the taint goes away by itself while a node starts, so that pods may be planned onto it regardless.
+    /// Whether the taint goes away by itself while a node starts, so that pods may be planned onto
+    /// it regardless.
     pub fn is_ephemeral(&self) -> bool {
         match self.key.as_str() {
             NOT_READY => self.effect != Effect::PreferNoSchedule,
@@ -103,9 +108,9 @@ impl Toleration {
 
 /// The first taint that repels a pod with these tolerations.
 pub fn first_untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
-    taints
-        .iter()
-        .find(|taint| taint.repels() && !tolerations.iter().any(|toleration| toleration.tolerates(taint)))
+    taints.iter().find(|taint| {
+        taint.repels() && !tolerations.iter().any(|toleration| toleration.tolerates(taint))
+    })
 }
 
 fn effect(name: Option<&str>) -> Option<Effect> {

@@ -36,30 +36,47 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
     problems
 }
 
-/// The fields of an AKSNodeClass that ask for something nap cannot do yet. A machine without it would not be what was asked for, so none
-/// is made. A field that asks for what happens anyway is no problem.
+/// The fields of an AKSNodeClass that ask for something nap cannot do yet. A machine without it
+/// would not be what was asked for, so none is made. A field that asks for what happens anyway is
+/// no problem.
 pub fn unsupported_fields(spec: &AKSNodeClassSpec) -> Vec<String> {
     let security = spec.security.as_ref();
     let launch = security.and_then(|security| security.trusted_launch.as_ref());
     let linux = spec.linux_os_config.as_ref();
-    let kubelet = spec.kubelet.as_ref().is_some_and(|kubelet| *kubelet != KubeletConfiguration::default());
+    let kubelet =
+        spec.kubelet.as_ref().is_some_and(|kubelet| *kubelet != KubeletConfiguration::default());
     let asked = [
         ("spec.fipsMode", spec.fips_mode == Some(FipsMode::Fips)),
         ("spec.kubelet", kubelet),
-        ("spec.security.encryptionAtHost", security.is_some_and(|it| it.encryption_at_host == Some(true))),
-        ("spec.security.trustedLaunch.vtpm", launch.is_some_and(|launch| launch.vtpm == Some(true))),
+        (
+            "spec.security.encryptionAtHost",
+            security.is_some_and(|it| it.encryption_at_host == Some(true)),
+        ),
+        (
+            "spec.security.trustedLaunch.vtpm",
+            launch.is_some_and(|launch| launch.vtpm == Some(true)),
+        ),
         (
             "spec.security.trustedLaunch.secureBoot",
             launch.is_some_and(|launch| launch.secure_boot == Some(true)),
         ),
-        // `Preferred` leaves the choice to the provider, and the incumbent does not enable it either.
-        ("spec.localDNS", spec.local_dns.as_ref().is_some_and(|dns| dns.mode == LocalDnsMode::Required)),
+        // `Preferred` leaves the choice to the provider, and the incumbent does not enable it
+        // either.
+        (
+            "spec.localDNS",
+            spec.local_dns.as_ref().is_some_and(|dns| dns.mode == LocalDnsMode::Required),
+        ),
         ("spec.gpu.mode", spec.gpu.as_ref().is_some_and(|gpu| gpu.mode == Some(GpuMode::None))),
         (
             "spec.artifactStreaming.enabled",
-            spec.artifact_streaming.as_ref().is_some_and(|streaming| streaming.enabled == Some(true)),
+            spec.artifact_streaming
+                .as_ref()
+                .is_some_and(|streaming| streaming.enabled == Some(true)),
         ),
-        ("spec.linuxOSConfig.swapFileSize", linux.is_some_and(|linux| linux.swap_file_size.is_some())),
+        (
+            "spec.linuxOSConfig.swapFileSize",
+            linux.is_some_and(|linux| linux.swap_file_size.is_some()),
+        ),
         (
             "spec.linuxOSConfig.sysctls",
             linux
@@ -89,7 +106,8 @@ fn template_labels(spec: &NodePoolSpec, problems: &mut Vec<String>) {
             problems.push(format!("{field}: key `{key}` is not a label key: {why}"));
         }
         if let Some(why) = not_a_label_value(value) {
-            problems.push(format!("{field}: value `{value}` of `{key}` is not a label value: {why}"));
+            problems
+                .push(format!("{field}: value `{value}` of `{key}` is not a label value: {why}"));
         }
         if let Some(why) = restricted(key) {
             problems.push(format!("{field}: `{key}` may not be set: {why}"));
@@ -99,8 +117,10 @@ fn template_labels(spec: &NodePoolSpec, problems: &mut Vec<String>) {
 
 fn taints(spec: &NodePoolSpec, problems: &mut Vec<String>) {
     let mut seen = BTreeSet::new();
-    let lists =
-        [("taints", &spec.template.spec.taints), ("startupTaints", &spec.template.spec.startup_taints)];
+    let lists = [
+        ("taints", &spec.template.spec.taints),
+        ("startupTaints", &spec.template.spec.startup_taints),
+    ];
     let taints = lists.into_iter().flat_map(|(list, taints)| {
         let field = move |index| format!("spec.template.spec.{list}[{index}]");
         taints.iter().enumerate().map(move |(index, taint)| (field(index), taint))
@@ -124,7 +144,11 @@ fn taints(spec: &NodePoolSpec, problems: &mut Vec<String>) {
 }
 
 /// Checks one requirement, wherever it stands; `field` is the path that messages begin with.
-pub fn validate_requirement(field: &str, requirement: &NodeSelectorRequirement, problems: &mut Vec<String>) {
+pub fn validate_requirement(
+    field: &str,
+    requirement: &NodeSelectorRequirement,
+    problems: &mut Vec<String>,
+) {
     let key = labels::normalise(&requirement.key);
     let values = &requirement.values;
     if let Some(why) = not_a_qualified_name(key) {
@@ -135,7 +159,8 @@ pub fn validate_requirement(field: &str, requirement: &NodeSelectorRequirement, 
     }
     for value in values {
         if let Some(why) = not_a_label_value(value) {
-            problems.push(format!("{field}: value `{value}` of `{key}` is not a label value: {why}"));
+            problems
+                .push(format!("{field}: value `{value}` of `{key}` is not a label value: {why}"));
         }
     }
     let count = i64::try_from(values.len()).unwrap_or(i64::MAX);
@@ -160,8 +185,11 @@ pub fn validate_requirement(field: &str, requirement: &NodeSelectorRequirement, 
         _ => {}
     }
     if key == labels::CAPACITY_TYPE && requirement.operator == Operator::In && !values.is_empty() {
-        let known =
-            [labels::capacity_type::ON_DEMAND, labels::capacity_type::SPOT, labels::capacity_type::RESERVED];
+        let known = [
+            labels::capacity_type::ON_DEMAND,
+            labels::capacity_type::SPOT,
+            labels::capacity_type::RESERVED,
+        ];
         let valid = values.iter().filter(|value| known.contains(&value.as_str())).count();
         let least = requirement.min_values.unwrap_or(1).max(1);
         if i64::try_from(valid).unwrap_or(i64::MAX) < least {
@@ -183,7 +211,8 @@ fn restricted(key: &str) -> Option<String> {
     }
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |restricted: &&str| {
-        domain == *restricted || domain.strip_suffix(*restricted).is_some_and(|prefix| prefix.ends_with('.'))
+        domain == *restricted
+            || domain.strip_suffix(*restricted).is_some_and(|prefix| prefix.ends_with('.'))
     };
     [labels::GROUP, labels::AZURE_GROUP]
         .iter()
@@ -324,8 +353,14 @@ mod tests {
                 "needs exactly one whole number",
             ),
             (json!({ "key": "a", "operator": "Gte" }), "needs exactly one whole number"),
-            (json!({ "key": "kubernetes.io/hostname", "operator": "Exists" }), "every node has its own"),
-            (json!({ "key": "karpenter.sh/nodepool", "operator": "Exists" }), "may not be required here"),
+            (
+                json!({ "key": "kubernetes.io/hostname", "operator": "Exists" }),
+                "every node has its own",
+            ),
+            (
+                json!({ "key": "karpenter.sh/nodepool", "operator": "Exists" }),
+                "may not be required here",
+            ),
             (
                 json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["moon"] }),
                 "at least 1 of `on-demand`, `spot`, `reserved`",

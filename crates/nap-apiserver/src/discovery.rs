@@ -29,7 +29,11 @@ pub(crate) fn version(config: &Config) -> Value {
 }
 
 /// The discovery document at `path` with its content type, if there is one.
-pub(crate) fn document(registry: &Registry, path: &str, accept: &str) -> Option<(&'static str, Value)> {
+pub(crate) fn document(
+    registry: &Registry,
+    path: &str,
+    accept: &str,
+) -> Option<(&'static str, Value)> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     let groups = groups(registry);
     let aggregated = accept.contains("as=APIGroupDiscoveryList") && accept.contains("v=v2;")
@@ -94,16 +98,20 @@ fn version_rank(version: &str) -> (u8, u32, u32) {
 }
 
 fn group_value(name: &str, versions: &Versions) -> Value {
-    let entry = |version: &str| json!({ "groupVersion": api_version(name, version), "version": version });
+    let entry =
+        |version: &str| json!({ "groupVersion": api_version(name, version), "version": version });
     let entries: Vec<Value> = versions.iter().map(|(version, _)| entry(version)).collect();
     let preferred = entries.first().cloned().unwrap_or_default();
     json!({ "name": name, "versions": entries, "preferredVersion": preferred })
 }
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 8] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 /// Name, kind and verbs of a resource's subresources.
-fn subresources(resource: &Resource) -> Vec<(&'static str, &'static str, &str, &'static [&'static str])> {
+fn subresources(
+    resource: &Resource,
+) -> Vec<(&'static str, &'static str, &str, &'static [&'static str])> {
     let mut out: Vec<(&str, &str, &str, &[&str])> = Vec::new();
     if resource.is("", "pods") {
         out.push(("binding", "v1", "Binding", &["create"]));
@@ -164,7 +172,8 @@ fn aggregate(groups: &BTreeMap<String, Versions>, core: bool) -> Value {
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|(version, resources)| {
-                    let resources: Vec<Value> = resources.iter().map(|r| aggregate_resource(r)).collect();
+                    let resources: Vec<Value> =
+                        resources.iter().map(|r| aggregate_resource(r)).collect();
                     json!({ "version": version, "resources": resources, "freshness": "Current" })
                 })
                 .collect();
@@ -178,8 +187,7 @@ fn aggregate(groups: &BTreeMap<String, Versions>, core: bool) -> Value {
 }
 
 fn aggregate_resource(resource: &Resource) -> Value {
-    let kind =
-        |group: &str, version: &str, kind: &str| json!({ "group": group, "version": version, "kind": kind });
+    let kind = |group: &str, version: &str, kind: &str| json!({ "group": group, "version": version, "kind": kind });
     let own = kind(&resource.group, &resource.version, &resource.kind);
     let subs: Vec<Value> = subresources(resource)
         .into_iter()
@@ -199,7 +207,8 @@ fn aggregate_resource(resource: &Resource) -> Value {
         "singularResource": resource.singular,
         "verbs": VERBS,
     });
-    for (key, list) in [("shortNames", &resource.short_names), ("categories", &resource.categories)] {
+    for (key, list) in [("shortNames", &resource.short_names), ("categories", &resource.categories)]
+    {
         if !list.is_empty() {
             item[key] = json!(list);
         }

@@ -102,7 +102,12 @@ impl State {
 
     /// Deletes what a namespace or definition contains; true when some of it is still there, in
     /// which case the object is marked and waits.
-    pub(crate) fn empty_container(&mut self, resource: &Resource, key: &Key, object: &mut Value) -> bool {
+    pub(crate) fn empty_container(
+        &mut self,
+        resource: &Resource,
+        key: &Key,
+        object: &mut Value,
+    ) -> bool {
         let collection = resource.group_resource();
         if resource.is("", "namespaces") {
             for (collection, key) in self.namespace_contents(&key.1) {
@@ -186,7 +191,8 @@ impl State {
             .map_err(|errors| ApiError::invalid(resource, meta::name(definition), &errors))?;
         let defined = defined_by(definition);
         if self.registry.any(&defined).is_some_and(|served| !served.is_custom()) {
-            let error = FieldError::forbidden("spec.names.plural", "is served by the API server itself");
+            let error =
+                FieldError::forbidden("spec.names.plural", "is served by the API server itself");
             return Err(ApiError::invalid(resource, meta::name(definition), &[error]));
         }
         if options.dry_run {

@@ -121,7 +121,9 @@ where
             let (parts, body) = request.into_parts();
             let answer = match Limited::new(body, MAX_BODY).collect().await {
                 Ok(body) => server::handle(&state, &ApiRequest::new(&parts, body.to_bytes())),
-                Err(error) => Err(ApiError::bad_request(format!("unable to read the body: {error}"))),
+                Err(error) => {
+                    Err(ApiError::bad_request(format!("unable to read the body: {error}")))
+                }
             };
             Ok(answer.unwrap_or_else(|error| {
                 tracing::debug!(method = %parts.method, path = parts.uri.path(), code = error.code,

@@ -77,8 +77,7 @@ fn schema(resource: &Resource) -> Value {
     let text = |description: &str| json!({ "type": "string", "description": description });
     meta::default(properties, "apiVersion", || text("The version of the schema of this object."));
     meta::default(properties, "kind", || text("The kind of this object."));
-    properties["metadata"] =
-        json!({ "allOf": [{ "$ref": format!("#/components/schemas/{OBJECT_META}") }], "default": {} });
+    properties["metadata"] = json!({ "allOf": [{ "$ref": format!("#/components/schemas/{OBJECT_META}") }], "default": {} });
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
     schema
 }
@@ -125,8 +124,14 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
             "delete": operation("delete", false),
         }),
     );
-    paths.insert(collection, json!({ "get": operation("list", false), "post": operation("post", true) }));
+    paths.insert(
+        collection,
+        json!({ "get": operation("list", false), "post": operation("post", true) }),
+    );
     if resource.namespaced {
-        paths.insert(format!("{base}/{}", resource.plural), json!({ "get": operation("list", false) }));
+        paths.insert(
+            format!("{base}/{}", resource.plural),
+            json!({ "get": operation("list", false) }),
+        );
     }
 }

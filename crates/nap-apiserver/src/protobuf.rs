@@ -1,8 +1,8 @@
-//! The Kubernetes protobuf encoding, for reading only. kubectl sends it for `create namespace`, `create deployment`,
-//! `drain` and a few more; there is no other way to serve these commands.
+//! The Kubernetes protobuf encoding, for reading only. kubectl sends it for `create namespace`,
+//! `create deployment`, `drain` and a few more; there is no other way to serve these commands.
 //!
-//! A message is decoded by the table below into the JSON it stands for. A field that is not in the table is refused with
-//! its number, never dropped.
+//! A message is decoded by the table below into the JSON it stands for. A field that is not in the
+//! table is refused with its number, never dropped.
 
 use serde_json::{Map, Value, json};
 
@@ -44,8 +44,8 @@ type Table = &'static [(u64, &'static str, Field)];
 struct Kind(&'static str, fn() -> Table);
 
 use Field::{
-    Bytes, Count, Flag, Ignored, IntOrString, List, Map as Dictionary, Message, Number, Quantity, Switch,
-    Text, Time,
+    Bytes, Count, Flag, Ignored, IntOrString, List, Map as Dictionary, Message, Number, Quantity,
+    Switch, Text, Time,
 };
 
 macro_rules! messages {
@@ -134,8 +134,9 @@ messages! {
 /// The JSON a request body stands for.
 pub(crate) fn decode(body: &[u8]) -> Result<Value> {
     let bad = |why: &str| ApiError::bad_request(format!("error decoding protobuf: {why}"));
-    let rest =
-        body.strip_prefix(MAGIC).ok_or_else(|| bad("the body does not start as Kubernetes protobuf"))?;
+    let rest = body
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| bad("the body does not start as Kubernetes protobuf"))?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &rest[..0]);
     let mut reader = Reader(rest);
     while let Some((number, wire)) = reader.field().map_err(|_| bad("truncated envelope"))? {
@@ -144,7 +145,9 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value> {
                 let mut types = Reader(bytes);
                 while let Some((number, wire)) = types.field().map_err(|_| bad("truncated type"))? {
                     match (number, wire) {
-                        (1, Wire::Bytes(text)) => api_version = String::from_utf8_lossy(text).into_owned(),
+                        (1, Wire::Bytes(text)) => {
+                            api_version = String::from_utf8_lossy(text).into_owned()
+                        }
                         (2, Wire::Bytes(text)) => kind = String::from_utf8_lossy(text).into_owned(),
                         _ => return Err(bad("unexpected field in the type")),
                     }
@@ -186,7 +189,8 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
     let mut object = Map::new();
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.field().map_err(|_| truncated())? {
-        let Some((_, json_name, field)) = table().iter().find(|(known, ..)| *known == number) else {
+        let Some((_, json_name, field)) = table().iter().find(|(known, ..)| *known == number)
+        else {
             return Err(ApiError::unsupported_media_type(format!(
                 "field {number} of {name} is not accepted as protobuf here, only as application/json or \
                  application/yaml"
@@ -195,7 +199,8 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
         match (*field, wire) {
             (Ignored, _) => {}
             (List(item), wire) => {
-                let value = value_of(*item, wire, depth).ok_or_else(truncated)??.unwrap_or_default();
+                let value =
+                    value_of(*item, wire, depth).ok_or_else(truncated)??.unwrap_or_default();
                 let list = object.entry(*json_name).or_insert_with(|| json!([]));
                 if let Value::Array(list) = list {
                     list.push(value);
@@ -215,7 +220,8 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
                         _ => return Err(truncated()),
                     }
                 }
-                crate::meta::object(object.entry(*json_name).or_insert_with(|| json!({}))).insert(key, value);
+                crate::meta::object(object.entry(*json_name).or_insert_with(|| json!({})))
+                    .insert(key, value);
             }
             (field, wire) => {
                 if let Some(value) = value_of(field, wire, depth).ok_or_else(truncated)?? {
@@ -227,7 +233,8 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
     Ok(object)
 }
 
-/// One value: `None` when the encoding does not fit the field, `Some(Ok(None))` when it is a zero to be left out.
+/// One value: `None` when the encoding does not fit the field, `Some(Ok(None))` when it is a zero
+/// to be left out.
 fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<Value>>> {
     let value = match (field, wire) {
         (Text, Wire::Bytes(bytes)) => {
@@ -239,7 +246,9 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
         (Count, Wire::Number(number)) => (number != 0).then(|| json!(number.cast_signed())),
         (Flag, Wire::Number(number)) => Some(json!(number != 0)),
         (Switch, Wire::Number(number)) => (number != 0).then_some(Value::Bool(true)),
-        (Bytes, Wire::Bytes(bytes)) => serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).ok(),
+        (Bytes, Wire::Bytes(bytes)) => {
+            serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).ok()
+        }
         (Time, Wire::Bytes(bytes)) => {
             let mut seconds = None;
             let mut reader = Reader(bytes);
@@ -249,7 +258,9 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
                 }
             }
             match seconds {
-                Some(seconds) => Some(json!(crate::meta::time(jiff::Timestamp::from_second(seconds).ok()?))),
+                Some(seconds) => {
+                    Some(json!(crate::meta::time(jiff::Timestamp::from_second(seconds).ok()?)))
+                }
                 None => None,
             }
         }

@@ -4,10 +4,21 @@
 /// Billionths, the finest unit a quantity has.
 const NANO: i128 = 1_000_000_000;
 
-const BINARY: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+const BINARY: [(&str, u32); 6] =
+    [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
 /// Suffix and power of ten, largest first.
-const DECIMAL: [(&str, i32); 10] =
-    [("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", -3), ("u", -6), ("n", -9)];
+const DECIMAL: [(&str, i32); 10] = [
+    ("E", 18),
+    ("P", 15),
+    ("T", 12),
+    ("G", 9),
+    ("M", 6),
+    ("k", 3),
+    ("", 0),
+    ("m", -3),
+    ("u", -6),
+    ("n", -9),
+];
 
 enum Format {
     Decimal,
@@ -46,17 +57,19 @@ pub(crate) fn canonical(text: &str) -> Option<String> {
 }
 
 fn parse(text: &str) -> Option<(i128, Format)> {
-    let split =
-        text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))).unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(split)?;
-    let (unit, power, format) = if let Some((_, bits)) = BINARY.iter().find(|(name, _)| *name == suffix) {
-        (1_i128 << bits, 0, Format::Binary)
-    } else if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
-        (1, *power, Format::Decimal)
-    } else {
-        let exponent = suffix.strip_prefix(['e', 'E'])?;
-        (1, exponent.parse().ok()?, Format::Exponent)
-    };
+    let (unit, power, format) =
+        if let Some((_, bits)) = BINARY.iter().find(|(name, _)| *name == suffix) {
+            (1_i128 << bits, 0, Format::Binary)
+        } else if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
+            (1, *power, Format::Decimal)
+        } else {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            (1, exponent.parse().ok()?, Format::Exponent)
+        };
     let (negative, digits) = match number.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, number.strip_prefix('+').unwrap_or(number)),

@@ -131,7 +131,8 @@ pub(crate) fn text(body: &'static str) -> Response<ResponseBody> {
 pub(crate) fn failure(error: &ApiError) -> Response<ResponseBody> {
     let body = error.to_status().to_string().into_bytes();
     let mut response = respond(error.code, "application/json", body);
-    let retry = error.details.as_ref().and_then(|d| d.get("retryAfterSeconds")).and_then(Value::as_u64);
+    let retry =
+        error.details.as_ref().and_then(|d| d.get("retryAfterSeconds")).and_then(Value::as_u64);
     if let Some(seconds) = retry
         && let Ok(value) = HeaderValue::from_str(&seconds.to_string())
     {
@@ -142,7 +143,8 @@ pub(crate) fn failure(error: &ApiError) -> Response<ResponseBody> {
 
 fn respond(code: u16, content_type: &'static str, body: Vec<u8>) -> Response<ResponseBody> {
     let mut response = Response::new(full(body));
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }

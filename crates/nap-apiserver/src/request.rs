@@ -38,7 +38,8 @@ impl ApiRequest {
         for choice in self.accept.split(',') {
             let mut parts = choice.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
-            let parameters: BTreeMap<&str, &str> = parts.filter_map(|p| p.split_once('=')).collect();
+            let parameters: BTreeMap<&str, &str> =
+                parts.filter_map(|p| p.split_once('=')).collect();
             if !matches!(media, "application/json" | "*/*" | "application/*") {
                 continue;
             }
@@ -59,12 +60,15 @@ impl ApiRequest {
                 Some(_) => {}
             }
         }
-        Err(ApiError::not_acceptable("only the following media types are accepted: application/json"))
+        Err(ApiError::not_acceptable(
+            "only the following media types are accepted: application/json",
+        ))
     }
 }
 
 fn header_text(headers: &HeaderMap, name: &str) -> String {
-    let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    let values: Vec<&str> =
+        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")
 }
 
@@ -212,11 +216,20 @@ mod tests {
             ("default", "pods", "web", "status")
         );
         let target = Target::parse("/api/v1/namespaces/default").unwrap();
-        assert_eq!((&*target.namespace, &*target.plural, &*target.name), ("", "namespaces", "default"));
+        assert_eq!(
+            (&*target.namespace, &*target.plural, &*target.name),
+            ("", "namespaces", "default")
+        );
         let target = Target::parse("/apis/karpenter.sh/v1/nodepools").unwrap();
-        assert_eq!((&*target.group, &*target.plural, &*target.name), ("karpenter.sh", "nodepools", ""));
+        assert_eq!(
+            (&*target.group, &*target.plural, &*target.name),
+            ("karpenter.sh", "nodepools", "")
+        );
         let target = Target::parse("/api/v1/namespaces/x/status").unwrap();
-        assert_eq!((&*target.plural, &*target.name, &*target.subresource), ("namespaces", "x", "status"));
+        assert_eq!(
+            (&*target.plural, &*target.name, &*target.subresource),
+            ("namespaces", "x", "status")
+        );
         assert!(Target::parse("/healthz").is_none());
         assert!(Target::parse("/apis/apps").is_none());
     }

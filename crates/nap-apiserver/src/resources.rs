@@ -77,7 +77,11 @@ impl Resource {
 
     /// `pods`, `nodepools.karpenter.sh`: how messages name the resource.
     pub(crate) fn qualified(&self) -> String {
-        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.plural.clone()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 
     pub(crate) fn api_version(&self) -> String {

@@ -52,7 +52,9 @@ pub(crate) enum LabelRequirement {
 pub(crate) fn labels_match(requirements: &[LabelRequirement], labels: Option<&Value>) -> bool {
     let get = |key: &String| labels.and_then(|l| l.get(key)).and_then(Value::as_str);
     requirements.iter().all(|requirement| match requirement {
-        LabelRequirement::In(key, values) => get(key).is_some_and(|found| values.iter().any(|v| v == found)),
+        LabelRequirement::In(key, values) => {
+            get(key).is_some_and(|found| values.iter().any(|v| v == found))
+        }
         LabelRequirement::NotIn(key, values) => {
             get(key).is_none_or(|found| values.iter().all(|v| v != found))
         }
@@ -78,8 +80,11 @@ pub(crate) fn from_object(selector: &Value) -> Vec<LabelRequirement> {
     }
     for expression in meta::list(selector, &["matchExpressions"]) {
         let key = meta::text(expression, &["key"]).to_owned();
-        let values =
-            meta::list(expression, &["values"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        let values = meta::list(expression, &["values"])
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect();
         requirements.push(match meta::text(expression, &["operator"]) {
             "NotIn" => LabelRequirement::NotIn(key, values),
             "Exists" => LabelRequirement::Exists(key),
@@ -113,7 +118,8 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
 }
 
 fn parse_label(text: &str) -> Result<LabelRequirement> {
-    let unparsable = || ApiError::bad_request(format!("unable to parse requirement: found '{text}'"));
+    let unparsable =
+        || ApiError::bad_request(format!("unable to parse requirement: found '{text}'"));
     let requirement = if let Some((key, value)) = text.split_once("!=") {
         LabelRequirement::NotIn(key.trim().to_owned(), vec![value.trim().to_owned()])
     } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {

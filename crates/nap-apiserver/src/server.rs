@@ -68,7 +68,8 @@ impl State {
         (self.config.now)()
     }
 
-    /// Events live for an hour, as in the real server, so that a long story does not fill the memory.
+    /// Events live for an hour, as in the real server, so that a long story does not fill the
+    /// memory.
     pub(crate) fn expire_events(&mut self) {
         let now = self.now();
         if now.duration_since(self.swept) < EVENT_SWEEP {
@@ -81,8 +82,8 @@ impl State {
             .objects
             .iter()
             .filter(|(_, event)| {
-                let created =
-                    meta::text(event, &["metadata", "creationTimestamp"]).parse::<jiff::Timestamp>();
+                let created = meta::text(event, &["metadata", "creationTimestamp"])
+                    .parse::<jiff::Timestamp>();
                 created.is_ok_and(|created| now.duration_since(created) > EVENT_LIFE)
             })
             .map(|(key, _)| key.clone())
@@ -115,7 +116,8 @@ impl Registry {
     pub(crate) fn any(&self, resource: &GroupResource) -> Option<Arc<Resource>> {
         let mut versions = self.iter().filter(|r| r.is(&resource.group, &resource.plural));
         let first = versions.next()?;
-        let stored = std::iter::once(first).chain(versions).find(|r| r.version == r.storage_version);
+        let stored =
+            std::iter::once(first).chain(versions).find(|r| r.version == r.storage_version);
         Some(Arc::clone(stored.unwrap_or(first)))
     }
 
@@ -133,7 +135,10 @@ impl Registry {
 }
 
 /// Answers one request. Runs to its end under the lock; only watches outlive it.
-pub(crate) fn handle(shared: &Arc<Mutex<State>>, request: &ApiRequest) -> Result<Response<ResponseBody>> {
+pub(crate) fn handle(
+    shared: &Arc<Mutex<State>>,
+    request: &ApiRequest,
+) -> Result<Response<ResponseBody>> {
     let mut state = lock(shared);
     if request.method == Method::GET
         && let Some(answer) = fixed_paths(&state, request)
@@ -192,7 +197,9 @@ fn dispatch(
             ("scale", _) if resource.scale.is_none() => Err(ApiError::unknown_path()),
             ("scale", &Method::GET) => state.scale_get(resource, &key),
             ("scale", &Method::PUT | &Method::PATCH) => state.scale_write(request, resource, &key),
-            ("binding", &Method::POST) if resource.is("", "pods") => state.bind_verb(request, resource, &key),
+            ("binding", &Method::POST) if resource.is("", "pods") => {
+                state.bind_verb(request, resource, &key)
+            }
             ("eviction", &Method::POST) if resource.is("", "pods") => {
                 state.evict_verb(request, resource, &key)
             }
@@ -222,14 +229,18 @@ fn dispatch(
         (&Method::GET, false) => state.get_verb(request, resource, &key),
         (&Method::POST, true) => {
             if resource.namespaced && target.namespace.is_empty() {
-                return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
+                return Err(ApiError::bad_request(
+                    "an empty namespace may not be set during creation",
+                ));
             }
             state.create_verb(request, resource, &target.namespace)
         }
         (&Method::PUT, false) => state.update_verb(request, resource, &key, false),
         (&Method::PATCH, false) => state.patch_verb(request, resource, &key, false),
         (&Method::DELETE, false) => state.delete_verb(request, resource, &key),
-        (&Method::DELETE, true) => state.delete_collection_verb(request, resource, &target.namespace),
+        (&Method::DELETE, true) => {
+            state.delete_collection_verb(request, resource, &target.namespace)
+        }
         _ => Err(ApiError::method_not_allowed()),
     }
 }

@@ -30,7 +30,8 @@ impl ApiError {
     }
 
     pub(crate) fn unknown_path() -> Self {
-        let mut error = Self::plain(404, "NotFound", "the server could not find the requested resource");
+        let mut error =
+            Self::plain(404, "NotFound", "the server could not find the requested resource");
         error.details = Some(Box::new(json!({})));
         error
     }
@@ -52,7 +53,8 @@ impl ApiError {
     }
 
     pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
         Self::plain(409, "Conflict", message).about(resource, name)
     }
 
@@ -119,14 +121,18 @@ impl ApiError {
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
         let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         texts.dedup();
-        let summary =
-            if let [only] = texts.as_slice() { only.clone() } else { format!("[{}]", texts.join(", ")) };
+        let summary = if let [only] = texts.as_slice() {
+            only.clone()
+        } else {
+            format!("[{}]", texts.join(", "))
+        };
         let kind = if resource.group.is_empty() {
             resource.kind.clone()
         } else {
             format!("{}.{}", resource.kind, resource.group)
         };
-        let mut error = Self::plain(422, "Invalid", format!("{kind} \"{name}\" is invalid: {summary}"));
+        let mut error =
+            Self::plain(422, "Invalid", format!("{kind} \"{name}\" is invalid: {summary}"));
         let causes: Vec<Value> = errors
             .iter()
             .map(|e| json!({ "reason": e.problem.reason(), "message": e.body(), "field": e.field }))

@@ -3,7 +3,8 @@
 //!
 //! Everything happens under one lock and in key order, so that equal requests give equal answers.
 //! The history holds the value before and after each change; a list at an older revision is made by
-//! undoing the newest changes, and a watch that changes sides of its selector sees `ADDED`/`DELETED`.
+//! undoing the newest changes, and a watch that changes sides of its selector sees
+//! `ADDED`/`DELETED`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -175,7 +176,8 @@ impl Store {
     /// Creates or replaces the object and tells the watches.
     pub(crate) fn put(&mut self, resource: &GroupResource, mut object: Value) -> Arc<Value> {
         self.revision += 1;
-        meta::metadata(&mut object).insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
+        meta::metadata(&mut object)
+            .insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
         let key = key_of(&object);
         let object = Arc::new(object);
         let collection = self.collections.entry(resource.clone()).or_default();
@@ -197,7 +199,8 @@ impl Store {
         let old = collection.objects.remove(key)?;
         self.revision += 1;
         let mut last = (*old).clone();
-        meta::metadata(&mut last).insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
+        meta::metadata(&mut last)
+            .insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
         let last = Arc::new(last);
         let wakers = collection.push(Change {
             revision: self.revision,
@@ -217,7 +220,13 @@ impl Store {
         }
     }
 
-    fn index(&mut self, resource: &GroupResource, key: &Key, old: Option<&Value>, new: Option<&Value>) {
+    fn index(
+        &mut self,
+        resource: &GroupResource,
+        key: &Key,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
         let place = (resource.clone(), key.clone());
         if let Some(old) = old {
             for owner in meta::owner_uids(old) {

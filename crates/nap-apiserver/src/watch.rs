@@ -55,7 +55,11 @@ impl Watch {
         let mut state = lock(&state);
         let now = state.now();
         let mut out = std::mem::take(&mut self.initial);
-        let served = state.registry.find(&self.resource.group, &self.resource.version, &self.resource.plural);
+        let served = state.registry.find(
+            &self.resource.group,
+            &self.resource.version,
+            &self.resource.plural,
+        );
         let collection = state.store.collections.get_mut(&self.collection);
         let (Some(collection), true) = (collection, served.is_some()) else {
             self.ended = true;
@@ -63,7 +67,8 @@ impl Watch {
         };
         match collection.changes_from(self.position) {
             None => {
-                let error = ApiError::expired("The resourceVersion for the provided watch is too old.");
+                let error =
+                    ApiError::expired("The resourceVersion for the provided watch is too old.");
                 write_event(&mut out, "ERROR", &error.to_status());
                 self.ended = true;
                 return out;
@@ -78,7 +83,13 @@ impl Watch {
                         (true, true) => "MODIFIED",
                         (true, false) => "DELETED",
                     };
-                    let object = render::event(&self.resource, &change.new, self.view, now, &mut self.headed);
+                    let object = render::event(
+                        &self.resource,
+                        &change.new,
+                        self.view,
+                        now,
+                        &mut self.headed,
+                    );
                     write_event(&mut out, kind, &object);
                 }
             }
@@ -160,7 +171,8 @@ impl http_body::Body for Watch {
             }
             return Poll::Ready(None);
         }
-        let due = this.bookmark.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
+        let due =
+            this.bookmark.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
         if due {
             let mut next = Self::next_bookmark();
             // Registers the waker for the next one.

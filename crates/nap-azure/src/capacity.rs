@@ -1,15 +1,20 @@
 //! How much of a VM is left for pods: the arithmetic of AKS, in the number types that AKS uses.
 //!
-//! The CPU tax is computed in IEEE doubles bracket by bracket and truncated, because that is what the kubelet is told; exact
-//! arithmetic would be a milli-core off for every twentieth size.
+//! The CPU tax is computed in IEEE doubles bracket by bracket and truncated, because that is what
+//! the kubelet is told; exact arithmetic would be a milli-core off for every twentieth size.
 
 /// Memory that the kubelet keeps free before it evicts.
 pub const EVICTION_THRESHOLD: i64 = 750 << 20;
 
 /// CPU that AKS reserves for the system, in milli-cores.
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "vCPU counts are small")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "vCPU counts are small"
+)]
 pub fn kube_reserved_cpu_milli(vcpus: i64) -> i64 {
-    let brackets = [(0.0, 1.0, 0.06), (1.0, 2.0, 0.04), (2.0, 4.0, 0.02), (4.0, f64::INFINITY, 0.01)];
+    let brackets =
+        [(0.0, 1.0, 0.06), (1.0, 2.0, 0.04), (2.0, 4.0, 0.02), (4.0, f64::INFINITY, 0.01)];
     (1000.0 * progressive(vcpus as f64, &brackets)) as i64
 }
 
@@ -26,8 +31,13 @@ pub fn kube_reserved_memory(gib: f64) -> i64 {
     ((1024.0 * progressive(gib, &brackets)) as i64) << 20
 }
 
-/// Memory that the node will report. The fraction of a GiB is dropped before the overhead, as AKS does.
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "far below 2^53 bytes")]
+/// Memory that the node will report. The fraction of a GiB is dropped before the overhead, as AKS
+/// does.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "far below 2^53 bytes"
+)]
 pub(crate) fn memory_capacity(gib: f64, overhead: f64) -> i64 {
     let nominal = (gib.floor() as i64) << 30;
     nominal - (nominal as f64 * overhead).ceil() as i64

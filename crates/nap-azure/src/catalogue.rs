@@ -1,7 +1,8 @@
-//! An embedded copy of Azure's VM sizes and list prices, for planning without a subscription and for the emulator.
+//! An embedded copy of Azure's VM sizes and list prices, for planning without a subscription and
+//! for the emulator.
 //!
-//! The files in `catalogue/` are the project's own and say where they come from. They are facts of one day and of no
-//! particular subscription: live data always wins where there is a live cluster.
+//! The files in `catalogue/` are the project's own and say where they come from. They are facts of
+//! one day and of no particular subscription: live data always wins where there is a live cluster.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -94,7 +95,8 @@ static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
         include_str!("../catalogue/prices.csv"),
         include_str!("../catalogue/regions.csv"),
     ];
-    Catalogue::parse(files[0], files[1], files[2]).expect("the embedded catalogue is checked by a test")
+    Catalogue::parse(files[0], files[1], files[2])
+        .expect("the embedded catalogue is checked by a test")
 });
 
 static GPUS: LazyLock<BTreeMap<String, Gpu>> = LazyLock::new(|| {
@@ -105,7 +107,10 @@ static GPUS: LazyLock<BTreeMap<String, Gpu>> = LazyLock::new(|| {
             let mut cells = line.split(',');
             let (name, manufacturer, systems) = (cells.next()?, cells.next()?, cells.next()?);
             let operating_systems = systems.split('+').map(str::to_owned).collect();
-            Some((name.to_owned(), Gpu { manufacturer: manufacturer.to_owned(), operating_systems }))
+            Some((
+                name.to_owned(),
+                Gpu { manufacturer: manufacturer.to_owned(), operating_systems },
+            ))
         })
         .collect()
 });
@@ -128,8 +133,13 @@ impl Catalogue {
             let [name, display_name, zones] = cells.as_slice() else {
                 return Err(bad(REGIONS, line, "a region has three cells"));
             };
-            let zones = zones.split('+').filter(|zone| !zone.is_empty()).map(str::to_owned).collect();
-            let region = Region { name: (*name).to_owned(), display_name: (*display_name).to_owned(), zones };
+            let zones =
+                zones.split('+').filter(|zone| !zone.is_empty()).map(str::to_owned).collect();
+            let region = Region {
+                name: (*name).to_owned(),
+                display_name: (*display_name).to_owned(),
+                zones,
+            };
             catalogue.regions.insert(region.name.clone(), region);
         }
         for (line, cells) in rows(skus) {
@@ -145,8 +155,8 @@ impl Catalogue {
             }
             let mut row = BTreeMap::new();
             for (region, cell) in columns.iter().zip(cells).filter(|(_, cell)| !cell.is_empty()) {
-                let price =
-                    UsdPerHour::parse(cell).ok_or_else(|| bad(PRICES, line, "a price is not a number"))?;
+                let price = UsdPerHour::parse(cell)
+                    .ok_or_else(|| bad(PRICES, line, "a price is not a number"))?;
                 row.insert((*region).to_owned(), price);
             }
             catalogue.prices.insert((*name).to_owned(), row);
@@ -176,7 +186,9 @@ impl Catalogue {
                 .iter()
                 .map(|region| row.get(*region).map(|p| dollars(*p)).unwrap_or_default())
                 .collect();
-            prices.push_str(&([name.clone()].into_iter().chain(cells).collect::<Vec<_>>().join(",") + "\n"));
+            prices.push_str(
+                &([name.clone()].into_iter().chain(cells).collect::<Vec<_>>().join(",") + "\n"),
+            );
         }
         [(SKUS, skus), (PRICES, prices), (REGIONS, regions)]
     }
@@ -186,7 +198,8 @@ impl Catalogue {
         self.regions.values()
     }
 
-    /// The region with a name in any spelling; an unknown one is refused with names that look like it.
+    /// The region with a name in any spelling; an unknown one is refused with names that look like
+    /// it.
     pub fn region(&self, name: &str) -> Result<&Region, AzureError> {
         self.regions.get(&canonical_region(name)).ok_or_else(|| AzureError::UnknownRegion {
             name: name.to_owned(),
@@ -211,9 +224,9 @@ impl Catalogue {
     /// The sizes that have a price in a region, in name order.
     pub fn skus_in(&self, region: &str) -> impl Iterator<Item = &CatalogueSku> {
         let region = canonical_region(region);
-        self.skus
-            .values()
-            .filter(move |sku| self.prices.get(&sku.name).is_some_and(|row| row.contains_key(&region)))
+        self.skus.values().filter(move |sku| {
+            self.prices.get(&sku.name).is_some_and(|row| row.contains_key(&region))
+        })
     }
 
     /// The prices of a region. Spot prices are the list price times the size's ratio.
@@ -240,9 +253,12 @@ impl Catalogue {
         }
         for mut sku in skus {
             let Some(price) = prices.on_demand.get(&sku.name) else { continue };
-            if let (Some(ratio), Some(spot)) = (&mut sku.spot_ratio_milli, prices.spot.get(&sku.name)) {
+            if let (Some(ratio), Some(spot)) =
+                (&mut sku.spot_ratio_milli, prices.spot.get(&sku.name))
+            {
                 // Rounded up, so that a spot price is never stated too low.
-                *ratio = (spot.micros().saturating_mul(1000) + price.micros() - 1) / price.micros().max(1);
+                *ratio = (spot.micros().saturating_mul(1000) + price.micros() - 1)
+                    / price.micros().max(1);
             }
             self.prices.entry(sku.name.clone()).or_default().insert(region.name.clone(), *price);
             self.skus.insert(sku.name.clone(), sku);
@@ -285,8 +301,10 @@ impl CatalogueSku {
             let place = if self.nvme_placement { "NvmeDisk" } else { "ResourceDisk,CacheDisk" };
             facts.push(("SupportedEphemeralOSDiskPlacements", place.to_owned()));
         }
-        let capabilities =
-            facts.into_iter().map(|(name, value)| Capability { name: name.to_owned(), value }).collect();
+        let capabilities = facts
+            .into_iter()
+            .map(|(name, value)| Capability { name: name.to_owned(), value })
+            .collect();
         ResourceSku {
             resource_type: "virtualMachines".to_owned(),
             name: self.name.clone(),
@@ -306,9 +324,11 @@ impl CatalogueSku {
 
     /// From a row of the Resource SKUs API; `None` if it lacks what every size has.
     pub fn from_resource_sku(row: &ResourceSku) -> Option<Self> {
-        let text =
-            |name: &str| row.capabilities.iter().find(|fact| fact.name == name).map(|fact| &*fact.value);
-        let number = |name: &str| text(name).and_then(|value| value.parse::<i64>().ok()).unwrap_or(0);
+        let text = |name: &str| {
+            row.capabilities.iter().find(|fact| fact.name == name).map(|fact| &*fact.value)
+        };
+        let number =
+            |name: &str| text(name).and_then(|value| value.parse::<i64>().ok()).unwrap_or(0);
         let flag = |name: &str| text(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let places = text("SupportedEphemeralOSDiskPlacements").unwrap_or_default();
         let clean = |text: &str| !text.is_empty() && !text.contains([',', '\n', '"']);
@@ -320,11 +340,15 @@ impl CatalogueSku {
             family: if clean(&row.family) { row.family.clone() } else { String::new() },
             vcpus: text("vCPUs")?.parse().ok()?,
             memory_gib: text("MemoryGB")?.parse().ok()?,
-            arch: if text("CpuArchitectureType")? == "Arm64" { "arm64" } else { "amd64" }.to_owned(),
+            arch: if text("CpuArchitectureType")? == "Arm64" { "arm64" } else { "amd64" }
+                .to_owned(),
             gpus: number("GPUs"),
             premium_io: flag("PremiumIO"),
             accelerated_networking: flag("AcceleratedNetworkingEnabled"),
-            hyperv_generations: text("HyperVGenerations").unwrap_or("V1").replace(' ', "").replace(',', "+"),
+            hyperv_generations: text("HyperVGenerations")
+                .unwrap_or("V1")
+                .replace(' ', "")
+                .replace(',', "+"),
             ephemeral_os_disk: flag("EphemeralOSDiskSupported"),
             nvme_mib: number("NvmeDiskSizeInMiB"),
             cache_bytes: number("CachedDiskBytes"),
@@ -350,7 +374,8 @@ fn bad(file: &'static str, line: usize, why: impl Into<String>) -> AzureError {
 }
 
 fn read_sku(cells: &[&str]) -> Result<CatalogueSku, String> {
-    let [name, family, vcpus, memory, arch, gpus, premium, network, hyperv, rest @ ..] = cells else {
+    let [name, family, vcpus, memory, arch, gpus, premium, network, hyperv, rest @ ..] = cells
+    else {
         return Err("a size has seventeen cells".to_owned());
     };
     let [ephemeral, nvme, cache, temp, placement, encryption, spot, disks] = rest else {
@@ -405,7 +430,9 @@ fn write_sku(sku: &CatalogueSku) -> String {
         number(sku.temp_mib),
         if sku.nvme_placement { "nvme" } else { "" }.to_owned(),
         flag(sku.encryption_at_host),
-        sku.spot_ratio_milli.map(|ratio| format!("{}.{:03}", ratio / 1000, ratio % 1000)).unwrap_or_default(),
+        sku.spot_ratio_milli
+            .map(|ratio| format!("{}.{:03}", ratio / 1000, ratio % 1000))
+            .unwrap_or_default(),
         number(sku.max_data_disks.unwrap_or(0)),
     ];
     format!("{}\n", cells.join(","))
@@ -455,12 +482,19 @@ mod tests {
     #[test]
     fn a_mistyped_region_is_met_with_names_that_look_like_it() {
         let error = Catalogue::embedded().region("eatsus").unwrap_err().to_string();
-        assert!(error.contains("region `eatsus` is unknown") && error.contains("`eastus`"), "{error}");
+        assert!(
+            error.contains("region `eatsus` is unknown") && error.contains("`eastus`"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_broken_file_is_refused_by_its_line() {
-        let error = Catalogue::parse(&format!("{SKU_HEADER}\nx,y\n"), "name\n", "name\n").unwrap_err();
-        assert_eq!(error.to_string(), "catalogue file `skus.csv`, line 2: a size has seventeen cells");
+        let error =
+            Catalogue::parse(&format!("{SKU_HEADER}\nx,y\n"), "name\n", "name\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "catalogue file `skus.csv`, line 2: a size has seventeen cells"
+        );
     }
 }

@@ -98,7 +98,8 @@ impl AzureConfig {
 
     /// Reads variables from anywhere. An empty variable counts as unset.
     pub fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Self, AzureError> {
-        let get = |name: &str| read(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty());
+        let get =
+            |name: &str| read(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty());
         let need = |name: &'static str, hint: &'static str| {
             get(name).ok_or(AzureError::MissingVariable { name, hint })
         };
@@ -112,8 +113,10 @@ impl AzureConfig {
             need("CLUSTER_NAME", "the name of the managed cluster")?,
             need("LOCATION", "the cluster's region, such as `eastus`")?,
         );
-        config.node_resource_group =
-            need("AZURE_NODE_RESOURCE_GROUP", "the resource group that holds the cluster's machines")?;
+        config.node_resource_group = need(
+            "AZURE_NODE_RESOURCE_GROUP",
+            "the resource group that holds the cluster's machines",
+        )?;
         if let Some(value) = get("AKS_MACHINES_POOL_NAME") {
             config.agent_pool = value;
         }
@@ -150,19 +153,23 @@ impl AzureConfig {
         };
         if let Some(value) = get("VM_MEMORY_OVERHEAD_PERCENT") {
             config.vm_memory_overhead_percent =
-                value.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share)).ok_or_else(|| {
-                    AzureError::InvalidVariable {
+                value.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share)).ok_or_else(
+                    || AzureError::InvalidVariable {
                         name: "VM_MEMORY_OVERHEAD_PERCENT",
                         value: value.clone(),
                         why: "is not a number from 0 to 1".to_owned(),
-                    }
-                })?;
+                    },
+                )?;
         }
         if let Some(value) = get("ADDITIONAL_TAGS") {
             for pair in value.split(',').filter(|pair| !pair.trim().is_empty()) {
                 let Some((key, tag)) = pair.split_once('=') else {
                     let why = "is not a list of `key=value`".to_owned();
-                    return Err(AzureError::InvalidVariable { name: "ADDITIONAL_TAGS", value, why });
+                    return Err(AzureError::InvalidVariable {
+                        name: "ADDITIONAL_TAGS",
+                        value,
+                        why,
+                    });
                 };
                 config.additional_tags.insert(key.trim().to_owned(), tag.trim().to_owned());
             }
@@ -222,7 +229,8 @@ mod tests {
         let mut pairs = WHOLE.to_vec();
         assert_eq!(read(&pairs).unwrap().kubernetes_version, None);
         pairs.push(("KUBERNETES_VERSION", "v1.34.1"));
-        pairs.extend([("NAP_ARM_ENDPOINT", "http://127.0.0.1:9/"), ("ADDITIONAL_TAGS", "a=b, c=d")]);
+        pairs
+            .extend([("NAP_ARM_ENDPOINT", "http://127.0.0.1:9/"), ("ADDITIONAL_TAGS", "a=b, c=d")]);
         let config = read(&pairs).unwrap();
         assert_eq!(config.location, "westeurope");
         assert_eq!(config.kubernetes_version.as_deref(), Some("1.34.1"));

@@ -1,4 +1,5 @@
-//! Node images: which gallery images suit a node class, in order of preference, and their newest versions.
+//! Node images: which gallery images suit a node class, in order of preference, and their newest
+//! versions.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +81,10 @@ pub fn os_sku(family: ImageFamily, kubernetes_version: &str) -> &'static str {
 }
 
 /// The gallery and definition names that a family may use, in order of preference.
-pub fn definitions(family: ImageFamily, kubernetes_version: &str) -> Vec<(&'static str, &'static str)> {
+pub fn definitions(
+    family: ImageFamily,
+    kubernetes_version: &str,
+) -> Vec<(&'static str, &'static str)> {
     let release = Release::of(family, kubernetes_version);
     release.definitions().map(|(definition, _, _)| (release.gallery().1, definition)).to_vec()
 }
@@ -94,7 +98,8 @@ pub async fn list(arm: &ArmClient, config: &AzureConfig) -> Result<Vec<ImageVers
     arm.list("list node image versions", &path).await
 }
 
-/// The newest images for a family, in order of preference; definitions that are not published are left out.
+/// The newest images for a family, in order of preference; definitions that are not published are
+/// left out.
 pub fn resolve(
     config: &AzureConfig,
     family: ImageFamily,
@@ -137,9 +142,9 @@ pub fn resolve(
 
 /// The first image that suits an instance type.
 pub fn select<'a>(images: &'a [NodeImage], instance_type: &Requirements) -> Option<&'a NodeImage> {
-    images
-        .iter()
-        .find(|image| instance_type.intersects(&Requirements::from_specs(&image.requirements)).is_ok())
+    images.iter().find(|image| {
+        instance_type.intersects(&Requirements::from_specs(&image.requirements)).is_ok()
+    })
 }
 
 /// `<gallery>-<definition>-<version>` of a shared-gallery image id, as machines name their image.
@@ -159,7 +164,8 @@ fn version_key(version: &str) -> Vec<u64> {
 
 /// Major and minor.
 fn minor_version(version: &str) -> (u64, u64) {
-    let mut parts = version.trim_start_matches('v').split('.').map(|part| part.parse().unwrap_or(0));
+    let mut parts =
+        version.trim_start_matches('v').split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
@@ -183,10 +189,14 @@ mod tests {
             image("AKSUbuntu", "2404gen2containerd", "202509.1.0"),
         ];
         let images = resolve(&config, ImageFamily::Ubuntu, "1.33.4", &published);
-        let names: Vec<_> = images.iter().filter_map(|image| node_image_version(&image.id)).collect();
+        let names: Vec<_> =
+            images.iter().filter_map(|image| node_image_version(&image.id)).collect();
         assert_eq!(
             names,
-            ["AKSUbuntu-2204gen2containerd-202508.20.0", "AKSUbuntu-2204gen2arm64containerd-202508.20.0"]
+            [
+                "AKSUbuntu-2204gen2containerd-202508.20.0",
+                "AKSUbuntu-2204gen2arm64containerd-202508.20.0"
+            ]
         );
     }
 

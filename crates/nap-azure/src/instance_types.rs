@@ -8,7 +8,9 @@ use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
 use nap_engine::{CapacityType, InstanceType, Offering};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
 
-use crate::capacity::{EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity};
+use crate::capacity::{
+    EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity,
+};
 use crate::catalogue::Catalogue;
 use crate::prices::Prices;
 use crate::skus::Sku;
@@ -21,7 +23,8 @@ const ATTACHABLE_DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
 /// What the CSI driver of disks assumes about a size that it does not know.
 const DISKS_IF_UNSTATED: i64 = 16;
 
-/// What a node class and a cluster say about every machine; two classes with equal settings share a catalogue.
+/// What a node class and a cluster say about every machine; two classes with equal settings share a
+/// catalogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The region.
@@ -46,21 +49,25 @@ impl Settings {
             node_resource_group: config.node_resource_group.clone(),
             image_family: class.spec.image_family,
             os_disk_gb: class.spec.os_disk_size_gb.into(),
-            max_pods: class.spec.max_pods.map_or(config.network_plugin.default_max_pods(), i64::from),
+            max_pods: class
+                .spec
+                .max_pods
+                .map_or(config.network_plugin.default_max_pods(), i64::from),
             memory_overhead: config.vm_memory_overhead_percent,
         }
     }
 }
 
-/// Whether machines of a node class may have this size: a GPU needs a driver for the operating system, and drivers are
-/// installed for NVIDIA only.
+/// Whether machines of a node class may have this size: a GPU needs a driver for the operating
+/// system, and drivers are installed for NVIDIA only.
 pub fn suits(sku: &Sku, settings: &Settings) -> bool {
     let Some(gpu) = sku.gpu else { return true };
     let systems: &[&str] = match settings.image_family {
         ImageFamily::Ubuntu | ImageFamily::Ubuntu2204 | ImageFamily::Ubuntu2404 => &["ubuntu"],
         ImageFamily::AzureLinux => &["azurelinux", "azurelinux3"],
     };
-    gpu.manufacturer == "nvidia" && gpu.operating_systems.iter().any(|name| systems.contains(&name.as_str()))
+    gpu.manufacturer == "nvidia"
+        && gpu.operating_systems.iter().any(|name| systems.contains(&name.as_str()))
 }
 
 /// The instance type of a size. `can_be_had` is asked for offerings that exist and have a price.
@@ -80,7 +87,8 @@ pub fn instance_type(
     }
 }
 
-/// The instance types of a region from the embedded catalogue, all available: what `nap plan` uses without a cluster.
+/// The instance types of a region from the embedded catalogue, all available: what `nap plan` uses
+/// without a cluster.
 pub fn from_catalogue(
     catalogue: &Catalogue,
     settings: &Settings,
@@ -145,14 +153,19 @@ fn requirements(sku: &Sku, settings: &Settings) -> Requirements {
     let maybe = [
         (labels::SKU_GPU_NAME, accelerator),
         (labels::SKU_GPU_MANUFACTURER, sku.gpu.map(|gpu| gpu.manufacturer.clone())),
-        (labels::SKU_STORAGE_EPHEMERAL_OS_MAX_SIZE, sku.ephemeral_os_disk.map(|(size, _)| size.to_string())),
+        (
+            labels::SKU_STORAGE_EPHEMERAL_OS_MAX_SIZE,
+            sku.ephemeral_os_disk.map(|(size, _)| size.to_string()),
+        ),
         (labels::AKS_FIPS_ENABLED, None),
     ];
     for (key, value) in maybe {
         requirements.set(key, Requirement::is_in(value));
     }
-    requirements
-        .set(labels::SKU_HYPERV_GENERATION, Requirement::is_in(sku.hyperv_generations.iter().copied()));
+    requirements.set(
+        labels::SKU_HYPERV_GENERATION,
+        Requirement::is_in(sku.hyperv_generations.iter().copied()),
+    );
     requirements.set(labels::AKS_MODE, Requirement::is_in(["system", "user"]));
     requirements
 }
@@ -166,7 +179,8 @@ fn offerings(
     let zones: BTreeSet<Option<&String>> = sku.zones.iter().map(Some).chain([None]).collect();
     let mut offerings = Vec::with_capacity(zones.len() * 2);
     for zone in zones {
-        let label = zone.map_or_else(|| REGIONAL.to_owned(), |zone| zone_label(&settings.region, zone));
+        let label =
+            zone.map_or_else(|| REGIONAL.to_owned(), |zone| zone_label(&settings.region, zone));
         let ultra = zone.map_or(sku.ultra_ssd_regional, |zone| sku.ultra_ssd_zones.contains(zone));
         for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
             let price = prices.get(&sku.name, capacity_type);
@@ -203,7 +217,8 @@ fn offering_requirements(zone: &str, capacity_type: CapacityType, ultra_ssd: boo
     requirements
 }
 
-/// A resource group as a label value: parentheses are not allowed, nor more than 63 characters, nor a mark at the end.
+/// A resource group as a label value: parentheses are not allowed, nor more than 63 characters, nor
+/// a mark at the end.
 pub fn cluster_label(resource_group: &str) -> String {
     let mut label: String = resource_group.replace(['(', ')'], "-").chars().take(63).collect();
     if label.ends_with(['-', '_', '.']) {
@@ -253,7 +268,8 @@ mod tests {
         };
         let catalogue = Catalogue::embedded();
         let row = catalogue.skus_in("eastus").find(|sku| sku.name == "Standard_D4s_v5").unwrap();
-        let sku = Sku::read(&row.to_resource_sku(catalogue.region("eastus").unwrap()), "eastus").unwrap();
+        let sku =
+            Sku::read(&row.to_resource_sku(catalogue.region("eastus").unwrap()), "eastus").unwrap();
         let priced = instance_type(&sku, &settings, &catalogue.prices_in("eastus"), |_, _| true);
         assert_eq!(priced.offerings.len(), 8);
         assert!(priced.offerings.iter().all(|offering| offering.available));

@@ -1,12 +1,14 @@
 //! The Azure provider: it turns NodeClaims into agent-pool machines of an AKS cluster.
 //!
-//! - [`arm`] is a thin ARM client over one boxed tower service, so that the same code talks to Azure over TLS, to an
-//!   emulator over plain HTTP, and to an emulator inside the process with no sockets at all.
-//! - [`skus`], [`prices`] and [`quota`] read what Azure sells; [`instance_types`] makes the engine's catalogue of it, and
-//!   [`unavailable`] remembers what could not be had.
-//! - [`machines`] speaks the agent-pool machines API, [`images`] picks node images, and [`AzureProvider`] ties everything
-//!   together behind [`nap_cloud::CloudProvider`].
-//! - [`catalogue`] is an embedded copy of sizes and list prices for work without a subscription, and [`refresh`] rewrites it.
+//! - [`arm`] is a thin ARM client over one boxed tower service, so that the same code talks to
+//!   Azure over TLS, to an emulator over plain HTTP, and to an emulator inside the process with no
+//!   sockets at all.
+//! - [`skus`], [`prices`] and [`quota`] read what Azure sells; [`instance_types`] makes the
+//!   engine's catalogue of it, and [`unavailable`] remembers what could not be had.
+//! - [`machines`] speaks the agent-pool machines API, [`images`] picks node images, and
+//!   [`AzureProvider`] ties everything together behind [`nap_cloud::CloudProvider`].
+//! - [`catalogue`] is an embedded copy of sizes and list prices for work without a subscription,
+//!   and [`refresh`] rewrites it.
 
 pub mod arm;
 mod capacity;

@@ -119,9 +119,10 @@ impl Machine {
 
     /// The value of its zone label.
     pub fn zone(&self, region: &str) -> String {
-        self.zones
-            .first()
-            .map_or_else(|| REGIONAL.to_owned(), |zone| crate::unavailable::zone_label(region, zone))
+        self.zones.first().map_or_else(
+            || REGIONAL.to_owned(),
+            |zone| crate::unavailable::zone_label(region, zone),
+        )
     }
 
     /// Its id, as the Node carries it: the VM's, with the resource group in lower case.
@@ -142,7 +143,12 @@ impl Machine {
         }
         let Some(cause) = error.map(ArmErrorBody::cause) else {
             let message = "the machine failed and does not say why";
-            return Some(CloudError::new(ErrorClass::Transient, operation, "ProvisioningFailed", message));
+            return Some(CloudError::new(
+                ErrorClass::Transient,
+                operation,
+                "ProvisioningFailed",
+                message,
+            ));
         };
         let class = classify(None, &cause.code, &cause.message);
         Some(CloudError::new(class, operation, &cause.code, &cause.message))
@@ -164,16 +170,19 @@ impl Machine {
     }
 }
 
-/// The machine's name for a claim: the claim's own, or a shortened one with a hash that keeps it unique.
+/// The machine's name for a claim: the claim's own, or a shortened one with a hash that keeps it
+/// unique.
 pub fn machine_name(claim: &str) -> Result<String, CloudError> {
     if claim.len() <= MAX_NAME && !claim.is_empty() {
         return Ok(claim.to_owned());
     }
     let split = claim.rfind('-').filter(|_| claim.is_ascii());
-    let parts = split.map(|at| claim.split_at(at)).filter(|(_, suffix)| suffix.len() + 6 < MAX_NAME);
+    let parts =
+        split.map(|at| claim.split_at(at)).filter(|(_, suffix)| suffix.len() + 6 < MAX_NAME);
     let Some((prefix, suffix)) = parts else {
-        let message =
-            format!("`{claim}` is longer than {MAX_NAME} characters and has no short suffix after a dash");
+        let message = format!(
+            "`{claim}` is longer than {MAX_NAME} characters and has no short suffix after a dash"
+        );
         return Err(CloudError::new(ErrorClass::Invalid, "name a machine", "InvalidName", message));
     };
     let (kept, rest) = prefix.split_at((MAX_NAME - suffix.len() - 6).min(prefix.len()));
@@ -189,7 +198,8 @@ pub fn machine_name(claim: &str) -> Result<String, CloudError> {
 /// The machine's name in a VM name or provider id of the shape `aks-<pool>-<machine>-########-vm`.
 pub fn machine_name_of(provider_id: &str, pool: &str) -> Option<String> {
     let vm = provider_id.rsplit('/').next()?;
-    let inner = vm.strip_prefix("aks-")?.strip_prefix(pool)?.strip_prefix('-')?.strip_suffix("-vm")?;
+    let inner =
+        vm.strip_prefix("aks-")?.strip_prefix(pool)?.strip_prefix('-')?.strip_suffix("-vm")?;
     let (name, digits) = inner.rsplit_once('-')?;
     (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.to_owned())
 }
@@ -242,7 +252,8 @@ impl MachineRequest<'_> {
             kubernetes["maxPods"] = max_pods.into();
         }
         let ephemeral = self.sku.uses_ephemeral_os_disk(spec.os_disk_size_gb.into());
-        let network = spec.vnet_subnet_id.as_ref().map_or(json!({}), |id| json!({ "vnetSubnetID": id }));
+        let network =
+            spec.vnet_subnet_id.as_ref().map_or(json!({}), |id| json!({ "vnetSubnetID": id }));
         Ok(json!({
             "zones": zones,
             "properties": {
@@ -278,7 +289,8 @@ impl MachineRequest<'_> {
             .is_some_and(|wanted| wanted.allows("true") && !wanted.allows("false"))
     }
 
-    /// Later sources win: the claim's labels, its single-valued requirements, the size's, the offering's.
+    /// Later sources win: the claim's labels, its single-valued requirements, the size's, the
+    /// offering's.
     fn labels(&self) -> BTreeMap<String, String> {
         let mut all = self.claim.metadata.labels.clone().unwrap_or_default();
         all.extend(Requirements::from_specs(&self.claim.spec.requirements).labels());
@@ -293,7 +305,8 @@ impl MachineRequest<'_> {
         let unregistered = Taint::new(taints::UNREGISTERED, Effect::NoExecute);
         let mut texts: Vec<String> = Vec::new();
         for taint in spec.taints.iter().chain(&spec.startup_taints).chain([&unregistered]) {
-            let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
+            let value =
+                if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
             let text = format!("{}{value}:{}", taint.key, taint.effect.as_str());
             if !texts.contains(&text) {
                 texts.push(text);
@@ -309,7 +322,9 @@ impl MachineRequest<'_> {
             given.map(|(name, value)| (key(name), value.clone())).collect();
         tags.insert(CLUSTER_TAG.to_owned(), self.config.cluster_name.clone());
         tags.insert("compute.aks.billing".to_owned(), "linux".to_owned());
-        if let Some(pool) = self.claim.metadata.labels.as_ref().and_then(|map| map.get(labels::NODEPOOL)) {
+        if let Some(pool) =
+            self.claim.metadata.labels.as_ref().and_then(|map| map.get(labels::NODEPOOL))
+        {
             tags.insert(NODEPOOL_TAG.to_owned(), pool.clone());
         }
         let claim = self.claim.metadata.name.clone().unwrap_or_default();
@@ -318,7 +333,8 @@ impl MachineRequest<'_> {
     }
 }
 
-/// Whether we may set a label through the machines API: AKS and the kubelet set their own and refuse others.
+/// Whether we may set a label through the machines API: AKS and the kubelet set their own and
+/// refuse others.
 fn is_ours(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |parent: &str| domain == parent || domain.ends_with(&format!(".{parent}"));
@@ -329,7 +345,12 @@ fn is_ours(key: &str) -> bool {
     }
     if matches!(
         key,
-        labels::INSTANCE_TYPE | labels::HOSTNAME | labels::ARCH | labels::OS | labels::ZONE | labels::REGION
+        labels::INSTANCE_TYPE
+            | labels::HOSTNAME
+            | labels::ARCH
+            | labels::OS
+            | labels::ZONE
+            | labels::REGION
     ) {
         return false;
     }
@@ -358,8 +379,9 @@ impl Machines {
     pub async fn get(&self, name: &str) -> Result<Machine, CloudError> {
         let operation = format!("get machine {name}");
         let body = self.arm.get(&operation, &self.path(name)).await?;
-        serde_json::from_value(body)
-            .map_err(|error| CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error))
+        serde_json::from_value(body).map_err(|error| {
+            CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error)
+        })
     }
 
     /// Every machine of the pool; none if there is no pool yet.
@@ -375,7 +397,8 @@ impl Machines {
     pub async fn put(&self, name: &str, body: &Value) -> Result<Operation, CloudError> {
         let headers = [("AllowSpotVMSystemNode", "true")];
         let operation = format!("create machine {name}");
-        let response = self.arm.send(&operation, Method::PUT, &self.path(name), &headers, Some(body)).await?;
+        let response =
+            self.arm.send(&operation, Method::PUT, &self.path(name), &headers, Some(body)).await?;
         Ok(Operation::of(&response))
     }
 
@@ -419,7 +442,10 @@ mod tests {
             "properties": { "tags": null, "kubernetes": null, "hardware": { "vmSize": "S", "ultraSsdEnabled": null } },
         }))
         .unwrap();
-        assert_eq!((machine.name.as_str(), machine.properties.hardware.vm_size.as_str()), ("m", "S"));
+        assert_eq!(
+            (machine.name.as_str(), machine.properties.hardware.vm_size.as_str()),
+            ("m", "S")
+        );
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! What Azure sells at present: sizes, prices and quota, fetched when they are old, and what was learnt from failures.
+//! What Azure sells at present: sizes, prices and quota, fetched when they are old, and what was
+//! learnt from failures.
 //!
-//! Readers never wait for a refresh of data that they already have, except the one that does the refresh.
+//! Readers never wait for a refresh of data that they already have, except the one that does the
+//! refresh.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,11 +80,20 @@ fn later(now: Timestamp, duration: SignedDuration) -> Timestamp {
 
 impl Market {
     pub(crate) fn new(config: AzureConfig, arm: ArmClient, price_client: ArmClient) -> Self {
-        Self { config, arm, price_client, state: Mutex::default(), refreshing: tokio::sync::Mutex::new(()) }
+        Self {
+            config,
+            arm,
+            price_client,
+            state: Mutex::default(),
+            refreshing: tokio::sync::Mutex::new(()),
+        }
     }
 
     /// The instance types for some settings.
-    pub(crate) async fn catalogue(&self, settings: &Settings) -> Result<Arc<Catalogue>, CloudError> {
+    pub(crate) async fn catalogue(
+        &self,
+        settings: &Settings,
+    ) -> Result<Arc<Catalogue>, CloudError> {
         self.ensure_fresh().await?;
         let now = self.arm.clock().now();
         let mut state = self.state();
@@ -103,7 +114,12 @@ impl Market {
             state.catalogues.remove(0);
         }
         let settings = settings.clone();
-        state.catalogues.push(Computed { settings, generation, until, catalogue: catalogue.clone() });
+        state.catalogues.push(Computed {
+            settings,
+            generation,
+            until,
+            catalogue: catalogue.clone(),
+        });
         Ok(catalogue)
     }
 
@@ -193,8 +209,14 @@ impl Market {
                     .map(|sku| (sku.name.clone(), sku))
                     .collect();
                 if skus.is_empty() {
-                    let message = format!("region `{region}` offers no VM size that a node can have");
-                    return Err(CloudError::new(ErrorClass::Invalid, "list VM sizes", "NoSizes", message));
+                    let message =
+                        format!("region `{region}` offers no VM size that a node can have");
+                    return Err(CloudError::new(
+                        ErrorClass::Invalid,
+                        "list VM sizes",
+                        "NoSizes",
+                        message,
+                    ));
                 }
                 Ok(skus)
             });
@@ -220,7 +242,9 @@ impl Market {
                     state.generation += 1;
                 }
                 other => {
-                    let error = other.err().map_or("no prices for the region".to_owned(), |e| e.to_string());
+                    let error = other
+                        .err()
+                        .map_or("no prices for the region".to_owned(), |e| e.to_string());
                     tracing::warn!(error, "prices could not be renewed; older ones are used");
                     if state.prices.data.is_none() {
                         let prices = EmbeddedCatalogue::embedded().prices_in(region);
@@ -239,7 +263,8 @@ impl Market {
                 Ok(quota) => state.quota.store(quota, now, QUOTA_FOR),
                 Err(error) => {
                     tracing::warn!(%error, "quota usage could not be read");
-                    let believed = state.quota.at.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
+                    let believed =
+                        state.quota.at.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
                     if !believed {
                         state.quota.data = None;
                     }
@@ -258,8 +283,10 @@ impl State {
     /// Whether each size, in name order, is within its quota.
     fn fits_quota(&self) -> Vec<bool> {
         let skus = self.skus.data.iter().flat_map(|skus| skus.values());
-        skus.map(|sku| self.quota.data.as_ref().is_none_or(|quota| quota.fits(&sku.family, sku.vcpus)))
-            .collect()
+        skus.map(|sku| {
+            self.quota.data.as_ref().is_none_or(|quota| quota.fits(&sku.family, sku.vcpus))
+        })
+        .collect()
     }
 
     fn compute(&self, settings: &Settings, now: Timestamp) -> Catalogue {
@@ -269,7 +296,8 @@ impl State {
         skus.values()
             .filter(|sku| suits(sku, settings))
             .map(|sku| {
-                let quota_fits = self.quota.data.as_ref().is_none_or(|q| q.fits(&sku.family, sku.vcpus));
+                let quota_fits =
+                    self.quota.data.as_ref().is_none_or(|q| q.fits(&sku.family, sku.vcpus));
                 instance_type(sku, settings, prices, |zone, capacity_type| {
                     (capacity_type == CapacityType::Spot || quota_fits)
                         && !self.unavailable.contains(sku, zone, capacity_type, now)

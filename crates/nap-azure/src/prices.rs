@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::arm::{ArmClient, nullable};
 
-/// What the sizes of one region cost. A size that is absent has no known price and is not bought: guessing one, however
-/// high, would make it win whenever nothing else fits.
+/// What the sizes of one region cost. A size that is absent has no known price and is not bought:
+/// guessing one, however high, would make it win whenever nothing else fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
     /// Pay-as-you-go prices by size name.
@@ -55,8 +55,9 @@ impl Prices {
         }
     }
 
-    /// Keeps the Linux pay-as-you-go and spot rows. Of several meters for one size the dearest counts, so that the order of
-    /// the answer does not matter and a plan never costs more than was said.
+    /// Keeps the Linux pay-as-you-go and spot rows. Of several meters for one size the dearest
+    /// counts, so that the order of the answer does not matter and a plan never costs more than was
+    /// said.
     pub fn from_items(items: &[PriceItem]) -> Self {
         let mut prices = Self::default();
         for item in items {
@@ -72,8 +73,11 @@ impl Prices {
             else {
                 continue;
             };
-            let table =
-                if item.sku_name.ends_with(" Spot") { &mut prices.spot } else { &mut prices.on_demand };
+            let table = if item.sku_name.ends_with(" Spot") {
+                &mut prices.spot
+            } else {
+                &mut prices.on_demand
+            };
             let entry = table.entry(item.arm_sku_name.clone()).or_insert(price);
             *entry = (*entry).max(price);
         }
@@ -87,8 +91,10 @@ pub async fn fetch(client: &ArmClient, region: &str) -> Result<Prices, CloudErro
         "priceType eq 'Consumption' and currencyCode eq 'USD' and serviceFamily eq 'Compute' and \
          serviceName eq 'Virtual Machines' and armRegionName eq '{region}'"
     );
-    let path =
-        format!("/api/retail/prices?api-version=2023-01-01-preview&$filter={}", crate::arm_query(&filter));
+    let path = format!(
+        "/api/retail/prices?api-version=2023-01-01-preview&$filter={}",
+        crate::arm_query(&filter)
+    );
     let items: Vec<PriceItem> = client.list(&format!("list prices in {region}"), &path).await?;
     Ok(Prices::from_items(&items))
 }
@@ -114,13 +120,22 @@ mod tests {
             item("Dsv5 Series", "D4s v5", "D4s v5", "Consumption", 0.0),
             item("Dsv5 Series Windows", "D4s v5", "D4s v5", "Consumption", 0.376),
             item("Dsv5 Series", "D4s v5 Spot", "D4s v5 Spot", "Consumption", 0.021_12),
-            item("Dsv5 Series", "D4s v5 Low Priority", "D4s v5 Low Priority", "Consumption", 0.0384),
+            item(
+                "Dsv5 Series",
+                "D4s v5 Low Priority",
+                "D4s v5 Low Priority",
+                "Consumption",
+                0.0384,
+            ),
             item("Dsv5 Series", "D4s v5", "D4s v5", "Reservation", 1000.0),
             item("Dsv5 Series", "D4s v5", "D4s v5", "DevTestConsumption", 0.19),
             item("Dsv5 Series", "D4s v5", "D4s v5", "Consumption", 0.18),
         ];
         let prices = Prices::from_items(&items);
-        assert_eq!(prices.get("Standard_D4s_v5", CapacityType::OnDemand), UsdPerHour::parse("0.192"));
+        assert_eq!(
+            prices.get("Standard_D4s_v5", CapacityType::OnDemand),
+            UsdPerHour::parse("0.192")
+        );
         assert_eq!(prices.get("Standard_D4s_v5", CapacityType::Spot), UsdPerHour::parse("0.02112"));
         items.reverse();
         assert_eq!(Prices::from_items(&items), prices, "the order of the answer does not matter");

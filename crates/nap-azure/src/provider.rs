@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use nap_api::aksnodeclass::{ImageFamily, condition};
 use nap_api::{AKSNodeClass, NodeClaim, Requirements, labels};
-use nap_cloud::{Clock, CloudError, CloudProvider, ErrorClass, Instance, NodeClassReport};
+use nap_clock::Clock;
+use nap_cloud::{CloudError, CloudProvider, ErrorClass, Instance, NodeClassReport};
 use nap_engine::{Catalogue, InstanceType, Offering};
 use nap_units::{Resources, Rounding};
 
@@ -20,7 +21,8 @@ use crate::prices::Prices;
 use crate::skus::Sku;
 use crate::{AzureConfig, AzureError, choice, images, subnet};
 
-/// How many offerings one call tries before it gives up. Each failure teaches the market, so later calls start further on.
+/// How many offerings one call tries before it gives up. Each failure teaches the market, so later
+/// calls start further on.
 const MAX_TRIES: usize = 10;
 
 /// Makes agent-pool machines in an AKS cluster.
@@ -49,7 +51,8 @@ impl AzureProvider {
         }
     }
 
-    /// A provider for the endpoints of the settings, with the identity that the environment describes.
+    /// A provider for the endpoints of the settings, with the identity that the environment
+    /// describes.
     pub fn connect(config: AzureConfig, clock: Clock) -> Result<Self, AzureError> {
         let service = https_client()?;
         let tokens = tokens_from_env(service.clone(), clock.clone(), &config.arm_endpoint)?;
@@ -66,8 +69,8 @@ impl AzureProvider {
         &self.arm
     }
 
-    /// Finds the machine that an earlier call made for the claim, waiting for it if it is not ready. A failed one is removed
-    /// and its failure remembered.
+    /// Finds the machine that an earlier call made for the claim, waiting for it if it is not
+    /// ready. A failed one is removed and its failure remembered.
     async fn adopt(&self, name: &str, claim: &str) -> Result<Option<Instance>, CloudError> {
         let mut machine = match self.machines.get(name).await {
             Ok(machine) => machine,
@@ -77,7 +80,12 @@ impl AzureProvider {
         let operation = format!("create machine {name}");
         if machine.properties.tags.get(NODECLAIM_TAG).is_none_or(|owner| owner != claim) {
             let message = "a machine of this name exists and belongs to something else";
-            return Err(CloudError::new(ErrorClass::Invalid, operation, "MachineNameTaken", message));
+            return Err(CloudError::new(
+                ErrorClass::Invalid,
+                operation,
+                "MachineNameTaken",
+                message,
+            ));
         }
         let clock = self.arm.clock();
         let begun = clock.now();
@@ -105,7 +113,12 @@ impl AzureProvider {
             }
             if clock.now().duration_since(begun) >= crate::arm::POLL_BOUND {
                 let message = "the machine is not ready after 15 minutes";
-                return Err(CloudError::new(ErrorClass::Transient, operation, "OperationTimedOut", message));
+                return Err(CloudError::new(
+                    ErrorClass::Transient,
+                    operation,
+                    "OperationTimedOut",
+                    message,
+                ));
             }
             clock.sleep(std::time::Duration::from_secs(5)).await;
             machine = match self.machines.get(name).await {
@@ -116,7 +129,11 @@ impl AzureProvider {
     }
 
     /// Makes one machine and waits until it exists. Nothing is left of one that failed.
-    async fn launch(&self, name: &str, request: &MachineRequest<'_>) -> Result<Instance, CloudError> {
+    async fn launch(
+        &self,
+        name: &str,
+        request: &MachineRequest<'_>,
+    ) -> Result<Instance, CloudError> {
         let body = request.body()?;
         self.market.reserve(request.sku, request.offering.capacity_type);
         let accepted = self.machines.put(name, &body).await?;
@@ -170,14 +187,21 @@ impl AzureProvider {
             .find_map(|name| cluster.pointer(&format!("/properties/{name}"))?.as_str());
         current.map(str::to_owned).ok_or_else(|| {
             let message = "the managed cluster does not state its Kubernetes version";
-            CloudError::new(ErrorClass::Transient, "get the managed cluster", "InvalidResponse", message)
+            CloudError::new(
+                ErrorClass::Transient,
+                "get the managed cluster",
+                "InvalidResponse",
+                message,
+            )
         })
     }
 
-    /// An id of another shape is refused, not reported as gone: something that we cannot see may still exist.
+    /// An id of another shape is refused, not reported as gone: something that we cannot see may
+    /// still exist.
     fn name_of(&self, provider_id: &str) -> Result<String, CloudError> {
         machine_name_of(provider_id, &self.config.agent_pool).ok_or_else(|| {
-            let message = format!("`{provider_id}` is no machine of agent pool `{}`", self.config.agent_pool);
+            let message =
+                format!("`{provider_id}` is no machine of agent pool `{}`", self.config.agent_pool);
             CloudError::new(ErrorClass::Invalid, "find a machine", "NotAMachine", message)
         })
     }
@@ -199,10 +223,9 @@ impl AzureProvider {
             let kind = self.machine_type(machine, &sku);
             all.extend(kind.requirements.labels());
             let zone = machine.zone(&self.config.location);
-            let offering = kind
-                .offerings
-                .iter()
-                .find(|offering| offering.zone == zone && offering.capacity_type == machine.capacity_type());
+            let offering = kind.offerings.iter().find(|offering| {
+                offering.zone == zone && offering.capacity_type == machine.capacity_type()
+            });
             all.extend(offering.map(|offering| offering.requirements.labels()).unwrap_or_default());
             (capacity, allocatable) = (kind.capacity, kind.allocatable);
         }
@@ -236,8 +259,11 @@ impl AzureProvider {
     /// The instance type of a machine that exists, by its own settings.
     fn machine_type(&self, machine: &Machine, sku: &Sku) -> InstanceType {
         let system = &machine.properties.operating_system;
-        let family =
-            if system.os_sku == "AzureLinux" { ImageFamily::AzureLinux } else { ImageFamily::Ubuntu };
+        let family = if system.os_sku == "AzureLinux" {
+            ImageFamily::AzureLinux
+        } else {
+            ImageFamily::Ubuntu
+        };
         let mut class = AKSNodeClass::default();
         class.spec.image_family = family;
         let mut settings = Settings::new(&self.config, &class);
@@ -249,7 +275,11 @@ impl AzureProvider {
 
 #[async_trait]
 impl CloudProvider for AzureProvider {
-    async fn create(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Result<Instance, CloudError> {
+    async fn create(
+        &self,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
+    ) -> Result<Instance, CloudError> {
         let claim_name = claim.metadata.name.clone().unwrap_or_default();
         let name = machine_name(&claim_name)?;
         let operation = format!("create machine {name}");
@@ -276,13 +306,17 @@ impl CloudProvider for AzureProvider {
             let catalogue = self.instance_types(class).await?;
             let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
             let annotations = claim.metadata.annotations.as_ref();
-            let planned =
-                annotations.and_then(|all| all.get(labels::PLANNED_OFFERINGS)).map_or("", String::as_str);
-            let best = choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
-                image(kind).is_some()
-            });
+            let planned = annotations
+                .and_then(|all| all.get(labels::PLANNED_OFFERINGS))
+                .map_or("", String::as_str);
+            let best =
+                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
+                    image(kind).is_some()
+                });
             let Some((kind, offering)) = best else { break };
-            let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else { break };
+            let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else {
+                break;
+            };
             let request = MachineRequest {
                 config: &self.config,
                 claim,
@@ -316,13 +350,16 @@ impl CloudProvider for AzureProvider {
                 Err(error) => return Err(error),
             }
         }
-        let code = last.as_ref().map_or("InsufficientCapacity".to_owned(), |error| error.code.clone());
+        let code =
+            last.as_ref().map_or("InsufficientCapacity".to_owned(), |error| error.code.clone());
         let message = match last {
             Some(error) => format!(
                 "no offering is left that satisfies the claim; the last failure was: {}",
                 error.message
             ),
-            None => "no available offering satisfies the claim and holds what it asks for".to_owned(),
+            None => {
+                "no available offering satisfies the claim and holds what it asks for".to_owned()
+            }
         };
         Err(CloudError::new(ErrorClass::Capacity, operation, code, message))
     }
@@ -345,7 +382,12 @@ impl CloudProvider for AzureProvider {
         if machine.is_lost() {
             let message = "the VM of the machine is gone";
             let operation = format!("get machine {}", machine.name);
-            return Err(CloudError::new(ErrorClass::NotFound, operation, "VirtualMachineGone", message));
+            return Err(CloudError::new(
+                ErrorClass::NotFound,
+                operation,
+                "VirtualMachineGone",
+                message,
+            ));
         }
         self.instance(&machine).await
     }
@@ -370,12 +412,16 @@ impl CloudProvider for AzureProvider {
         self.market.catalogue(&Settings::new(&self.config, class)).await
     }
 
-    /// Drift of images and Kubernetes versions is not judged yet: no machine ever counts as drifted here.
+    /// Drift of images and Kubernetes versions is not judged yet: no machine ever counts as drifted
+    /// here.
     async fn drifted(&self, _: &NodeClaim, _: &AKSNodeClass) -> Result<Option<String>, CloudError> {
         Ok(None)
     }
 
-    async fn inspect_node_class(&self, class: &AKSNodeClass) -> Result<NodeClassReport, CloudError> {
+    async fn inspect_node_class(
+        &self,
+        class: &AKSNodeClass,
+    ) -> Result<NodeClassReport, CloudError> {
         let version = self.kubernetes_version().await?;
         let published = images::list(&self.arm, &self.config).await?;
         let mut report = NodeClassReport {
@@ -384,8 +430,10 @@ impl CloudProvider for AzureProvider {
             ..NodeClassReport::default()
         };
         if report.images.is_empty() {
-            let message =
-                format!("no image of family {:?} is published in the region", class.spec.image_family);
+            let message = format!(
+                "no image of family {:?} is published in the region",
+                class.spec.image_family
+            );
             report
                 .problems
                 .insert(condition::IMAGES_READY.to_owned(), ("ImagesNotFound".to_owned(), message));

@@ -1,4 +1,5 @@
-//! How many cores the subscription may still have, by family, with what was launched since Azure last counted.
+//! How many cores the subscription may still have, by family, with what was launched since Azure
+//! last counted.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,7 +27,8 @@ impl Quota {
         vcpus <= left - launched
     }
 
-    /// Counts a launch, so that a burst between two counts does not overrun the quota. A negative number gives it back.
+    /// Counts a launch, so that a burst between two counts does not overrun the quota. A negative
+    /// number gives it back.
     pub fn launched(&self, family: &str, vcpus: i64) {
         if let Ok(mut map) = self.launched.lock() {
             let count = map.entry(family.to_lowercase()).or_default();
@@ -57,7 +59,9 @@ pub async fn fetch(arm: &ArmClient, subscription: &str, region: &str) -> Result<
     let usages: Vec<Usage> = arm.list(&format!("list quota usage in {region}"), &path).await?;
     let left = usages
         .into_iter()
-        .filter_map(|usage| Some((usage.name.value?.to_lowercase(), usage.limit? - usage.current_value?)))
+        .filter_map(|usage| {
+            Some((usage.name.value?.to_lowercase(), usage.limit? - usage.current_value?))
+        })
         .collect();
     Ok(Quota { left, launched: Mutex::default() })
 }
@@ -68,7 +72,8 @@ mod tests {
 
     #[test]
     fn launches_count_until_azure_counts_again() {
-        let quota = Quota { left: BTreeMap::from([("f".to_owned(), 10)]), launched: Mutex::default() };
+        let quota =
+            Quota { left: BTreeMap::from([("f".to_owned(), 10)]), launched: Mutex::default() };
         assert!(quota.fits("F", 8));
         quota.launched("F", 8);
         assert!(!quota.fits("f", 4));

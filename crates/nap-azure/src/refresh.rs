@@ -37,8 +37,10 @@ pub async fn refresh(
         .filter(|info| here(&info.location))
         .flat_map(|info| info.zones.iter().cloned())
         .collect();
-    let display_name = catalogue.region(&name).map_or(name.clone(), |known| known.display_name.clone());
-    let sizes: Vec<CatalogueSku> = rows.iter().filter_map(CatalogueSku::from_resource_sku).collect();
+    let display_name =
+        catalogue.region(&name).map_or(name.clone(), |known| known.display_name.clone());
+    let sizes: Vec<CatalogueSku> =
+        rows.iter().filter_map(CatalogueSku::from_resource_sku).collect();
     let priced = sizes.iter().filter(|sku| prices.on_demand.contains_key(&sku.name)).count();
     let result = Refreshed { sizes: priced, unpriced: sizes.len() - priced };
     let region = Region { name, display_name, zones: zones.into_iter().collect() };

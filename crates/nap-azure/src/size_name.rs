@@ -1,4 +1,5 @@
-//! The grammar of VM size names: `NC24ads_A100_v4` is family N, subfamily C, 24 vCPUs, features `ads`, accelerator A100, v4.
+//! The grammar of VM size names: `NC24ads_A100_v4` is family N, subfamily C, 24 vCPUs, features
+//! `ads`, accelerator A100, v4.
 
 /// A size name, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +39,11 @@ impl SizeName {
         }
         let mut accelerator = None;
         for token in tail {
-            // `cc` marks confidential children, a bare number a memory variant, `NDR` and `xl` the network.
-            let digits =
-                token.len() <= 2 && token.bytes().all(|byte| byte.is_ascii_digit()) && !token.is_empty();
+            // `cc` marks confidential children, a bare number a memory variant, `NDR` and `xl` the
+            // network.
+            let digits = token.len() <= 2
+                && token.bytes().all(|byte| byte.is_ascii_digit())
+                && !token.is_empty();
             let ignored = digits || matches!(token, "cc" | "NDR" | "xl");
             if ignored {
                 continue;
@@ -140,7 +143,9 @@ mod tests {
             assert_eq!(name.generation(), generation, "{size}");
         }
         assert_eq!(SizeName::parse("E8-4s_v5").unwrap().constrained, Some(4));
-        for bad in ["", "D", "d4s_v5", "D4s_v10", "Standard_D4s_v5", "D4q_v5", "NC4_noib_v6", "ABCD4s"] {
+        for bad in
+            ["", "D", "d4s_v5", "D4s_v10", "Standard_D4s_v5", "D4q_v5", "NC4_noib_v6", "ABCD4s"]
+        {
             assert_eq!(SizeName::parse(bad), None, "{bad}");
         }
     }

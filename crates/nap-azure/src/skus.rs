@@ -210,7 +210,8 @@ impl Sku {
             return Err(Exclusion::RestrictedLocation);
         }
         let facts = Facts(&row.capabilities);
-        let vcpus = facts.integer("vCPUs").filter(|vcpus| *vcpus >= 2).ok_or(Exclusion::TooFewCpus)?;
+        let vcpus =
+            facts.integer("vCPUs").filter(|vcpus| *vcpus >= 2).ok_or(Exclusion::TooFewCpus)?;
         let memory_gib = facts
             .text("MemoryGB")
             .and_then(|text| text.parse::<f64>().ok())
@@ -299,7 +300,10 @@ impl Facts<'_> {
     }
 
     fn any_case(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|fact| fact.name.eq_ignore_ascii_case(name)).map(|fact| fact.value.as_str())
+        self.0
+            .iter()
+            .find(|fact| fact.name.eq_ignore_ascii_case(name))
+            .map(|fact| fact.value.as_str())
     }
 
     fn flag(&self, name: &str) -> bool {
@@ -307,8 +311,9 @@ impl Facts<'_> {
     }
 
     fn list_contains(&self, name: &str, mark: &str) -> bool {
-        self.any_case(name)
-            .is_some_and(|value| value.replace(' ', "").to_lowercase().contains(&mark.to_lowercase()))
+        self.any_case(name).is_some_and(|value| {
+            value.replace(' ', "").to_lowercase().contains(&mark.to_lowercase())
+        })
     }
 
     /// The first source that is not empty counts, even if a later one is larger: AKS does the same.
@@ -333,7 +338,11 @@ impl Facts<'_> {
 }
 
 /// Every row of a region, as Azure states it.
-pub async fn list(arm: &ArmClient, subscription: &str, region: &str) -> Result<Vec<ResourceSku>, CloudError> {
+pub async fn list(
+    arm: &ArmClient,
+    subscription: &str,
+    region: &str,
+) -> Result<Vec<ResourceSku>, CloudError> {
     let path = format!(
         "/subscriptions/{subscription}/providers/Microsoft.Compute/skus?api-version=2021-07-01&$filter={}",
         crate::arm_query(&format!("location eq '{region}'"))

@@ -29,13 +29,21 @@ impl<'a> SubnetId<'a> {
             "virtualNetworks",
             "subnets",
         ];
-        let [word1, subscription, word2, group, word3, word4, word5, network, word6, subnet] = names else {
+        let [word1, subscription, word2, group, word3, word4, word5, network, word6, subnet] =
+            names
+        else {
             return None;
         };
         let words = [word1, word2, word3, word4, word5, word6];
-        let shape = words.iter().zip(expected).all(|(word, expected)| word.eq_ignore_ascii_case(expected));
+        let shape =
+            words.iter().zip(expected).all(|(word, expected)| word.eq_ignore_ascii_case(expected));
         let filled = [subscription, group, network, subnet].iter().all(|part| !part.is_empty());
-        (shape && filled && empty.is_empty()).then_some(Self { subscription, group, network, subnet })
+        (shape && filled && empty.is_empty()).then_some(Self {
+            subscription,
+            group,
+            network,
+            subnet,
+        })
     }
 
     /// Whether both are in one virtual network. ARM ids ignore case.
@@ -72,7 +80,10 @@ pub(crate) async fn inspect(
     if let Some(cluster) = config.vnet_subnet_id.as_deref().and_then(SubnetId::parse)
         && !subnet.shares_network(&cluster)
     {
-        return problem("SubnetIDInvalid", format!("`{id}` is not in the cluster's virtual network"));
+        return problem(
+            "SubnetIDInvalid",
+            format!("`{id}` is not in the cluster's virtual network"),
+        );
     }
     let operation = format!("get subnet {}", subnet.subnet);
     match arm.get(&operation, &format!("{id}?api-version=2022-01-01")).await {
@@ -80,7 +91,9 @@ pub(crate) async fn inspect(
         Err(error) if error.class == ErrorClass::NotFound => {
             problem("SubnetNotFound", format!("subnet `{id}` does not exist"))
         }
-        Err(error) if error.class == ErrorClass::Auth => problem("SubnetUnknownError", error.to_string()),
+        Err(error) if error.class == ErrorClass::Auth => {
+            problem("SubnetUnknownError", error.to_string())
+        }
         Err(error) => Err(error),
     }
 }

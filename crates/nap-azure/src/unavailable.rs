@@ -1,7 +1,8 @@
 //! A graded memory of what could not be had.
 //!
-//! A failure says more than "not this offering": a family that has no room for a size has none for a larger one of the same
-//! family either, a spot quota blocks all spot, and a zone that is full may be full for both ways of paying. Marks fade.
+//! A failure says more than "not this offering": a family that has no room for a size has none for
+//! a larger one of the same family either, a spot quota blocks all spot, and a zone that is full
+//! may be full for both ways of paying. Marks fade.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,13 @@ const ALMOST_A_DAY: SignedDuration = SignedDuration::from_hours(23);
 
 impl Unavailable {
     /// Whether an offering of a size is believed to be unavailable.
-    pub fn contains(&self, sku: &Sku, zone: &str, capacity_type: CapacityType, now: Timestamp) -> bool {
+    pub fn contains(
+        &self,
+        sku: &Sku,
+        zone: &str,
+        capacity_type: CapacityType,
+        now: Timestamp,
+    ) -> bool {
         if capacity_type == CapacityType::Spot && self.all_spot.is_some_and(|until| now < until) {
             return true;
         }
@@ -79,7 +86,8 @@ impl Unavailable {
         let this_type = [capacity_type];
         let both = [CapacityType::OnDemand, CapacityType::Spot];
         let spot = capacity_type == CapacityType::Spot;
-        let (zones, types, lifetime): (Vec<String>, &[CapacityType], _) = match error.code.as_str() {
+        let (zones, types, lifetime): (Vec<String>, &[CapacityType], _) = match error.code.as_str()
+        {
             "OperationNotAllowed" | "QuotaExceeded" if is_spot_quota(&error.message) => {
                 self.all_spot = now.checked_add(HOUR).ok();
                 self.generation += 1;
@@ -109,11 +117,21 @@ impl Unavailable {
         true
     }
 
-    fn mark(&mut self, sku: &Sku, zone: &str, capacity_type: CapacityType, until: Timestamp, now: Timestamp) {
+    fn mark(
+        &mut self,
+        sku: &Sku,
+        zone: &str,
+        capacity_type: CapacityType,
+        until: Timestamp,
+        now: Timestamp,
+    ) {
         self.offerings.retain(|_, end| *end > now);
         self.families.retain(|_, (_, end)| *end > now);
         self.generation += 1;
-        let entry = self.offerings.entry((sku.name.clone(), zone.to_owned(), capacity_type)).or_insert(until);
+        let entry = self
+            .offerings
+            .entry((sku.name.clone(), zone.to_owned(), capacity_type))
+            .or_insert(until);
         *entry = (*entry).max(until);
         let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
         let (vcpus, end) = self.families.entry(key).or_insert((sku.vcpus, until));
@@ -131,16 +149,22 @@ mod tests {
     fn sku(name: &str) -> Sku {
         let catalogue = Catalogue::embedded();
         let region = catalogue.region("eastus").unwrap();
-        let row = catalogue.skus_in("eastus").find(|sku| sku.name == name).unwrap().to_resource_sku(region);
+        let row = catalogue
+            .skus_in("eastus")
+            .find(|sku| sku.name == name)
+            .unwrap()
+            .to_resource_sku(region);
         Sku::read(&row, "eastus").unwrap()
     }
 
     #[test]
     fn a_failure_blocks_larger_sizes_of_the_family_and_fades() {
         let now = Timestamp::UNIX_EPOCH;
-        let (small, tried, large) = (sku("Standard_D2s_v5"), sku("Standard_D8s_v5"), sku("Standard_D16s_v5"));
+        let (small, tried, large) =
+            (sku("Standard_D2s_v5"), sku("Standard_D8s_v5"), sku("Standard_D16s_v5"));
         let mut memory = Unavailable::default();
-        let error = CloudError::new(ErrorClass::Capacity, "create", "ZonalAllocationFailed", "full");
+        let error =
+            CloudError::new(ErrorClass::Capacity, "create", "ZonalAllocationFailed", "full");
         assert!(memory.learn(&error, &tried, "eastus", "eastus-1", CapacityType::OnDemand, now));
         for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
             assert!(memory.contains(&tried, "eastus-1", capacity_type, now));
@@ -162,7 +186,8 @@ mod tests {
             let mut memory = Unavailable::default();
             let error = CloudError::new(ErrorClass::Capacity, "create", code, message);
             memory.learn(&error, &size, "eastus", zone, tried, now);
-            let all = [("eastus-1", od), ("eastus-2", od), ("0", od), ("eastus-1", spot), ("0", spot)];
+            let all =
+                [("eastus-1", od), ("eastus-2", od), ("0", od), ("eastus-1", spot), ("0", spot)];
             all.map(|(zone, kind)| if memory.contains(&size, zone, kind, now) { 'x' } else { '-' })
                 .iter()
                 .collect::<String>()

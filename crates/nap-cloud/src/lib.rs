@@ -1,9 +1,7 @@
-//! What a cloud provider is to the controllers: a trait, its errors by class, and the clock that everything shares.
+//! The `CloudProvider` trait that controllers call, and its errors by class.
 
-mod clock;
 mod error;
 mod provider;
 
-pub use clock::Clock;
 pub use error::{CloudError, ErrorClass};
 pub use provider::{CloudProvider, Instance, NodeClassReport};

@@ -48,13 +48,17 @@ pub struct NodeClassReport {
     pub problems: BTreeMap<String, (String, String)>,
 }
 
-/// A cloud that makes machines. Every method may be called again after a crash and does nothing twice.
+/// A cloud that makes machines. Every method may be called again after a crash and does nothing
+/// twice.
 #[async_trait]
 pub trait CloudProvider: Send + Sync {
-    /// Makes the machine for a claim, or finds the one that an earlier call made. Returns when it exists.
-    async fn create(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Result<Instance, CloudError>;
+    /// Makes the machine for a claim, or finds the one that an earlier call made. Returns when it
+    /// exists.
+    async fn create(&self, claim: &NodeClaim, class: &AKSNodeClass)
+    -> Result<Instance, CloudError>;
 
-    /// Asks for a claim's machine to be deleted. [`crate::ErrorClass::NotFound`] means that it is gone.
+    /// Asks for a claim's machine to be deleted. [`crate::ErrorClass::NotFound`] means that it is
+    /// gone.
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError>;
 
     /// Deletes a machine that no claim names, by its provider id.
@@ -70,8 +74,13 @@ pub trait CloudProvider: Send + Sync {
     async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError>;
 
     /// Why a machine no longer matches its node class, if it does not.
-    async fn drifted(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Result<Option<String>, CloudError>;
+    async fn drifted(
+        &self,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
+    ) -> Result<Option<String>, CloudError>;
 
     /// What has to be known about a node class before machines are made from it.
-    async fn inspect_node_class(&self, class: &AKSNodeClass) -> Result<NodeClassReport, CloudError>;
+    async fn inspect_node_class(&self, class: &AKSNodeClass)
+    -> Result<NodeClassReport, CloudError>;
 }

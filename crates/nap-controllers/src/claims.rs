@@ -13,11 +13,12 @@ use nap_units::{Quantity, UsdPerHour};
 use crate::context::{Context, Doing, Error};
 use crate::turn::Turn;
 
-/// The most instance types that a claim lists: enough to fall through a stock-out, small enough to read.
-const MOST_TYPES: usize = 60;
+/// The most instance types that a claim lists: enough to fall through a stock-out, small enough to
+/// read.
+const MAX_TYPES: usize = 60;
 
 /// The most offerings that a claim lists in the order of the plan.
-const MOST_OFFERINGS: usize = 20;
+const MAX_OFFERINGS: usize = 20;
 
 /// What a replacement must stay below, and what it replaces.
 #[derive(Clone, Debug)]
@@ -58,8 +59,10 @@ fn node_claim(
 ) -> NodeClaim {
     let template = &pool.spec.template;
     let mut requirements = (*launch.requirements).clone();
-    requirements
-        .set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(pool, launch, catalogue, replaces)));
+    requirements.set(
+        labels::INSTANCE_TYPE,
+        Requirement::is_in(instance_types(pool, launch, catalogue, replaces)),
+    );
     requirements.set(labels::CAPACITY_TYPE, Requirement::is_in(capacity_types(launch, replaces)));
     let class = &template.spec.node_class_ref;
     let mut own_labels = template.metadata.labels.clone();
@@ -67,9 +70,12 @@ fn node_claim(
     own_labels.insert(labels::AKS_NODE_CLASS.to_owned(), class.name.clone());
     let mut annotations: BTreeMap<String, String> = template.metadata.annotations.clone();
     annotations.insert(labels::NODEPOOL_HASH.to_owned(), hash::nodepool_hash(&pool.spec));
-    annotations.insert(labels::NODEPOOL_HASH_VERSION.to_owned(), hash::NODEPOOL_HASH_VERSION.to_owned());
     annotations
-        .insert(labels::PLANNED_PODS.to_owned(), serde_json::to_string(&launch.pods).unwrap_or_default());
+        .insert(labels::NODEPOOL_HASH_VERSION.to_owned(), hash::NODEPOOL_HASH_VERSION.to_owned());
+    annotations.insert(
+        labels::PLANNED_PODS.to_owned(),
+        serde_json::to_string(&launch.pods).unwrap_or_default(),
+    );
     annotations.insert(labels::PLANNED_OFFERINGS.to_owned(), planned_offerings(launch));
     if let Some(replaces) = replaces {
         annotations.insert(labels::REPLACES.to_owned(), replaces.claim.clone());
@@ -104,31 +110,34 @@ fn node_claim(
     }
 }
 
-/// `type/zone/capacity-type`, the best first. The provider's own prices may say otherwise: it does not know of overlays.
+/// `type/zone/capacity-type`, the best first. The provider's own prices may say otherwise: it does
+/// not know of overlays.
 fn planned_offerings(launch: &Launch) -> String {
     let chosen = format!("{}/{}/{}", launch.instance_type, launch.zone, launch.capacity_type);
-    let others = launch.alternatives.iter().take(MOST_OFFERINGS - 1);
-    let others = others.map(|one| format!("{}/{}/{}", one.instance_type, one.zone, one.capacity_type));
+    let others = launch.alternatives.iter().take(MAX_OFFERINGS - 1);
+    let others =
+        others.map(|one| format!("{}/{}/{}", one.instance_type, one.zone, one.capacity_type));
     [chosen].into_iter().chain(others).collect::<Vec<_>>().join(",")
 }
 
-/// What the machine must have. Volumes are no resource that a node would report: that they can be attached was seen to when its types were
-/// chosen.
+/// What the machine must have. Volumes are no resource that a node would report: that they can be
+/// attached was seen to when its types were chosen.
 fn requests(launch: &Launch) -> BTreeMap<String, Quantity> {
     let mut requests = launch.requests.to_quantities();
     requests.retain(|name, _| !name.starts_with(ATTACHABLE_VOLUMES));
     requests
 }
 
-/// The chosen type first, then the alternatives in price order that stay within the pool's limits and, for a
-/// replacement, below the old price.
+/// The chosen type first, then the alternatives in price order that stay within the pool's limits
+/// and, for a replacement, below the old price.
 fn instance_types(
     pool: &NodePool,
     launch: &Launch,
     catalogue: &Catalogue,
     replaces: Option<&Replaces>,
 ) -> Vec<String> {
-    let capacity = |name: &str| catalogue.iter().find(|one| one.name == name).map(|one| &one.capacity);
+    let capacity =
+        |name: &str| catalogue.iter().find(|one| one.name == name).map(|one| &one.capacity);
     let chosen = capacity(&launch.instance_type);
     // The limit ledger counted the chosen type; a larger one in its place could break the limit.
     let within_limits = |name: &str| {
@@ -141,9 +150,9 @@ fn instance_types(
     let mut seen = BTreeSet::from([launch.instance_type.clone()]);
     let mut types = vec![launch.instance_type.clone()];
     for other in launch.alternatives.iter() {
-        let cheaper =
-            below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type);
-        if types.len() < MOST_TYPES
+        let cheaper = below
+            .is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type);
+        if types.len() < MAX_TYPES
             && cheaper
             && !seen.contains(&*other.instance_type)
             && within_limits(&other.instance_type)
@@ -159,7 +168,9 @@ fn capacity_types(launch: &Launch, replaces: Option<&Replaces>) -> BTreeSet<&'st
     let mut kinds = BTreeSet::from([launch.capacity_type.as_str()]);
     // A replacement was worth it at its own capacity type only.
     if replaces.is_none_or(|replaces| replaces.below.is_none()) {
-        kinds.extend(launch.alternatives.iter().map(|other| other.capacity_type).map(CapacityType::as_str));
+        kinds.extend(
+            launch.alternatives.iter().map(|other| other.capacity_type).map(CapacityType::as_str),
+        );
     }
     kinds
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kube::Client;
-use nap_cloud::{Clock, CloudError, CloudProvider};
+use nap_clock::Clock;
+use nap_cloud::{CloudError, CloudProvider};
 
 use crate::events::Recorder;
 use crate::market::Kept;
@@ -70,9 +71,22 @@ pub type Outcome = Result<Option<Duration>, Error>;
 
 impl Context {
     /// A context with an empty state.
-    pub fn new(client: Client, cloud: Arc<dyn CloudProvider>, clock: Clock, settings: Settings) -> Self {
+    pub fn new(
+        client: Client,
+        cloud: Arc<dyn CloudProvider>,
+        clock: Clock,
+        settings: Settings,
+    ) -> Self {
         let events = Recorder::new(client.clone(), clock.clone());
-        Self { client, cloud, clock, state: Mutex::default(), kept: Kept::default(), events, settings }
+        Self {
+            client,
+            cloud,
+            clock,
+            state: Mutex::default(),
+            kept: Kept::default(),
+            events,
+            settings,
+        }
     }
 
     /// The state. Hold it briefly and never across an await.

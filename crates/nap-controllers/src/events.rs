@@ -1,6 +1,7 @@
 //! Kubernetes events from `karpenter`, with the injected clock and without repeats.
 //!
-//! kube's own recorder stamps wall-clock time and names events by it, which a simulation cannot repeat.
+//! kube's own recorder stamps wall-clock time and names events by it, which a simulation cannot
+//! repeat.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,7 +12,7 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource, ResourceExt};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 
 /// The event source that published guides select by.
 pub const COMPONENT: &str = "karpenter";
@@ -42,7 +43,8 @@ impl Recorder {
         Self { client, clock, recent: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Publishes an event about an object. A failure is logged, never returned: no decision hangs on an event.
+    /// Publishes an event about an object. A failure is logged, never returned: no decision hangs
+    /// on an event.
     pub async fn publish<K>(&self, object: &K, severity: Severity, reason: &str, message: &str)
     where
         K: Resource<DynamicType = ()>,
@@ -58,7 +60,15 @@ impl Recorder {
             return;
         }
         let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
-        let event = event(reference, &namespace, object.name_any().as_str(), severity, reason, message, now);
+        let event = event(
+            reference,
+            &namespace,
+            object.name_any().as_str(),
+            severity,
+            reason,
+            message,
+            now,
+        );
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         if let Err(error) = api.create(&PostParams::default(), &event).await {
             tracing::debug!(%error, reason, "could not publish an event");

@@ -11,7 +11,8 @@ use crate::state::{claim_is, is_ready};
 
 /// How often machines and claims are compared.
 const AGAIN: Duration = Duration::from_mins(2);
-/// A machine without a claim is left alone until it is this old: its claim may not have been written yet.
+/// A machine without a claim is left alone until it is this old: its claim may not have been
+/// written yet.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Compares what the cloud has with what the cluster knows.
@@ -19,7 +20,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
     if !context.state().is_synced() {
         return Ok(Some(Duration::from_secs(1)));
     }
-    // The claims are read first: a machine that is listed later than its claim can only look too young, never orphaned.
+    // The claims are read first: a machine that is listed later than its claim can only look too
+    // young, never orphaned.
     let claims: Vec<_> = context.state().claims.values().cloned().collect();
     let instances = context.cloud.list().await?;
     let now = context.clock.now();
@@ -31,7 +33,10 @@ pub async fn reconcile(context: &Context) -> Outcome {
         });
         let old = instance.created.is_some_and(|created| now.duration_since(created) >= GRACE);
         if !named && old {
-            tracing::warn!(provider_id = instance.provider_id, "deleting a machine that no nodeclaim names");
+            tracing::warn!(
+                provider_id = instance.provider_id,
+                "deleting a machine that no nodeclaim names"
+            );
             match context.cloud.delete_orphan(&instance.provider_id).await {
                 Ok(()) => {}
                 Err(error) if error.is_not_found() => {}
@@ -40,7 +45,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
         }
     }
     for claim in claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-        let Some(id) = claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) else {
+        let Some(id) = claim.status.as_ref().and_then(|status| status.provider_id.as_deref())
+        else {
             continue;
         };
         let exists = instances.iter().any(|instance| instance.provider_id == id);

@@ -45,8 +45,8 @@ pub enum InstallError {
     },
 }
 
-/// Applies every definition and the policy that warns of old spellings, waits until they are served, and reports each as it is done.
-/// Doing it again changes nothing.
+/// Applies every definition and the policy that warns of old spellings, waits until they are
+/// served, and reports each as it is done. Doing it again changes nothing.
 pub async fn install(
     client: &Client,
     mut report: impl FnMut(&str, &str, Outcome),
@@ -72,8 +72,10 @@ where
     let name = object.name_any();
     let refused = |error| InstallError::Refused { name: name.clone(), error };
     let before = api.get_opt(&name).await.map_err(refused)?;
-    let after =
-        api.patch(&name, &PatchParams::apply("nap").force(), &Patch::Apply(object)).await.map_err(refused)?;
+    let after = api
+        .patch(&name, &PatchParams::apply("nap").force(), &Patch::Apply(object))
+        .await
+        .map_err(refused)?;
     Ok(match before {
         None => Outcome::Created,
         Some(before) if before.resource_version() == after.resource_version() => Outcome::Unchanged,
@@ -86,7 +88,9 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
     match apply(api, object).await {
-        Err(InstallError::Refused { error: kube::Error::Api(status), .. }) if status.code == 404 => {
+        Err(InstallError::Refused { error: kube::Error::Api(status), .. })
+            if status.code == 404 =>
+        {
             Ok(Outcome::NotSupported)
         }
         outcome => outcome,
@@ -99,7 +103,10 @@ async fn established(api: &Api<CustomResourceDefinition>, name: &str) -> Result<
         let refused = |error| InstallError::Refused { name: name.to_owned(), error };
         let definition = api.get(name).await.map_err(refused)?;
         let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
-        if conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True") {
+        if conditions
+            .iter()
+            .any(|condition| condition.type_ == "Established" && condition.status == "True")
+        {
             return Ok(());
         }
         if tokio::time::Instant::now() > deadline {

@@ -1,7 +1,8 @@
 //! The control loops: they watch a cluster, ask the engine what should happen, and carry it out.
 //!
-//! They speak only to a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the same code runs on AKS, on the embedded
-//! cluster and in simulation. [`run`] drives all of them from one ordered queue.
+//! They speak only to a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the same code runs
+//! on AKS, on the embedded cluster and in simulation. [`run`] drives all of them from one ordered
+//! queue.
 
 mod claims;
 mod context;

@@ -1,4 +1,5 @@
-//! What is for sale, and decisions about it. What can be said before any pod is known is kept from one decision to the next.
+//! What is for sale, and decisions about it. What can be said before any pod is known is kept from
+//! one decision to the next.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +23,10 @@ impl Context {
     pub async fn catalogues(&self) -> Arc<Catalogues> {
         let classes: Vec<_> = {
             let state = self.state();
-            let used = state.pools.values().map(|pool| &pool.spec.template.spec.node_class_ref.name);
-            let mut classes: Vec<_> = used.filter_map(|name| state.classes.get(name).cloned()).collect();
+            let used =
+                state.pools.values().map(|pool| &pool.spec.template.spec.node_class_ref.name);
+            let mut classes: Vec<_> =
+                used.filter_map(|name| state.classes.get(name).cloned()).collect();
             classes.sort_by_key(|class| class.name_any());
             classes.dedup_by_key(|class| class.name_any());
             classes

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use kube::{Api, ResourceExt};
 use nap_api::aksnodeclass::LocalDnsState;
-use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY, VALIDATION_SUCCEEDED};
+use nap_api::aksnodeclass::condition::{
+    DEPENDENTS, KUBERNETES_VERSION_READY, VALIDATION_SUCCEEDED,
+};
 use nap_api::{AKSNodeClass, conditions, hash, labels, validation};
 
 use crate::context::{Context, Doing, Outcome};
@@ -50,8 +52,12 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let mut report = context.cloud.inspect_node_class(&class).await?;
     let unsupported = validation::unsupported_fields(&class.spec);
     if !unsupported.is_empty() {
-        let message = format!("not supported yet: {}; remove it to have nodes made", unsupported.join(", "));
-        report.problems.entry(VALIDATION_SUCCEEDED.to_owned()).or_insert(("NotSupportedYet".into(), message));
+        let message =
+            format!("not supported yet: {}; remove it to have nodes made", unsupported.join(", "));
+        report
+            .problems
+            .entry(VALIDATION_SUCCEEDED.to_owned())
+            .or_insert(("NotSupportedYet".into(), message));
     }
     let now = context.clock.now();
     let generation = class.metadata.generation;
@@ -74,7 +80,11 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                         generation,
                         now,
                     ),
-                    None if type_ == KUBERNETES_VERSION_READY && report.kubernetes_version.is_none() => false,
+                    None if type_ == KUBERNETES_VERSION_READY
+                        && report.kubernetes_version.is_none() =>
+                    {
+                        false
+                    }
                     None => conditions::set_true(&mut status.conditions, type_, generation, now),
                 };
             }
@@ -100,13 +110,18 @@ async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
         let more = users.len().saturating_sub(5);
         let tail = if more > 0 { format!(" and {more} other(s)") } else { String::new() };
         let message = format!("Waiting on NodeClaim termination for {shown}{tail}");
-        context.events.publish(class, Severity::Normal, "WaitingOnNodeClaimTermination", &message).await;
+        context
+            .events
+            .publish(class, Severity::Normal, "WaitingOnNodeClaimTermination", &message)
+            .await;
         return Ok(Some(Duration::from_secs(10)));
     }
     context
         .update_class(&name, |class| {
             let before = class.finalizers().len();
-            class.finalizers_mut().retain(|finalizer| finalizer != labels::AKS_NODE_CLASS_FINALIZER);
+            class
+                .finalizers_mut()
+                .retain(|finalizer| finalizer != labels::AKS_NODE_CLASS_FINALIZER);
             class.finalizers().len() != before
         })
         .await?;

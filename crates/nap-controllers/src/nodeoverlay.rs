@@ -1,4 +1,5 @@
-//! Keeps the status of NodeOverlays: whether they count, and what is in the way of those that do not.
+//! Keeps the status of NodeOverlays: whether they count, and what is in the way of those that do
+//! not.
 
 use std::time::Duration;
 
@@ -33,7 +34,15 @@ pub async fn reconcile(context: &Context) -> Outcome {
                 match problem {
                     Some((reason, message)) => {
                         let no = conditions::Status::False;
-                        conditions::set(list, VALIDATION_SUCCEEDED, no, reason, message, generation, now)
+                        conditions::set(
+                            list,
+                            VALIDATION_SUCCEEDED,
+                            no,
+                            reason,
+                            message,
+                            generation,
+                            now,
+                        )
                     }
                     None => conditions::set_true(list, VALIDATION_SUCCEEDED, generation, now),
                 };

@@ -23,8 +23,9 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         version: hash::NODEPOOL_HASH_VERSION,
     };
     if !stamp.is_on(&*pool) {
-        let belongs =
-            |claim: &NodeClaim| claim.labels().get(labels::NODEPOOL).is_some_and(|pool| pool == name);
+        let belongs = |claim: &NodeClaim| {
+            claim.labels().get(labels::NODEPOOL).is_some_and(|pool| pool == name)
+        };
         stamp.migrate(context, &*pool, belongs).await?;
         let wanted = [(stamp.hash_key, stamp.hash), (stamp.version_key, stamp.version)];
         if let Some(written) = context.annotate(&api, name, &wanted).await? {
@@ -88,7 +89,15 @@ fn say_what_was_understood(status: &mut NodePoolStatus, pool: &NodePool, now: ji
     }
     let (value, generation) = (conditions::Status::True, pool.metadata.generation);
     let message = notes.join("; ");
-    conditions::set(&mut status.conditions, NORMALISED, value, "OldSpelling", &message, generation, now);
+    conditions::set(
+        &mut status.conditions,
+        NORMALISED,
+        value,
+        "OldSpelling",
+        &message,
+        generation,
+        now,
+    );
 }
 
 fn node_class_ready(
@@ -102,7 +111,15 @@ fn node_class_ready(
     let reference = &pool.spec.template.spec.node_class_ref;
     let supported = reference.group == labels::AZURE_GROUP && reference.kind == "AKSNodeClass";
     let mut set = |value, reason: &str, message: &str| {
-        conditions::set(&mut status.conditions, NODE_CLASS_READY, value, reason, message, generation, now);
+        conditions::set(
+            &mut status.conditions,
+            NODE_CLASS_READY,
+            value,
+            reason,
+            message,
+            generation,
+            now,
+        );
     };
     match class {
         _ if !supported => {
@@ -113,16 +130,21 @@ fn node_class_ready(
             set(False, "NodeClassNotFound", &message);
         }
         None => {
-            let message =
-                format!("AKSNodeClass `{}` does not exist: create it, or name another", reference.name);
+            let message = format!(
+                "AKSNodeClass `{}` does not exist: create it, or name another",
+                reference.name
+            );
             set(False, "NodeClassNotFound", &message);
         }
         Some(class) if class.metadata.deletion_timestamp.is_some() => {
             set(False, "NodeClassTerminating", "the AKSNodeClass is being deleted");
         }
         Some(class) => {
-            let conditions =
-                class.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let conditions = class
+                .status
+                .as_ref()
+                .map(|status| status.conditions.as_slice())
+                .unwrap_or_default();
             match conditions::get(conditions, conditions::READY) {
                 Some(ready) if ready.status == "True" => {
                     conditions::set_true(&mut status.conditions, NODE_CLASS_READY, generation, now);
@@ -131,7 +153,11 @@ fn node_class_ready(
                 Some(ready) if ready.status == "False" => {
                     set(False, &ready.reason.clone(), &ready.message.clone());
                 }
-                _ => set(Unknown, "NodeClassReadinessUnknown", "the AKSNodeClass was not looked at yet"),
+                _ => set(
+                    Unknown,
+                    "NodeClassReadinessUnknown",
+                    "the AKSNodeClass was not looked at yet",
+                ),
             }
         }
     }

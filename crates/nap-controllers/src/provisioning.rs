@@ -25,8 +25,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
             return Ok(Some(Duration::from_millis(200)));
         }
         if let Some((first, last)) = state.batch {
-            let age =
-                |since: jiff::Timestamp| Duration::try_from(now.duration_since(since)).unwrap_or_default();
+            let age = |since: jiff::Timestamp| {
+                Duration::try_from(now.duration_since(since)).unwrap_or_default()
+            };
             let idle = context.settings.batch_idle.saturating_sub(age(last));
             let most = context.settings.batch_max.saturating_sub(age(first));
             if !idle.is_zero() && !most.is_zero() {
@@ -85,7 +86,10 @@ async fn explain_unplaced(context: &Context, plan: &Plan) {
         let pod = context.state().pods.get(&unplaced.pod).cloned();
         if let Some(pod) = pod {
             let message = format!("Failed to schedule pod, {}", unplaced.refusal);
-            context.events.publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message).await;
+            context
+                .events
+                .publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message)
+                .await;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! An ordered work queue: what to reconcile next, and when.
 //!
-//! Keys are handed out by due time and then by their own order, never by hash order, so that a run can be repeated exactly.
-//! A key is worked on by one reconcile at a time; if it is added meanwhile, it comes up again afterwards. Failures back off
-//! exponentially.
+//! Keys are handed out by due time and then by their own order, never by hash order, so that a run
+//! can be repeated exactly. A key is worked on by one reconcile at a time; if it is added
+//! meanwhile, it comes up again afterwards. Failures back off exponentially.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 /// First and longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// A queue of keys with due times. It holds each key at most once, so it is bounded by the number of objects.
+/// A queue of keys with due times. It holds each key at most once, so it is bounded by the number
+/// of objects.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     due: BTreeSet<(Instant, K)>,
@@ -75,7 +76,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.finish(key, next);
     }
 
-    /// A reconcile failed; it is called again after a wait that doubles each time. Returns that wait.
+    /// A reconcile failed; it is called again after a wait that doubles each time. Returns that
+    /// wait.
     pub fn failed(&mut self, key: K, now: Instant) -> Duration {
         let failures = self.failures.entry(key.clone()).or_insert(0);
         let wait = BACKOFF.0.saturating_mul(1 << (*failures).min(10)).min(BACKOFF.1);

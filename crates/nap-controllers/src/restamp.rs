@@ -1,4 +1,5 @@
-//! When a way of hashing changes: claims get the new hash of what they were made from, so that no node drifts because of it.
+//! When a way of hashing changes: claims get the new hash of what they were made from, so that no
+//! node drifts because of it.
 
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
@@ -25,20 +26,27 @@ impl Stamp<'_> {
         has(self.hash_key, self.hash) && has(self.version_key, self.version)
     }
 
-    /// Puts the hash on every claim that `belongs` if its owner was hashed in another way until now. To be done before the owner gets its
-    /// own: if this ends halfway, it is done again. A claim that has drifted already stays as it is, and drifted.
+    /// Puts the hash on every claim that `belongs` if its owner was hashed in another way until
+    /// now. To be done before the owner gets its own: if this ends halfway, it is done again. A
+    /// claim that has drifted already stays as it is, and drifted.
     pub async fn migrate(
         &self,
         context: &Context,
         owner: &impl ResourceExt,
         belongs: impl Fn(&NodeClaim) -> bool,
     ) -> Result<(), Error> {
-        if owner.annotations().get(self.version_key).is_some_and(|version| version == self.version) {
+        if owner.annotations().get(self.version_key).is_some_and(|version| version == self.version)
+        {
             return Ok(());
         }
         let claims: Vec<String> = {
             let state = context.state();
-            state.claims.values().filter(|claim| belongs(claim)).map(|claim| claim.name_any()).collect()
+            state
+                .claims
+                .values()
+                .filter(|claim| belongs(claim))
+                .map(|claim| claim.name_any())
+                .collect()
         };
         for name in claims {
             context
@@ -50,7 +58,8 @@ impl Stamp<'_> {
                     {
                         return false;
                     }
-                    let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice());
+                    let conditions =
+                        claim.status.as_ref().map(|status| status.conditions.as_slice());
                     let drifted = conditions::is_true(conditions.unwrap_or_default(), DRIFTED);
                     let annotations = claim.annotations_mut();
                     annotations.insert(self.version_key.to_owned(), self.version.to_owned());

@@ -25,10 +25,12 @@ use crate::context::{Context, Outcome};
 use crate::queue::WorkQueue;
 use crate::state::workloads::{TIES, Tie};
 use crate::state::{Kind, claim_is, key_of, pods, pool_of};
-use crate::{disruption, garbage, lifecycle, nodeclass, nodeoverlay, nodepool, provisioning, termination};
+use crate::{
+    disruption, garbage, lifecycle, nodeclass, nodeoverlay, nodepool, provisioning, termination,
+};
 
 /// The most reconciles at once. Most of them wait for the cloud.
-const MOST_RUNNING: usize = 1024;
+const MAX_RUNNING: usize = 1024;
 
 /// What there is to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +66,8 @@ enum Change {
     StatefulSet(watcher::Event<StatefulSet>),
 }
 
-/// Runs until `shutdown`. What is under way then is dropped: everything survives a crash, so it survives this.
+/// Runs until `shutdown`. What is under way then is dropped: everything survives a crash, so it
+/// survives this.
 pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
     let mut shutdown = std::pin::pin!(shutdown);
     let mut changes = changes(&context.client);
@@ -81,7 +84,7 @@ pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
     driver.add(Key::Disruption);
     driver.add(Key::Garbage);
     loop {
-        let due = driver.queue.next_due().filter(|_| running.len() < MOST_RUNNING);
+        let due = driver.queue.next_due().filter(|_| running.len() < MAX_RUNNING);
         tokio::select! {
             biased;
             () = &mut shutdown => break,
@@ -164,7 +167,8 @@ where
         .boxed()
 }
 
-/// Doubles from half a second to half a minute. kube's own adds random jitter, which a simulation cannot repeat.
+/// Doubles from half a second to half a minute. kube's own adds random jitter, which a simulation
+/// cannot repeat.
 #[derive(Default)]
 struct WatchBackoff(u32);
 
@@ -199,7 +203,8 @@ impl Driver<'_> {
         let now = Instant::now();
         match outcome {
             Ok(next) => {
-                let next = next.map(|wait| now + self.context.clock.real(wait).max(Duration::from_millis(1)));
+                let next = next
+                    .map(|wait| now + self.context.clock.real(wait).max(Duration::from_millis(1)));
                 self.queue.succeeded(key, next);
             }
             Err(error) => {
@@ -214,11 +219,15 @@ impl Driver<'_> {
         match change {
             Change::Pod(event) => self.feed(Kind::Pod, event, Self::pod, Self::pod_gone),
             Change::Node(event) => self.feed(Kind::Node, event, Self::node, Self::node_gone),
-            Change::Claim(event) => self.feed(Kind::NodeClaim, event, Self::claim, Self::claim_gone),
+            Change::Claim(event) => {
+                self.feed(Kind::NodeClaim, event, Self::claim, Self::claim_gone)
+            }
             Change::Pool(event) => self.feed(Kind::NodePool, event, Self::pool, |driver, name| {
                 driver.context.state().pools.remove(name);
             }),
-            Change::Class(event) => self.feed(Kind::NodeClass, event, Self::class, Self::class_gone),
+            Change::Class(event) => {
+                self.feed(Kind::NodeClass, event, Self::class, Self::class_gone)
+            }
             Change::Daemon(event) => self.feed(
                 Kind::DaemonSet,
                 event,
@@ -284,7 +293,9 @@ impl Driver<'_> {
                     driver.context.state().csi_nodes.remove(name);
                 },
             ),
-            Change::Overlay(event) => self.feed(Kind::Overlay, event, Self::overlay, Self::overlay_gone),
+            Change::Overlay(event) => {
+                self.feed(Kind::Overlay, event, Self::overlay, Self::overlay_gone)
+            }
             Change::Service(event) => self.feed(
                 Kind::Tie(Tie::Service),
                 event,
@@ -295,7 +306,9 @@ impl Driver<'_> {
                 Kind::Tie(Tie::ReplicationController),
                 event,
                 |driver, one| driver.context.state().workloads.apply_replication_controller(&one),
-                |driver, name| driver.context.state().workloads.delete(Tie::ReplicationController, name),
+                |driver, name| {
+                    driver.context.state().workloads.delete(Tie::ReplicationController, name)
+                },
             ),
             Change::ReplicaSet(event) => self.feed(
                 Kind::Tie(Tie::ReplicaSet),
@@ -320,7 +333,9 @@ impl Driver<'_> {
         apply: fn(&mut Self, K),
         gone: fn(&mut Self, &str),
     ) {
-        let key = |object: &K| if object.namespace().is_some() { key_of(object) } else { object.name_any() };
+        let key = |object: &K| {
+            if object.namespace().is_some() { key_of(object) } else { object.name_any() }
+        };
         match event {
             watcher::Event::Init => {
                 self.listing.insert(kind, BTreeSet::new());
@@ -454,8 +469,8 @@ impl Driver<'_> {
     fn claim(&mut self, claim: NodeClaim) {
         let name = claim.name_any();
         let leaving = claim.metadata.deletion_timestamp.is_some();
-        let in_command =
-            claim.annotations().contains_key(labels::REPLACES) || claim_is(&claim, DISRUPTION_REASON);
+        let in_command = claim.annotations().contains_key(labels::REPLACES)
+            || claim_is(&claim, DISRUPTION_REASON);
         let pool = pool_of(&claim).map(str::to_owned);
         self.context.state().apply_claim(claim);
         self.add(Key::Claim(name));
@@ -487,7 +502,10 @@ impl Driver<'_> {
         let claims: Vec<String> = {
             let mut state = self.context.state();
             state.apply_pool(pool);
-            let mine = state.claims.values().filter(|claim| pool_of(claim.as_ref()) == Some(name.as_str()));
+            let mine = state
+                .claims
+                .values()
+                .filter(|claim| pool_of(claim.as_ref()) == Some(name.as_str()));
             mine.map(|claim| claim.name_any()).collect()
         };
         self.add(Key::NodePool(name));
@@ -525,8 +543,10 @@ impl Driver<'_> {
     fn touch_pools_of(&mut self, class: &str) {
         let pools: Vec<String> = {
             let state = self.context.state();
-            let uses =
-                state.pools.values().filter(|pool| pool.spec.template.spec.node_class_ref.name == class);
+            let uses = state
+                .pools
+                .values()
+                .filter(|pool| pool.spec.template.spec.node_class_ref.name == class);
             uses.map(|pool| pool.name_any()).collect()
         };
         for pool in pools {

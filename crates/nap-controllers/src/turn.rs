@@ -20,7 +20,8 @@ impl Turn {
     pub fn of(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Option<Self>> {
         let numbers = turns(snapshot, plan);
         let matters = numbers.iter().any(|number| *number > 0);
-        let turn = |number| matters.then(|| Self { plan: now.as_millisecond().to_string(), number });
+        let turn =
+            |number| matters.then(|| Self { plan: now.as_millisecond().to_string(), number });
         numbers.into_iter().map(turn).collect()
     }
 

@@ -1,7 +1,8 @@
-//! Writes that survive a race: read, change, write what changed, and again if somebody else was faster.
+//! Writes that survive a race: read, change, write what changed, and again if somebody else was
+//! faster.
 //!
-//! Only what changed is sent. An object has fields that this build does not know, of a newer server or of a user's own writing; a write of
-//! the whole object would take them away.
+//! Only what changed is sent. An object has fields that this build does not know, of a newer server
+//! or of a user's own writing; a write of the whole object would take them away.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -45,7 +46,8 @@ const OVERLAYS: Kept<NodeOverlay> =
     Kept { known: |state, name| state.overlays.get(name).cloned(), apply: State::apply_overlay };
 
 impl Context {
-    /// Changes a claim's status. `change` returns whether there is anything to write. Does nothing if the claim is gone.
+    /// Changes a claim's status. `change` returns whether there is anything to write. Does nothing
+    /// if the claim is gone.
     pub async fn update_claim_status(
         &self,
         name: &str,
@@ -64,7 +66,11 @@ impl Context {
     }
 
     /// Changes a node. As [`Context::update_claim_status`].
-    pub async fn update_node(&self, name: &str, change: impl Fn(&mut Node) -> bool) -> Result<(), Error> {
+    pub async fn update_node(
+        &self,
+        name: &str,
+        change: impl Fn(&mut Node) -> bool,
+    ) -> Result<(), Error> {
         self.update(name, &NODES, Part::Object, change).await
     }
 
@@ -117,7 +123,8 @@ impl Context {
         let api: Api<K> = Api::all(self.client.clone());
         let kind = K::kind(&());
         for attempt in 1.. {
-            // The first try starts from what is known, which is nearly always current; a stale one is refused.
+            // The first try starts from what is known, which is nearly always current; a stale one
+            // is refused.
             let known = if attempt == 1 { (kept.known)(&self.state(), name) } else { None };
             let mut object = match known {
                 Some(object) => K::clone(&object),
@@ -139,8 +146,11 @@ impl Context {
             };
             match written {
                 Ok(written) => {
-                    // Without its last finalizer a deleted object is gone; its deletion was or will be seen.
-                    if written.meta().deletion_timestamp.is_none() || !written.finalizers().is_empty() {
+                    // Without its last finalizer a deleted object is gone; its deletion was or will
+                    // be seen.
+                    if written.meta().deletion_timestamp.is_none()
+                        || !written.finalizers().is_empty()
+                    {
                         (kept.apply)(&mut self.state(), written);
                     }
                     return Ok(());
@@ -196,13 +206,15 @@ fn plain(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an object of the API is plain data")
 }
 
-/// The JSON merge patch that makes `after` of `before`; none if they are the same. Lists are replaced as a whole.
+/// The JSON merge patch that makes `after` of `before`; none if they are the same. Lists are
+/// replaced as a whole.
 fn difference(before: &Value, after: &Value) -> Option<Value> {
     match (before, after) {
         (before, after) if before == after => None,
         (Value::Object(before), Value::Object(after)) => {
             let gone = before.keys().filter(|key| !after.contains_key(*key));
-            let mut patch: Map<String, Value> = gone.map(|key| (key.clone(), Value::Null)).collect();
+            let mut patch: Map<String, Value> =
+                gone.map(|key| (key.clone(), Value::Null)).collect();
             for (key, value) in after {
                 match before.get(key) {
                     Some(before) => {

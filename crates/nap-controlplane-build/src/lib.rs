@@ -1,8 +1,9 @@
 //! Where the binaries of the control plane are, and how they come there.
 //!
-//! They are built from Go modules by name, at the versions that `go/go.mod` pins, into the user's cache folder: a fresh clone finds
-//! them again, and a changed pin makes new ones. `KUBEBUILDER_ASSETS` names a folder to use instead. The incumbent's own definitions
-//! are copied from its modules in the same way, to compare ours with.
+//! They are built from Go modules by name, at the versions that `go/go.mod` pins, into the user's
+//! cache folder: a fresh clone finds them again, and a changed pin makes new ones.
+//! `KUBEBUILDER_ASSETS` names a folder to use instead. The incumbent's own definitions are copied
+//! from its modules in the same way, to compare ours with.
 
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -13,11 +14,15 @@ const NEEDED: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 /// What tests that run pods need besides.
 const NEEDED_FOR_PODS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
-const PINS: [&str; 3] =
-    [include_str!("../go/go.mod"), include_str!("../go/go.sum"), include_str!("../go/etcd/main.go")];
+const PINS: [&str; 3] = [
+    include_str!("../go/go.mod"),
+    include_str!("../go/go.sum"),
+    include_str!("../go/etcd/main.go"),
+];
 const INCUMBENT_PINS: &str = include_str!("../incumbent/go.mod");
 
-/// The modules with the incumbent's definitions. Where both have one, the first wins: it is the newer.
+/// The modules with the incumbent's definitions. Where both have one, the first wins: it is the
+/// newer.
 const INCUMBENT: [&str; 2] = ["sigs.k8s.io/karpenter", "github.com/Azure/karpenter-provider-azure"];
 
 /// The folder with the binaries, or one line that says what is missing and what to do.
@@ -44,16 +49,20 @@ pub fn kubectl() -> Result<PathBuf, String> {
     let own = binaries().map(|folder| folder.join("kubectl"));
     own.or_else(|missing| {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let found =
-            std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|file| file.is_file());
+        let found = std::env::split_paths(&path)
+            .map(|folder| folder.join("kubectl"))
+            .find(|file| file.is_file());
         found.ok_or_else(|| {
-            format!("there is no kubectl on the PATH, and as for the control plane's own, {missing}")
+            format!(
+                "there is no kubectl on the PATH, and as for the control plane's own, {missing}"
+            )
         })
     })
 }
 
-/// For the build script of a crate whose tests need some of this: sets `no_kubectl`, `no_control_plane` and `no_incumbent` for what is
-/// missing, so that those tests are ignored, and counted as such.
+/// For the build script of a crate whose tests need some of this: sets `no_kubectl`,
+/// `no_control_plane` and `no_incumbent` for what is missing, so that those tests are ignored, and
+/// counted as such.
 pub fn set_cfgs() {
     for variable in ["KUBEBUILDER_ASSETS", "XDG_CACHE_HOME", "HOME", "PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
@@ -116,15 +125,19 @@ fn given() -> Option<PathBuf> {
 }
 
 fn cache() -> Result<PathBuf, String> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("XDG_CACHE_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("nap"))
-        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set: set one, for the cache folder".to_owned())
+        .ok_or_else(|| {
+            "neither XDG_CACHE_HOME nor HOME is set: set one, for the cache folder".to_owned()
+        })
 }
 
 fn binaries_folder() -> Result<PathBuf, String> {
-    let versions = [version(PINS[0], "k8s.io/kubernetes"), version(PINS[0], "go.etcd.io/etcd/server/v3")];
+    let versions =
+        [version(PINS[0], "k8s.io/kubernetes"), version(PINS[0], "go.etcd.io/etcd/server/v3")];
     Ok(cache()?.join(format!(
         "controlplane-{}-etcd-{}-{:016x}",
         versions[0],
@@ -149,7 +162,9 @@ fn version<'a>(pins: &'a str, module: &str) -> &'a str {
 /// FNV-1a: names a folder, and guards nothing.
 fn fingerprint(texts: &[&str]) -> u64 {
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn go(folder: &str, arguments: &[&str]) -> Command {
@@ -178,10 +193,13 @@ fn compile(folder: &Path) -> Result<(), String> {
     let kubernetes = version(PINS[0], "k8s.io/kubernetes");
     let mut numbers = kubernetes.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-    let flags =
-        ["gitVersion=".to_owned() + kubernetes, format!("gitMajor={major}"), format!("gitMinor={minor}")]
-            .map(|value| format!("-X k8s.io/component-base/version.{value}"))
-            .join(" ");
+    let flags = [
+        "gitVersion=".to_owned() + kubernetes,
+        format!("gitMajor={major}"),
+        format!("gitMinor={minor}"),
+    ]
+    .map(|value| format!("-X k8s.io/component-base/version.{value}"))
+    .join(" ");
     let made = beside(folder)?;
     let out = format!("{}/", made.display());
     let ldflags = format!("-s -w {flags} -X k8s.io/component-base/version.gitTreeState=clean");
@@ -245,14 +263,16 @@ fn fetch_incumbent_definitions() -> Result<(), String> {
             ));
         };
         let definitions = Path::new(source).join("pkg/apis/crds");
-        let entries =
-            std::fs::read_dir(&definitions).map_err(|error| format!("{}: {error}", definitions.display()))?;
+        let entries = std::fs::read_dir(&definitions)
+            .map_err(|error| format!("{}: {error}", definitions.display()))?;
         for entry in entries.flatten() {
             let copy = made.join(entry.file_name());
             if !copy.exists() {
-                // Read and written, not copied: what lies in the module cache is read-only, and a copy would be too.
+                // Read and written, not copied: what lies in the module cache is read-only, and a
+                // copy would be too.
                 let text = std::fs::read(entry.path()).map_err(|error| error.to_string())?;
-                std::fs::write(&copy, text).map_err(|error| format!("{}: {error}", copy.display()))?;
+                std::fs::write(&copy, text)
+                    .map_err(|error| format!("{}: {error}", copy.display()))?;
             }
         }
     }
@@ -262,7 +282,8 @@ fn fetch_incumbent_definitions() -> Result<(), String> {
 /// A text field of the flat JSON that go prints, one field a line.
 fn field<'a>(json: &'a str, name: &str) -> Option<&'a str> {
     let start = format!("\"{name}\": \"");
-    json.lines().find_map(|line| line.trim().strip_prefix(&start)?.trim_end_matches(',').strip_suffix('"'))
+    json.lines()
+        .find_map(|line| line.trim().strip_prefix(&start)?.trim_end_matches(',').strip_suffix('"'))
 }
 
 /// A folder beside another, to make that one in: it must never be there half done.
@@ -275,7 +296,9 @@ fn beside(folder: &Path) -> Result<PathBuf, String> {
 fn move_into_place(made: &Path, folder: &Path) -> Result<(), String> {
     match std::fs::rename(made, folder) {
         Err(error) if !folder.exists() => Err(format!("{}: {error}", folder.display())),
-        Err(_) => std::fs::remove_dir_all(made).map_err(|error| format!("{}: {error}", made.display())),
+        Err(_) => {
+            std::fs::remove_dir_all(made).map_err(|error| format!("{}: {error}", made.display()))
+        }
         Ok(()) => Ok(()),
     }
 }

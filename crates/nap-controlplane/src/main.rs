@@ -10,7 +10,8 @@ async fn main() -> Result<(), String> {
         ["api"] => Parts::Api,
         _ => {
             return Err(
-                "usage: nap-controlplane [api]; `api` starts no controllers and no scheduler".to_owned()
+                "usage: nap-controlplane [api]; `api` starts no controllers and no scheduler"
+                    .to_owned(),
             );
         }
     };

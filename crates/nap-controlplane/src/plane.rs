@@ -13,8 +13,9 @@ use serde_json::json;
 
 use crate::certificates::{Authority, Pem, signing_key};
 
-/// Runs a component until standard input ends, which it does when whoever started it stops it or is gone, for whatever reason. Then kills
-/// it by its process id and removes the plane's folder. Signals from a terminal are ignored: they reach whoever started it as well.
+/// Runs a component until standard input ends, which it does when whoever started it stops it or is
+/// gone, for whatever reason. Then kills it by its process id and removes the plane's folder.
+/// Signals from a terminal are ignored: they reach whoever started it as well.
 const SUPERVISOR: &str = r#"
 trap '' INT TERM HUP
 folder=$1 log=$2; shift 2
@@ -36,8 +37,9 @@ const ATTEMPTS: u32 = 3;
 pub enum Parts {
     /// Etcd and the API server: definitions, objects and access rules work, but no pod can be made.
     Api,
-    /// Etcd, the API server and the scheduler, which fake nodes and pods are put before. Nothing that a controller would have to do is asked
-    /// for: pods need no service account, nodes are not tainted until they report, volumes can be deleted at once.
+    /// Etcd, the API server and the scheduler, which fake nodes and pods are put before. Nothing
+    /// that a controller would have to do is asked for: pods need no service account, nodes are not
+    /// tainted until they report, volumes can be deleted at once.
     Scheduler,
     /// Everything, as on a cluster: the controllers and the scheduler too.
     All,
@@ -69,7 +71,8 @@ pub enum Error {
     },
 }
 
-/// A control plane on loopback, with its own ports, certificates and data. It stops when this is dropped.
+/// A control plane on loopback, with its own ports, certificates and data. It stops when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Plane {
     folder: PathBuf,
@@ -91,7 +94,9 @@ impl Plane {
         loop {
             let plane = Self::launch(parts, binaries.clone())?;
             match plane.ready(parts).await {
-                Err(Error::NotReady { logs }) if attempt < ATTEMPTS && logs.contains(PORT_TAKEN) => {
+                Err(Error::NotReady { logs })
+                    if attempt < ATTEMPTS && logs.contains(PORT_TAKEN) =>
+                {
                     attempt += 1;
                 }
                 Err(error) => return Err(error),
@@ -113,7 +118,8 @@ impl Plane {
     /// A client of an administrator. Every runtime needs its own: its connections live on it.
     pub async fn client(&self) -> Result<Client, Error> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         Ok(Client::try_from(config)?)
     }
 
@@ -127,7 +133,8 @@ impl Plane {
     fn launch(parts: Parts, binaries: PathBuf) -> Result<Self, Error> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("nap-controlplane-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("nap-controlplane-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let [etcd, etcd_peer, server, manager, scheduler] = free_ports()?;
         let url = format!("https://127.0.0.1:{server}");

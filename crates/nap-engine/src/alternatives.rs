@@ -1,7 +1,8 @@
 //! Which other offerings would do: a choice from the list of a whole catalogue.
 //!
-//! A plan can have thousands of launches with dozens of alternatives each, from catalogues with thousands of offerings. So each launch has
-//! only the places of its alternatives in a list that all of them share.
+//! A plan can have thousands of launches with dozens of alternatives each, from catalogues with
+//! thousands of offerings. So each launch has only the places of its alternatives in a list that
+//! all of them share.
 
 use std::fmt;
 use std::ops::Index;

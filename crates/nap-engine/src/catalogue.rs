@@ -1,7 +1,8 @@
 //! The instance types on offer, with tables that do not depend on who buys.
 //!
-//! Putting thousands of offerings in order and finding out what each type says about a label takes longer than deciding about a handful of
-//! pods. So a catalogue keeps what was found, until it is changed.
+//! Putting thousands of offerings in order and finding out what each type says about a label takes
+//! longer than deciding about a handful of pods. So a catalogue keeps what was found, until it is
+//! changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +26,8 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Makes the tables that decisions need, unless they are there. The first decision would do it otherwise.
+    /// Makes the tables that decisions need, unless they are there. The first decision would do it
+    /// otherwise.
     pub fn prepare(&self) {
         self.stock();
     }
@@ -43,7 +45,8 @@ impl From<Vec<InstanceType>> for Catalogue {
     }
 }
 
-/// There are thousands of offerings, but few places and ways to pay: those with equal requirements share them.
+/// There are thousands of offerings, but few places and ways to pay: those with equal requirements
+/// share them.
 fn share(types: &mut [InstanceType]) {
     let mut known: Interner<Arc<Requirements>> = Interner::default();
     // Most types are offered in the same places, in the same order.
@@ -137,7 +140,8 @@ pub(crate) struct Stock<'a> {
     tables: &'a Tables,
 }
 
-/// One offering: its type in the order of the stock, its position there, and the numbers of its requirements and its zone.
+/// One offering: its type in the order of the stock, its position there, and the numbers of its
+/// requirements and its zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     kind: u32,
@@ -161,7 +165,8 @@ impl Offer {
     }
 }
 
-/// Numbers of offerings are kept small, because there are many; no catalogue has so many that they would not fit.
+/// Numbers of offerings are kept small, because there are many; no catalogue has so many that they
+/// would not fit.
 fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -207,7 +212,8 @@ impl Tables {
         for (index, offer) in offers.iter().enumerate() {
             of_wish[offer.wish()].insert(index);
         }
-        let names: Vec<Arc<str>> = in_order.iter().map(|kind| Arc::from(kind.name.as_str())).collect();
+        let names: Vec<Arc<str>> =
+            in_order.iter().map(|kind| Arc::from(kind.name.as_str())).collect();
         let zones: Vec<Arc<str>> = zones.into_iter().map(Arc::from).collect();
         let alternative = |offer: &Offer| Alternative {
             instance_type: Arc::clone(&names[offer.kind()]),
@@ -242,7 +248,8 @@ impl<'a> Offers<'a> {
     fn of(types: &[&'a InstanceType]) -> Self {
         let mut wishes: Interner<&Requirements> = Interner::default();
         let mut zones: Interner<&'a str> = Interner::default();
-        let mut all: Vec<Offer> = Vec::with_capacity(types.iter().map(|kind| kind.offerings.len()).sum());
+        let mut all: Vec<Offer> =
+            Vec::with_capacity(types.iter().map(|kind| kind.offerings.len()).sum());
         let mut distinct = Vec::new();
         // Most types are offered in the same places, in the same order.
         let mut before: Vec<(&Offering, Offer)> = Vec::new();
@@ -254,14 +261,22 @@ impl<'a> Offers<'a> {
                 };
                 let (wish, zone) = match before.get(index).filter(is_same) {
                     Some((_, same)) => (same.wish, same.zone),
-                    None => {
-                        (narrow(wishes.number(&offering.requirements)), narrow(zones.number(&offering.zone)))
-                    }
+                    None => (
+                        narrow(wishes.number(&offering.requirements)),
+                        narrow(zones.number(&offering.zone)),
+                    ),
                 };
                 let Offering { price, capacity_type, available: is_available, .. } = *offering;
                 let (kind, index_in_type) = (narrow(kind), narrow(index));
-                let offer =
-                    Offer { kind, index: index_in_type, wish, zone, price, capacity_type, is_available };
+                let offer = Offer {
+                    kind,
+                    index: index_in_type,
+                    wish,
+                    zone,
+                    price,
+                    capacity_type,
+                    is_available,
+                };
                 match before.get_mut(index) {
                     Some(before) => *before = (offering, offer),
                     None => before.push((offering, offer)),
@@ -280,8 +295,9 @@ fn columns(types: &[&InstanceType]) -> BTreeMap<String, Column> {
     let mut columns: BTreeMap<&str, (Interner<&Requirement>, Vec<Option<usize>>)> = BTreeMap::new();
     for (kind, instance_type) in types.iter().enumerate() {
         for (key, value) in instance_type.requirements.iter() {
-            let (values, value_of) =
-                columns.entry(key).or_insert_with(|| (Interner::default(), vec![None; types.len()]));
+            let (values, value_of) = columns
+                .entry(key)
+                .or_insert_with(|| (Interner::default(), vec![None; types.len()]));
             value_of[kind] = Some(values.number(value));
         }
     }
@@ -390,14 +406,16 @@ mod tests {
 
     fn in_order(catalogue: &Catalogue) -> Vec<(String, String)> {
         let stock = catalogue.stock();
-        let name =
-            |offer: &Offer| (stock.kind(offer.kind()).name.clone(), stock.offering(*offer).zone.clone());
+        let name = |offer: &Offer| {
+            (stock.kind(offer.kind()).name.clone(), stock.offering(*offer).zone.clone())
+        };
         stock.offers().iter().map(name).collect()
     }
 
     #[test]
     fn offerings_come_by_price_then_name_then_zone_and_anew_after_a_change() {
-        let mut catalogue = Catalogue::from(vec![machine("b", 2), machine("c", 1), machine("a", 2)]);
+        let mut catalogue =
+            Catalogue::from(vec![machine("b", 2), machine("c", 1), machine("a", 2)]);
         let expected = |names: [&str; 3]| -> Vec<(String, String)> {
             let zones = |name: &str| ["z-1", "z-2"].map(|zone| (name.to_owned(), zone.to_owned()));
             names.into_iter().flat_map(zones).collect()

@@ -1,12 +1,15 @@
 //! What placing the pods costs at least, whatever the plan.
 //!
-//! Give each unit of each resource a worth such that no type is worth more than it costs. Then whatever a new node holds is worth no more than
-//! the node's price, and what an existing node holds no more than what it had free: so all pods together, less what is free already,
-//! cost at least their worth. The best such worth comes from the same linear program that guides the packing; since any worth
-//! that keeps the condition gives a true bound, rounding is made up for by scaling it down. Slots and ports are resources too, so pods that
-//! exclude each other by host raise the bound. Rules over zones are left out, which can only make it lower.
+//! Give each unit of each resource a worth such that no type is worth more than it costs. Then
+//! whatever a new node holds is worth no more than the node's price, and what an existing node
+//! holds no more than what it had free: so all pods together, less what is free already, cost at
+//! least their worth. The best such worth comes from the same linear program that guides the
+//! packing; since any worth that keeps the condition gives a true bound, rounding is made up for by
+//! scaling it down. Slots and ports are resources too, so pods that exclude each other by host
+//! raise the bound. Rules over zones are left out, which can only make it lower.
 //!
-//! The same with a worth for each pod instead of each resource knows that pods come whole: see the module `columns`. The higher bound counts.
+//! The same with a worth for each pod instead of each resource knows that pods come whole: see the
+//! module `columns`. The higher bound counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +17,14 @@ use fixedbitset::FixedBitSet;
 use nap_units::UsdPerHour;
 
 use crate::classes::{Classes, holds};
-use crate::columns::{Column, Columns, MOST_SHAPES, Machine, Shape, undominated};
+use crate::columns::{Column, Columns, MAX_SHAPES, Machine, Shape, undominated};
 use crate::intern::Interner;
 use crate::market::Market;
 use crate::packing::Packing;
 use crate::worth::shadow_prices;
 
 /// The most dimensions besides resources by which pods are told apart when their worth is sought.
-const MOST_SLOTS: usize = 3;
+const MAX_SLOTS: usize = 3;
 
 /// What a pod of each class is worth at most, so that no node is worth more than it costs.
 pub(crate) struct PodWorth {
@@ -29,7 +32,8 @@ pub(crate) struct PodWorth {
     of: Vec<f64>,
 }
 
-/// The bound for placing so many pods of each class, with this much free on each machine that exists.
+/// The bound for placing so many pods of each class, with this much free on each machine that
+/// exists.
 pub(crate) fn lower_bound(
     market: &mut Market<'_>,
     classes: &Classes<'_>,
@@ -92,7 +96,8 @@ pub(crate) fn lower_bound(
 }
 
 impl PodWorth {
-    /// Finds the worth of pods, so many of each class. `None` if they are too different, or if some fit nowhere.
+    /// Finds the worth of pods, so many of each class. `None` if they are too different, or if some
+    /// fit nowhere.
     pub(crate) fn of(
         market: &mut Market<'_>,
         classes: &Classes<'_>,
@@ -118,10 +123,11 @@ impl PodWorth {
             pairs.insert((class.wish, shape));
             wishes.insert(class.wish, classes.list[number].last);
         }
-        if shapes.len() > MOST_SHAPES {
+        if shapes.len() > MAX_SHAPES {
             return None;
         }
-        // Each type at the lowest price that any of the pods could have it for, with every shape that could be on it.
+        // Each type at the lowest price that any of the pods could have it for, with every shape
+        // that could be on it.
         let mut machines: BTreeMap<(usize, usize), Machine> = BTreeMap::new();
         for (wish, class) in wishes {
             let class = &classes.list[class];
@@ -141,7 +147,8 @@ impl PodWorth {
                             Machine { free, price, allows, tag: (pool, *kind) }
                         });
                         machine.price = machine.price.min(price);
-                        let mine = pairs.range((wish, 0)..=(wish, usize::MAX)).map(|(_, shape)| *shape);
+                        let mine =
+                            pairs.range((wish, 0)..=(wish, usize::MAX)).map(|(_, shape)| *shape);
                         machine.allows.extend(mine);
                     }
                 }
@@ -149,20 +156,25 @@ impl PodWorth {
         }
         let machines = undominated(machines.into_values().collect());
         let seeds = (0..known.drafts.len()).filter_map(|index| {
-            let used: Vec<i64> = kept.iter().map(|dimension| known.used(index)[*dimension]).collect();
+            let used: Vec<i64> =
+                kept.iter().map(|dimension| known.used(index)[*dimension]).collect();
             let mut load: BTreeMap<usize, usize> = BTreeMap::new();
             for (class, count) in &known.drafts[index].content {
                 *load.entry(shape_of[classes.list[*class].base]?).or_default() += count;
             }
             let holds_it = |machine: &Machine| {
-                holds(&machine.free, &used) && load.keys().all(|shape| machine.allows.contains(*shape))
+                holds(&machine.free, &used)
+                    && load.keys().all(|shape| machine.allows.contains(*shape))
             };
             let machine = machines.iter().position(holds_it)?;
             Some(Column { machine, load: load.into_iter().collect() })
         });
         let seeds: BTreeSet<Column> = seeds.collect();
         let columns = Columns::find(shapes, machines, seeds, most_pods)?;
-        let of = shape_of.iter().map(|shape| shape.map_or(0.0, |shape| columns.worth[shape] * 1e6)).collect();
+        let of = shape_of
+            .iter()
+            .map(|shape| shape.map_or(0.0, |shape| columns.worth[shape] * 1e6))
+            .collect();
         Some(Self { of })
     }
 
@@ -171,38 +183,48 @@ impl PodWorth {
         let count = |count: usize| real(i64::try_from(count).unwrap_or(i64::MAX));
         let total: f64 =
             placed.iter().enumerate().map(|(number, placed)| count(*placed) * worth(number)).sum();
-        // What machines that exist hold is worth no more than the most valuable pods for any one thing that they have.
+        // What machines that exist hold is worth no more than the most valuable pods for any one
+        // thing that they have.
         let width = free.first().map_or(0, Vec::len);
         let mut most = vec![0.0_f64; width];
-        for (number, class) in classes.list.iter().enumerate().filter(|(number, _)| placed[*number] > 0) {
+        for (number, class) in
+            classes.list.iter().enumerate().filter(|(number, _)| placed[*number] > 0)
+        {
             let row = &classes.list[class.last].row;
             for (most, request) in most.iter_mut().zip(row) {
-                let each = if *request > 0 { worth(number) / real(*request) } else { f64::INFINITY };
+                let each =
+                    if *request > 0 { worth(number) / real(*request) } else { f64::INFINITY };
                 *most = most.max(if worth(number) > 0.0 { each } else { 0.0 });
             }
         }
         let mut given = 0.0;
         for free in free {
             let each = free.iter().zip(&most).filter(|(_, most)| most.is_finite());
-            given += each.map(|(free, most)| real((*free).max(0)) * most).fold(f64::INFINITY, f64::min);
+            given +=
+                each.map(|(free, most)| real((*free).max(0)) * most).fold(f64::INFINITY, f64::min);
         }
         if given.is_finite() { (total - given).max(0.0) } else { 0.0 }
     }
 }
 
-/// The resources, and those slots and ports that make pods dear: the others are left out, so that more pods are alike.
+/// The resources, and those slots and ports that make pods dear: the others are left out, so that
+/// more pods are alike.
 fn telling_dimensions(market: &Market<'_>, classes: &Classes<'_>, counts: &[usize]) -> Vec<usize> {
     let demand = classes.demand(counts);
     let worth = crate::worth::worth(market, &demand);
     let total = |dimension: &usize| worth[*dimension] * real(demand[*dimension]);
-    let mut slots: Vec<usize> = (market.resources..market.width).filter(|slot| total(slot) > 0.0).collect();
+    let mut slots: Vec<usize> =
+        (market.resources..market.width).filter(|slot| total(slot) > 0.0).collect();
     slots.sort_by(|a, b| total(b).total_cmp(&total(a)).then(a.cmp(b)));
-    slots.truncate(MOST_SLOTS);
+    slots.truncate(MAX_SLOTS);
     slots.sort_unstable();
     (0..market.resources).chain(slots).collect()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the margin of the bound is larger than what is lost")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the margin of the bound is larger than what is lost"
+)]
 fn real(amount: i64) -> f64 {
     amount as f64
 }

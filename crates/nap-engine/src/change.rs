@@ -1,8 +1,10 @@
 //! The smallest single change that would give a pod a place.
 //!
-//! Candidates come from the reasons for which each pool refused the pod. Each is tried on what the cluster would be once the plan is carried out, by
-//! solving for that one pod. Kinds of changes are tried in a fixed order, those that its owner can make alone first; among changes of one kind,
-//! the one with the cheapest machine wins. A pod that needs two changes at once has no smallest one.
+//! Candidates come from the reasons for which each pool refused the pod. Each is tried on what the
+//! cluster would be once the plan is carried out, by solving for that one pod. Kinds of changes are
+//! tried in a fixed order, those that its owner can make alone first; among changes of one kind,
+//! the one with the cheapest machine wins. A pod that needs two changes at once has no smallest
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use crate::coupling::Resident;
 use crate::funnel::{charge, daemons_of, free, holds, suits, take, wishes, within};
 use crate::model::{
-    CapacityType, Launch, Node, Options, Plan, Pod, Pool, RESERVATION_ID, Refusal, Rule, Snapshot, Unsuitable,
+    CapacityType, Launch, Node, Options, Plan, Pod, Pool, RESERVATION_ID, Refusal, Rule, Snapshot,
+    Unsuitable,
 };
 use crate::prepared::{Prepared, runs_on};
 use crate::solve::solve_with;
 
 /// The most changes that are tried for one pod.
-const MOST_TRIES: usize = 60;
+const MAX_TRIES: usize = 60;
 
 /// Memory is asked for in whole mebibytes.
 const MEBIBYTE: i64 = 1 << 20;
@@ -125,8 +128,12 @@ impl Place {
 pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     let pods: BTreeMap<_, _> = snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
     let mut after = Snapshot { pods: Vec::new(), ..snapshot.clone() };
-    let names: BTreeMap<&str, usize> =
-        snapshot.nodes.iter().enumerate().map(|(number, node)| (node.name.as_str(), number)).collect();
+    let names: BTreeMap<&str, usize> = snapshot
+        .nodes
+        .iter()
+        .enumerate()
+        .map(|(number, node)| (node.name.as_str(), number))
+        .collect();
     for placement in &plan.placements {
         let number = names.get(placement.node.as_str());
         let node = number.and_then(|number| after.nodes.get_mut(*number));
@@ -136,7 +143,8 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         }
     }
     for (number, launch) in plan.launches.iter().enumerate() {
-        let residents = launch.pods.iter().filter_map(|key| pods.get(key)).map(|pod| resident(pod)).collect();
+        let residents =
+            launch.pods.iter().filter_map(|key| pods.get(key)).map(|pod| resident(pod)).collect();
         if let Some(node) = launched(&mut after, launch, number, residents) {
             after.nodes.push(node);
         }
@@ -186,7 +194,14 @@ fn launched(
     residents.extend(daemons.filter_map(|one| one.resident()));
     let mut free = kind.allocatable.clone();
     take(&mut free, &launch.requests);
-    Some(Node { name, labels: all, taints: pool.taints.clone(), free, initialized: false, residents })
+    Some(Node {
+        name,
+        labels: all,
+        taints: pool.taints.clone(),
+        free,
+        initialized: false,
+        residents,
+    })
 }
 
 /// Tries single changes for pods that a plan left without a place.
@@ -210,12 +225,13 @@ impl<'o> Changes<'o> {
         for kind in KINDS {
             let mut best: Option<Remedy> = None;
             for reason in reasons {
-                let Some(pool) = self.base.pools.iter().position(|pool| pool.name == reason.pool) else {
+                let Some(pool) = self.base.pools.iter().position(|pool| pool.name == reason.pool)
+                else {
                     continue;
                 };
                 for attempt in kind(self, pod, pool, &reason.why) {
                     tries += 1;
-                    if tries > MOST_TRIES {
+                    if tries > MAX_TRIES {
                         return best;
                     }
                     let found = self.attempt(pod, pool, attempt);
@@ -244,7 +260,9 @@ impl<'o> Changes<'o> {
                 let before = self.base.nodes.clone();
                 let namespace = pod.key.parts().0;
                 for resident in self.base.nodes.iter_mut().flat_map(|node| &mut node.residents) {
-                    if resident.namespace == namespace && resident.anti_affinity == pod.anti_affinity {
+                    if resident.namespace == namespace
+                        && resident.anti_affinity == pod.anti_affinity
+                    {
                         resident.anti_affinity.retain(|one| one.topology_key != key);
                     }
                 }
@@ -301,7 +319,8 @@ impl<'o> Changes<'o> {
     fn kind_of(&self, pool: usize, place: &Place) -> Option<&crate::InstanceType> {
         let Place::New { pool: chosen, instance_type, .. } = place else { return None };
         let pool = &self.base.pools[pool];
-        let catalogue = self.base.catalogues.get(&pool.catalogue).filter(|_| pool.name == *chosen)?;
+        let catalogue =
+            self.base.catalogues.get(&pool.catalogue).filter(|_| pool.name == *chosen)?;
         catalogue.iter().find(|kind| kind.name == *instance_type)
     }
 
@@ -309,7 +328,8 @@ impl<'o> Changes<'o> {
     fn value_of(&self, pool: usize, place: &Place, key: &str) -> Option<String> {
         let Place::New { zone, capacity_type, .. } = place else { return None };
         let kind = self.kind_of(pool, place)?;
-        let is_it = |one: &&crate::Offering| one.zone == *zone && one.capacity_type == *capacity_type;
+        let is_it =
+            |one: &&crate::Offering| one.zone == *zone && one.capacity_type == *capacity_type;
         let offering = kind.offerings.iter().find(is_it)?;
         let says = offering.requirements.get(key).or_else(|| kind.requirements.get(key))?;
         says.single().map(str::to_owned)
@@ -327,7 +347,8 @@ impl<'o> Changes<'o> {
             within(pool, kind)
                 && offerings.any(|offering| wishes.iter().any(|wish| suits(wish, kind, offering)))
         });
-        let room = suitable.map(|kind| free(kind, pool, &daemons)).filter(|free| holds(free, &rest));
+        let room =
+            suitable.map(|kind| free(kind, pool, &daemons)).filter(|free| holds(free, &rest));
         let most = room.map(|free| free.get(resource)).max()?;
         let most = if resource == MEMORY { most - most.rem_euclid(MEBIBYTE) } else { most };
         (most > 0 && most < pod.requests.get(resource)).then_some(most)
@@ -346,7 +367,8 @@ enum Attempt {
 type Kind = fn(&Changes<'_>, &Pod, usize, &Unsuitable) -> Vec<Attempt>;
 
 /// The kinds of changes, the smallest first.
-const KINDS: [Kind; 6] = [tolerate, drop_requirement, ask_for_less, drop_rule, raise_limit, open_pool];
+const KINDS: [Kind; 6] =
+    [tolerate, drop_requirement, ask_for_less, drop_rule, raise_limit, open_pool];
 
 fn changed(change: Change, pod: &Pod, edit: impl FnOnce(&mut Pod)) -> Attempt {
     let mut pod = Box::new(pod.clone());
@@ -375,7 +397,8 @@ fn drop_requirement(_: &Changes<'_>, pod: &Pod, _: usize, why: &Unsuitable) -> V
     if !is_about_requirements(why) {
         return Vec::new();
     }
-    let keys: BTreeSet<&str> = pod.terms.iter().flat_map(|term| term.iter().map(|(key, _)| key)).collect();
+    let keys: BTreeSet<&str> =
+        pod.terms.iter().flat_map(|term| term.iter().map(|(key, _)| key)).collect();
     let attempt = |key: &str| {
         changed(Change::DropRequirement { key: key.to_owned() }, pod, |pod| {
             pod.terms = pod.terms.iter().map(|term| without(term, key)).collect();
@@ -393,7 +416,9 @@ fn without(requirements: &Requirements, key: &str) -> Requirements {
 }
 
 fn ask_for_less(changes: &Changes<'_>, pod: &Pod, pool: usize, why: &Unsuitable) -> Vec<Attempt> {
-    let Unsuitable::Offerings { large_enough: 0, compatible: 1.., .. } = why else { return Vec::new() };
+    let Unsuitable::Offerings { large_enough: 0, compatible: 1.., .. } = why else {
+        return Vec::new();
+    };
     let attempt = |(resource, _): (&str, i64)| {
         let amount = changes.most(pod, &changes.base.pools[pool], resource)?;
         let change = Change::AskForAtMost { resource: resource.to_owned(), amount };

@@ -1,7 +1,8 @@
 //! Which offerings would do for a node, found once for nodes that are alike in this.
 //!
-//! Nodes of one plan differ in their pods, but most of them have the same choice: what is too small for one is too small for the next. So a list is
-//! kept with what it depends on, which is quicker to look at than thousands of offerings.
+//! Nodes of one plan differ in their pods, but most of them have the same choice: what is too small
+//! for one is too small for the next. So a list is kept with what it depends on, which is quicker
+//! to look at than thousands of offerings.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::market::{Market, Signature};
 use crate::table::PoolTable;
 
 /// The most lists that are looked at before another is made.
-const MOST_LISTS: usize = 16;
+const MAX_LISTS: usize = 16;
 
 /// The choices met so far.
 #[derive(Default)]
@@ -34,7 +35,8 @@ pub(crate) struct Choice {
 }
 
 impl Choices {
-    /// The offerings of a signature that hold what is used and stay within the budget, up to a number of them.
+    /// The offerings of a signature that hold what is used and stay within the budget, up to a
+    /// number of them.
     pub(crate) fn of(
         &mut self,
         market: &Market<'_>,
@@ -47,7 +49,8 @@ impl Choices {
         let table = market.table(signature);
         let too_small = market.too_small(signature, used);
         let lists = self.lists.entry((number, too_small)).or_default();
-        let known = lists.iter().take(MOST_LISTS).position(|choice| choice.suits(table, used, budget));
+        let known =
+            lists.iter().take(MAX_LISTS).position(|choice| choice.suits(table, used, budget));
         let place = known.unwrap_or_else(|| {
             lists.push(Choice::new(table, signature, too_small, (used, budget), most));
             lists.len() - 1
@@ -120,8 +123,10 @@ impl Choice {
     /// The offerings without one of them, as a plan names them.
     pub(crate) fn without(&mut self, table: &PoolTable<'_>, one: usize) -> Alternatives {
         let others = self.offers.iter().copied().filter(|index| *index != one);
-        let known =
-            self.others.entry(one).or_insert_with(|| Alternatives::of(table.stock.alternatives(), others));
+        let known = self
+            .others
+            .entry(one)
+            .or_insert_with(|| Alternatives::of(table.stock.alternatives(), others));
         known.clone()
     }
 }

@@ -1,7 +1,8 @@
 //! Pods that are alike are decided together.
 //!
-//! Real clusters have thousands of pods and a few dozen kinds of them. A [`Class`] is one kind: the same requests, wishes,
-//! tolerations and priority. Everything after this module is work per class, never per pod, until the plan is written out.
+//! Real clusters have thousands of pods and a few dozen kinds of them. A [`Class`] is one kind: the
+//! same requests, wishes, tolerations and priority. Everything after this module is work per class,
+//! never per pod, until the plan is written out.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -20,8 +21,9 @@ use crate::preferences::{Level, Levels};
 use crate::prepared::Load;
 use crate::rules::{Constraint, Coupling, Rules, Slot};
 
-/// Everything countable that anybody asks for, numbered: a resource vector becomes a short row of integers. Apart from resources these are the
-/// ports of a node, of which there is one each, and the slots of rules by host name.
+/// Everything countable that anybody asks for, numbered: a resource vector becomes a short row of
+/// integers. Apart from resources these are the ports of a node, of which there is one each, and
+/// the slots of rules by host name.
 pub(crate) struct Dimensions<'a> {
     resources: Vec<&'a str>,
     /// Protocol, number and address; no address stands for all of them.
@@ -61,7 +63,10 @@ impl<'a> Dimensions<'a> {
             let is_unlimited = is_attachment(name) && !allocatable.contains(name);
             if is_unlimited { UNLIMITED } else { allocatable.get(name) }
         });
-        resources.chain(self.ports.iter().map(|_| 1)).chain(self.slots.iter().map(Slot::capacity)).collect()
+        resources
+            .chain(self.ports.iter().map(|_| 1))
+            .chain(self.slots.iter().map(Slot::capacity))
+            .collect()
     }
 
     /// What is free on a machine that exists.
@@ -154,7 +159,8 @@ impl<'a> Dimensions<'a> {
 /// Of what nobody limits there is this much: more than anybody asks for, and sums stay in range.
 const UNLIMITED: i64 = i64::MAX / 4;
 
-/// Whether a resource counts volumes that can be attached to a machine. A machine that does not name it has no such limit.
+/// Whether a resource counts volumes that can be attached to a machine. A machine that does not
+/// name it has no such limit.
 pub(crate) fn is_attachment(resource: &str) -> bool {
     resource.starts_with(ATTACHABLE_VOLUMES)
 }
@@ -162,8 +168,12 @@ pub(crate) fn is_attachment(resource: &str) -> bool {
 /// How the name of a port among the dimensions begins.
 pub(crate) const HOST_PORT: &str = "host port";
 
-/// A pod's own terms, each with every place where its volumes can be; nothing where the two exclude each other.
-fn with_volumes<'a>(terms: &'a [Requirements], volumes: &'a [Requirements]) -> Vec<Cow<'a, Requirements>> {
+/// A pod's own terms, each with every place where its volumes can be; nothing where the two exclude
+/// each other.
+fn with_volumes<'a>(
+    terms: &'a [Requirements],
+    volumes: &'a [Requirements],
+) -> Vec<Cow<'a, Requirements>> {
     let any = [Requirements::new()];
     if volumes.is_empty() {
         return if terms.is_empty() {
@@ -222,7 +232,13 @@ impl<'a> Kind<'a> {
             tolerations: &pod.tolerations,
             is_picky: level.is_picky,
         };
-        Self { priority: pod.priority, requests: &pod.requests, host_ports: &pod.host_ports, wish, profile }
+        Self {
+            priority: pod.priority,
+            requests: &pod.requests,
+            host_ports: &pod.host_ports,
+            wish,
+            profile,
+        }
     }
 }
 
@@ -238,7 +254,8 @@ pub(crate) struct Class<'a> {
     pub(crate) row: Vec<i64>,
     /// How many milli-cores each asks for.
     pub(crate) cpu: i64,
-    /// Where each may go: the numbers of its terms, in order. None if its volumes are where it may not be.
+    /// Where each may go: the numbers of its terms, in order. None if its volumes are where it may
+    /// not be.
     pub(crate) terms: Vec<usize>,
     /// Which taints each tolerates.
     tolerations: &'a [Toleration],
@@ -252,9 +269,11 @@ pub(crate) struct Class<'a> {
     pub(crate) coupling: Option<Rc<Coupling>>,
     /// Whether each of the counters that count it looks at a new node of its own for sure.
     pub(crate) certain: Vec<bool>,
-    /// It is counted by others, but nothing keeps it from being bound after them: it goes anywhere, and counts where its node is known.
+    /// It is counted by others, but nothing keeps it from being bound after them: it goes anywhere,
+    /// and counts where its node is known.
     pub(crate) is_light: bool,
-    /// The same if nobody wanted to be near it: where nodes cannot be tied to a domain, it may go anywhere, and counts nowhere.
+    /// The same if nobody wanted to be near it: where nodes cannot be tied to a domain, it may go
+    /// anywhere, and counts nowhere.
     pub(crate) may_roam: bool,
 }
 
@@ -281,8 +300,9 @@ impl<'a> Class<'a> {
 
     /// Whether it may move from one node to another in the same domains, whoever else is there.
     pub(crate) fn is_movable(&self) -> bool {
-        let is_by_domain =
-            |coupling: &Rc<Coupling>| coupling.is_by_domain() && self.certain.iter().all(|certain| *certain);
+        let is_by_domain = |coupling: &Rc<Coupling>| {
+            coupling.is_by_domain() && self.certain.iter().all(|certain| *certain)
+        };
         !self.has_preferences() && self.coupling.as_ref().is_none_or(is_by_domain)
     }
 }
@@ -358,13 +378,15 @@ impl<'a> Classes<'a> {
                 let profile = &rules.profiles[kind.profile];
                 let coupling = profile.coupling.clone();
                 let certain = coupling.as_ref().map(|coupling| {
-                    let keys: Vec<&str> = coupling.keys.iter().map(|key| rules.keys[*key]).collect();
+                    let keys: Vec<&str> =
+                        coupling.keys.iter().map(|key| rules.keys[*key]).collect();
                     let looks = |(counter, _): &(usize, _)| {
                         rules.counters[*counter].looks_at_nodes_of(own_terms, tolerations, &keys)
                     };
                     coupling.counted.iter().map(looks).collect()
                 });
-                let numbers = with_volumes(own_terms, volumes).into_iter().map(|term| terms.number(term));
+                let numbers =
+                    with_volumes(own_terms, volumes).into_iter().map(|term| terms.number(term));
                 list.push(Class {
                     pods: pods.take().unwrap_or_default(),
                     base,
@@ -393,8 +415,8 @@ impl<'a> Classes<'a> {
         (number < self.list[number].last).then_some(number + 1)
     }
 
-    /// A class that is only counted can be bound last, unless somebody wants to be near it, or its priority brings it before pods that look
-    /// at it.
+    /// A class that is only counted can be bound last, unless somebody wants to be near it, or its
+    /// priority brings it before pods that look at it.
     fn find_light(&mut self) {
         let mut wanted: BTreeSet<usize> = BTreeSet::new();
         let mut watchers: BTreeMap<usize, i32> = BTreeMap::new();
@@ -411,12 +433,14 @@ impl<'a> Classes<'a> {
             }
         }
         for class in &mut self.list {
-            let Some(coupling) = class.coupling.as_ref().filter(|coupling| coupling.is_light()) else {
+            let Some(coupling) = class.coupling.as_ref().filter(|coupling| coupling.is_light())
+            else {
                 continue;
             };
             let mut counters = coupling.counted.iter().map(|(counter, _)| counter);
-            let can_wait =
-                |counter: &usize| watchers.get(counter).is_none_or(|watcher| *watcher >= class.priority);
+            let can_wait = |counter: &usize| {
+                watchers.get(counter).is_none_or(|watcher| *watcher >= class.priority)
+            };
             class.may_roam = counters.clone().all(can_wait);
             class.is_light = class.may_roam && !counters.any(|counter| wanted.contains(counter));
         }

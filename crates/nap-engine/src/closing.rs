@@ -1,16 +1,19 @@
 //! A last try for pods that are left without a place.
 //!
-//! A cap on the size of nodes is a means to a cheap plan, and no reason to refuse anybody. Neither is a spread constraint that the scheduler would
-//! consider kept. As long as there is a choice, a spread constraint compares all domains that exist or could be bought, so that pods are spread over zones
-//! that have no node yet. What that allows, the scheduler allows too. But the scheduler compares only domains that have nodes, and so binds
-//! some pods that would be refused here. Whoever is left is therefore tried once more with the scheduler's own count: a domain without nodes
-//! is *closed*. It must stay so, for its first node would make the others too full: no node is opened any more that might be in a domain where
-//! somebody's spread constraint sees none.
+//! A cap on the size of nodes is a means to a cheap plan, and no reason to refuse anybody. Neither
+//! is a spread constraint that the scheduler would consider kept. As long as there is a choice, a
+//! spread constraint compares all domains that exist or could be bought, so that pods are spread
+//! over zones that have no node yet. What that allows, the scheduler allows too. But the scheduler
+//! compares only domains that have nodes, and so binds some pods that would be refused here.
+//! Whoever is left is therefore tried once more with the scheduler's own count: a domain without
+//! nodes is *closed*. It must stay so, for its first node would make the others too full: no node
+//! is opened any more that might be in a domain where somebody's spread constraint sees none.
 //!
-//! By host name a new node is a domain too. So in the end, when nothing more can be bought, spread constraints over hosts compare the nodes
-//! that there are.
+//! By host name a new node is a domain too. So in the end, when nothing more can be bought, spread
+//! constraints over hosts compare the nodes that there are.
 //!
-//! What a draft can be decides which domains it may appear in. So drafts that could be anywhere are tied to where they would be bought.
+//! What a draft can be decides which domains it may appear in. So drafts that could be anywhere are
+//! tied to where they would be bought.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -22,15 +25,17 @@ use crate::rules::{At, Constraint, Counter, Coupling, Slot};
 use crate::topology::{ABSENT, Host, looks_at};
 
 /// The most combinations of domains that a draft is tied to one of.
-const MOST_PLACES: usize = 9;
+const MAX_PLACES: usize = 9;
 
-/// The most pods more on every node that a spread over hosts is tried with, once there are no more nodes.
-const MOST_LAYERS: usize = 32;
+/// The most pods more on every node that a spread over hosts is tried with, once there are no more
+/// nodes.
+const MAX_LAYERS: usize = 32;
 
 /// A spread over hosts, once there will be no more nodes.
 struct Floor {
     of: Raised,
-    /// The nodes that it looks at, and how many of them it wants; several if it is told in several ways.
+    /// The nodes that it looks at, and how many of them it wants; several if it is told in several
+    /// ways.
     hosts: Vec<(Vec<(usize, bool)>, usize)>,
     /// How many pods each of them has at least.
     height: i64,
@@ -52,8 +57,9 @@ struct Untied {
 }
 
 impl Packer<'_, '_> {
-    /// Tries pods without a place once more: with nodes as large as they will be, and then with what the scheduler allows. How many pods of each class were
-    /// placed only because there are no more nodes.
+    /// Tries pods without a place once more: with nodes as large as they will be, and then with
+    /// what the scheduler allows. How many pods of each class were placed only because there are no
+    /// more nodes.
     pub(crate) fn last_try(&mut self, pending: &mut [usize]) -> Vec<usize> {
         let mut crowded = vec![0; pending.len()];
         if pending.iter().all(|left| *left == 0) {
@@ -102,7 +108,8 @@ impl Packer<'_, '_> {
     fn spread_slots(&self) -> impl Iterator<Item = (usize, usize)> {
         let rules = &self.ground.rules;
         let first = self.zeros.len() - rules.slots.len();
-        let spreads = rules.slots.iter().enumerate().filter(|(_, slot)| matches!(slot, Slot::Spread(..)));
+        let spreads =
+            rules.slots.iter().enumerate().filter(|(_, slot)| matches!(slot, Slot::Spread(..)));
         spreads.map(move |(number, _)| (number, first + number))
     }
 
@@ -113,12 +120,13 @@ impl Packer<'_, '_> {
             || self.spread_slots().any(|(_, dimension)| class.row[dimension] > 0)
     }
 
-    /// Fills the nodes that there are evenly: with no more of them, a spread over hosts compares with the emptiest.
+    /// Fills the nodes that there are evenly: with no more of them, a spread over hosts compares
+    /// with the emptiest.
     fn fill_hosts(&mut self, pending: &mut [usize]) {
         let must_spread = |number: &usize| pending[*number] > 0 && self.must_spread(*number);
         let waiting: Vec<usize> = (0..pending.len()).filter(must_spread).collect();
         let mut floors = self.floors(&waiting);
-        for _ in 0..MOST_LAYERS {
+        for _ in 0..MAX_LAYERS {
             if !self.raise_floors(&mut floors) {
                 break;
             }
@@ -132,8 +140,13 @@ impl Packer<'_, '_> {
                 } else {
                     let Ground { standing, topology, .. } = &mut self.ground;
                     let classes = self.classes;
-                    let left =
-                        standing.fill_with(number, pending[number], classes, topology, &mut self.seated);
+                    let left = standing.fill_with(
+                        number,
+                        pending[number],
+                        classes,
+                        topology,
+                        &mut self.seated,
+                    );
                     self.fill(number, left)
                 };
             }
@@ -146,7 +159,8 @@ impl Packer<'_, '_> {
         let mut floors = Vec::new();
         for (number, counter) in rules.counters.iter().enumerate() {
             let asks = |class: &usize| {
-                let constraints = self.classes.list[*class].coupling.iter().flat_map(|one| &one.constraints);
+                let constraints =
+                    self.classes.list[*class].coupling.iter().flat_map(|one| &one.constraints);
                 constraints.into_iter().any(
                     |one| matches!(one, Constraint::Spread { counter, at: At::Host, .. } if *counter == number),
                 )
@@ -168,7 +182,8 @@ impl Packer<'_, '_> {
         floors
     }
 
-    /// Finds how many pods every node has that a spread over hosts looks at. Whether that is more than before.
+    /// Finds how many pods every node has that a spread over hosts looks at. Whether that is more
+    /// than before.
     fn raise_floors(&mut self, floors: &mut [Floor]) -> bool {
         let mut rose = false;
         let standing = self.ground.standing.nodes.len();
@@ -176,7 +191,12 @@ impl Packer<'_, '_> {
             let on = |host: usize| match floor.of {
                 Raised::Counter(number) => self.ground.topology.on(number, Host::Is(host)),
                 Raised::Slot { dimension, capacity } => {
-                    let free = self.ground.standing.free().get(host).map(|free| capacity - free[dimension]);
+                    let free = self
+                        .ground
+                        .standing
+                        .free()
+                        .get(host)
+                        .map(|free| capacity - free[dimension]);
                     floor.height + free.unwrap_or_else(|| self.used_by(host - standing)[dimension])
                 }
             };
@@ -214,17 +234,24 @@ impl Packer<'_, '_> {
             if self.drafts[index].pods == 0 {
                 continue;
             }
-            if let Some(is_sure) = looks_at(counter, &rules, self.drafts[index].signature, self.market) {
+            if let Some(is_sure) =
+                looks_at(counter, &rules, self.drafts[index].signature, self.market)
+            {
                 hosts.push((self.host(index), is_sure));
             }
         }
         hosts
     }
 
-    /// Ties drafts that could be anywhere to where they cost no more, rather where there are nodes already.
+    /// Ties drafts that could be anywhere to where they cost no more, rather where there are nodes
+    /// already.
     fn tie_all(&mut self) -> Vec<Untied> {
-        let standing =
-            self.ground.standing.domains.iter().flat_map(|domains| domains.iter().copied().enumerate());
+        let standing = self
+            .ground
+            .standing
+            .domains
+            .iter()
+            .flat_map(|domains| domains.iter().copied().enumerate());
         let mut there: BTreeSet<(usize, u32)> = standing.collect();
         there.extend(self.drafts.iter().flat_map(|draft| draft.domains.iter().copied()));
         let all = Coupling { keys: (0..self.market.keys()).collect(), ..Coupling::default() };
@@ -248,15 +275,21 @@ impl Packer<'_, '_> {
             };
             let now = price(self.market, from);
             let mut best: Option<(usize, usize, Rc<Pin>)> = None;
-            for pin in full_pins(self.market, from, MOST_PLACES).iter() {
+            for pin in full_pins(self.market, from, MAX_PLACES).iter() {
                 let Some(signature) = self.pinned(from, pin) else { continue };
                 let is_new = |domain: &(usize, u32)| domain.1 != ABSENT && !there.contains(domain);
                 let new = pin.domains().iter().filter(|domain| is_new(domain)).count();
-                let achieved = self.market.achieved(self.market.signature(signature), &used, &budget);
-                if achieved.iter().zip(&self.drafts[index].keep).any(|(achieved, keep)| achieved < keep) {
+                let achieved =
+                    self.market.achieved(self.market.signature(signature), &used, &budget);
+                if achieved
+                    .iter()
+                    .zip(&self.drafts[index].keep)
+                    .any(|(achieved, keep)| achieved < keep)
+                {
                     continue;
                 }
-                if price(self.market, signature) == now && best.as_ref().is_none_or(|(best, ..)| new < *best)
+                if price(self.market, signature) == now
+                    && best.as_ref().is_none_or(|(best, ..)| new < *best)
                 {
                     best = Some((new, signature, Rc::clone(pin)));
                 }
@@ -284,10 +317,13 @@ impl Packer<'_, '_> {
             }
             let standing = self.ground.standing.domains.iter().enumerate();
             let seen = standing.filter(|(node, _)| self.ground.topology.looks(number, *node));
-            let mut there: BTreeMap<u32, bool> = seen.map(|(_, domains)| (domains[key], true)).collect();
+            let mut there: BTreeMap<u32, bool> =
+                seen.map(|(_, domains)| (domains[key], true)).collect();
             there.remove(&ABSENT);
             for signature in &signatures {
-                let Some(is_sure) = looks_at(counter, &rules, *signature, self.market) else { continue };
+                let Some(is_sure) = looks_at(counter, &rules, *signature, self.market) else {
+                    continue;
+                };
                 let domains = self.market.domains(*signature, key);
                 for domain in domains.iter() {
                     *there.entry(*domain).or_default() |= is_sure && domains.len() == 1;
@@ -307,11 +343,15 @@ impl Packer<'_, '_> {
                 for ((counter, at), certain) in coupling.counted.iter().zip(&class.certain) {
                     let At::Domain(position) = at else { continue };
                     let domain = domains.iter().find(|(key, _)| *key == coupling.keys[*position]);
-                    let Some((_, domain)) = domain.filter(|(_, domain)| !certain && *domain != ABSENT) else {
+                    let Some((_, domain)) =
+                        domain.filter(|(_, domain)| !certain && *domain != ABSENT)
+                    else {
                         continue;
                     };
                     match looks_at(&rules.counters[*counter], &rules, *signature, self.market) {
-                        Some(true) => self.ground.topology.ascertain(*counter, *domain, *pods, true),
+                        Some(true) => {
+                            self.ground.topology.ascertain(*counter, *domain, *pods, true)
+                        }
                         Some(false) => {}
                         None => self.ground.topology.ascertain(*counter, *domain, *pods, false),
                     }
@@ -332,16 +372,19 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Lets drafts grow to any size, or only to the one that would be bought: the cheapest may be larger than the cap.
+    /// Lets drafts grow to any size, or only to the one that would be bought: the cheapest may be
+    /// larger than the cap.
     fn lift_caps(&mut self, any_size: bool) {
         for index in 0..self.drafts.len() {
             let draft = &self.drafts[index];
             let signature = self.market.signature(draft.signature);
             let budget = sum(&self.left[signature.pool], &draft.reserved);
-            let Some((_, kind)) = self.market.cheapest(signature, self.used_by(index), &budget) else {
+            let Some((_, kind)) = self.market.cheapest(signature, self.used_by(index), &budget)
+            else {
                 continue;
             };
-            let size = if any_size { i64::MAX } else { self.market.table(signature).types[kind].cpu };
+            let size =
+                if any_size { i64::MAX } else { self.market.table(signature).types[kind].cpu };
             if size > draft.cap {
                 self.drafts[index].cap = size;
                 self.narrow(index, self.drafts[index].signature);
@@ -357,7 +400,8 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Whether a new node may be opened: always, unless domains are closed and it might be in one of them.
+    /// Whether a new node may be opened: always, unless domains are closed and it might be in one
+    /// of them.
     pub(crate) fn may_open(&mut self, signature: usize) -> bool {
         if !self.ground.topology.is_closed() {
             return true;

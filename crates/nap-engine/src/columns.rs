@@ -1,12 +1,15 @@
 //! Which loads of nodes, and how many of each, cover all pods at the least cost: column generation.
 //!
-//! Pods of one shape are interchangeable. A *column* is the load of one node: how many pods of each shape, on which machine. If columns could be
-//! bought in fractions, the cheapest purchase would be a linear program, whose dual gives every shape a worth such that no column holds
-//! more than it costs. Nobody can list all columns; so those are added which hold more than they cost at the present worth, until there
-//! are no more. Finding such a column is a knapsack, solved by a bounded search for each machine.
+//! Pods of one shape are interchangeable. A *column* is the load of one node: how many pods of each
+//! shape, on which machine. If columns could be bought in fractions, the cheapest purchase would be
+//! a linear program, whose dual gives every shape a worth such that no column holds more than it
+//! costs. Nobody can list all columns; so those are added which hold more than they cost at the
+//! present worth, until there are no more. Finding such a column is a knapsack, solved by a bounded
+//! search for each machine.
 //!
-//! The worth is also a certificate. If no load of any machine is worth more than `r` times its price, then all pods together cost at least an
-//! `r`-th of their worth, whatever the plan. Unlike the worth of resources, this knows that pods come in whole numbers.
+//! The worth is also a certificate. If no load of any machine is worth more than `r` times its
+//! price, then all pods together cost at least an `r`-th of their worth, whatever the plan. Unlike
+//! the worth of resources, this knows that pods come in whole numbers.
 
 use std::collections::BTreeSet;
 
@@ -16,21 +19,23 @@ use crate::classes::room;
 use crate::simplex::Simplex;
 
 /// With more shapes than this it is not tried: the work grows with the square of their number.
-pub(crate) const MOST_SHAPES: usize = 256;
+pub(crate) const MAX_SHAPES: usize = 256;
 /// How often columns are added at most.
-const MOST_ROUNDS: usize = 60;
+const MAX_ROUNDS: usize = 60;
 /// How many columns are added at once.
-const MOST_AT_ONCE: usize = 24;
+const MAX_AT_ONCE: usize = 24;
 /// How many exchanges the linear program may make in a round.
-const MOST_EXCHANGES: usize = 400;
-/// How much may be computed for each pod, and in all: cells of the program, and steps of searches, of which each counts for several.
+const MAX_EXCHANGES: usize = 400;
+/// How much may be computed for each pod, and in all: cells of the program, and steps of searches,
+/// of which each counts for several.
 const EFFORT_PER_POD: usize = 15_000;
 const LEAST_EFFORT: usize = 300_000;
-const MOST_EFFORT: usize = 30_000_000;
+const MAX_EFFORT: usize = 30_000_000;
 const EFFORT_PER_STEP: usize = 16;
 /// Rounds in which nothing is gained, after which it is over.
 const PATIENCE: usize = 6;
-/// How many steps the search for a column takes at most, while looking for any and while making sure.
+/// How many steps the search for a column takes at most, while looking for any and while making
+/// sure.
 const QUICK: usize = 200;
 const THOROUGH: usize = 4_000;
 /// What is closer than this to its price is no gain.
@@ -71,15 +76,20 @@ pub(crate) struct Columns {
     pub(crate) machines: Vec<Machine>,
     pub(crate) list: Vec<Column>,
     program: Simplex,
-    /// What a pod of each shape is worth, in dollars an hour, such that no machine is worth more than its price.
+    /// What a pod of each shape is worth, in dollars an hour, such that no machine is worth more
+    /// than its price.
     pub(crate) worth: Vec<f64>,
 }
 
 /// Leaves out machines that another one replaces at no higher price.
 pub(crate) fn undominated(mut machines: Vec<Machine>) -> Vec<Machine> {
-    let total = |machine: &Machine| machine.free.iter().fold(0_i64, |sum, free| sum.saturating_add(*free));
+    let total =
+        |machine: &Machine| machine.free.iter().fold(0_i64, |sum, free| sum.saturating_add(*free));
     machines.sort_by(|a, b| {
-        a.price.total_cmp(&b.price).then_with(|| total(b).cmp(&total(a))).then_with(|| a.tag.cmp(&b.tag))
+        a.price
+            .total_cmp(&b.price)
+            .then_with(|| total(b).cmp(&total(a)))
+            .then_with(|| a.tag.cmp(&b.tag))
     });
     let mut kept: Vec<Machine> = Vec::new();
     for machine in machines {
@@ -95,20 +105,25 @@ pub(crate) fn undominated(mut machines: Vec<Machine>) -> Vec<Machine> {
 }
 
 impl Columns {
-    /// Finds columns, beginning with some that are known. `most_pods` is the most that a node may have. `None` if some shape fits nowhere, or
-    /// if there are too many.
+    /// Finds columns, beginning with some that are known. `most_pods` is the most that a node may
+    /// have. `None` if some shape fits nowhere, or if there are too many.
     pub(crate) fn find(
         shapes: Vec<Shape>,
         machines: Vec<Machine>,
         known: impl IntoIterator<Item = Column>,
         most_pods: usize,
     ) -> Option<Self> {
-        if shapes.is_empty() || shapes.len() > MOST_SHAPES {
+        if shapes.is_empty() || shapes.len() > MAX_SHAPES {
             return None;
         }
         let gain = shapes.iter().map(|shape| real(shape.count)).collect();
-        let mut columns =
-            Self { shapes, machines, list: Vec::new(), program: Simplex::new(gain), worth: Vec::new() };
+        let mut columns = Self {
+            shapes,
+            machines,
+            list: Vec::new(),
+            program: Simplex::new(gain),
+            worth: Vec::new(),
+        };
         let mut seen: BTreeSet<Column> = BTreeSet::new();
         let alone = (0..columns.shapes.len()).map(|shape| columns.alone(shape, most_pods));
         for column in alone.collect::<Option<Vec<_>>>()?.into_iter().chain(known) {
@@ -148,17 +163,18 @@ impl Columns {
     /// Adds columns while that makes the purchase cheaper, and settles what shapes are worth.
     fn grow(&mut self, most_pods: usize, seen: &mut BTreeSet<Column>) {
         let pods: usize = self.shapes.iter().map(|shape| shape.count).sum();
-        let most_effort = pods.saturating_mul(EFFORT_PER_POD).clamp(LEAST_EFFORT, MOST_EFFORT);
+        let most_effort = pods.saturating_mul(EFFORT_PER_POD).clamp(LEAST_EFFORT, MAX_EFFORT);
         let mut steps = QUICK;
         let (mut promise, mut best) = (0.0, vec![0.0; self.shapes.len()]);
         let (mut searched, mut in_vain, mut paid) = (0, 0, f64::INFINITY);
-        for _ in 0..MOST_ROUNDS {
-            self.program.solve(MOST_EXCHANGES);
+        for _ in 0..MAX_ROUNDS {
+            self.program.solve(MAX_EXCHANGES);
             let worth = self.program.values();
             let total = self.total(&worth);
             let Priced { found, most, effort } = self.price(&worth, most_pods, steps);
             searched += effort;
-            // Divided by how far the most valuable load is above its price, the worth keeps its promise.
+            // Divided by how far the most valuable load is above its price, the worth keeps its
+            // promise.
             let kept = total / most;
             let gained = kept > promise * (1.0 + CLOSE) || total < paid * (1.0 - CLOSE);
             if kept > promise {
@@ -177,7 +193,7 @@ impl Columns {
                 (0, false) => break,
             }
         }
-        self.program.solve(MOST_EXCHANGES);
+        self.program.solve(MAX_EXCHANGES);
         self.worth = best;
     }
 
@@ -185,7 +201,8 @@ impl Columns {
         self.shapes.iter().zip(worth).map(|(shape, worth)| real(shape.count) * worth).sum()
     }
 
-    /// The most valuable loads that are worth more than their price, the best first; and how many times its price any load can be worth at most.
+    /// The most valuable loads that are worth more than their price, the best first; and how many
+    /// times its price any load can be worth at most.
     fn price(&self, worth: &[f64], most_pods: usize, steps: usize) -> Priced {
         let mut found: Vec<(f64, Column)> = Vec::new();
         let mut most: f64 = 1.0;
@@ -196,23 +213,29 @@ impl Columns {
             let load = search.and_then(|search| search.run(machine.price, steps));
             effort += load.as_ref().map_or(self.shapes.len(), |load| load.effort);
             let Some(load) = load else { continue };
-            most = most.max(if machine.price > 0.0 { load.at_most / machine.price } else { f64::INFINITY });
-            let held: f64 = load.content.iter().map(|(shape, count)| worth[*shape] * real(*count)).sum();
+            most = most.max(if machine.price > 0.0 {
+                load.at_most / machine.price
+            } else {
+                f64::INFINITY
+            });
+            let held: f64 =
+                load.content.iter().map(|(shape, count)| worth[*shape] * real(*count)).sum();
             if held > machine.price * (1.0 + CLOSE) {
                 found.push((held / machine.price, Column { machine: number, load: load.content }));
             }
         }
         found.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
-        found.truncate(MOST_AT_ONCE);
+        found.truncate(MAX_AT_ONCE);
         Priced { found: found.into_iter().map(|(_, column)| column).collect(), most, effort }
     }
 
-    /// What to buy: columns and how many of each, as long as the program would buy at least `least` of one.
+    /// What to buy: columns and how many of each, as long as the program would buy at least `least`
+    /// of one.
     pub(crate) fn purchase(&self, least: f64) -> Vec<(usize, usize)> {
         let mut program = self.program.clone();
         let mut left: Vec<usize> = self.shapes.iter().map(|shape| shape.count).collect();
         let mut bought: Vec<(usize, usize)> = Vec::new();
-        for _ in 0..MOST_SHAPES {
+        for _ in 0..MAX_SHAPES {
             let shares = program.multipliers();
             let mut order: Vec<usize> =
                 (0..self.list.len()).filter(|column| shares[*column] > 1e-6).collect();
@@ -229,7 +252,8 @@ impl Columns {
                     break;
                 };
                 let load = &self.list[column].load;
-                let fits = load.iter().map(|(shape, count)| left[*shape] / count).min().unwrap_or(0);
+                let fits =
+                    load.iter().map(|(shape, count)| left[*shape] / count).min().unwrap_or(0);
                 let copies = copies.min(fits);
                 if copies == 0 {
                     continue;
@@ -245,7 +269,7 @@ impl Columns {
             }
             let gain: Vec<f64> = left.iter().map(|count| real(*count)).collect();
             program.regain(&gain);
-            program.solve(MOST_EXCHANGES);
+            program.solve(MAX_EXCHANGES);
         }
         bought
     }
@@ -289,8 +313,9 @@ impl<'s> Search<'s> {
         allowed: impl Iterator<Item = usize>,
         most_pods: usize,
     ) -> Option<Self> {
-        let fits =
-            |shape: &usize| shapes[*shape].row.iter().zip(&machine.free).all(|(one, free)| one <= free);
+        let fits = |shape: &usize| {
+            shapes[*shape].row.iter().zip(&machine.free).all(|(one, free)| one <= free)
+        };
         let fitting: Vec<usize> = allowed.filter(fits).collect();
         if fitting.is_empty() {
             return None;
@@ -308,10 +333,17 @@ impl<'s> Search<'s> {
             *price /= if *free > 0 { signed(*free) } else { 1.0 };
         }
         let cost = |shape: usize| -> f64 {
-            shapes[shape].row.iter().zip(&prices).map(|(amount, price)| signed(*amount) * price).sum()
+            shapes[shape]
+                .row
+                .iter()
+                .zip(&prices)
+                .map(|(amount, price)| signed(*amount) * price)
+                .sum()
         };
-        let mut order: Vec<(f64, usize)> =
-            fitting.iter().map(|shape| (worth[*shape] / cost(*shape).max(1e-300), *shape)).collect();
+        let mut order: Vec<(f64, usize)> = fitting
+            .iter()
+            .map(|shape| (worth[*shape] / cost(*shape).max(1e-300), *shape))
+            .collect();
         order.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
         Some(Self {
             shapes,
@@ -331,7 +363,8 @@ impl<'s> Search<'s> {
     }
 
     fn run(mut self, price: f64, most_steps: usize) -> Option<Load> {
-        // Also true where the prices are not the best there are: no shape is worth more than this times what it takes.
+        // Also true where the prices are not the best there are: no shape is worth more than this
+        // times what it takes.
         let relaxed = self.rest() * self.order.first()?.0.max(1.0);
         let relaxed = if relaxed.is_finite() { relaxed } else { f64::INFINITY };
         if relaxed <= price {
@@ -374,8 +407,12 @@ impl<'s> Search<'s> {
         let mut is_complete = true;
         for taken in (0..=most).rev() {
             self.counts[place] = taken;
-            is_complete &=
-                self.descend(place + 1, worth + real(taken) * self.worth[shape], pods - taken, most_steps);
+            is_complete &= self.descend(
+                place + 1,
+                worth + real(taken) * self.worth[shape],
+                pods - taken,
+                most_steps,
+            );
             if taken > 0 {
                 self.change(row, 1);
             }
@@ -435,9 +472,11 @@ mod tests {
 
     #[test]
     fn pods_that_come_whole_are_worth_more_than_their_resources() {
-        // Of three fifths only one fits, so each is worth a whole machine; by resources alone it would be three fifths of one.
+        // Of three fifths only one fits, so each is worth a whole machine; by resources alone it
+        // would be three fifths of one.
         let columns =
-            Columns::find(vec![shape(&[3], 10)], vec![machine(&[5], 1.0, 1)], [], usize::MAX).unwrap();
+            Columns::find(vec![shape(&[3], 10)], vec![machine(&[5], 1.0, 1)], [], usize::MAX)
+                .unwrap();
         assert!((columns.worth[0] - 1.0).abs() < 1e-3, "{:?}", columns.worth);
         assert_eq!(columns.purchase(0.5), [(0, 10)]);
     }
@@ -445,11 +484,15 @@ mod tests {
     #[test]
     fn loads_that_complement_each_other_are_found() {
         let shapes = vec![shape(&[3, 1], 6), shape(&[1, 3], 6)];
-        let columns = Columns::find(shapes, vec![machine(&[4, 4], 1.0, 2)], [], usize::MAX).unwrap();
+        let columns =
+            Columns::find(shapes, vec![machine(&[4, 4], 1.0, 2)], [], usize::MAX).unwrap();
         let bought = columns.purchase(0.5);
         let both = Column { machine: 0, load: vec![(0, 1), (1, 1)] };
         assert_eq!(
-            bought.iter().map(|(column, copies)| (&columns.list[*column], *copies)).collect::<Vec<_>>(),
+            bought
+                .iter()
+                .map(|(column, copies)| (&columns.list[*column], *copies))
+                .collect::<Vec<_>>(),
             [(&both, 6)]
         );
         let total: f64 = columns.worth.iter().map(|worth| worth * 6.0).sum();
@@ -460,26 +503,41 @@ mod tests {
     fn no_load_is_worth_more_than_its_price() {
         // Whatever the search finds, every load there is must keep the promise.
         let shapes = vec![shape(&[2, 5], 9), shape(&[3, 2], 7), shape(&[4, 1], 5)];
-        let machines = vec![machine(&[7, 9], 1.0, 3), machine(&[16, 16], 1.9, 3), machine(&[9, 30], 1.7, 3)];
+        let machines =
+            vec![machine(&[7, 9], 1.0, 3), machine(&[16, 16], 1.9, 3), machine(&[9, 30], 1.7, 3)];
         let columns = Columns::find(shapes.clone(), machines.clone(), [], usize::MAX).unwrap();
         assert!(columns.worth.iter().all(|worth| *worth > 0.0), "{:?}", columns.worth);
         for machine in &machines {
-            for (a, b, c) in (0..10).flat_map(|a| (0..10).flat_map(move |b| (0..10).map(move |c| (a, b, c))))
+            for (a, b, c) in
+                (0..10).flat_map(|a| (0..10).flat_map(move |b| (0..10).map(move |c| (a, b, c))))
             {
                 let counts = [a, b, c];
                 let fits = (0..2).all(|dimension| {
-                    let used = shapes.iter().zip(counts).map(|(shape, count)| shape.row[dimension] * count);
+                    let used = shapes
+                        .iter()
+                        .zip(counts)
+                        .map(|(shape, count)| shape.row[dimension] * count);
                     used.sum::<i64>() <= machine.free[dimension]
                 });
-                let worth: f64 =
-                    columns.worth.iter().zip(counts).map(|(worth, count)| worth * signed(count)).sum();
-                assert!(!fits || worth <= machine.price * (1.0 + 1e-6), "{counts:?} {worth} {machine:?}");
+                let worth: f64 = columns
+                    .worth
+                    .iter()
+                    .zip(counts)
+                    .map(|(worth, count)| worth * signed(count))
+                    .sum();
+                assert!(
+                    !fits || worth <= machine.price * (1.0 + 1e-6),
+                    "{counts:?} {worth} {machine:?}"
+                );
             }
         }
     }
 
     #[test]
     fn a_shape_that_fits_nowhere_has_no_columns() {
-        assert!(Columns::find(vec![shape(&[9], 1)], vec![machine(&[5], 1.0, 1)], [], usize::MAX).is_none());
+        assert!(
+            Columns::find(vec![shape(&[9], 1)], vec![machine(&[5], 1.0, 1)], [], usize::MAX)
+                .is_none()
+        );
     }
 }

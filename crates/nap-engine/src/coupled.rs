@@ -1,12 +1,14 @@
 //! Placing pods that depend on other pods.
 //!
-//! Such pods go where the counts of the domains allow, a few at a time: onto machines that exist, then onto drafts, then onto a new one. As
-//! long as no such pod is on it a draft keeps its choice of zones; the first one ties it to a domain, a *pin*, so that what is
-//! counted is what will be. Of the domains that are allowed, drafts and machines take the emptiest first, and a new draft is opened where
-//! it is cheapest.
+//! Such pods go where the counts of the domains allow, a few at a time: onto machines that exist,
+//! then onto drafts, then onto a new one. As long as no such pod is on it a draft keeps its choice
+//! of zones; the first one ties it to a domain, a *pin*, so that what is counted is what will be.
+//! Of the domains that are allowed, drafts and machines take the emptiest first, and a new draft is
+//! opened where it is cheapest.
 //!
-//! Pods that others look at, but that may go anywhere themselves, tie nothing: they are counted where their draft is tied already, or once
-//! it is. Until then nobody relies on them, so they can always be bound last.
+//! Pods that others look at, but that may go anywhere themselves, tie nothing: they are counted
+//! where their draft is tied already, or once it is. Until then nobody relies on them, so they can
+//! always be bound last.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -20,10 +22,10 @@ use crate::shelf::Cursor;
 use crate::topology::{ABSENT, Host, Vector};
 
 /// The most combinations of domains that a class is tried in.
-const MOST_PINS: usize = 128;
+const MAX_PINS: usize = 128;
 
 /// The most times that pods without a place are tried again, once others have theirs.
-const MOST_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 8;
 
 /// A combination of domains that a draft can be tied to.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +40,9 @@ pub(crate) struct Pin {
 impl Pin {
     /// The domains that a kind of pod depends on, of a pin that has all of them.
     pub(crate) fn of(&self, coupling: Option<&Coupling>) -> Vector {
-        coupling.map_or_else(Vec::new, |coupling| coupling.keys.iter().map(|key| self.vector[*key]).collect())
+        coupling.map_or_else(Vec::new, |coupling| {
+            coupling.keys.iter().map(|key| self.vector[*key]).collect()
+        })
     }
 
     /// The labels with their domains, of a pin that has all of them.
@@ -100,16 +104,20 @@ pub(crate) fn places(
                         values.push(ABSENT);
                     }
                     let extended = here.iter().flat_map(|vector| {
-                        values.iter().map(|value| [vector.as_slice(), std::slice::from_ref(value)].concat())
+                        values
+                            .iter()
+                            .map(|value| [vector.as_slice(), std::slice::from_ref(value)].concat())
                     });
-                    here = extended.take(MOST_PINS).collect();
+                    here = extended.take(MAX_PINS).collect();
                 }
                 places.extend(here);
             }
         }
     }
     // What lacks a label comes first.
-    places.sort_unstable_by_key(|vector| vector.iter().map(|one| one.wrapping_add(1)).collect::<Vec<_>>());
+    places.sort_unstable_by_key(|vector| {
+        vector.iter().map(|one| one.wrapping_add(1)).collect::<Vec<_>>()
+    });
     places.dedup();
     places
 }
@@ -172,7 +180,9 @@ impl Packer<'_, '_> {
             }
             order.clear();
             for (number, pin) in pins.iter().enumerate() {
-                if !outlooks[number].is_exhausted && self.allowance(&coupling, pin, Host::Any, polite) > 0 {
+                if !outlooks[number].is_exhausted
+                    && self.allowance(&coupling, pin, Host::Any, polite) > 0
+                {
                     order.push((self.ground.topology.load(&coupling, &pin.vector), number));
                 }
             }
@@ -186,7 +196,8 @@ impl Packer<'_, '_> {
                 }
             }
             if placed == 0 {
-                let found = self.cheapest_pin(number, count, &coupling, &pins, &order, &mut outlooks);
+                let found =
+                    self.cheapest_pin(number, count, &coupling, &pins, &order, &mut outlooks);
                 let Some((pin, offer)) = found else {
                     if polite {
                         polite = false;
@@ -203,12 +214,14 @@ impl Packer<'_, '_> {
         count
     }
 
-    /// Tries pods without a place again while that helps: what they need may have been placed after them.
+    /// Tries pods without a place again while that helps: what they need may have been placed after
+    /// them.
     pub(crate) fn try_again(&mut self, pending: &mut [usize]) {
         let classes = self.classes;
-        let waits =
-            |(number, pending): (usize, &usize)| *pending > 0 && classes.list[number].is_bound_by_rules();
-        for _ in 0..MOST_ROUNDS {
+        let waits = |(number, pending): (usize, &usize)| {
+            *pending > 0 && classes.list[number].is_bound_by_rules()
+        };
+        for _ in 0..MAX_ROUNDS {
             if !pending.iter().enumerate().any(waits) {
                 break;
             }
@@ -240,12 +253,14 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// How many pods that may go anywhere a draft can take so that they upset nobody, as far as it is known where it will be.
+    /// How many pods that may go anywhere a draft can take so that they upset nobody, as far as it
+    /// is known where it will be.
     pub(crate) fn polite_room(&self, index: usize, number: usize) -> usize {
         let Some(coupling) = &self.classes.list[number].coupling else { return usize::MAX };
         let held = &self.drafts[index].domains;
-        let domain =
-            |key: &usize| held.iter().find(|(other, _)| other == key).map_or(ABSENT, |(_, one)| *one);
+        let domain = |key: &usize| {
+            held.iter().find(|(other, _)| other == key).map_or(ABSENT, |(_, one)| *one)
+        };
         let vector: Vector = coupling.keys.iter().map(domain).collect();
         let host = Host::Is(self.host(index));
         self.ground.topology.courtesy(coupling, &vector, host, &self.ground.skews)
@@ -253,19 +268,23 @@ impl Packer<'_, '_> {
 
     /// Whether the pods that are on a draft already would upset somebody, were it tied to a pin.
     fn would_upset(&self, index: usize, coupling: &Coupling, pin: &Pin) -> bool {
-        let tied = |key: &usize| coupling.keys.iter().position(|other| other == key).map(|at| pin.vector[at]);
+        let tied = |key: &usize| {
+            coupling.keys.iter().position(|other| other == key).map(|at| pin.vector[at])
+        };
         self.drafts[index].uncounted.iter().any(|(number, count)| {
             let light = self.classes.list[*number].coupling.as_ref();
             light.is_some_and(|light| {
-                let vector: Vector = light.keys.iter().map(|key| tied(key).unwrap_or(ABSENT)).collect();
-                self.ground.topology.courtesy(light, &vector, Host::Fresh, &self.ground.skews) < *count
+                let vector: Vector =
+                    light.keys.iter().map(|key| tied(key).unwrap_or(ABSENT)).collect();
+                self.ground.topology.courtesy(light, &vector, Host::Fresh, &self.ground.skews)
+                    < *count
             })
         })
     }
 
     /// Ties drafts that could be anywhere to where their pods upset nobody, if that costs no more.
     pub(crate) fn tie_the_rest(&mut self) {
-        const MOST_PLACES: usize = 9;
+        const MAX_PLACES: usize = 9;
         for index in 0..self.drafts.len() {
             let draft = &self.drafts[index];
             let from = draft.signature;
@@ -280,7 +299,7 @@ impl Packer<'_, '_> {
             };
             let now = price(self.market, from);
             let all = Coupling { keys: (0..self.market.keys()).collect(), ..Coupling::default() };
-            for pin in full_pins(self.market, from, MOST_PLACES).iter() {
+            for pin in full_pins(self.market, from, MAX_PLACES).iter() {
                 let mut signature = Some(from);
                 for term in &pin.terms {
                     signature = signature.and_then(|signature| self.market.step(signature, *term));
@@ -308,7 +327,8 @@ impl Packer<'_, '_> {
         cursor: &mut Cursor,
         polite: bool,
     ) -> usize {
-        // A node that is refused now may be allowed later, if the pod wants to share it with others.
+        // A node that is refused now may be allowed later, if the pod wants to share it with
+        // others.
         let patient = coupling.follows_hosts();
         let mut at = if patient { Cursor::default() } else { *cursor };
         loop {
@@ -321,7 +341,8 @@ impl Packer<'_, '_> {
             if !agrees || (polite && self.would_upset(index, coupling, pin)) {
                 continue;
             }
-            let allowed = self.allowance(coupling, pin, Host::Is(self.host(index)), polite).min(count);
+            let allowed =
+                self.allowance(coupling, pin, Host::Is(self.host(index)), polite).min(count);
             let allowed = if self.is_even() { allowed.min(1) } else { allowed };
             if allowed > 0
                 && let Some(fit) = self.fit(index, number, allowed, pin)
@@ -360,7 +381,9 @@ impl Packer<'_, '_> {
                 _ => self.best_offer(number, most, &pins[*pin]),
             };
             outlooks[*pin].offer = Some((most, offer));
-            let Some(offer) = offer.filter(|offer| self.may_open(offer.fit.signature)) else { continue };
+            let Some(offer) = offer.filter(|offer| self.may_open(offer.fit.signature)) else {
+                continue;
+            };
             if self.is_even() {
                 return Some((*pin, offer));
             }
@@ -432,7 +455,8 @@ impl Packer<'_, '_> {
         }
         let domains = &draft.domains;
         draft.uncounted.retain(|(number, _)| {
-            let keys = self.classes.list[*number].coupling.iter().flat_map(|coupling| &coupling.keys);
+            let keys =
+                self.classes.list[*number].coupling.iter().flat_map(|coupling| &coupling.keys);
             keys.into_iter().any(|key| !domains.iter().any(|(other, _)| other == key))
         });
     }
@@ -443,8 +467,9 @@ impl Packer<'_, '_> {
         let Some(coupling) = &class.coupling else { return };
         let host = self.host(index);
         let draft = &mut self.drafts[index];
-        let tied =
-            |key: usize| draft.domains.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain);
+        let tied = |key: usize| {
+            draft.domains.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain)
+        };
         let known = |position: Option<usize>| match position {
             None => Some(0),
             Some(position) => tied(coupling.keys[position]),

@@ -1,7 +1,8 @@
-//! The rules by which pods depend on each other, as plain data: spread, affinity, anti-affinity, host ports, and the pods that run already.
+//! The rules by which pods depend on each other, as plain data: spread, affinity, anti-affinity,
+//! host ports, and the pods that run already.
 //!
-//! Everything that needs the cluster to be understood (`matchLabelKeys`, `namespaceSelector`) is resolved by whoever makes the
-//! snapshot, so that the engine only compares labels.
+//! Everything that needs the cluster to be understood (`matchLabelKeys`, `namespaceSelector`) is
+//! resolved by whoever makes the snapshot, so that the engine only compares labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +34,11 @@ impl Selector {
 
     /// No pod at all: what a selector that is absent means.
     pub fn nothing() -> Self {
-        Self(vec![LabelRule { key: String::new(), operator: Operator::In, values: BTreeSet::new() }])
+        Self(vec![LabelRule {
+            key: String::new(),
+            operator: Operator::In,
+            values: BTreeSet::new(),
+        }])
     }
 
     /// The same pods, if they also have this label.
@@ -138,7 +143,8 @@ impl HostPort {
     }
 }
 
-/// Pods on a machine that others may depend on. Pods that no rule of the snapshot is about need not be listed.
+/// Pods on a machine that others may depend on. Pods that no rule of the snapshot is about need not
+/// be listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Resident {
     /// Their namespace.

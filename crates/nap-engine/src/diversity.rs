@@ -1,4 +1,5 @@
-//! How many different values of a label a node's choice of types must keep: the `minValues` of its pool.
+//! How many different values of a label a node's choice of types must keep: the `minValues` of its
+//! pool.
 
 use std::collections::BTreeSet;
 
@@ -24,15 +25,18 @@ impl Market<'_> {
         let table = self.table(signature);
         let mut found = Vec::new();
         for (key, ours) in signature.requirements.iter() {
-            let Some(least) = ours.min_values().and_then(|least| usize::try_from(least).ok()) else {
+            let Some(least) = ours.min_values().and_then(|least| usize::try_from(least).ok())
+            else {
                 continue;
             };
             let mut numbers: Interner<&str> = Interner::default();
             let mut values = vec![BTreeSet::new(); table.types.len()];
             for (offer, offering) in signature.usable.ones().map(|index| table.offering(index)) {
                 let of_type = table.types[offer.kind()].instance_type.requirements.get(key);
-                let offered: Option<&Requirement> = of_type.or_else(|| offering.requirements.get(key));
-                let admitted = offered.into_iter().flat_map(listed).filter(|value| ours.allows(value));
+                let offered: Option<&Requirement> =
+                    of_type.or_else(|| offering.requirements.get(key));
+                let admitted =
+                    offered.into_iter().flat_map(listed).filter(|value| ours.allows(value));
                 values[offer.kind()].extend(admitted.map(|value| numbers.number(value)));
             }
             found.push(Diversity { key: key.to_owned(), least, values });
@@ -40,20 +44,29 @@ impl Market<'_> {
         found
     }
 
-    /// How many values of each such label the types have that hold what is used and stay within the budget.
-    pub(crate) fn achieved(&self, signature: &Signature, used: &[i64], budget: &[i64]) -> Vec<usize> {
+    /// How many values of each such label the types have that hold what is used and stay within the
+    /// budget.
+    pub(crate) fn achieved(
+        &self,
+        signature: &Signature,
+        used: &[i64],
+        budget: &[i64],
+    ) -> Vec<usize> {
         let table = self.table(signature);
         let would_do = |kind: &usize| holds(table.free(*kind), used) && table.within(*kind, budget);
-        let kinds: Vec<usize> = signature.types.iter().map(|(_, kind)| *kind).filter(would_do).collect();
+        let kinds: Vec<usize> =
+            signature.types.iter().map(|(_, kind)| *kind).filter(would_do).collect();
         self.spend(signature.types.len());
         let count = |one: &Diversity| {
-            let values: BTreeSet<usize> = kinds.iter().flat_map(|kind| &one.values[*kind]).copied().collect();
+            let values: BTreeSet<usize> =
+                kinds.iter().flat_map(|kind| &one.values[*kind]).copied().collect();
             values.len()
         };
         signature.diversities.iter().map(count).collect()
     }
 
-    /// How many values a new node must keep if this is the first that it holds. `None` if there are too few.
+    /// How many values a new node must keep if this is the first that it holds. `None` if there are
+    /// too few.
     pub(crate) fn values_to_keep(
         &self,
         signature: &Signature,
@@ -66,13 +79,18 @@ impl Market<'_> {
         let achieved = self.achieved(signature, used, budget);
         let each = signature.diversities.iter().zip(&achieved);
         match self.min_values {
-            MinValuesPolicy::Strict if each.clone().any(|(one, achieved)| *achieved < one.least) => None,
+            MinValuesPolicy::Strict
+                if each.clone().any(|(one, achieved)| *achieved < one.least) =>
+            {
+                None
+            }
             _ => Some(each.map(|(one, achieved)| one.least.min(*achieved)).collect()),
         }
     }
 
-    /// What must be reserved of the limits, so that the cheapest type that holds what is used can be bought, and enough others for the values
-    /// that must be kept. `None` if nothing fits into the budget.
+    /// What must be reserved of the limits, so that the cheapest type that holds what is used can
+    /// be bought, and enough others for the values that must be kept. `None` if nothing fits into
+    /// the budget.
     pub(crate) fn reservation(
         &self,
         signature: &Signature,
@@ -121,8 +139,9 @@ impl Market<'_> {
         let is_enough = |count: usize| {
             let times = i64::try_from(count).unwrap_or(i64::MAX);
             let with = used.iter().zip(request);
-            let with: Vec<i64> =
-                with.map(|(used, request)| used.saturating_add(request.saturating_mul(times))).collect();
+            let with: Vec<i64> = with
+                .map(|(used, request)| used.saturating_add(request.saturating_mul(times)))
+                .collect();
             let achieved = self.achieved(signature, &with, budget);
             achieved.iter().zip(keep).all(|(achieved, keep)| achieved >= keep)
         };

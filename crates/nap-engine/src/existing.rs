@@ -70,7 +70,8 @@ impl<'a> Standing<'a> {
         coupling.keys.iter().map(|key| self.domains[node][*key]).collect()
     }
 
-    /// First fit in the order of the classes. How many pods of each class are placed: its first ones.
+    /// First fit in the order of the classes. How many pods of each class are placed: its first
+    /// ones.
     pub(crate) fn fill(
         &mut self,
         classes: &Classes<'_>,
@@ -102,7 +103,9 @@ impl<'a> Standing<'a> {
         if left > 0 {
             if let Some(coupling) = class.coupling.as_ref().filter(|_| !class.is_light) {
                 let mut seats = self.seats(class, classes, coupling);
-                while let Some((node, count)) = self.seat(&mut seats, class, coupling, topology, left) {
+                while let Some((node, count)) =
+                    self.seat(&mut seats, class, coupling, topology, left)
+                {
                     seated.push(Seated { class: number, node, count });
                     left -= count;
                 }
@@ -148,7 +151,12 @@ impl<'a> Standing<'a> {
     }
 
     /// The machines that suit a class and have room for it, by their domains.
-    pub(crate) fn seats(&self, class: &Class<'_>, classes: &Classes<'_>, coupling: &Coupling) -> Seats {
+    pub(crate) fn seats(
+        &self,
+        class: &Class<'_>,
+        classes: &Classes<'_>,
+        coupling: &Coupling,
+    ) -> Seats {
         let mut rows: BTreeMap<Vector, Vec<usize>> = BTreeMap::new();
         for index in 0..self.nodes.len() {
             if fitting(&self.free[index], class, 1) == 1 && self.suits(index, class, classes) {
@@ -159,7 +167,8 @@ impl<'a> Standing<'a> {
         Seats { rows, patient: coupling.follows_hosts() }
     }
 
-    /// Places pods of a class on the first machine that may have them, in the emptiest domain; where, and how many.
+    /// Places pods of a class on the first machine that may have them, in the emptiest domain;
+    /// where, and how many.
     pub(crate) fn seat(
         &mut self,
         seats: &mut Seats,
@@ -213,13 +222,15 @@ impl<'a> Standing<'a> {
         let mut welcome = self.welcome.borrow_mut();
         *welcome.entry((class.wish, index)).or_insert_with(|| {
             let labels = &self.labels[index];
-            let suits = |term: &usize| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();
+            let suits =
+                |term: &usize| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();
             class.repelled_by(&self.nodes[index].taints).is_none() && class.terms.iter().any(suits)
         })
     }
 }
 
-/// How many fit. Only what a pod asks for counts: a resource that is overdrawn keeps nobody away who wants none of it.
+/// How many fit. Only what a pod asks for counts: a resource that is overdrawn keeps nobody away
+/// who wants none of it.
 fn fitting(free: &[i64], class: &Class<'_>, most: usize) -> usize {
     let asked = free.iter().zip(&class.row).filter(|(_, request)| **request > 0);
     asked.map(|(free, request)| usize::try_from(free / request).unwrap_or(0)).fold(most, usize::min)

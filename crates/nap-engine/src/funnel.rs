@@ -1,7 +1,8 @@
 //! How many offerings of each pool are left for a pod, step by step.
 //!
-//! A refusal names the step at which the last offering was lost; a funnel counts all of them, for whoever wants to see how close it was. Rules
-//! between pods are not counted here: they have no number of offerings.
+//! A refusal names the step at which the last offering was lost; a funnel counts all of them, for
+//! whoever wants to see how close it was. Rules between pods are not counted here: they have no
+//! number of offerings.
 
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
@@ -9,10 +10,13 @@ use nap_api::{Requirements, Taint};
 use nap_units::{CPU, Resources};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ATTACHABLE_VOLUMES, Daemon, InstanceType, Offering, Options, Pod, Pool, Snapshot};
+use crate::model::{
+    ATTACHABLE_VOLUMES, Daemon, InstanceType, Offering, Options, Pod, Pool, Snapshot,
+};
 use crate::prepared::{in_order, runs_on};
 
-/// The offerings of one pool that are left for a pod after each step. Each number counts only what passed the steps before.
+/// The offerings of one pool that are left for a pod after each step. Each number counts only what
+/// passed the steps before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Funnel {
@@ -38,7 +42,10 @@ pub struct Funnel {
 
 /// The funnel of every pool for one pod, heaviest pool first.
 pub fn funnel(snapshot: &Snapshot, options: &Options, pod: &Pod) -> Vec<Funnel> {
-    in_order(&snapshot.pools).into_iter().map(|pool| of_pool(snapshot, options, pool, pod)).collect()
+    in_order(&snapshot.pools)
+        .into_iter()
+        .map(|pool| of_pool(snapshot, options, pool, pod))
+        .collect()
 }
 
 fn of_pool(snapshot: &Snapshot, options: &Options, pool: &Pool, pod: &Pod) -> Funnel {
@@ -46,7 +53,9 @@ fn of_pool(snapshot: &Snapshot, options: &Options, pool: &Pool, pod: &Pod) -> Fu
     funnel.taint = first_untolerated(&pool.taints, &pod.tolerations).cloned();
     let wishes = wishes(pool, pod);
     let daemons = daemons_of(pool, &snapshot.daemons);
-    for kind in snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|catalogue| catalogue.iter()) {
+    for kind in
+        snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|catalogue| catalogue.iter())
+    {
         funnel.offerings += kind.offerings.len();
         if funnel.taint.is_some() {
             continue;
@@ -90,20 +99,29 @@ pub(crate) fn suits(wish: &Requirements, kind: &InstanceType, offering: &Offerin
     wish.intersects(&kind.requirements).is_ok() && wish.intersects(&offering.requirements).is_ok()
 }
 
-fn near_volumes(pod: &Pod, wishes: &[Requirements], kind: &InstanceType, offering: &Offering) -> bool {
+fn near_volumes(
+    pod: &Pod,
+    wishes: &[Requirements],
+    kind: &InstanceType,
+    offering: &Offering,
+) -> bool {
     pod.volume_terms.is_empty()
         || wishes.iter().any(|wish| {
             pod.volume_terms.iter().any(|place| {
                 let mut both = wish.clone();
                 both.extend(place);
-                wish.compatible(place, Undefined::AllowWellKnown).is_ok() && suits(&both, kind, offering)
+                wish.compatible(place, Undefined::AllowWellKnown).is_ok()
+                    && suits(&both, kind, offering)
             })
         })
 }
 
 /// The daemons whose tolerations suit a pool.
 pub(crate) fn daemons_of<'a>(pool: &Pool, daemons: &'a [Daemon]) -> Vec<&'a Daemon> {
-    daemons.iter().filter(|one| first_untolerated(&pool.taints, &one.tolerations).is_none()).collect()
+    daemons
+        .iter()
+        .filter(|one| first_untolerated(&pool.taints, &one.tolerations).is_none())
+        .collect()
 }
 
 /// What a type has for pods once its daemons run.

@@ -1,7 +1,8 @@
 //! Pods that are written alike, found without comparing every pod with every other.
 //!
-//! Labels differ between pods that are otherwise alike (an index, the name of the pod), and matter only where somebody selects by them. So
-//! only labels that some selector of the snapshot mentions are looked at.
+//! Labels differ between pods that are otherwise alike (an index, the name of the pod), and matter
+//! only where somebody selects by them. So only labels that some selector of the snapshot mentions
+//! are looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -20,12 +21,14 @@ pub(crate) struct Group<'a> {
 /// The pods of a snapshot.
 pub(crate) struct Groups<'a> {
     pub(crate) list: Vec<Group<'a>>,
-    /// Pods that no group holds, for a constraint that the engine does not know: the pod and the field.
+    /// Pods that no group holds, for a constraint that the engine does not know: the pod and the
+    /// field.
     pub(crate) unsupported: Vec<(&'a PodKey, &'a str)>,
 }
 
 impl<'a> Groups<'a> {
-    /// Groups the pods of a snapshot. The order of the pods in it does not matter; a key that comes twice counts once.
+    /// Groups the pods of a snapshot. The order of the pods in it does not matter; a key that comes
+    /// twice counts once.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mentioned = mentioned(snapshot);
         let mut unsupported = Vec::new();
@@ -39,7 +42,8 @@ impl<'a> Groups<'a> {
                 unsupported.push((&pod.key, field.as_str()));
                 continue;
             }
-            if let Some(number) = before.filter(|number| alike(list[*number].pod, pod, &mentioned)) {
+            if let Some(number) = before.filter(|number| alike(list[*number].pod, pod, &mentioned))
+            {
                 list[number].pods.push(&pod.key);
                 continue;
             }
@@ -47,7 +51,9 @@ impl<'a> Groups<'a> {
             let mut place = 0;
             let known = loop {
                 match numbers.get(&(digest, place)) {
-                    Some(number) if alike(list[*number].pod, pod, &mentioned) => break Some(*number),
+                    Some(number) if alike(list[*number].pod, pod, &mentioned) => {
+                        break Some(*number);
+                    }
                     Some(_) => place += 1,
                     None => break None,
                 }
@@ -64,7 +70,8 @@ impl<'a> Groups<'a> {
         for group in &mut list {
             group.pods.sort_unstable();
         }
-        // Digests say nothing to anybody: what follows sees the groups in the order of their first pods.
+        // Digests say nothing to anybody: what follows sees the groups in the order of their first
+        // pods.
         list.sort_unstable_by(|a, b| a.pods.first().cmp(&b.pods.first()));
         Self { list, unsupported }
     }
@@ -96,7 +103,8 @@ fn mentioned(snapshot: &Snapshot) -> BTreeSet<&str> {
     for pod in &snapshot.pods {
         let Preferences { affinity, anti_affinity, spread, .. } = &pod.preferences;
         let liked = affinity.iter().chain(anti_affinity).map(|one| &one.term);
-        let terms = pod.affinity.iter().chain(&pod.anti_affinity).chain(liked).map(|term| &term.selector);
+        let terms =
+            pod.affinity.iter().chain(&pod.anti_affinity).chain(liked).map(|term| &term.selector);
         let spreads = pod.spread.iter().chain(spread).map(|spread| &spread.selector);
         let selectors = spreads.chain(terms).chain(&pod.workload);
         keys.extend(selectors.flat_map(|selector| &selector.0).map(|rule| rule.key.as_str()));
@@ -107,7 +115,10 @@ fn mentioned(snapshot: &Snapshot) -> BTreeSet<&str> {
     keys
 }
 
-fn labels<'p>(pod: &'p Pod, mentioned: &BTreeSet<&str>) -> impl Iterator<Item = (&'p String, &'p String)> {
+fn labels<'p>(
+    pod: &'p Pod,
+    mentioned: &BTreeSet<&str>,
+) -> impl Iterator<Item = (&'p String, &'p String)> {
     pod.labels.iter().filter(|(key, _)| mentioned.contains(key.as_str()))
 }
 

@@ -1,7 +1,7 @@
 //! Equal things get equal numbers, fast and in the same way on every machine.
 //!
-//! A hash map would do, but its order is random; so things are found by a digest of their content in an ordered map, and compared in full
-//! only where digests are equal.
+//! A hash map would do, but its order is random; so things are found by a digest of their content
+//! in an ordered map, and compared in full only where digests are equal.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -13,7 +13,8 @@ pub(crate) fn digest<T: Hash + ?Sized>(thing: &T) -> u64 {
     mixer.finish()
 }
 
-/// A quick hash function. Nobody gains anything by making digests collide: equals are always compared in full.
+/// A quick hash function. Nobody gains anything by making digests collide: equals are always
+/// compared in full.
 pub(crate) struct Mixer(pub(crate) u64);
 
 impl Mixer {
@@ -95,8 +96,8 @@ mod tests {
     #[test]
     fn equals_share_a_number() {
         let mut interner = Interner::default();
-        let numbers =
-            ["a", "b", "a", "a longer text than eight bytes", "b"].map(|text| interner.number(text));
+        let numbers = ["a", "b", "a", "a longer text than eight bytes", "b"]
+            .map(|text| interner.number(text));
         assert_eq!(numbers, [0, 1, 0, 2, 1]);
         assert_eq!(interner.items, ["a", "b", "a longer text than eight bytes"]);
     }

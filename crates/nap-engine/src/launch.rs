@@ -13,12 +13,14 @@ use crate::model::Launch;
 use crate::pack::sum;
 use crate::packing::Packing;
 
-/// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a plan can have thousands of launches;
-/// who has tried this many in vain should solve again with what was learnt.
-pub(crate) const MOST_ALTERNATIVES: usize = 600;
+/// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a
+/// plan can have thousands of launches; who has tried this many in vain should solve again with
+/// what was learnt.
+pub(crate) const MAX_ALTERNATIVES: usize = 600;
 
-/// The most alternatives that different launches of a plan carry together, as long as each has a few.
-const MOST_IN_ALL: usize = 60_000;
+/// The most alternatives that different launches of a plan carry together, as long as each has a
+/// few.
+const MAX_IN_ALL: usize = 60_000;
 
 /// As many each launch may have in any case.
 const FEW: usize = 60;
@@ -38,7 +40,7 @@ pub(crate) struct Buyer<'p, 'a> {
 impl Buyer<'_, '_> {
     /// Every draft as a launch.
     pub(crate) fn launches(&mut self, packing: &Packing) -> Vec<Launch> {
-        let most = (MOST_IN_ALL / packing.drafts.len().max(1)).clamp(FEW, MOST_ALTERNATIVES);
+        let most = (MAX_IN_ALL / packing.drafts.len().max(1)).clamp(FEW, MAX_ALTERNATIVES);
         (0..packing.drafts.len()).map(|draft| self.launch(packing, draft, most)).collect()
     }
 
@@ -65,7 +67,10 @@ impl Buyer<'_, '_> {
                 (is_regional(&offering.requirements), busy, *index)
             })
             .or_else(|| choice.offers.first().copied());
-        assert!(best.is_some(), "a draft always holds a reservation for a type that holds its pods");
+        assert!(
+            best.is_some(),
+            "a draft always holds a reservation for a type that holds its pods"
+        );
         let best = best.unwrap_or_default();
         let (chosen, offering) = table.offering(best);
         *self.zones.entry(&offering.zone).or_default() += 1;
@@ -106,7 +111,8 @@ fn requirements(signature: &Signature, keep: &[usize]) -> Arc<Requirements> {
     for (one, keep) in fewer {
         if let Some(requirement) = signature.requirements.get(&one.key) {
             let least = i64::try_from(*keep).ok().filter(|least| *least > 0);
-            Arc::make_mut(&mut requirements).set(&one.key, requirement.clone().with_min_values(least));
+            Arc::make_mut(&mut requirements)
+                .set(&one.key, requirement.clone().with_min_values(least));
         }
     }
     requirements

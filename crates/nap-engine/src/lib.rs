@@ -1,19 +1,22 @@
 //! The decision engine: a [`Snapshot`] of a cluster goes in, a [`Plan`] comes out.
 //!
-//! It is pure. It does no I/O, reads no clock, draws no random number, cannot fail, and gives byte-equal plans for equal
-//! snapshots. Everything that happens to a cluster is decided here, so that a decision can be shown before it happens, stored,
-//! and replayed.
+//! It is pure. It does no I/O, reads no clock, draws no random number, cannot fail, and gives
+//! byte-equal plans for equal snapshots. Everything that happens to a cluster is decided here, so
+//! that a decision can be shown before it happens, stored, and replayed.
 
 //! # How it decides
 //!
-//! Pods that are alike form a class, and classes are placed in order of priority, then size. What exists is free and is filled first;
-//! the rest is packed onto hypothetical nodes, each of which becomes the cheapest offering that holds its pods. Packing is tried
-//! several times: once in the incumbent's own manner; then with the size of nodes capped at each of a few sizes, because nodes that grow
-//! without a cap end up on the largest type on offer, whatever it costs; and node by node, with pods that complement each other,
-//! on the type that is cheapest for what it holds, rules between pods included. Where no pod depends on another, column generation seeks loads
-//! for all of them at once. Pods that are left get a last try with what the scheduler itself would allow. The cheapest plan that places
-//! most pods wins, so a plan never costs more than the incumbent's manner would; in the end, its nodes that waste most are taken apart and
-//! packed again.
+//! Pods that are alike form a class, and classes are placed in order of priority, then size. What
+//! exists is free and is filled first; the rest is packed onto hypothetical nodes, each of which
+//! becomes the cheapest offering that holds its pods. Packing is tried several times: once in the
+//! incumbent's own manner; then with the size of nodes capped at each of a few sizes, because nodes
+//! that grow without a cap end up on the largest type on offer, whatever it costs; and node by
+//! node, with pods that complement each other, on the type that is cheapest for what it holds,
+//! rules between pods included. Where no pod depends on another, column generation seeks loads for
+//! all of them at once. Pods that are left get a last try with what the scheduler itself would
+//! allow. The cheapest plan that places most pods wins, so a plan never costs more than the
+//! incumbent's manner would; in the end, its nodes that waste most are taken apart and packed
+//! again.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -106,8 +109,8 @@ pub use funnel::{Funnel, funnel};
 pub use model::{
     ATTACHABLE_VOLUMES, Alternative, CapacityType, Daemon, DefaultSpread, InstanceType, Launch,
     MinValuesPolicy, Node, Offering, Options, Placement, Plan, Pod, PodKey, Pool, PoolReason,
-    PreferencePolicy, Preferences, RESERVATION_ID, Refusal, Rule, Snapshot, Tier, Unplaced, Unsuitable,
-    Weighted,
+    PreferencePolicy, Preferences, RESERVATION_ID, Refusal, Rule, Snapshot, Tier, Unplaced,
+    Unsuitable, Weighted,
 };
 pub use overlay::{Overlay, OverlayConflict, PriceChange, overlay};
 pub use prepared::Prepared;

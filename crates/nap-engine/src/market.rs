@@ -1,8 +1,10 @@
-//! What can be bought: the offerings of each pool as flat, sorted tables, and which of them suit which requirements.
+//! What can be bought: the offerings of each pool as flat, sorted tables, and which of them suit
+//! which requirements.
 //!
-//! Label requirements are compared once per distinct combination of a pool and the terms of its pods, a [`Signature`]; after that
-//! everything is integers. A signature knows its offerings as a set of bits over the pool's table, and its types in price order.
-//! While a node grows, only the types that no other type exceeds in every resource matter: its [`Frontier`], which is a handful.
+//! Label requirements are compared once per distinct combination of a pool and the terms of its
+//! pods, a [`Signature`]; after that everything is integers. A signature knows its offerings as a
+//! set of bits over the pool's table, and its types in price order. While a node grows, only the
+//! types that no other type exceeds in every resource matter: its [`Frontier`], which is a handful.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -31,13 +33,15 @@ pub(crate) fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
     requirement.values().iter().filter(move |_| named).map(String::as_str)
 }
 
-/// Whether an offering with these requirements is not tied to a zone. Such ones come last among equals: a machine with a zone is worth more.
+/// Whether an offering with these requirements is not tied to a zone. Such ones come last among
+/// equals: a machine with a zone is worth more.
 pub(crate) fn is_regional(requirements: &Requirements) -> bool {
     let scope = requirements.get(labels::PLACEMENT_SCOPE);
     scope.and_then(Requirement::single) == Some("regional")
 }
 
-/// A pool and everything that the pods of a node insist on, and what of the pool's table suits that.
+/// A pool and everything that the pods of a node insist on, and what of the pool's table suits
+/// that.
 pub(crate) struct Signature {
     /// Index of the pool.
     pub(crate) pool: usize,
@@ -56,7 +60,8 @@ pub(crate) struct Signature {
     pub(crate) kinds: FixedBitSet,
     /// The labels of which the pool wants several values.
     pub(crate) diversities: Vec<Diversity>,
-    /// For each so many of `types`, the most that they or cheaper ones have of each dimension: where a search may begin.
+    /// For each so many of `types`, the most that they or cheaper ones have of each dimension:
+    /// where a search may begin.
     reach: Vec<i64>,
 }
 
@@ -164,8 +169,12 @@ impl<'a> Market<'a> {
     fn name_domains(&mut self, snapshot: &'a Snapshot) {
         for key in 0..self.keys.len() {
             let label = self.keys[key];
-            let mut names: BTreeSet<&str> =
-                snapshot.nodes.iter().filter_map(|node| node.labels.get(label)).map(String::as_str).collect();
+            let mut names: BTreeSet<&str> = snapshot
+                .nodes
+                .iter()
+                .filter_map(|node| node.labels.get(label))
+                .map(String::as_str)
+                .collect();
             for (pool, table) in self.pools.iter().enumerate() {
                 names.extend(self.offered_values(pool, label));
                 names.extend(table.pool.requirements.get(label).into_iter().flat_map(listed));
@@ -253,8 +262,8 @@ impl<'a> Market<'a> {
         self.term(&pin)
     }
 
-    /// The values of a label that the offerings of a signature have between them, those that can be had. A zone that stands for no zone in
-    /// particular counts only where there is nothing else.
+    /// The values of a label that the offerings of a signature have between them, those that can be
+    /// had. A zone that stands for no zone in particular counts only where there is nothing else.
     fn offered_values(&self, signature: usize, key: &str) -> BTreeSet<&'a str> {
         let entry = &self.signatures[signature];
         let table = &self.pools[entry.pool];
@@ -266,7 +275,11 @@ impl<'a> Market<'a> {
         for (wish, requirements) in
             table.stock.wishes().enumerate().filter(|(wish, _)| entry.wishes.contains(*wish))
         {
-            let set = if key == labels::ZONE && is_regional(requirements) { &mut vague } else { &mut values };
+            let set = if key == labels::ZONE && is_regional(requirements) {
+                &mut vague
+            } else {
+                &mut values
+            };
             match requirements.get(key) {
                 Some(requirement) => set.extend(listed(requirement).filter(allowed)),
                 None => silent.insert(wish),
@@ -275,9 +288,11 @@ impl<'a> Market<'a> {
         // Where offerings say nothing, their types may.
         if let Some(column) = table.stock.column(key).filter(|_| !silent.is_clear()) {
             for offer in entry.usable.ones().map(|index| table.stock.offers()[index]) {
-                if let Some(value) = column.value_of[offer.kind()].filter(|_| silent.contains(offer.wish())) {
-                    let is_vague =
-                        key == labels::ZONE && is_regional(&table.stock.offering(offer).requirements);
+                if let Some(value) =
+                    column.value_of[offer.kind()].filter(|_| silent.contains(offer.wish()))
+                {
+                    let is_vague = key == labels::ZONE
+                        && is_regional(&table.stock.offering(offer).requirements);
                     let set = if is_vague { &mut vague } else { &mut values };
                     set.extend(listed(&column.values[value]).filter(allowed));
                 }
@@ -326,14 +341,17 @@ impl<'a> Market<'a> {
             return false;
         }
         let insisted = self.signatures[signature].requirements.get(self.keys[key]);
-        insisted.is_none_or(|insisted| insisted.allows_absent() && listed(insisted).next().is_none())
+        insisted
+            .is_none_or(|insisted| insisted.allows_absent() && listed(insisted).next().is_none())
     }
 
-    /// Why a term cannot be added to a signature. Only the pool gives nodes a label: a pod that does not want one defines nothing.
+    /// Why a term cannot be added to a signature. Only the pool gives nodes a label: a pod that
+    /// does not want one defines nothing.
     pub(crate) fn conflict(&self, signature: usize, term: usize) -> Option<Incompatible> {
         let mine = &self.signatures[signature];
         let term = &self.terms[term];
-        let own = self.pools[mine.pool].pool.requirements.compatible(term, Undefined::AllowWellKnown);
+        let own =
+            self.pools[mine.pool].pool.requirements.compatible(term, Undefined::AllowWellKnown);
         own.and_then(|()| mine.requirements.compatible(term, Undefined::AllowWellKnown)).err()
     }
 
@@ -406,14 +424,19 @@ impl<'a> Market<'a> {
                 *suits &= value.is_none_or(|value| agrees[value]);
             }
         }
-        // What is reserved is counted, and so only for nodes that were meant to be part of a reservation.
+        // What is reserved is counted, and so only for nodes that were meant to be part of a
+        // reservation.
         let reservation = requirements.get(RESERVATION_ID);
-        let is_meant = |wish: &Requirements| reservation.is_some() == wish.get(RESERVATION_ID).is_some();
-        let suits_wish = |wish: &&Requirements| is_meant(wish) && requirements.intersects(wish).is_ok();
+        let is_meant =
+            |wish: &Requirements| reservation.is_some() == wish.get(RESERVATION_ID).is_some();
+        let suits_wish =
+            |wish: &&Requirements| is_meant(wish) && requirements.intersects(wish).is_ok();
         let wishes = stock.wishes().enumerate().filter(|(_, wish)| suits_wish(wish));
         let suited = stock.offers_of(wishes.map(|(number, _)| number));
         let has_room: Vec<bool> = (0..table.types.len())
-            .map(|kind| self.allows_size(pool, kind) && table.free(kind).iter().all(|free| *free >= 0))
+            .map(|kind| {
+                self.allows_size(pool, kind) && table.free(kind).iter().all(|free| *free >= 0)
+            })
             .collect();
         let mut compatible = FixedBitSet::with_capacity(table.offers());
         let mut usable = FixedBitSet::with_capacity(table.offers());
@@ -499,7 +522,8 @@ impl<'a> Market<'a> {
         let lacking = (0..used.len())
             .filter(|dimension| before.is_none_or(|before| before[*dimension] < used[*dimension]));
         let first = lacking.map(|dimension| {
-            let enough = |(_, kind): &(UsdPerHour, usize)| table.free(*kind)[dimension] >= used[dimension];
+            let enough =
+                |(_, kind): &(UsdPerHour, usize)| table.free(*kind)[dimension] >= used[dimension];
             block.iter().position(enough).unwrap_or(block.len())
         });
         begin + first.max().unwrap_or(0)
@@ -514,7 +538,8 @@ impl<'a> Market<'a> {
         let table = &self.pools[entry.pool];
         let types = &table.types;
         let mut kinds: Vec<usize> = Vec::new();
-        // The lexicographically largest come first, so that what is kept is never exceeded by what follows.
+        // The lexicographically largest come first, so that what is kept is never exceeded by what
+        // follows.
         for kind in table.by_size.iter().copied() {
             if types[kind].cpu > cap || !entry.kinds.contains(kind) {
                 continue;
@@ -523,8 +548,9 @@ impl<'a> Market<'a> {
                 kinds.push(kind);
             }
         }
-        let most =
-            |dimension: usize| kinds.iter().map(|kind| table.free(*kind)[dimension]).max().unwrap_or(0);
+        let most = |dimension: usize| {
+            kinds.iter().map(|kind| table.free(*kind)[dimension]).max().unwrap_or(0)
+        };
         let most = (0..self.width).map(most).collect();
         let frontier = Rc::new(Frontier { kinds, most });
         self.frontiers.insert((signature, cap), Rc::clone(&frontier));
@@ -536,7 +562,8 @@ impl<'a> Market<'a> {
         self.effort.set(self.effort.get().saturating_add(comparisons));
     }
 
-    /// How many comparisons were made so far, roughly: a measure of time that is the same on every machine.
+    /// How many comparisons were made so far, roughly: a measure of time that is the same on every
+    /// machine.
     pub(crate) fn effort(&self) -> usize {
         self.effort.get()
     }

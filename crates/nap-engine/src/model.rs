@@ -25,14 +25,15 @@ pub struct Snapshot {
     pub daemons: Vec<Daemon>,
     /// The instance types on offer, by the name that [`Pool::catalogue`] refers to.
     pub catalogues: BTreeMap<String, Arc<Catalogue>>,
-    /// How many more machines each capacity reservation has room for. An offering belongs to one if its requirements name it by
-    /// [`RESERVATION_ID`].
+    /// How many more machines each capacity reservation has room for. An offering belongs to one if
+    /// its requirements name it by [`RESERVATION_ID`].
     #[serde(default)]
     pub reservations: BTreeMap<String, u32>,
 }
 
-/// How the name of a resource begins that counts attached volumes, the rest being the CSI driver's name: among a pod's requests its volumes,
-/// on a machine how many more can be attached. A machine that does not name it has no limit.
+/// How the name of a resource begins that counts attached volumes, the rest being the CSI driver's
+/// name: among a pod's requests its volumes, on a machine how many more can be attached. A machine
+/// that does not name it has no limit.
 pub const ATTACHABLE_VOLUMES: &str = "attachable-volumes-csi-";
 
 /// The label of an offering that is part of a capacity reservation.
@@ -68,14 +69,15 @@ pub struct Pod {
     pub key: PodKey,
     /// What it asks for, with its pod slot.
     pub requests: Resources,
-    /// Its node selector and required node affinity: it needs a node that suits one of these. Never empty; a pod
-    /// without wishes has one empty term.
+    /// Its node selector and required node affinity: it needs a node that suits one of these. Never
+    /// empty; a pod without wishes has one empty term.
     pub terms: Vec<Requirements>,
     /// Which taints it tolerates.
     pub tolerations: Vec<Toleration>,
     /// Higher goes first.
     pub priority: i32,
-    /// A hard constraint that the engine does not know yet (the path of the field). Such a pod is never placed.
+    /// A hard constraint that the engine does not know yet (the path of the field). Such a pod is
+    /// never placed.
     pub unsupported: Option<String>,
     /// Its labels, by which others may mean it.
     #[serde(default)]
@@ -86,21 +88,22 @@ pub struct Pod {
     /// Where it must be: in a domain with a pod that all of these mean.
     #[serde(default)]
     pub affinity: Vec<PodTerm>,
-    /// Where it must not be: in a domain with a pod that any of these means. Those pods are kept away from it too.
+    /// Where it must not be: in a domain with a pod that any of these means. Those pods are kept
+    /// away from it too.
     #[serde(default)]
     pub anti_affinity: Vec<PodTerm>,
     /// Which ports of its node it occupies.
     #[serde(default)]
     pub host_ports: Vec<HostPort>,
-    /// Where its volumes are or can be: it needs a node that suits one of these, if there are any. Unlike its own terms they never decide which
-    /// nodes a spread constraint looks at.
+    /// Where its volumes are or can be: it needs a node that suits one of these, if there are any.
+    /// Unlike its own terms they never decide which nodes a spread constraint looks at.
     #[serde(default)]
     pub volume_terms: Vec<Requirements>,
     /// What it would like. Whether that counts is a matter of [`Options::preferences`].
     #[serde(default)]
     pub preferences: Preferences,
-    /// Which pods belong to the same workload: who is counted by the cluster's default spread constraints. Only pods without constraints of
-    /// their own have them.
+    /// Which pods belong to the same workload: who is counted by the cluster's default spread
+    /// constraints. Only pods without constraints of their own have them.
     #[serde(default)]
     pub workload: Option<Selector>,
 }
@@ -189,7 +192,8 @@ pub struct Pool {
     pub requirements: Requirements,
     /// The taints of its nodes, without startup taints.
     pub taints: Vec<Taint>,
-    /// What it may still add, by resource (`nodes` counts machines). A resource that is absent is not limited.
+    /// What it may still add, by resource (`nodes` counts machines). A resource that is absent is
+    /// not limited.
     pub headroom: Resources,
     /// Which of [`Snapshot::catalogues`] it buys from.
     pub catalogue: String,
@@ -255,7 +259,8 @@ pub struct Offering {
     pub price: UsdPerHour,
     /// Whether it can be had at present.
     pub available: bool,
-    /// The labels that depend on the offering: zone, capacity type and what follows from them. Offerings share equal ones.
+    /// The labels that depend on the offering: zone, capacity type and what follows from them.
+    /// Offerings share equal ones.
     pub requirements: Arc<Requirements>,
 }
 
@@ -268,12 +273,13 @@ pub struct Options {
     /// The most vCPUs of one new node; `None` means whatever is on offer.
     #[serde(default)]
     pub max_cpu_per_node: Option<i64>,
-    /// What a node costs besides its price (a disk, an address, attention), as far as decisions are concerned. Prices and the plan's cost are
-    /// without it.
+    /// What a node costs besides its price (a disk, an address, attention), as far as decisions are
+    /// concerned. Prices and the plan's cost are without it.
     #[serde(default)]
     pub node_cost: UsdPerHour,
-    /// How much of each resource of a new node is left free, so that kube-scheduler finds room for every pod of the plan in whatever order it
-    /// binds them, without being told where each goes. No pod is refused for it.
+    /// How much of each resource of a new node is left free, so that kube-scheduler finds room for
+    /// every pod of the plan in whatever order it binds them, without being told where each goes.
+    /// No pod is refused for it.
     #[serde(default)]
     pub slack_percent: u8,
     /// Whether preferences of pods count.
@@ -282,8 +288,8 @@ pub struct Options {
     /// What to do where a pool's `minValues` cannot be had.
     #[serde(default)]
     pub min_values: MinValuesPolicy,
-    /// The spread constraints of pods that have none of their own, by the scheduler's configuration. Their selectors are ignored:
-    /// [`Pod::workload`] says who is counted.
+    /// The spread constraints of pods that have none of their own, by the scheduler's
+    /// configuration. Their selectors are ignored: [`Pod::workload`] says who is counted.
     #[serde(default)]
     pub default_spread: Vec<DefaultSpread>,
 }
@@ -291,7 +297,8 @@ pub struct Options {
 /// Whether preferences of pods count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PreferencePolicy {
-    /// They hold like requirements as long as that leaves a place, and are given up one after another where it does not.
+    /// They hold like requirements as long as that leaves a place, and are given up one after
+    /// another where it does not.
     #[default]
     Respect,
     /// They do not count.
@@ -328,7 +335,8 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// What all launches cost together.
     pub cost: UsdPerHour,
-    /// What placing the same pods costs at least, whatever the plan. `None` when nothing was decided, and in a plan by first fit alone.
+    /// What placing the same pods costs at least, whatever the plan. `None` when nothing was
+    /// decided, and in a plan by first fit alone.
     #[serde(default)]
     pub lower_bound: Option<UsdPerHour>,
     /// Which part of the solver found it.
@@ -344,7 +352,8 @@ pub enum Tier {
     FirstFit,
     /// The same with the size of nodes capped, at the cap that came out cheapest.
     CappedFirstFit,
-    /// Each node filled with pods that complement each other, on the type that is cheapest for what it then holds.
+    /// Each node filled with pods that complement each other, on the type that is cheapest for what
+    /// it then holds.
     Patterns,
     /// The same with rules between pods taken into account from the start.
     Woven,
@@ -371,11 +380,13 @@ pub struct Launch {
     pub pods: Vec<PodKey>,
     /// What those pods and the daemons ask for together.
     pub requests: Resources,
-    /// What the pool and the pods insist on together: what the machine must satisfy. Launches share equal ones.
+    /// What the pool and the pods insist on together: what the machine must satisfy. Launches share
+    /// equal ones.
     pub requirements: Arc<Requirements>,
-    /// Other offerings that hold the same pods, cheapest first, for when the chosen one cannot be had: all of them, up to 600, and up to 60
-    /// where a plan has thousands of launches. Each fits the pool's limits by itself; whoever falls back on several launches at once
-    /// must count for themselves.
+    /// Other offerings that hold the same pods, cheapest first, for when the chosen one cannot be
+    /// had: all of them, up to 600, and up to 60 where a plan has thousands of launches. Each fits
+    /// the pool's limits by itself; whoever falls back on several launches at once must count for
+    /// themselves.
     pub alternatives: Alternatives,
 }
 
@@ -452,7 +463,8 @@ pub enum Unsuitable {
         large_enough: usize,
         /// Those that can also be had at present.
         available: usize,
-        /// A resource of which even the largest compatible type has too little, if that was the reason.
+        /// A resource of which even the largest compatible type has too little, if that was the
+        /// reason.
         shortage: Option<String>,
     },
     /// A limit of the pool leaves no room (the resource's name).

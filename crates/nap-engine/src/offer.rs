@@ -1,4 +1,5 @@
-//! What a class of pods would open a new node with: which pool, for how many pods, and how large the node may grow.
+//! What a class of pods would open a new node with: which pool, for how many pods, and how large
+//! the node may grow.
 
 use nap_units::UsdPerHour;
 
@@ -8,8 +9,9 @@ use crate::market::Market;
 use crate::pack::{Cap, Fit, Packer, sum};
 
 impl Packer<'_, '_> {
-    /// The pool that a class would open a draft in, how many of its pods fit, and up to which size the draft may grow: the heaviest pool
-    /// that has anything, and among equals the cheapest per pod.
+    /// The pool that a class would open a draft in, how many of its pods fit, and up to which size
+    /// the draft may grow: the heaviest pool that has anything, and among equals the cheapest per
+    /// pod.
     pub(crate) fn best_offer(&mut self, number: usize, most: usize, pin: &Pin) -> Option<Offer> {
         let class = &self.classes.list[number];
         let mut best: Option<Offer> = None;
@@ -27,7 +29,8 @@ impl Packer<'_, '_> {
         best
     }
 
-    /// What a pool has for a class: its best value, how many pods fit, and up to which size the draft may grow.
+    /// What a pool has for a class: its best value, how many pods fit, and up to which size the
+    /// draft may grow.
     fn offer(&mut self, pool: usize, class: &Class<'_>, most: usize, pin: &Pin) -> Option<Offer> {
         if !self.market.tolerates(pool, class) {
             return None;
@@ -45,10 +48,13 @@ impl Packer<'_, '_> {
             };
             let left = &self.left[pool];
             let reserved = vec![0; left.len()];
-            let room = largest_room(self.market, number, cap, (&self.zeros, &reserved), left, class, most);
+            let room =
+                largest_room(self.market, number, cap, (&self.zeros, &reserved), left, class, most);
             let signature = self.market.signature(number);
             let room = match self.market.values_to_keep(signature, &class.row, left) {
-                Some(keep) => self.market.diverse_room(signature, &keep, &self.zeros, &class.row, room, left),
+                Some(keep) => {
+                    self.market.diverse_room(signature, &keep, &self.zeros, &class.row, room, left)
+                }
                 None => 0,
             };
             if room > 0 {
@@ -59,7 +65,8 @@ impl Packer<'_, '_> {
         None
     }
 
-    /// The best value that a signature has for a class, and up to which size a draft may grow for it.
+    /// The best value that a signature has for a class, and up to which size a draft may grow for
+    /// it.
     fn best_value(&self, number: usize, class: &Class<'_>, most: usize) -> Option<(Value, i64)> {
         let signature = self.market.signature(number);
         let table = self.market.table(signature);
@@ -86,7 +93,8 @@ impl Packer<'_, '_> {
             (Cap::Cpu(cap), _) => cap.max(smallest),
             (Cap::BestValue, best) => best.as_ref().map_or(smallest, |(_, cpu)| *cpu),
         };
-        // Above the cap only the smallest sizes are let in; what they cost per pod is close enough to compare pools by.
+        // Above the cap only the smallest sizes are let in; what they cost per pod is close enough
+        // to compare pools by.
         let value = match best {
             Some((value, _)) => value,
             None => signature
@@ -101,7 +109,8 @@ impl Packer<'_, '_> {
     }
 }
 
-/// How many of a class the largest types of a signature hold beside what is used, within what is reserved and left under the limits.
+/// How many of a class the largest types of a signature hold beside what is used, within what is
+/// reserved and left under the limits.
 pub(crate) fn largest_room(
     market: &mut Market<'_>,
     number: usize,

@@ -1,7 +1,9 @@
-//! What a user knows better about instance types than the cloud says: a negotiated price, a device that the cloud does not list.
+//! What a user knows better about instance types than the cloud says: a negotiated price, a device
+//! that the cloud does not list.
 //!
-//! Overlays change a catalogue before anything is decided. The heavier one wins, per offering for prices and per resource for capacity; where
-//! two of one weight say something about the same, the one that comes first in the alphabet is refused as a whole.
+//! Overlays change a catalogue before anything is decided. The heavier one wins, per offering for
+//! prices and per resource for capacity; where two of one weight say something about the same, the
+//! one that comes first in the alphabet is refused as a whole.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -88,7 +90,8 @@ pub fn overlay(
             .enumerate()
             .flat_map(|(kind, instance_type)| {
                 let offerings = instance_type.offerings.iter().enumerate();
-                let meant = offerings.filter(|(_, offering)| means(one, pool, instance_type, offering));
+                let meant =
+                    offerings.filter(|(_, offering)| means(one, pool, instance_type, offering));
                 meant.map(move |(offering, _)| (kind, offering))
             })
             .collect();
@@ -96,7 +99,8 @@ pub fn overlay(
         kinds.dedup();
         let named = || one.capacity.iter().map(|(name, _)| name.to_owned());
         let pairs = || kinds.iter().flat_map(|kind| named().map(|name| (*kind, name)));
-        let by_price = meant.iter().filter(|_| one.price.is_some()).filter_map(|place| prices.get(place));
+        let by_price =
+            meant.iter().filter(|_| one.price.is_some()).filter_map(|place| prices.get(place));
         let by_capacity = pairs().filter_map(|pair| resources.get(&pair).copied());
         let rival = by_price.copied().chain(by_capacity).find(|other| other.weight == one.weight);
         if let Some(rival) = rival {

@@ -1,13 +1,15 @@
 //! First-fit-decreasing onto hypothetical nodes.
 //!
-//! A [`Draft`] is a node that is not bought yet: a pool, what its pods insist on and ask for together, and no type. A pod is added while
-//! at least one offering still holds everything; which one is bought is decided at the end. Left alone, drafts grow towards the
-//! largest type on offer whatever it costs, so a [`Strategy`] can cap their size. A cap never keeps a pod out: where the pod alone is
-//! larger than the cap, the smallest size that holds it counts instead.
+//! A [`Draft`] is a node that is not bought yet: a pool, what its pods insist on and ask for
+//! together, and no type. A pod is added while at least one offering still holds everything; which
+//! one is bought is decided at the end. Left alone, drafts grow towards the largest type on offer
+//! whatever it costs, so a [`Strategy`] can cap their size. A cap never keeps a pod out: where the
+//! pod alone is larger than the cap, the smallest size that holds it counts instead.
 //!
-//! Limits are kept by a ledger. A draft of a limited pool reserves what the cheapest type that holds it would be charged, and grows only
-//! while some type fits into the reservation and what is left together. So the sum of what is bought can never exceed a limit. Limits
-//! that are far away need no ledger: it is enough to see afterwards that they were kept.
+//! Limits are kept by a ledger. A draft of a limited pool reserves what the cheapest type that
+//! holds it would be charged, and grows only while some type fits into the reservation and what is
+//! left together. So the sum of what is bought can never exceed a limit. Limits that are far away
+//! need no ledger: it is enough to see afterwards that they were kept.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,11 +41,13 @@ pub(crate) enum Cap {
 /// In which order drafts are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name instead of by price.
+    /// The incumbent's habits: drafts with the fewest pods first, and pools of equal weight by name
+    /// instead of by price.
     Incumbent,
     /// The oldest draft first, and pools of equal weight by price.
     InOrder,
-    /// A draft at a time, each filled with the classes that complement each other best; see the module `patterns`.
+    /// A draft at a time, each filled with the classes that complement each other best; see the
+    /// module `patterns`.
     Patterns,
     /// The same with rules between pods taken into account; see the module `weave`.
     Woven,
@@ -115,7 +119,8 @@ pub(crate) struct Packer<'m, 'a> {
     pub(crate) drafts: Vec<Draft>,
     /// What the pods of each draft ask for together, one row after another.
     pub(crate) used: Vec<i64>,
-    /// No type that a draft may still become has more than this left: most pods that do not fit are told by it at once.
+    /// No type that a draft may still become has more than this left: most pods that do not fit are
+    /// told by it at once.
     pub(crate) slack: Vec<i64>,
     pub(crate) width: usize,
     pub(crate) zeros: Vec<i64>,
@@ -129,7 +134,8 @@ pub(crate) struct Packer<'m, 'a> {
     is_roaming: bool,
 }
 
-/// Packs what is left of each class, beginning with what was bought already. Without a ledger, whoever asks must see whether the limits were kept.
+/// Packs what is left of each class, beginning with what was bought already. Without a ledger,
+/// whoever asks must see whether the limits were kept.
 pub(crate) fn pack<'m, 'a>(
     market: &'m mut Market<'a>,
     task: &Task<'m, 'a>,
@@ -138,8 +144,10 @@ pub(crate) fn pack<'m, 'a>(
     ledger: bool,
     purchase: Option<&Purchase<'_>>,
 ) -> Packing {
-    let limits = |table: &crate::table::PoolTable<'_>| table.limits.iter().map(|(_, left)| *left).collect();
-    let left = market.pools.iter().map(|table| if ledger { limits(table) } else { Vec::new() }).collect();
+    let limits =
+        |table: &crate::table::PoolTable<'_>| table.limits.iter().map(|(_, left)| *left).collect();
+    let left =
+        market.pools.iter().map(|table| if ledger { limits(table) } else { Vec::new() }).collect();
     let width = market.width;
     let mut packer = Packer {
         classes: task.classes,
@@ -170,7 +178,8 @@ pub(crate) fn pack<'m, 'a>(
     let crowded = packer.last_try(&mut unplaced);
     packer.drop_empty_drafts();
     packer.tie_the_rest();
-    for (number, class) in task.classes.list.iter().enumerate().filter(|(number, class)| *number > class.base)
+    for (number, class) in
+        task.classes.list.iter().enumerate().filter(|(number, class)| *number > class.base)
     {
         unplaced[class.base] += std::mem::take(&mut unplaced[number]);
     }
@@ -204,7 +213,8 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Places the pods of a class; those without a place are left to the form of them that demands less.
+    /// Places the pods of a class; those without a place are left to the form of them that demands
+    /// less.
     pub(crate) fn place(&mut self, number: usize, pending: &mut [usize]) {
         let class = &self.classes.list[number];
         let mut left = pending[number];
@@ -289,7 +299,8 @@ impl Packer<'_, '_> {
         while count > 0
             && let Some(index) = self.next_draft(&mut cursor)
         {
-            // The incumbent goes to the draft with the fewest pods each time: a draft that took one is met again later.
+            // The incumbent goes to the draft with the fewest pods each time: a draft that took one
+            // is met again later.
             let most = if even { 1 } else { count };
             let most = if polite { most.min(self.polite_room(index, number)) } else { most };
             if let Some(fit) = self.fit(index, number, most, &Pin::default()) {
@@ -302,8 +313,8 @@ impl Packer<'_, '_> {
         count
     }
 
-    /// How many of the pods that fit are cheaper on a draft than on a node of their own: growing a draft, or narrowing it to what pods insist
-    /// on, can make it dear.
+    /// How many of the pods that fit are cheaper on a draft than on a node of their own: growing a
+    /// draft, or narrowing it to what pods insist on, can make it dear.
     fn worth_joining(&mut self, index: usize, number: usize, fit: &Fit) -> usize {
         let draft = &self.drafts[index];
         if !draft.reserved.is_empty() {
@@ -320,7 +331,8 @@ impl Packer<'_, '_> {
         let mut count = fit.room;
         while count > 0 {
             let times = i64::try_from(count).unwrap_or(i64::MAX);
-            let all: Vec<i64> = class.row.iter().map(|request| request.saturating_mul(times)).collect();
+            let all: Vec<i64> =
+                class.row.iter().map(|request| request.saturating_mul(times)).collect();
             let with: Vec<i64> = used.iter().zip(&all).map(|(a, b)| a.saturating_add(*b)).collect();
             let market = &*self.market;
             let after = market.cheapest(market.signature(fit.signature), &with, &[]);
@@ -338,7 +350,13 @@ impl Packer<'_, '_> {
     }
 
     /// The first term of a class that suits a draft, and how many pods of it fit.
-    pub(crate) fn fit(&mut self, index: usize, number: usize, most: usize, pin: &Pin) -> Option<Fit> {
+    pub(crate) fn fit(
+        &mut self,
+        index: usize,
+        number: usize,
+        most: usize,
+        pin: &Pin,
+    ) -> Option<Fit> {
         let class = &self.classes.list[number];
         let row = index * self.width..(index + 1) * self.width;
         if !holds(&self.slack[row.clone()], &class.row) {
@@ -360,7 +378,15 @@ impl Packer<'_, '_> {
                 let each = draft.frontier.kinds.iter();
                 each.map(|kind| room(table.free(*kind), used, &class.row, most)).max().unwrap_or(0)
             } else {
-                largest_room(self.market, signature, cap, (used, &draft.reserved), left, class, most)
+                largest_room(
+                    self.market,
+                    signature,
+                    cap,
+                    (used, &draft.reserved),
+                    left,
+                    class,
+                    most,
+                )
             };
             let room = self.diverse_room(index, signature, &class.row, room);
             if room > 0 && self.may_begin(index, number) {
@@ -395,17 +421,23 @@ impl Packer<'_, '_> {
         let pool = self.market.signature(fit.signature).pool;
         if draft.pods == 0 {
             let budget = sum(&self.left[pool], &draft.reserved);
-            let keep = self.market.values_to_keep(self.market.signature(fit.signature), &class.row, &budget);
+            let keep = self.market.values_to_keep(
+                self.market.signature(fit.signature),
+                &class.row,
+                &budget,
+            );
             draft.keep = keep.unwrap_or_default();
         }
         if !self.left[pool].is_empty() {
             let with = self.used[row.clone()].iter().zip(&class.row);
-            let with: Vec<i64> =
-                with.map(|(used, request)| used.saturating_add(request.saturating_mul(times))).collect();
+            let with: Vec<i64> = with
+                .map(|(used, request)| used.saturating_add(request.saturating_mul(times)))
+                .collect();
             let left = &mut self.left[pool];
             let budget = sum(left, &draft.reserved);
             let signature = self.market.signature(fit.signature);
-            let Some(reserved) = self.market.reservation(signature, &with, &draft.keep, &budget) else {
+            let Some(reserved) = self.market.reservation(signature, &with, &draft.keep, &budget)
+            else {
                 return 0;
             };
             draft.reserved = reserved;
@@ -436,10 +468,13 @@ impl Packer<'_, '_> {
     /// Opens drafts for a class in the best pool; how many of its pods went there.
     fn open(&mut self, number: usize, count: usize) -> usize {
         let most = count.min(self.most_pods);
-        let Some(Offer { fit, cap, .. }) = self.best_offer(number, most, &Pin::default()) else { return 0 };
+        let Some(Offer { fit, cap, .. }) = self.best_offer(number, most, &Pin::default()) else {
+            return 0;
+        };
         let limited = !self.left[self.market.signature(fit.signature).pool].is_empty();
         let mut placed = 0;
-        // Full drafts of a pool without limits are all alike: there is no need to look for the best pool again.
+        // Full drafts of a pool without limits are all alike: there is no need to look for the best
+        // pool again.
         while placed == 0 || (!limited && count - placed >= fit.room) {
             self.push_draft(fit.signature, cap);
             let added = self.add(self.drafts.len() - 1, number, &fit, fit.room);
@@ -472,8 +507,8 @@ impl Packer<'_, '_> {
         });
     }
 
-    /// Begins with machines that are paid for already: an empty draft for each, as far as there are pods for them. Those that stay empty are
-    /// taken away at the end.
+    /// Begins with machines that are paid for already: an empty draft for each, as far as there are
+    /// pods for them. Those that stay empty are taken away at the end.
     fn open_reservations(&mut self, reservations: &BTreeMap<String, u32>, pods: usize) {
         for (reservation, count) in reservations {
             let count = usize::try_from(*count).unwrap_or(usize::MAX).min(pods);
@@ -489,12 +524,14 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Whether a pod may be the first on a draft: a machine of a reservation is no reason to pass over a heavier pool.
+    /// Whether a pod may be the first on a draft: a machine of a reservation is no reason to pass
+    /// over a heavier pool.
     fn may_begin(&mut self, index: usize, number: usize) -> bool {
         if self.drafts[index].pods > 0 {
             return true;
         }
-        let weight = self.market.pools[self.market.signature(self.drafts[index].signature).pool].pool.weight;
+        let weight =
+            self.market.pools[self.market.signature(self.drafts[index].signature).pool].pool.weight;
         self.best_offer(number, 1, &Pin::default()).is_none_or(|best| best.weight <= weight)
     }
 
@@ -505,8 +542,11 @@ impl Packer<'_, '_> {
         let width = self.width;
         let is_used = |index: usize| self.drafts[index].pods > 0;
         let kept: Vec<usize> = (0..self.drafts.len()).filter(|index| is_used(*index)).collect();
-        self.used =
-            kept.iter().flat_map(|index| &self.used[index * width..(index + 1) * width]).copied().collect();
+        self.used = kept
+            .iter()
+            .flat_map(|index| &self.used[index * width..(index + 1) * width])
+            .copied()
+            .collect();
         self.drafts.retain(|draft| draft.pods > 0);
     }
 

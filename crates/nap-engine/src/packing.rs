@@ -26,7 +26,8 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// Puts the drafts of another packing in the place of some; `false` if that would count more against a limit.
+    /// Puts the drafts of another packing in the place of some; `false` if that would count more
+    /// against a limit.
     pub(crate) fn replace(&mut self, market: &Market<'_>, old: &[usize], new: Self) -> bool {
         let mut left = self.left.clone();
         let pool = |draft: &Draft| market.signature(draft.signature).pool;
@@ -47,8 +48,10 @@ impl Packing {
         self.left = left;
         let width = self.width;
         let kept = (0..self.drafts.len()).filter(|index| old.binary_search(index).is_err());
-        let used: Vec<i64> =
-            kept.flat_map(|index| &self.used[index * width..(index + 1) * width]).copied().collect();
+        let used: Vec<i64> = kept
+            .flat_map(|index| &self.used[index * width..(index + 1) * width])
+            .copied()
+            .collect();
         self.used = used;
         self.used.extend(new.used);
         let mut index = 0;
@@ -65,16 +68,18 @@ impl Packing {
         &self.used[draft * self.width..(draft + 1) * self.width]
     }
 
-    /// Settles every draft on the price of the cheapest type that holds it, and says what all cost together. `None` if that breaks a limit,
-    /// which happens only without a ledger.
+    /// Settles every draft on the price of the cheapest type that holds it, and says what all cost
+    /// together. `None` if that breaks a limit, which happens only without a ledger.
     ///
-    /// Each settled draft gives back what it had reserved too much, from which the others may gain: hence the passes, of which
-    /// hardly ever more than two change anything.
+    /// Each settled draft gives back what it had reserved too much, from which the others may gain:
+    /// hence the passes, of which hardly ever more than two change anything.
     pub(crate) fn settle(&mut self, market: &Market<'_>, ledger: bool) -> Option<UsdPerHour> {
         const PASSES: usize = 4;
         if !ledger {
-            let limits =
-                market.pools.iter().map(|table| table.limits.iter().map(|(_, left)| *left).collect());
+            let limits = market
+                .pools
+                .iter()
+                .map(|table| table.limits.iter().map(|(_, left)| *left).collect());
             self.left = limits.collect();
         }
         for pass in 0..PASSES {
@@ -90,8 +95,11 @@ impl Packing {
                 if !ledger {
                     draft.reserved = vec![0; left.len()];
                 }
-                let charge = market.reservation(signature, used, &draft.keep, &budget).unwrap_or_default();
-                for ((left, reserved), charge) in left.iter_mut().zip(&mut draft.reserved).zip(&charge) {
+                let charge =
+                    market.reservation(signature, used, &draft.keep, &budget).unwrap_or_default();
+                for ((left, reserved), charge) in
+                    left.iter_mut().zip(&mut draft.reserved).zip(&charge)
+                {
                     *left = left.saturating_add(*reserved).saturating_sub(*charge);
                     *reserved = *charge;
                 }

@@ -1,10 +1,11 @@
 //! Packing a node at a time, with pods that complement each other.
 //!
-//! First fit fills nodes with pods of one size after another, and so with what is large in one resource and wasteful in the others. A
-//! *pattern* is one node's load put together deliberately: it begins with the largest pod that has no place, and then always takes the
-//! class that points most in the direction of what is still free. Patterns are made for one type of each size, and the one wins that
-//! costs least for the worth of what it holds. It is then repeated while there are pods for it, so that the work depends on the
-//! number of classes, not of pods.
+//! First fit fills nodes with pods of one size after another, and so with what is large in one
+//! resource and wasteful in the others. A *pattern* is one node's load put together deliberately:
+//! it begins with the largest pod that has no place, and then always takes the class that points
+//! most in the direction of what is still free. Patterns are made for one type of each size, and
+//! the one wins that costs least for the worth of what it holds. It is then repeated while there
+//! are pods for it, so that the work depends on the number of classes, not of pods.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,12 +15,13 @@ use crate::coupled::Pin;
 use crate::pack::{Fit, Ground, Packer};
 
 /// The most classes that a pattern is put together from. Of more, an even selection is taken.
-const MOST_CLASSES: usize = 64;
+const MAX_CLASSES: usize = 64;
 
 /// Up to so many pods, a few types of each size are tried.
 const FEW_PODS: usize = 64;
 
-/// One node's load: classes with where they lead and how many, and the size of the type it was made for.
+/// One node's load: classes with where they lead and how many, and the size of the type it was made
+/// for.
 struct Pattern {
     start: usize,
     cpu: i64,
@@ -34,9 +36,11 @@ impl Packer<'_, '_> {
         let classes = self.classes;
         let mut start = 0;
         while let Some(first) = classes.list.get(start) {
-            let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
+            let count =
+                classes.list[start..].partition_point(|class| class.priority == first.priority);
             let batch = start..start + count;
-            // Pods that depend on others have the least choice, and what they leave free is filled with the rest.
+            // Pods that depend on others have the least choice, and what they leave free is filled
+            // with the rest.
             for number in batch.clone() {
                 if pending[number] > 0 && !self.is_plain(number) {
                     self.place(number, pending);
@@ -69,10 +73,12 @@ impl Packer<'_, '_> {
         while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0) {
             next = seed;
             let plain = self.is_plain(seed);
-            let pattern = plain.then(|| self.best_pattern(seed, batch.clone(), pending, worth)).flatten();
+            let pattern =
+                plain.then(|| self.best_pattern(seed, batch.clone(), pending, worth)).flatten();
             let placed = pattern.map_or(0, |pattern| self.repeat(&pattern, pending));
             if placed == 0 {
-                // There is no place for it, and what others take meanwhile makes none. In a form that demands less there may be.
+                // There is no place for it, and what others take meanwhile makes none. In a form
+                // that demands less there may be.
                 next += 1;
                 if let Some(fallback) = self.classes.fallback(seed) {
                     pending[fallback] += std::mem::take(&mut pending[seed]);
@@ -82,11 +88,18 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Begins with a form of pods that demands less: on what exists, or wherever rules between pods allow.
+    /// Begins with a form of pods that demands less: on what exists, or wherever rules between pods
+    /// allow.
     fn seat_or_place(&mut self, number: usize, pending: &mut [usize]) {
         if self.is_plain(number) {
             let Ground { standing, topology, .. } = &mut self.ground;
-            let left = standing.fill_with(number, pending[number], self.classes, topology, &mut self.seated);
+            let left = standing.fill_with(
+                number,
+                pending[number],
+                self.classes,
+                topology,
+                &mut self.seated,
+            );
             pending[number] = self.fill(number, left);
         } else {
             self.place(number, pending);
@@ -110,8 +123,9 @@ impl Packer<'_, '_> {
             // A pattern is made for one type, and this pool wants a choice of several.
             return None;
         }
-        // For each size, doubling from one to the next, the types that cost least for the worth of what they have: one, or a few if there is
-        // little to do, since pods may narrow a node to where its type is dear.
+        // For each size, doubling from one to the next, the types that cost least for the worth of
+        // what they have: one, or a few if there is little to do, since pods may narrow a node to
+        // where its type is dear.
         let most = if pending.iter().sum::<usize>() > FEW_PODS { 1 } else { 4 };
         let mut by_size: BTreeMap<u32, Vec<(f64, usize)>> = BTreeMap::new();
         for (price, kind) in &signature.types {
@@ -126,7 +140,8 @@ impl Packer<'_, '_> {
             best.insert(position, (rate, *kind));
             best.truncate(most);
         }
-        let others = batch.filter(|number| *number != seed && pending[*number] > 0 && self.is_plain(*number));
+        let others = batch
+            .filter(|number| *number != seed && pending[*number] > 0 && self.is_plain(*number));
         let window = window(seed, &others.collect::<Vec<_>>());
         let mut best: Option<Pattern> = None;
         for (_, kind) in by_size.into_values().flatten() {
@@ -197,8 +212,11 @@ impl Packer<'_, '_> {
         }
         let signature = self.market.signature(signature);
         let table = self.market.table(signature);
-        let price =
-            signature.types.iter().find(|(_, other)| *other == kind).map_or(0, |(price, _)| price.micros());
+        let price = signature
+            .types
+            .iter()
+            .find(|(_, other)| *other == kind)
+            .map_or(0, |(price, _)| price.micros());
         Pattern { start, cpu: table.types[kind].cpu, content, rate: rate(price, &used, worth) }
     }
 
@@ -257,11 +275,12 @@ impl Packer<'_, '_> {
 
 /// The seed, and then an even selection of the other classes that have pods.
 fn window(seed: usize, others: &[usize]) -> Vec<usize> {
-    let stride = others.len().div_ceil(MOST_CLASSES).max(1);
+    let stride = others.len().div_ceil(MAX_CLASSES).max(1);
     std::iter::once(seed).chain(others.iter().copied().step_by(stride)).collect()
 }
 
-/// How much a request points in the direction of what is free, each resource counted in parts of the whole node.
+/// How much a request points in the direction of what is free, each resource counted in parts of
+/// the whole node.
 #[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
 pub(crate) fn alignment(free: &[i64], used: &[i64], request: &[i64]) -> f64 {
     let mut sum = 0.0;

@@ -1,9 +1,10 @@
 //! What pods would like, as requirements that are given up one after another.
 //!
-//! A pod with preferences is tried with all of them first. Where that leaves it without a place, it gives up one after another, in the
-//! incumbent's order: the heaviest preferred pod affinity, the heaviest preferred anti-affinity, the heaviest preferred node affinity, the
-//! first spread constraint that need not hold, and last of all it puts up with taints that only discourage. So a pod has *levels*: the
-//! same pod with fewer and fewer demands.
+//! A pod with preferences is tried with all of them first. Where that leaves it without a place, it
+//! gives up one after another, in the incumbent's order: the heaviest preferred pod affinity, the
+//! heaviest preferred anti-affinity, the heaviest preferred node affinity, the first spread
+//! constraint that need not hold, and last of all it puts up with taints that only discourage. So a
+//! pod has *levels*: the same pod with fewer and fewer demands.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -16,8 +17,9 @@ use crate::model::{Options, Pod, PreferencePolicy, Preferences, Snapshot, Weight
 
 /// One of the forms in which a pod is tried.
 pub(crate) struct Level<'a> {
-    /// The pod with what it demands at this level. [`Preferences::anti_affinity`] are those that still hold. [`Preferences::spread`] are those
-    /// of its last spread constraints that need not hold. All else in its preferences is either among its demands or given up.
+    /// The pod with what it demands at this level. [`Preferences::anti_affinity`] are those that
+    /// still hold. [`Preferences::spread`] are those of its last spread constraints that need not
+    /// hold. All else in its preferences is either among its demands or given up.
     pub(crate) pod: Cow<'a, Pod>,
     /// Taints that only discourage keep it away too.
     pub(crate) is_picky: bool,
@@ -44,7 +46,8 @@ impl<'a> Levels<'a> {
         let mut starts = Vec::with_capacity(groups.len() + 1);
         for group in groups {
             starts.push(list.len());
-            let tolerates = |taint: &&&Taint| group.pod.tolerations.iter().any(|one| one.tolerates(taint));
+            let tolerates =
+                |taint: &&&Taint| group.pod.tolerations.iter().any(|one| one.tolerates(taint));
             let minds = taints.iter().filter(|taint| !tolerates(taint)).count() > 0;
             levels(group.pod, minds, options, &mut list);
         }
@@ -92,16 +95,19 @@ fn heaviest_first<T>(terms: &mut [Weighted<T>]) {
     terms.sort_by_key(|one| Reverse(one.weight));
 }
 
-/// The pod with what it prefers among its demands. Only the heaviest preferred node affinity counts at a time.
+/// The pod with what it prefers among its demands. Only the heaviest preferred node affinity counts
+/// at a time.
 fn demanding(pod: &Pod, preferences: &Preferences) -> Pod {
     let mut pod = pod.clone();
     if let Some(Weighted { term, .. }) = preferences.nodes.first() {
         // As with volumes, this never decides which nodes a spread constraint looks at.
-        let places = if pod.volume_terms.is_empty() { vec![Requirements::new()] } else { pod.volume_terms };
-        let narrowed = places.into_iter().filter(|place| place.intersects(term).is_ok()).map(|mut place| {
-            place.extend(term);
-            place
-        });
+        let places =
+            if pod.volume_terms.is_empty() { vec![Requirements::new()] } else { pod.volume_terms };
+        let narrowed =
+            places.into_iter().filter(|place| place.intersects(term).is_ok()).map(|mut place| {
+                place.extend(term);
+                place
+            });
         pod.volume_terms = narrowed.collect();
         if pod.volume_terms.is_empty() {
             pod.volume_terms.push(nowhere());
@@ -127,14 +133,20 @@ fn nowhere() -> Requirements {
 /// Gives a pod without spread constraints those of the cluster.
 fn with_default_spread<'a>(pod: &'a Pod, options: &Options) -> Cow<'a, Pod> {
     let own = !pod.spread.is_empty() || !pod.preferences.spread.is_empty();
-    let Some(workload) = pod.workload.as_ref().filter(|_| !own && !options.default_spread.is_empty()) else {
+    let Some(workload) =
+        pod.workload.as_ref().filter(|_| !own && !options.default_spread.is_empty())
+    else {
         return Cow::Borrowed(pod);
     };
     let mut pod = pod.clone();
     for default in &options.default_spread {
         let mut spread = default.spread.clone();
         spread.selector = Selector::clone(workload);
-        if default.must_hold { pod.spread.push(spread) } else { pod.preferences.spread.push(spread) }
+        if default.must_hold {
+            pod.spread.push(spread)
+        } else {
+            pod.preferences.spread.push(spread)
+        }
     }
     Cow::Owned(pod)
 }

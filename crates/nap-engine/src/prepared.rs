@@ -1,7 +1,8 @@
 //! What can be said about pools before any pod is known.
 //!
-//! Finding which daemons run on which type of which pool takes longer than deciding about a handful of pods. Whoever decides many times
-//! about the same pools and catalogues, as consolidation does, keeps a [`Prepared`] and hands it to [`solve_with`](crate::solve_with).
+//! Finding which daemons run on which type of which pool takes longer than deciding about a handful
+//! of pods. Whoever decides many times about the same pools and catalogues, as consolidation does,
+//! keeps a [`Prepared`] and hands it to [`solve_with`](crate::solve_with).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +57,8 @@ impl Prepared {
         Self { pools, catalogues, daemons: snapshot.daemons.clone() }
     }
 
-    /// Whether a snapshot has the same pools (apart from what their limits leave), daemons and catalogues.
+    /// Whether a snapshot has the same pools (apart from what their limits leave), daemons and
+    /// catalogues.
     pub fn suits(&self, snapshot: &Snapshot) -> bool {
         let same = |mine: &Pool, theirs: &Pool| {
             mine.name == theirs.name
@@ -86,17 +88,21 @@ pub(crate) fn stock<'a>(snapshot: &'a Snapshot, pool: &Pool) -> Stock<'a> {
     }
 }
 
-/// Heaviest first. Where all else is equal, a pool that keeps fewer pods away is the better place to begin a node in.
+/// Heaviest first. Where all else is equal, a pool that keeps fewer pods away is the better place
+/// to begin a node in.
 pub(crate) fn in_order(pools: &[Pool]) -> Vec<&Pool> {
     let mut pools: Vec<&Pool> = pools.iter().collect();
-    pools.sort_by(|a, b| (b.weight, a.taints.len(), &a.name).cmp(&(a.weight, b.taints.len(), &b.name)));
+    pools.sort_by(|a, b| {
+        (b.weight, a.taints.len(), &a.name).cmp(&(a.weight, b.taints.len(), &b.name))
+    });
     pools
 }
 
 impl PreparedPool {
     fn new(pool: &Pool, stock: Stock<'_>, daemons: &[Daemon]) -> Self {
-        let tolerant =
-            daemons.iter().filter(|one| first_untolerated(&pool.taints, &one.tolerations).is_none());
+        let tolerant = daemons
+            .iter()
+            .filter(|one| first_untolerated(&pool.taints, &one.tolerations).is_none());
         let daemons: Vec<&Daemon> = tolerant.collect();
         let mut sets: Interner<Vec<usize>> = Interner::default();
         let runs = |kind: usize| {
@@ -116,7 +122,8 @@ impl PreparedPool {
     }
 }
 
-/// Whether a daemon whose tolerations suit the pool runs on this type: one of its terms must suit the pool and the type.
+/// Whether a daemon whose tolerations suit the pool runs on this type: one of its terms must suit
+/// the pool and the type.
 pub(crate) fn runs_on(daemon: &Daemon, pool: &Pool, instance_type: &InstanceType) -> bool {
     let suits = |term: &Requirements| {
         term.is_empty()

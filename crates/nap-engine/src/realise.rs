@@ -1,7 +1,8 @@
 //! Whether kube-scheduler, left to itself, would do what a packing says.
 //!
-//! It binds pods one by one, each to the emptiest node that holds it, and knows nothing of plans. So small pods can take the room that was meant
-//! for large ones, and a tight plan is not realised without help. Of two plans at one price, the one is better that needs less of it.
+//! It binds pods one by one, each to the emptiest node that holds it, and knows nothing of plans.
+//! So small pods can take the room that was meant for large ones, and a tight plan is not realised
+//! without help. Of two plans at one price, the one is better that needs less of it.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +12,21 @@ use crate::pack::Task;
 use crate::packing::Packing;
 
 /// With more comparisons than this nothing is said.
-const MOST_COMPARISONS: usize = 2_000_000;
+const MAX_COMPARISONS: usize = 2_000_000;
 
-/// How many pods of a packing would find no room, if those of all classes came by turns; rules between pods are left out. `None` if it is too
-/// much to find out.
-pub(crate) fn left_out(market: &mut Market<'_>, task: &Task<'_, '_>, packing: &Packing) -> Option<usize> {
+/// How many pods of a packing would find no room, if those of all classes came by turns; rules
+/// between pods are left out. `None` if it is too much to find out.
+pub(crate) fn left_out(
+    market: &mut Market<'_>,
+    task: &Task<'_, '_>,
+    packing: &Packing,
+) -> Option<usize> {
     let mut waiting: BTreeMap<usize, usize> = BTreeMap::new();
     for (class, count) in packing.drafts.iter().flat_map(|draft| &draft.content) {
         *waiting.entry(*class).or_default() += count;
     }
     let pods: usize = waiting.values().sum();
-    if pods.saturating_mul(packing.drafts.len()) > MOST_COMPARISONS {
+    if pods.saturating_mul(packing.drafts.len()) > MAX_COMPARISONS {
         return None;
     }
     let mut nodes: Vec<(usize, Vec<i64>, Vec<i64>)> = Vec::with_capacity(packing.drafts.len());

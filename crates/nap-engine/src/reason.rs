@@ -5,7 +5,7 @@ use std::fmt;
 use nap_units::{CPU, MEMORY};
 
 use crate::classes::HOST_PORT;
-use crate::launch::MOST_ALTERNATIVES;
+use crate::launch::MAX_ALTERNATIVES;
 use crate::model::{Launch, Plan, PoolReason, Refusal, Rule, Unsuitable};
 
 /// How a field begins that is understood well enough, but says that a node would not help.
@@ -52,7 +52,10 @@ impl fmt::Display for Unsuitable {
             Self::Requirements(conflict) => f.write_str(conflict),
             Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
             Self::MinValues { key, wanted, found } => {
-                write!(f, "its minValues asks for {wanted} values of `{key}`; left for the pod: {found}")
+                write!(
+                    f,
+                    "its minValues asks for {wanted} values of `{key}`; left for the pod: {found}"
+                )
             }
             Self::Rule(rule) => rule.fmt(f),
             Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
@@ -68,7 +71,11 @@ impl fmt::Display for Unsuitable {
                 }
             }
             Self::Offerings { total, compatible, large_enough, available, .. } => {
-                write!(f, "{}, {compatible} compatible, {large_enough} large enough, ", offerings(*total))?;
+                write!(
+                    f,
+                    "{}, {compatible} compatible, {large_enough} large enough, ",
+                    offerings(*total)
+                )?;
                 match available {
                     0 => f.write_str("none available at present"),
                     available => write!(f, "{available} available, but no room in this plan"),
@@ -82,7 +89,9 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spread(key) => write!(f, "no `{key}` left within the pod's topology spread"),
-            Self::Affinity(key) => write!(f, "no `{key}` with a pod that the pod's affinity asks for"),
+            Self::Affinity(key) => {
+                write!(f, "no `{key}` with a pod that the pod's affinity asks for")
+            }
             Self::AntiAffinity(key) => {
                 write!(f, "no `{key}` without a pod that excludes the pod or is excluded by it")
             }
@@ -95,15 +104,16 @@ fn offerings(count: usize) -> String {
 }
 
 impl Plan {
-    /// By how many percent the plan's cost exceeds its lower bound: it is at most this far from the best there is. `None` without a bound
-    /// that says anything.
+    /// By how many percent the plan's cost exceeds its lower bound: it is at most this far from the
+    /// best there is. `None` without a bound that says anything.
     #[expect(clippy::cast_precision_loss, reason = "costs are far below 2^52 micro-dollars")]
     pub fn gap_percent(&self) -> Option<f64> {
         let bound = self.lower_bound?.micros();
         (bound > 0).then(|| (self.cost.micros() - bound) as f64 / bound as f64 * 100.0)
     }
 
-    /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next best.
+    /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next
+    /// best.
     pub fn explain_launch(&self, launch: &Launch) -> String {
         let Launch { instance_type, capacity_type, zone, price, .. } = launch;
         let pods = match launch.pods.len() {
@@ -114,10 +124,13 @@ impl Plan {
         let memory = tenths(launch.requests.get(MEMORY), 1 << 30);
         let choice = match launch.alternatives.len() {
             0 => "the only offering that holds".to_owned(),
-            MOST_ALTERNATIVES => format!("cheapest of more than {MOST_ALTERNATIVES} offerings that hold"),
+            MAX_ALTERNATIVES => {
+                format!("cheapest of more than {MAX_ALTERNATIVES} offerings that hold")
+            }
             others => format!("cheapest of {} offerings that hold", others + 1),
         };
-        let other_type = launch.alternatives.iter().find(|other| *other.instance_type != **instance_type);
+        let other_type =
+            launch.alternatives.iter().find(|other| *other.instance_type != **instance_type);
         let next = match (other_type, launch.alternatives.iter().next()) {
             (Some(next), _) => format!("; next: {} at {}/h", next.instance_type, next.price),
             (None, Some(next)) => {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use fixedbitset::FixedBitSet;
 
 use crate::classes::holds;
-use crate::columns::{Column, Columns, MOST_SHAPES, Machine, Shape, undominated};
+use crate::columns::{Column, Columns, MAX_SHAPES, Machine, Shape, undominated};
 use crate::intern::Interner;
 use crate::market::Market;
 use crate::pack::{Fit, Packer, Task};
 use crate::packing::Packing;
 
 /// The most groups of pods with wishes of their own for which machines are listed.
-const MOST_WISHES: usize = 16;
+const MAX_WISHES: usize = 16;
 
 /// Columns for the pods that wait, with the classes that are behind their shapes.
 pub(crate) struct Recipes {
@@ -28,16 +28,25 @@ pub(crate) struct Purchase<'r> {
 }
 
 impl Recipes {
-    /// Finds columns for the pods that wait, beginning with the nodes of a packing. Only where no pod depends on another, nothing is
-    /// merely liked, and no pool wants a choice of types.
-    pub(crate) fn of(market: &mut Market<'_>, task: &Task<'_, '_>, known: &Packing) -> Option<Self> {
+    /// Finds columns for the pods that wait, beginning with the nodes of a packing. Only where no
+    /// pod depends on another, nothing is merely liked, and no pool wants a choice of types.
+    pub(crate) fn of(
+        market: &mut Market<'_>,
+        task: &Task<'_, '_>,
+        known: &Packing,
+    ) -> Option<Self> {
         let classes = &task.classes.list;
-        let waiting: Vec<usize> = (0..classes.len()).filter(|number| task.pending[*number] > 0).collect();
-        let is_free =
-            |number: &usize| classes[*number].coupling.is_none() && !classes[*number].has_preferences();
+        let waiting: Vec<usize> =
+            (0..classes.len()).filter(|number| task.pending[*number] > 0).collect();
+        let is_free = |number: &usize| {
+            classes[*number].coupling.is_none() && !classes[*number].has_preferences()
+        };
         let same_priority =
             waiting.windows(2).all(|pair| classes[pair[0]].priority == classes[pair[1]].priority);
-        if !waiting.iter().all(is_free) || !same_priority || known.unplaced.iter().any(|count| *count > 0) {
+        if !waiting.iter().all(is_free)
+            || !same_priority
+            || known.unplaced.iter().any(|count| *count > 0)
+        {
             return None;
         }
         let mut numbers: Interner<(&[i64], usize)> = Interner::default();
@@ -51,7 +60,7 @@ impl Recipes {
             members[shape].push(number);
             shape_of[number] = shape;
         }
-        if members.len() > MOST_SHAPES {
+        if members.len() > MAX_SHAPES {
             return None;
         }
         let count = |classes: &[usize]| classes.iter().map(|class| task.pending[*class]).sum();
@@ -71,7 +80,9 @@ impl Recipes {
                     && holds(&machine.free, known.used(index))
                     && load.keys().all(|shape| machine.allows.contains(*shape))
             });
-            seeds.extend(machine.map(|machine| Column { machine, load: load.into_iter().collect() }));
+            seeds.extend(
+                machine.map(|machine| Column { machine, load: load.into_iter().collect() }),
+            );
         }
         seeds.sort_unstable();
         seeds.dedup();
@@ -84,9 +95,13 @@ impl Recipes {
     }
 }
 
-/// The machines that pods could open: for each pool, and for each place in a pool that some of them insist on. Nobody opens one in a pool
-/// while a heavier one has something for him.
-fn machines(market: &mut Market<'_>, task: &Task<'_, '_>, members: &[Vec<usize>]) -> Option<Vec<Machine>> {
+/// The machines that pods could open: for each pool, and for each place in a pool that some of them
+/// insist on. Nobody opens one in a pool while a heavier one has something for him.
+fn machines(
+    market: &mut Market<'_>,
+    task: &Task<'_, '_>,
+    members: &[Vec<usize>],
+) -> Option<Vec<Machine>> {
     let classes = &task.classes.list;
     let of_shape = |shape: usize| &classes[members[shape][0]];
     let mut starts: BTreeMap<usize, i32> = BTreeMap::new();
@@ -116,7 +131,7 @@ fn machines(market: &mut Market<'_>, task: &Task<'_, '_>, members: &[Vec<usize>]
         }
         wishes.insert(class.wish, heaviest?);
     }
-    if wishes.len() > MOST_WISHES {
+    if wishes.len() > MAX_WISHES {
         return None;
     }
     let mut machines: Vec<Machine> = Vec::new();
@@ -137,10 +152,16 @@ fn machines(market: &mut Market<'_>, task: &Task<'_, '_>, members: &[Vec<usize>]
         for (price, kind) in &signature.types {
             let mut allows = FixedBitSet::with_capacity(members.len());
             for (shape, leads) in leads.iter().enumerate() {
-                allows.set(shape, leads.iter().any(|to| market.signature(*to).kinds.contains(*kind)));
+                allows
+                    .set(shape, leads.iter().any(|to| market.signature(*to).kinds.contains(*kind)));
             }
             let free = market.table(&signature).free(*kind).to_vec();
-            machines.push(Machine { free, price: dollars(price.micros()), allows, tag: (start, *kind) });
+            machines.push(Machine {
+                free,
+                price: dollars(price.micros()),
+                allows,
+                tag: (start, *kind),
+            });
         }
     }
     Some(undominated(machines))

@@ -59,7 +59,9 @@ impl Asker<'_, '_> {
         let free = |index: usize| table.free(kind(index));
         let large: Vec<usize> = compatible
             .ones()
-            .filter(|index| holds(free(*index), &class.row) && market.allows_size(pool, kind(*index)))
+            .filter(|index| {
+                holds(free(*index), &class.row) && market.allows_size(pool, kind(*index))
+            })
             .collect();
         let available: Vec<usize> =
             large.iter().copied().filter(|index| table.offering(*index).1.available).collect();
@@ -84,16 +86,21 @@ impl Asker<'_, '_> {
         }
         let rule = blocking_rule(market, rules, class, &packing.topology, pool);
         let table = &market.pools[pool];
-        // Something could be bought, so a limit is in the way: one that stops every offering, or else the one that stops the cheapest.
+        // Something could be bought, so a limit is in the way: one that stops every offering, or
+        // else the one that stops the cheapest.
         let exceeds = |index: usize, limit: usize| {
             table.types[table.offering(index).0.kind()].charge[limit] > left[limit]
         };
         let limit = (0..left.len())
             .find(|limit| available.iter().all(|index| exceeds(*index, *limit)))
-            .or_else(|| (0..left.len()).find(|limit| available.iter().any(|index| exceeds(*index, *limit))));
+            .or_else(|| {
+                (0..left.len()).find(|limit| available.iter().any(|index| exceeds(*index, *limit)))
+            });
         match limit.and_then(|limit| table.limits.get(limit)) {
             Some((name, _)) => Unsuitable::Limit((*name).to_owned()),
-            None if rule.is_some() => rule.map_or(Unsuitable::Limit(String::new()), Unsuitable::Rule),
+            None if rule.is_some() => {
+                rule.map_or(Unsuitable::Limit(String::new()), Unsuitable::Rule)
+            }
             None => Unsuitable::Offerings {
                 total: table.offers(),
                 compatible: compatible.count_ones(..),
@@ -117,7 +124,10 @@ fn lacking_values(market: &mut Market<'_>, pool: usize, class: &Class<'_>) -> Op
         let from = std::mem::take(&mut signatures);
         for pin in pins.iter() {
             for from in &from {
-                let tied = pin.terms.iter().try_fold(*from, |signature, term| market.step(signature, *term));
+                let tied = pin
+                    .terms
+                    .iter()
+                    .try_fold(*from, |signature, term| market.step(signature, *term));
                 signatures.extend(tied);
             }
         }
@@ -129,8 +139,11 @@ fn lacking_values(market: &mut Market<'_>, pool: usize, class: &Class<'_>) -> Op
             return None;
         }
         let achieved = market.achieved(signature, &class.row, &[]);
-        let lacking =
-            signature.diversities.iter().zip(achieved).find(|(one, achieved)| *achieved < one.least);
+        let lacking = signature
+            .diversities
+            .iter()
+            .zip(achieved)
+            .find(|(one, achieved)| *achieved < one.least);
         found = found.or(lacking.map(|(one, found)| Unsuitable::MinValues {
             key: one.key.clone(),
             wanted: one.least,

@@ -1,8 +1,9 @@
 //! Ruin and recreate: the nodes that waste most are taken apart, and their pods packed again.
 //!
-//! Every pod stays in its zone, or whichever domain others count it by, and pods with rules by host name that are more than a place on a node
-//! do not take part; nor does a packing whose pods are allowed only because of the nodes that there are. So whatever comes out is as valid as
-//! before; and it is kept only if it costs less and breaks no limit.
+//! Every pod stays in its zone, or whichever domain others count it by, and pods with rules by host
+//! name that are more than a place on a node do not take part; nor does a packing whose pods are
+//! allowed only because of the nodes that there are. So whatever comes out is as valid as before;
+//! and it is kept only if it costs less and breaks no limit.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -96,8 +97,13 @@ fn pack_again<'a>(
     let classes = Classes { list, terms: Vec::new() };
     let pending: Vec<usize> = counts.values().copied().collect();
     let least = classes.least_to_come();
-    let part =
-        Task { classes: &classes, pending: &pending, reservations: &BTreeMap::new(), least: &least, ..*task };
+    let part = Task {
+        classes: &classes,
+        pending: &pending,
+        reservations: &BTreeMap::new(),
+        least: &least,
+        ..*task
+    };
     let ground = Ground {
         standing: Standing::none(),
         topology: Topology::default(),
@@ -111,7 +117,9 @@ fn pack_again<'a>(
         if again.unplaced.iter().any(|count| *count > 0) {
             continue;
         }
-        let Some(cost) = again.settle(market, false).map(nap_units::UsdPerHour::micros) else { continue };
+        let Some(cost) = again.settle(market, false).map(nap_units::UsdPerHour::micros) else {
+            continue;
+        };
         if cost < best.as_ref().map_or(before, |(best, _)| *best) {
             best = Some((cost, again));
         }
@@ -144,8 +152,13 @@ fn strategies(market: &Market<'_>) -> Vec<Strategy> {
     strategies
 }
 
-/// The drafts that may be taken apart, by the domains they are tied to; those that waste most first.
-fn by_place(market: &Market<'_>, task: &Task<'_, '_>, packing: &Packing) -> BTreeMap<Place, Vec<usize>> {
+/// The drafts that may be taken apart, by the domains they are tied to; those that waste most
+/// first.
+fn by_place(
+    market: &Market<'_>,
+    task: &Task<'_, '_>,
+    packing: &Packing,
+) -> BTreeMap<Place, Vec<usize>> {
     let mut places: BTreeMap<Place, Vec<(f64, usize)>> = BTreeMap::new();
     for (number, draft) in
         packing.drafts.iter().enumerate().filter(|(_, draft)| may_be_ruined(market, task, draft))

@@ -1,11 +1,13 @@
 //! Which rules between pods there are in a snapshot, and what each kind of pod has to do with them.
 //!
-//! Every rule is a question about a number of pods in a domain. A [`Counter`] is one such number: which pods are counted, by which label's
-//! values, on which nodes. Pods that no counter is about stay on the fast path.
+//! Every rule is a question about a number of pods in a domain. A [`Counter`] is one such number:
+//! which pods are counted, by which label's values, on which nodes. Pods that no counter is about
+//! stay on the fast path.
 //!
-//! Most rules in real clusters say that at most so many pods of one kind may share a node. Such a rule needs no counter: it is a resource
-//! of which each node has so many and each pod takes one, a [`Slot`], and every part of the engine that understands resources
-//! understands it. That holds as long as the pods which have the rule are the same as the pods which it counts.
+//! Most rules in real clusters say that at most so many pods of one kind may share a node. Such a
+//! rule needs no counter: it is a resource of which each node has so many and each pod takes one, a
+//! [`Slot`], and every part of the engine that understands resources understands it. That holds as
+//! long as the pods which have the rule are the same as the pods which it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,7 +19,7 @@ use crate::intern::Interner;
 use crate::model::{Pod, Preferences, Snapshot, Weighted};
 
 /// The most rules that become slots: each makes every resource row longer.
-const MOST_SLOTS: usize = 16;
+const MAX_SLOTS: usize = 16;
 
 /// A rule that at most so many pods share a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +43,8 @@ impl Slot<'_> {
     pub(crate) fn taken_by(&self, resident: &Resident) -> bool {
         match self {
             Self::Exclusive(term) => {
-                term.matches(&resident.namespace, &resident.labels) || resident.anti_affinity.contains(term)
+                term.matches(&resident.namespace, &resident.labels)
+                    || resident.anti_affinity.contains(term)
             }
             Self::Spread(namespace, selector, _) => {
                 *namespace == resident.namespace && selector.matches(&resident.labels)
@@ -130,7 +133,9 @@ impl Counter<'_> {
     ) -> bool {
         let Some(filter) = &self.filter else { return true };
         filter.keys.iter().all(|key| is_host(key) || keys.contains(key))
-            && filter.terms.is_none_or(|mine| mine == terms || mine.iter().any(Requirements::is_empty))
+            && filter
+                .terms
+                .is_none_or(|mine| mine == terms || mine.iter().any(Requirements::is_empty))
             && filter.tolerations.is_none_or(|mine| mine == tolerations)
     }
 }
@@ -160,7 +165,9 @@ impl Constraint {
     pub(crate) fn counters(&self) -> Vec<usize> {
         match self {
             Self::Spread { counter, .. } | Self::Apart { counter, .. } => vec![*counter],
-            Self::Together { counters, .. } => counters.iter().map(|(counter, _)| *counter).collect(),
+            Self::Together { counters, .. } => {
+                counters.iter().map(|(counter, _)| *counter).collect()
+            }
         }
     }
 }
@@ -187,11 +194,14 @@ impl Coupling {
         self.counted.iter().all(|(_, at)| is_domain(at))
             && self.constraints.iter().all(|constraint| match constraint {
                 Constraint::Spread { at, .. } | Constraint::Apart { at, .. } => is_domain(at),
-                Constraint::Together { counters, .. } => counters.iter().all(|(_, at)| is_domain(at)),
+                Constraint::Together { counters, .. } => {
+                    counters.iter().all(|(_, at)| is_domain(at))
+                }
             })
     }
 
-    /// Whether it must share a node with other pods: a node that is refused now may be allowed later.
+    /// Whether it must share a node with other pods: a node that is refused now may be allowed
+    /// later.
     pub(crate) fn follows_hosts(&self) -> bool {
         self.constraints.iter().any(|constraint| match constraint {
             Constraint::Together { counters, .. } => counters.iter().any(|(_, at)| *at == At::Host),
@@ -207,7 +217,8 @@ pub(crate) struct Rules<'a> {
     /// The labels, other than the host name, whose values are domains.
     pub(crate) keys: Vec<&'a str>,
     pub(crate) slots: Vec<Slot<'a>>,
-    /// For each slot, the spread constraints that it stands for: which nodes they look at, and how many of them they want.
+    /// For each slot, the spread constraints that it stands for: which nodes they look at, and how
+    /// many of them they want.
     pub(crate) slot_counters: Vec<Vec<(Counter<'a>, usize)>>,
     /// What kinds of pods take part in; kinds with equal ones share a number.
     pub(crate) profiles: Vec<Profile>,
@@ -265,16 +276,21 @@ impl<'a> Rules<'a> {
         let coupled = |pod: &&Pod| {
             let Pod { spread, affinity, anti_affinity, preferences, .. } = pod;
             let Preferences { anti_affinity: avoided, .. } = preferences;
-            !(spread.is_empty() && affinity.is_empty() && anti_affinity.is_empty() && avoided.is_empty())
+            !(spread.is_empty()
+                && affinity.is_empty()
+                && anti_affinity.is_empty()
+                && avoided.is_empty())
         };
         let residents = || snapshot.nodes.iter().flat_map(|node| &node.residents);
-        let terms: BTreeSet<&PodTerm> = residents().flat_map(|resident| &resident.anti_affinity).collect();
+        let terms: BTreeSet<&PodTerm> =
+            residents().flat_map(|resident| &resident.anti_affinity).collect();
         if terms.is_empty() && !kinds.iter().any(coupled) {
             let profile_of = vec![0; kinds.len()];
             return Self { profiles: vec![Profile::default()], profile_of, ..Self::default() };
         }
         let mut interner: Interner<Shape<'a>> = Interner::default();
-        let shape_of: Vec<usize> = kinds.iter().map(|pod| interner.number(Shape::of(pod))).collect();
+        let shape_of: Vec<usize> =
+            kinds.iter().map(|pod| interner.number(Shape::of(pod))).collect();
         let shapes = interner.items;
         let slots = slots(&shapes);
         let mut counters: BTreeSet<Counter<'a>> = BTreeSet::new();
@@ -302,7 +318,8 @@ impl<'a> Rules<'a> {
             ..Self::default()
         };
         let mut profiles: Interner<Profile> = Interner::default();
-        let numbers: Vec<usize> = shapes.iter().map(|shape| profiles.number(rules.profile(shape))).collect();
+        let numbers: Vec<usize> =
+            shapes.iter().map(|shape| profiles.number(rules.profile(shape))).collect();
         rules.profiles = profiles.items;
         rules.profile_of = shape_of.into_iter().map(|shape| numbers[shape]).collect();
         rules
@@ -334,13 +351,16 @@ impl<'a> Rules<'a> {
             let wanted = keys.into_iter().filter_map(|key| self.find(&meant(key, shape.affinity)));
             let wanted: Vec<usize> = wanted.collect();
             let own = wanted.iter().all(|counter| is_own(*counter));
-            let counters = wanted.iter().map(|counter| (*counter, self.at(&mut coupling, *counter)));
+            let counters =
+                wanted.iter().map(|counter| (*counter, self.at(&mut coupling, *counter)));
             let counters = counters.collect();
             coupling.constraints.push(Constraint::Together { counters, own });
         }
         for term in shape.anti_affinity.iter().chain(shape.avoided.iter().map(|one| &one.term)) {
             let key = labels::normalise(&term.topology_key);
-            let Some(counter) = self.find(&meant(key, std::slice::from_ref(term))) else { continue };
+            let Some(counter) = self.find(&meant(key, std::slice::from_ref(term))) else {
+                continue;
+            };
             let at = self.at(&mut coupling, counter);
             coupling.constraints.push(Constraint::Apart { counter, at, own: is_own(counter) });
         }
@@ -349,7 +369,11 @@ impl<'a> Rules<'a> {
                 && term.matches(shape.namespace, shape.labels)
             {
                 let at = self.at(&mut coupling, number);
-                coupling.constraints.push(Constraint::Apart { counter: number, at, own: is_own(number) });
+                coupling.constraints.push(Constraint::Apart {
+                    counter: number,
+                    at,
+                    own: is_own(number),
+                });
             }
         }
         for number in counted {
@@ -399,10 +423,17 @@ fn slots<'a>(shapes: &[Shape<'a>]) -> Vec<Slot<'a>> {
         let terms = shape.anti_affinity.iter().filter(|term| is_host(&term.topology_key));
         found.extend(terms.map(Slot::Exclusive));
         let spreads = shape.spread.iter().filter(|spread| is_host(&spread.topology_key));
-        found.extend(spreads.map(|spread| Slot::Spread(shape.namespace, &spread.selector, spread.max_skew)));
+        found.extend(
+            spreads.map(|spread| Slot::Spread(shape.namespace, &spread.selector, spread.max_skew)),
+        );
     }
-    let is_closed = |slot: &Slot<'a>| shapes.iter().all(|shape| slot.owned_by(shape) == slot.counts(shape));
-    found.into_iter().filter(|slot| slot.capacity() > 0 && is_closed(slot)).take(MOST_SLOTS).collect()
+    let is_closed =
+        |slot: &Slot<'a>| shapes.iter().all(|shape| slot.owned_by(shape) == slot.counts(shape));
+    found
+        .into_iter()
+        .filter(|slot| slot.capacity() > 0 && is_closed(slot))
+        .take(MAX_SLOTS)
+        .collect()
 }
 
 /// The spread constraints that a slot stands for.
@@ -454,11 +485,13 @@ fn meant<'a>(key: &'a str, terms: &'a [PodTerm]) -> Counter<'a> {
 fn spread_counter<'a>(shape: &Shape<'a>, spread: &'a Spread) -> Counter<'a> {
     // A node without a label by which the pod must be spread is of no interest to it.
     let needed = shape.spread[..shape.must_hold].iter().chain([spread]);
-    let mut keys: Vec<&str> = needed.map(|spread| labels::normalise(&spread.topology_key)).collect();
+    let mut keys: Vec<&str> =
+        needed.map(|spread| labels::normalise(&spread.topology_key)).collect();
     keys.sort_unstable();
     keys.dedup();
     let terms = shape.filter.map(|(terms, _)| terms).filter(|_| spread.honor_affinity);
-    let tolerations = shape.filter.map(|(_, tolerations)| tolerations).filter(|_| spread.honor_taints);
+    let tolerations =
+        shape.filter.map(|(_, tolerations)| tolerations).filter(|_| spread.honor_taints);
     Counter {
         key: labels::normalise(&spread.topology_key),
         counted: Counted::Labelled(shape.namespace, &spread.selector),

@@ -1,7 +1,8 @@
 //! The drafts that may still take pods, in the order in which they are looked at.
 //!
-//! Either the oldest comes first, or the one with the fewest pods. In the second case a draft moves as it fills: its old entry stays
-//! behind and is swept out once there are too many of those, so that a [`Cursor`] into the shelf always stays valid.
+//! Either the oldest comes first, or the one with the fewest pods. In the second case a draft moves
+//! as it fills: its old entry stays behind and is swept out once there are too many of those, so
+//! that a [`Cursor`] into the shelf always stays valid.
 
 /// Drafts in order.
 #[derive(Debug, Default)]

@@ -1,10 +1,12 @@
 //! The simplex method, for the few and small linear programs that guide the packing.
 //!
-//! It maximises `gain · v` under `amounts · v ≤ limit` for each row, with limits and `v` not negative, so that nothing at all is a solution to
-//! begin with. The table is condensed: it has a column for each variable, whatever the number of rows. Rows can be added to a solved
-//! table, which is then solved again from where it stands. What comes out guides choices, and whoever needs certainty checks it: so a
-//! rounding error can cost a little money, never a wrong plan. Since it is nothing but additions, multiplications and divisions in a
-//! fixed order, it is the same on every machine.
+//! It maximises `gain · v` under `amounts · v ≤ limit` for each row, with limits and `v` not
+//! negative, so that nothing at all is a solution to begin with. The table is condensed: it has a
+//! column for each variable, whatever the number of rows. Rows can be added to a solved table,
+//! which is then solved again from where it stands. What comes out guides choices, and whoever
+//! needs certainty checks it: so a rounding error can cost a little money, never a wrong plan.
+//! Since it is nothing but additions, multiplications and divisions in a fixed order, it is the
+//! same on every machine.
 
 /// Below this a number counts as zero.
 const TINY: f64 = 1e-9;
@@ -13,7 +15,8 @@ const TINY: f64 = 1e-9;
 #[derive(Clone)]
 pub(crate) struct Simplex {
     width: usize,
-    /// One row after another, each with a cell for every column; the last cell is what is left of the limit.
+    /// One row after another, each with a cell for every column; the last cell is what is left of
+    /// the limit.
     cells: Vec<f64>,
     /// What the total gains per unit of each column.
     gain: Vec<f64>,
@@ -62,7 +65,9 @@ impl Simplex {
                 cells[column] = *amount;
             }
         }
-        for (row, amount) in self.row_of.iter().zip(&of_variable).filter(|(_, amount)| **amount != 0.0) {
+        for (row, amount) in
+            self.row_of.iter().zip(&of_variable).filter(|(_, amount)| **amount != 0.0)
+        {
             let Some(row) = *row else { continue };
             for (cell, other) in cells.iter_mut().zip(self.row(row)) {
                 *cell -= amount * other;
@@ -214,7 +219,11 @@ mod tests {
         program.solve(100);
         // Now y = 6 leaves one x.
         assert!(close(&program.values(), &[1.0, 6.0]), "{:?}", program.values());
-        assert!(close(&program.multipliers(), &[0.0, 1.0, 0.0, 3.0]), "{:?}", program.multipliers());
+        assert!(
+            close(&program.multipliers(), &[0.0, 1.0, 0.0, 3.0]),
+            "{:?}",
+            program.multipliers()
+        );
     }
 
     #[test]

@@ -4,30 +4,34 @@ use crate::market::Market;
 use crate::pack::Task;
 
 impl Market<'_> {
-    /// The few sizes around what a node has on average, where rules by host name force a number of nodes: larger nodes would leave the rest of
-    /// them with single pods.
+    /// The few sizes around what a node has on average, where rules by host name force a number of
+    /// nodes: larger nodes would leave the rest of them with single pods.
     pub(crate) fn sizes_for(&self, task: &Task<'_, '_>) -> Vec<i64> {
-        const MOST_SIZES: usize = 2;
+        const MAX_SIZES: usize = 2;
         let demand = task.classes.demand(task.pending);
         let each = task.classes.list.iter().zip(task.pending);
         let cpu = each.fold(0_i64, |sum, (class, count)| {
             sum.saturating_add(class.cpu.saturating_mul(i64::try_from(*count).unwrap_or(i64::MAX)))
         });
         let types = || self.pools.iter().flat_map(|table| &table.types);
-        let free = || self.pools.iter().flat_map(|table| (0..table.types.len()).map(|kind| table.free(kind)));
+        let free = || {
+            self.pools.iter().flat_map(|table| (0..table.types.len()).map(|kind| table.free(kind)))
+        };
         let forced = (self.resources..self.width).map(|dimension| {
             let most = free().map(|free| free[dimension]).max().unwrap_or(0);
             if most > 0 { demand[dimension].div_euclid(most) } else { 0 }
         });
         let Some(nodes) = forced.max().filter(|nodes| *nodes > 1) else { return Vec::new() };
-        let mut sizes: Vec<i64> = types().map(|row| row.cpu).filter(|size| *size > cpu / nodes).collect();
+        let mut sizes: Vec<i64> =
+            types().map(|row| row.cpu).filter(|size| *size > cpu / nodes).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        sizes.truncate(MOST_SIZES);
+        sizes.truncate(MAX_SIZES);
         sizes
     }
 
-    /// Sizes at which growing nodes can be capped: vCPU counts on offer, each about twice the one before.
+    /// Sizes at which growing nodes can be capped: vCPU counts on offer, each about twice the one
+    /// before.
     pub(crate) fn levels(&self, most: usize) -> Vec<i64> {
         let mut sizes: Vec<i64> =
             self.pools.iter().flat_map(|table| table.types.iter().map(|row| row.cpu)).collect();

@@ -13,7 +13,9 @@ use crate::existing::{Seated, Standing};
 use crate::groups::Groups;
 use crate::launch::Buyer;
 use crate::market::Market;
-use crate::model::{Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Snapshot, Tier, Unplaced};
+use crate::model::{
+    Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Snapshot, Tier, Unplaced,
+};
 use crate::pack::{Cap, Ground, Manner, Strategy, Task, pack};
 use crate::packing::Packing;
 use crate::preferences::Levels;
@@ -27,18 +29,20 @@ use crate::topology::Topology;
 use crate::worth::worth;
 
 /// The most sizes at which nodes are capped, one attempt each.
-const MOST_LEVELS: usize = 12;
+const MAX_LEVELS: usize = 12;
 
-/// Roughly how many comparisons may be made, in all and for each pod, before no further packing is tried: a bound on time that is the same on every
-/// machine. The packings that find most are tried first.
-const MOST_EFFORT: usize = 20_000_000;
+/// Roughly how many comparisons may be made, in all and for each pod, before no further packing is
+/// tried: a bound on time that is the same on every machine. The packings that find most are tried
+/// first.
+const MAX_EFFORT: usize = 20_000_000;
 const EFFORT_PER_POD: usize = 1_000;
 
 /// The same for taking nodes apart again.
-const MOST_REPAIRS: usize = 4_000_000;
+const MAX_REPAIRS: usize = 4_000_000;
 const REPAIRS_PER_POD: usize = 2_000;
 
-/// A plan that is no further above the bound than its so-manieth part is good enough: nothing else is tried.
+/// A plan that is no further above the bound than its so-manieth part is good enough: nothing else
+/// is tried.
 const GOOD_ENOUGH: i64 = 400;
 
 /// The incumbent's manner: the plan may never be worse than this.
@@ -46,20 +50,21 @@ const GUARD: Strategy = Strategy { cap: Cap::None, manner: Manner::Incumbent };
 
 /// Decides where the pods of a snapshot go.
 ///
-/// It cannot fail: a pod that it cannot place is in the plan with the reason. The same snapshot gives the same plan to the byte, in
-/// whatever order its pods, nodes and pools are listed.
+/// It cannot fail: a pod that it cannot place is in the plan with the reason. The same snapshot
+/// gives the same plan to the byte, in whatever order its pods, nodes and pools are listed.
 pub fn solve(snapshot: &Snapshot, options: &Options) -> Plan {
     decide(&Prepared::new(snapshot), snapshot, options, true)
 }
 
-/// The plan that the incumbent's manner alone would give: first fit without regard to price, then the cheapest type for each
-/// node. [`solve`] is never worse; this is what it is measured against, and it has no bound.
+/// The plan that the incumbent's manner alone would give: first fit without regard to price, then
+/// the cheapest type for each node. [`solve`] is never worse; this is what it is measured against,
+/// and it has no bound.
 pub fn solve_first_fit(snapshot: &Snapshot, options: &Options) -> Plan {
     decide(&Prepared::new(snapshot), snapshot, options, false)
 }
 
-/// The same as [`solve`] with what was prepared before for the same pools, daemons and catalogues; if they are not the same, it is of no use
-/// and no harm.
+/// The same as [`solve`] with what was prepared before for the same pools, daemons and catalogues;
+/// if they are not the same, it is of no use and no harm.
 pub fn solve_with(prepared: &Prepared, snapshot: &Snapshot, options: &Options) -> Plan {
     if prepared.suits(snapshot) {
         decide(prepared, snapshot, options, true)
@@ -76,7 +81,8 @@ struct Decision {
     may_ignore: bool,
 }
 
-/// The better plan of two where it matters: nobody goes without a place for what others would like, nor for room to spare.
+/// The better plan of two where it matters: nobody goes without a place for what others would like,
+/// nor for room to spare.
 fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
     let mut best = attempt(prepared, snapshot, options, portfolio);
     let mut options = options.clone();
@@ -97,7 +103,12 @@ fn decide(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio
     best.plan
 }
 
-fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Decision {
+fn attempt(
+    prepared: &Prepared,
+    snapshot: &Snapshot,
+    options: &Options,
+    portfolio: bool,
+) -> Decision {
     let groups = Groups::of(snapshot);
     let levels = Levels::of(&groups.list, snapshot, options);
     let kinds: Vec<&Pod> = levels.list.iter().map(|level| &*level.pod).collect();
@@ -106,21 +117,36 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
     let classes = Classes::of(&groups.list, &levels, &dimensions, &rules);
     let mut market = Market::new(prepared, snapshot, options, &dimensions, &classes, &rules.keys);
     let mut standing = Standing::of(snapshot, &dimensions, &rules, &mut market);
-    let mut topology =
-        Topology::new(&rules, &standing.nodes, &standing.labels, &mut market, &snapshot.reservations);
+    let mut topology = Topology::new(
+        &rules,
+        &standing.nodes,
+        &standing.labels,
+        &mut market,
+        &snapshot.reservations,
+    );
     let (placed, mut seated) = standing.fill(&classes, &mut topology);
     let pending: Vec<usize> =
         classes.list.iter().zip(&placed).map(|(class, placed)| class.pods.len() - placed).collect();
-    let ground = Ground { standing, topology, skews: rules.skews().into(), rules: Rc::clone(&rules) };
-    let most_pods =
-        options.max_pods_per_node.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    let ground =
+        Ground { standing, topology, skews: rules.skews().into(), rules: Rc::clone(&rules) };
+    let most_pods = options
+        .max_pods_per_node
+        .map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let least = classes.least_to_come();
     let reservations = &snapshot.reservations;
     let most_pods = most_pods.max(1);
     let worth = if portfolio { worth(&market, &classes.demand(&pending)) } else { Vec::new() };
     let worth = &worth;
-    let task = Task { classes: &classes, pending: &pending, most_pods, reservations, least: &least, worth };
-    let Best { entry, guard_lacks, pod_worth } = best_packing(&mut market, &task, &ground, portfolio);
+    let task = Task {
+        classes: &classes,
+        pending: &pending,
+        most_pods,
+        reservations,
+        least: &least,
+        worth,
+    };
+    let Best { entry, guard_lacks, pod_worth } =
+        best_packing(&mut market, &task, &ground, portfolio);
     let Entry { score, packing, tier } = entry;
     let may_ignore = guard_lacks && classes.list.iter().any(Class::has_preferences);
 
@@ -129,10 +155,15 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
         let refusal = Refusal::Unsupported { field: (*field).to_owned() };
         plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal });
     }
-    let unplaced = classes.list.iter().zip(&packing.unplaced).filter(|(_, unplaced)| **unplaced > 0);
+    let unplaced =
+        classes.list.iter().zip(&packing.unplaced).filter(|(_, unplaced)| **unplaced > 0);
     for (class, unplaced) in unplaced {
-        let mut asker =
-            Asker { market: &mut market, rules: &rules, dimensions: &dimensions, packing: &packing };
+        let mut asker = Asker {
+            market: &mut market,
+            rules: &rules,
+            dimensions: &dimensions,
+            packing: &packing,
+        };
         let refusal = asker.refusal(&classes.list[class.last]);
         let first = class.pods.len() - unplaced;
         for pod in class.pods.iter().skip(first) {
@@ -146,30 +177,44 @@ fn attempt(prepared: &Prepared, snapshot: &Snapshot, options: &Options, portfoli
         let class = classes.list[class].base;
         let pods = classes.list[class].pods.iter().skip(taken[class]).take(count);
         let node = &ground.standing.nodes[node].name;
-        plan.placements.extend(pods.map(|pod| Placement { pod: (*pod).clone(), node: node.clone() }));
+        plan.placements
+            .extend(pods.map(|pod| Placement { pod: (*pod).clone(), node: node.clone() }));
         taken[class] += count;
     }
     plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
     let zones = zones(snapshot);
     let choices = Choices::default();
-    let mut buyer =
-        Buyer { market: &market, classes: &classes, dimensions: &dimensions, taken, zones, choices };
+    let mut buyer = Buyer {
+        market: &market,
+        classes: &classes,
+        dimensions: &dimensions,
+        taken,
+        zones,
+        choices,
+    };
     plan.launches = buyer.launches(&packing);
     plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
     if portfolio && !classes.list.is_empty() {
         // The bound knows only what a new node would take.
-        let beyond = packing.unplaced.iter().zip(&packing.crowded).map(|(left, crowded)| left + crowded);
-        let placed: Vec<usize> =
-            classes.list.iter().zip(beyond).map(|(class, beyond)| class.pods.len() - beyond).collect();
+        let beyond =
+            packing.unplaced.iter().zip(&packing.crowded).map(|(left, crowded)| left + crowded);
+        let placed: Vec<usize> = classes
+            .list
+            .iter()
+            .zip(beyond)
+            .map(|(class, beyond)| class.pods.len() - beyond)
+            .collect();
         let mut free: Vec<Vec<i64>> =
             ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
         free.extend(prepaid(&mut market, reservations));
-        plan.lower_bound = Some(lower_bound(&mut market, &classes, &placed, &free, pod_worth.as_ref()));
+        plan.lower_bound =
+            Some(lower_bound(&mut market, &classes, &placed, &free, pod_worth.as_ref()));
     }
     Decision { plan, score, may_ignore }
 }
 
-/// What the machines of reservations have at most: as far as the bound is concerned, they cost nothing.
+/// What the machines of reservations have at most: as far as the bound is concerned, they cost
+/// nothing.
 fn prepaid(market: &mut Market<'_>, reservations: &BTreeMap<String, u32>) -> Vec<Vec<i64>> {
     let mut free = Vec::new();
     for (reservation, count) in reservations {
@@ -204,13 +249,14 @@ fn strategies(market: &Market<'_>, task: &Task<'_, '_>) -> Vec<Strategy> {
         };
         strategies.extend(woven.into_iter().map(|cap| Strategy { cap, manner: Manner::Woven }));
         // A quick one between those that take long.
-        let quick = sizes.first().map(|size| Strategy { cap: Cap::Cpu(*size), manner: Manner::InOrder });
+        let quick =
+            sizes.first().map(|size| Strategy { cap: Cap::Cpu(*size), manner: Manner::InOrder });
         strategies.splice(1..1, quick);
     }
     strategies.push(Strategy { cap: Cap::BestValue, manner: Manner::Patterns });
     if sizes.is_empty() {
         caps.push(Cap::None);
-        caps.extend(market.levels(MOST_LEVELS).into_iter().rev().map(Cap::Cpu));
+        caps.extend(market.levels(MAX_LEVELS).into_iter().rev().map(Cap::Cpu));
     } else {
         caps.extend(sizes.into_iter().skip(1).map(Cap::Cpu));
     }
@@ -274,7 +320,8 @@ fn best_packing<'a>(
     }
     if portfolio && !is_coupled(task) && !contest.is_good() {
         // What is left may be the bound's fault.
-        pod_worth = PodWorth::of(market, task.classes, task.pending, task.most_pods, &contest.best.packing);
+        pod_worth =
+            PodWorth::of(market, task.classes, task.pending, task.most_pods, &contest.best.packing);
         contest.bound = contest.bound.max(floor(market, task, ground, pod_worth.as_ref()));
         contest.try_columns(market);
     }
@@ -329,13 +376,20 @@ impl<'c, 'a> Contest<'c, 'a> {
     }
 
     /// Packs in one way, and keeps the result if it is the best so far.
-    fn enter(&mut self, market: &mut Market<'a>, strategy: Strategy, purchase: Option<&Purchase<'_>>) {
-        let entry = Self::pack(market, self.task, self.ground, strategy, purchase, &mut self.ledger);
+    fn enter(
+        &mut self,
+        market: &mut Market<'a>,
+        strategy: Strategy,
+        purchase: Option<&Purchase<'_>>,
+    ) {
+        let entry =
+            Self::pack(market, self.task, self.ground, strategy, purchase, &mut self.ledger);
         let (new, old) = (&entry.score, &self.best.score);
         let is_even = new.unplaced == old.unplaced && new.cost == old.cost;
         let is_better = if is_even && new.cost > UsdPerHour::ZERO {
             // At one price, the one is better that the scheduler comes to by itself.
-            let needs = |market: &mut Market<'a>, packing: &Packing| left_out(market, self.task, packing);
+            let needs =
+                |market: &mut Market<'a>, packing: &Packing| left_out(market, self.task, packing);
             let needs = (needs(market, &entry.packing), needs(market, &self.best.packing));
             needs.0.is_some() && needs.1.is_some() && (needs.0, new.nodes) < (needs.1, old.nodes)
         } else {
@@ -356,7 +410,7 @@ impl<'c, 'a> Contest<'c, 'a> {
 
     fn is_over(&self, market: &Market<'_>) -> bool {
         let pods: usize = self.task.pending.iter().sum();
-        let most = MOST_EFFORT.saturating_add(pods.saturating_mul(EFFORT_PER_POD));
+        let most = MAX_EFFORT.saturating_add(pods.saturating_mul(EFFORT_PER_POD));
         self.is_good() || market.effort() > most
     }
 
@@ -364,7 +418,7 @@ impl<'c, 'a> Contest<'c, 'a> {
     fn repair(&mut self, market: &mut Market<'a>) {
         let Entry { packing, tier, score } = &mut self.best;
         let pods: usize = self.task.pending.iter().sum();
-        let most = pods.saturating_mul(REPAIRS_PER_POD).min(MOST_REPAIRS);
+        let most = pods.saturating_mul(REPAIRS_PER_POD).min(MAX_REPAIRS);
         if repair(market, self.task, packing, most) {
             *tier = Tier::Repaired;
             let cost = packing.drafts.iter().map(|draft| draft.price).sum();
@@ -381,7 +435,11 @@ impl<'c, 'a> Contest<'c, 'a> {
         let Some(recipes) = Recipes::of(market, self.task, &self.best.packing) else { return };
         for least in ROUNDINGS {
             let purchase = recipes.purchase(least);
-            self.enter(market, Strategy { cap: Cap::BestValue, manner: Manner::Columns }, Some(&purchase));
+            self.enter(
+                market,
+                Strategy { cap: Cap::BestValue, manner: Manner::Columns },
+                Some(&purchase),
+            );
             if self.is_good() || self.ledger {
                 break;
             }

@@ -27,7 +27,8 @@ pub(crate) struct PoolTable<'a> {
     pub(crate) stock: Stock<'a>,
     /// By name.
     pub(crate) types: Vec<TypeRow<'a>>,
-    /// What each type has for pods once the daemons run: so many dimensions of the first, then of the next.
+    /// What each type has for pods once the daemons run: so many dimensions of the first, then of
+    /// the next.
     free: Vec<i64>,
     width: usize,
     /// The types, those that have most come first.
@@ -48,7 +49,8 @@ impl<'a> PoolTable<'a> {
         let amount = |amounts: Option<&[Option<i64>]>, kind: usize| {
             amounts.and_then(|amounts| amounts[kind]).unwrap_or(0).max(0)
         };
-        let charges: Vec<_> = limits.iter().map(|(name, _)| (*name == NODES, stock.capacity(name))).collect();
+        let charges: Vec<_> =
+            limits.iter().map(|(name, _)| (*name == NODES, stock.capacity(name))).collect();
         let cpu = stock.capacity(CPU);
         let row = |kind: usize| {
             let charge = |(is_nodes, amounts): &(bool, Option<&[Option<i64>]>)| {
@@ -79,7 +81,8 @@ impl<'a> PoolTable<'a> {
         &self.free[kind * self.width..][..self.width]
     }
 
-    /// Whether a type still fits under the limits when this much is left of each. Nothing is limited where nothing is said.
+    /// Whether a type still fits under the limits when this much is left of each. Nothing is
+    /// limited where nothing is said.
     pub(crate) fn within(&self, kind: usize, left: &[i64]) -> bool {
         self.types[kind].charge.iter().zip(left).all(|(charge, left)| charge <= left)
     }

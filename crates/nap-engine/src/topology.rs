@@ -1,11 +1,14 @@
 //! How many pods each domain has, and how many more of a kind it may take.
 //!
-//! A domain is a value of a node label: a zone, a rack, a capacity type. Every node is a domain of its own by host name, and there can
-//! always be one more of those; so a spread over hosts compares with nothing, whatever other nodes there are. Domains of other labels are
-//! those that exist, and those that could be bought. Both change when pods are left without a place: see the module `closing`.
+//! A domain is a value of a node label: a zone, a rack, a capacity type. Every node is a domain of
+//! its own by host name, and there can always be one more of those; so a spread over hosts compares
+//! with nothing, whatever other nodes there are. Domains of other labels are those that exist, and
+//! those that could be bought. Both change when pods are left without a place: see the module
+//! `closing`.
 //!
-//! Where it is not certain that a spread constraint looks at a node which is not bought yet, its pods count against their domain but do not
-//! raise the emptiest one: the skew is never understated.
+//! Where it is not certain that a spread constraint looks at a node which is not bought yet, its
+//! pods count against their domain but do not raise the emptiest one: the skew is never
+//! understated.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +25,8 @@ use crate::rules::{At, Constraint, Counter, Coupling, Rules, is_host};
 /// Stands for a label that a node lacks.
 pub(crate) const ABSENT: u32 = u32::MAX;
 
-/// The numbers of the domains that a kind of pod depends on, in the order of [`Coupling::keys`]; [`ABSENT`] where the node lacks the label.
+/// The numbers of the domains that a kind of pod depends on, in the order of [`Coupling::keys`];
+/// [`ABSENT`] where the node lacks the label.
 pub(crate) type Vector = Vec<u32>;
 
 /// Which node is asked about.
@@ -59,7 +63,8 @@ pub(crate) struct Topology {
     looks: Rc<[Vec<bool>]>,
     /// Which counters have no more domains than those that have nodes; see the module `closing`.
     closed: Vec<bool>,
-    /// For each counter by host name, how many pods every node has at least and how many nodes there are, once there will be no more.
+    /// For each counter by host name, how many pods every node has at least and how many nodes
+    /// there are, once there will be no more.
     floors: Option<Vec<(i64, usize)>>,
 }
 
@@ -81,7 +86,11 @@ impl Topology {
                 .counters
                 .iter()
                 .map(|counter| {
-                    nodes.iter().zip(labels).map(|(node, labels)| passes(counter, node, labels)).collect()
+                    nodes
+                        .iter()
+                        .zip(labels)
+                        .map(|(node, labels)| passes(counter, node, labels))
+                        .collect()
                 })
                 .collect(),
             closed: vec![false; width],
@@ -117,9 +126,17 @@ impl Topology {
     }
 
     /// Counts pods in a domain, or on a node where every node is one.
-    fn count(&mut self, counter: usize, domain: Option<u32>, host: usize, pods: i64, certain: bool) {
+    fn count(
+        &mut self,
+        counter: usize,
+        domain: Option<u32>,
+        host: usize,
+        pods: i64,
+        certain: bool,
+    ) {
         // What exists is known.
-        let (looks, certain) = self.looks[counter].get(host).map_or((true, certain), |looks| (*looks, true));
+        let (looks, certain) =
+            self.looks[counter].get(host).map_or((true, certain), |looks| (*looks, true));
         if !looks {
             return;
         }
@@ -149,8 +166,8 @@ impl Topology {
         self.totals[counter] += pods;
     }
 
-    /// Leaves a spread constraint only the domains that have nodes: those in which there may be some that it looks at, and whether there are
-    /// for sure.
+    /// Leaves a spread constraint only the domains that have nodes: those in which there may be
+    /// some that it looks at, and whether there are for sure.
     pub(crate) fn close(&mut self, counter: usize, there: &BTreeMap<u32, bool>) {
         self.closed[counter] = true;
         for count in &mut self.counts[counter] {
@@ -166,7 +183,8 @@ impl Topology {
         self.closed.contains(&true)
     }
 
-    /// Corrects what was counted in a domain where it was not certain whether the counter looks at the node: it does, or not.
+    /// Corrects what was counted in a domain where it was not certain whether the counter looks at
+    /// the node: it does, or not.
     pub(crate) fn ascertain(&mut self, counter: usize, domain: u32, pods: usize, looks: bool) {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
         let count = self.domain(counter, domain);
@@ -188,7 +206,8 @@ impl Topology {
         self.floors.get_or_insert_with(|| vec![(0, 0); width]);
     }
 
-    /// So many nodes there are that a counter by host name looks at for sure, and so many pods each of them has at least.
+    /// So many nodes there are that a counter by host name looks at for sure, and so many pods each
+    /// of them has at least.
     pub(crate) fn raise_floor(&mut self, counter: usize, pods: i64, nodes: usize) {
         self.close_hosts();
         if let Some(floors) = &mut self.floors {
@@ -205,7 +224,8 @@ impl Topology {
         self.floors.is_some()
     }
 
-    /// How many pods every node has at least, as far as a constraint that wants so many nodes is concerned.
+    /// How many pods every node has at least, as far as a constraint that wants so many nodes is
+    /// concerned.
     fn floor(&self, counter: usize, min_domains: usize) -> i64 {
         let known = self.floors.as_ref().map(|floors| floors[counter]);
         known.filter(|(_, nodes)| *nodes >= min_domains).map_or(0, |(floor, _)| floor)
@@ -225,10 +245,12 @@ impl Topology {
     fn others(&self, counter: usize, domain: u32) -> impl Iterator<Item = Count> {
         let domain = usize::try_from(domain).unwrap_or(usize::MAX);
         let each = self.counts[counter].iter().enumerate();
-        each.filter(move |(other, count)| *other != domain && count.is_seen).map(|(_, count)| *count)
+        each.filter(move |(other, count)| *other != domain && count.is_seen)
+            .map(|(_, count)| *count)
     }
 
-    /// Notes that pods went somewhere. `certain` says of each counter whether it looks at the node for sure.
+    /// Notes that pods went somewhere. `certain` says of each counter whether it looks at the node
+    /// for sure.
     pub(crate) fn record(
         &mut self,
         coupling: &Coupling,
@@ -261,8 +283,9 @@ impl Topology {
         }
     }
 
-    /// The same for pods that go anywhere: only what `known` says is known about their node by now. It is asked with `None` for the node
-    /// itself, and with the position of a label among [`Coupling::keys`].
+    /// The same for pods that go anywhere: only what `known` says is known about their node by now.
+    /// It is asked with `None` for the node itself, and with the position of a label among
+    /// [`Coupling::keys`].
     pub(crate) fn record_known(
         &mut self,
         coupling: &Coupling,
@@ -274,7 +297,9 @@ impl Topology {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
         for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
             match at {
-                At::Host if known(None).is_some() => self.count(*counter, None, host, pods, *certain),
+                At::Host if known(None).is_some() => {
+                    self.count(*counter, None, host, pods, *certain)
+                }
                 At::Host => {}
                 At::Domain(position) => {
                     if let Some(domain) = known(Some(*position)) {
@@ -285,14 +310,16 @@ impl Topology {
         }
     }
 
-    /// How many pods of a kind may go to a node in these domains, as far as rules between pods are concerned.
+    /// How many pods of a kind may go to a node in these domains, as far as rules between pods are
+    /// concerned.
     pub(crate) fn allowance(&self, coupling: &Coupling, vector: &Vector, host: Host) -> usize {
-        let each = coupling.constraints.iter().map(|constraint| self.allowed(constraint, vector, host));
+        let each =
+            coupling.constraints.iter().map(|constraint| self.allowed(constraint, vector, host));
         each.min().unwrap_or(usize::MAX)
     }
 
-    /// How many pods of a kind may go to a node so that nobody else's spread is upset, whoever is bound first. `skews` are the least that
-    /// anybody insists on, for each counter.
+    /// How many pods of a kind may go to a node so that nobody else's spread is upset, whoever is
+    /// bound first. `skews` are the least that anybody insists on, for each counter.
     pub(crate) fn courtesy(
         &self,
         coupling: &Coupling,
@@ -305,7 +332,9 @@ impl Topology {
             match at {
                 At::Host => Some(within(skew - self.on(*counter, host), true)),
                 At::Domain(position) if vector[*position] == ABSENT => None,
-                At::Domain(position) => Some(self.within_skew(*counter, vector[*position], skew, 1, true)),
+                At::Domain(position) => {
+                    Some(self.within_skew(*counter, vector[*position], skew, 1, true))
+                }
             }
         });
         each.min().unwrap_or(usize::MAX)
@@ -325,7 +354,10 @@ impl Topology {
         match constraint {
             Constraint::Spread { counter, at: At::Host, skew, min_domains, own } => match host {
                 Host::Any => usize::MAX,
-                _ => within(skew + self.floor(*counter, *min_domains) - self.on(*counter, host), *own),
+                _ => within(
+                    skew + self.floor(*counter, *min_domains) - self.on(*counter, host),
+                    *own,
+                ),
             },
             Constraint::Spread { counter, at: At::Domain(position), skew, min_domains, own } => {
                 match vector[*position] {
@@ -336,11 +368,15 @@ impl Topology {
             Constraint::Together { counters, own } => {
                 let nobody = counters.iter().all(|(counter, _)| self.totals[*counter] == 0);
                 let has = |(counter, at): &(usize, At)| match at {
-                    At::Host => host == Host::Any || (nobody && *own) || self.on(*counter, host) > 0,
+                    At::Host => {
+                        host == Host::Any || (nobody && *own) || self.on(*counter, host) > 0
+                    }
                     At::Domain(position) => {
                         vector[*position] != ABSENT
                             && ((nobody && *own)
-                                || self.at(*counter, vector[*position]).is_some_and(|count| count.least > 0))
+                                || self
+                                    .at(*counter, vector[*position])
+                                    .is_some_and(|count| count.least > 0))
                     }
                 };
                 if counters.iter().all(has) { usize::MAX } else { 0 }
@@ -374,14 +410,22 @@ impl Topology {
         }
     }
 
-    fn within_skew(&self, counter: usize, domain: u32, skew: i64, min_domains: usize, own: bool) -> usize {
+    fn within_skew(
+        &self,
+        counter: usize,
+        domain: u32,
+        skew: i64,
+        min_domains: usize,
+        own: bool,
+    ) -> usize {
         let Some(mine) = self.at(counter, domain) else { return 0 };
         let sure = || self.counts[counter].iter().filter(|count| count.is_sure).count();
         if min_domains > 1 && sure() < min_domains {
             return within(skew - mine.most, own);
         }
         let others = self.others(counter, domain).map(|count| count.least).min();
-        // A domain that is counted exactly raises its own number too, and is never further ahead of itself.
+        // A domain that is counted exactly raises its own number too, and is never further ahead of
+        // itself.
         let least = if mine.most == mine.least && own {
             others.unwrap_or(i64::MAX)
         } else {
@@ -390,13 +434,15 @@ impl Topology {
         within(least.saturating_add(skew).saturating_sub(mine.most), own)
     }
 
-    /// How many pods of a kind bring a place up to the emptiest others: more may be allowed, but might be better off elsewhere.
+    /// How many pods of a kind bring a place up to the emptiest others: more may be allowed, but
+    /// might be better off elsewhere.
     pub(crate) fn stride(&self, coupling: &Coupling, vector: &Vector) -> usize {
         let each = coupling.constraints.iter().filter_map(|constraint| match constraint {
             Constraint::Spread { counter, at: At::Domain(position), own: true, .. } => {
                 let domain = vector[*position];
                 let mine = self.at(*counter, domain)?;
-                let behind = self.others(*counter, domain).map(|count| count.least).min()? - mine.most;
+                let behind =
+                    self.others(*counter, domain).map(|count| count.least).min()? - mine.most;
                 Some(usize::try_from(behind).unwrap_or(0).max(1))
             }
             _ => None,
@@ -416,14 +462,19 @@ impl Topology {
     }
 
     /// The rule that keeps a kind of pod from all of these places, or else from the first.
-    pub(crate) fn blocking(&self, rules: &Rules<'_>, coupling: &Coupling, places: &[Vector]) -> Option<Rule> {
+    pub(crate) fn blocking(
+        &self,
+        rules: &Rules<'_>,
+        coupling: &Coupling,
+        places: &[Vector],
+    ) -> Option<Rule> {
         let blocks = |constraint: &&Constraint, places: &[Vector]| {
             places.iter().all(|vector| self.allowed(constraint, vector, Host::Fresh) == 0)
         };
         let found =
-            coupling.constraints.iter().find(|constraint| blocks(constraint, places)).or_else(|| {
-                coupling.constraints.iter().find(|constraint| blocks(constraint, &places[..1]))
-            })?;
+            coupling.constraints.iter().find(|constraint| blocks(constraint, places)).or_else(
+                || coupling.constraints.iter().find(|constraint| blocks(constraint, &places[..1])),
+            )?;
         let key = |counter: usize| rules.counters[counter].key.to_owned();
         Some(match found {
             Constraint::Spread { counter, .. } => Rule::Spread(key(*counter)),
@@ -433,7 +484,8 @@ impl Topology {
     }
 }
 
-/// So many more, if the pod itself is counted; else any number, as long as the rule is kept at present.
+/// So many more, if the pod itself is counted; else any number, as long as the rule is kept at
+/// present.
 fn within(more: i64, own: bool) -> usize {
     match (more >= 0, own) {
         (false, _) => 0,
@@ -465,7 +517,8 @@ pub(crate) fn passes(counter: &Counter<'_>, node: &Node, labels: &Requirements) 
     filter.keys.iter().all(|key| is_host(key) || label_of(node, key).is_some())
         && filter.tolerations.is_none_or(|one| first_untolerated(&node.taints, one).is_none())
         && filter.terms.is_none_or(|terms| {
-            terms.is_empty() || terms.iter().any(|term| labels.compatible(term, Undefined::Deny).is_ok())
+            terms.is_empty()
+                || terms.iter().any(|term| labels.compatible(term, Undefined::Deny).is_ok())
         })
 }
 

@@ -1,8 +1,10 @@
 //! In which order the machines of a plan should be opened to pods.
 //!
-//! kube-scheduler binds what it can to whatever is open. If machines come up in the wrong order, pods go where they leave no place for others:
-//! those of a higher priority take room that is kept for lower ones; a pod that must be near another is tried in vain, and its room is given
-//! away; one that others count settles where they can no longer be. Machines that are opened by turns avoid most of that.
+//! kube-scheduler binds what it can to whatever is open. If machines come up in the wrong order,
+//! pods go where they leave no place for others: those of a higher priority take room that is kept
+//! for lower ones; a pod that must be near another is tried in vain, and its room is given away;
+//! one that others count settles where they can no longer be. Machines that are opened by turns
+//! avoid most of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +13,16 @@ use nap_api::{Requirements, Toleration, taints};
 use crate::coupling::{PodTerm, Spread};
 use crate::model::{Launch, Plan, Pod, Pool, Snapshot};
 
-/// With more kinds of pods than this every machine has the first turn: it would take too long to find out.
-const MOST_KINDS: usize = 1000;
+/// With more kinds of pods than this every machine has the first turn: it would take too long to
+/// find out.
+const MAX_KINDS: usize = 1000;
 
 /// Whose turn it is when, by launch: 0 goes first. All are 0 if the order does not matter.
 pub fn turns(snapshot: &Snapshot, plan: &Plan) -> Vec<u32> {
     let mut turns = vec![0; plan.launches.len()];
     let Some(kinds) = Kinds::of(snapshot, plan) else { return turns };
-    let pools: BTreeMap<&str, &Pool> = snapshot.pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
+    let pools: BTreeMap<&str, &Pool> =
+        snapshot.pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
     let ranks: Vec<Rank> = kinds.by_launch.iter().map(|own| Rank::of(&kinds, own)).collect();
     let mut closed: Vec<usize> = (0..plan.launches.len()).collect();
     let mut turn = 0;
@@ -31,7 +35,8 @@ pub fn turns(snapshot: &Snapshot, plan: &Plan) -> Vec<u32> {
             others.precede(&kinds, rank, own)
                 || pool.is_some_and(|pool| others.outrank(&kinds, rank, launch, pool))
         };
-        let (waiting, mut next): (Vec<usize>, Vec<usize>) = closed.iter().partition(|number| waits(number));
+        let (waiting, mut next): (Vec<usize>, Vec<usize>) =
+            closed.iter().partition(|number| waits(number));
         closed = waiting;
         if next.is_empty() {
             // They wait for each other. Priority decides, if anything.
@@ -103,8 +108,9 @@ impl<'s> Kinds<'s> {
     /// `None` where the order does not matter, or cannot be found out.
     fn of(snapshot: &'s Snapshot, plan: &Plan) -> Option<Self> {
         let first = snapshot.pods.first()?;
-        let is_plain =
-            |pod: &Pod| pod.affinity.is_empty() && pod.spread.is_empty() && pod.priority == first.priority;
+        let is_plain = |pod: &Pod| {
+            pod.affinity.is_empty() && pod.spread.is_empty() && pod.priority == first.priority
+        };
         if plan.launches.len() < 2 || snapshot.pods.iter().all(is_plain) {
             return None;
         }
@@ -129,7 +135,7 @@ impl<'s> Kinds<'s> {
                 }));
             }
             kinds.by_launch.push(own);
-            if kinds.pods.len() > MOST_KINDS {
+            if kinds.pods.len() > MAX_KINDS {
                 return None;
             }
         }
@@ -137,7 +143,10 @@ impl<'s> Kinds<'s> {
         kinds.predecessors = all
             .iter()
             .map(|pod| {
-                all.iter().enumerate().filter_map(|(kind, other)| precedes(kind, other, pod)).collect()
+                all.iter()
+                    .enumerate()
+                    .filter_map(|(kind, other)| precedes(kind, other, pod))
+                    .collect()
             })
             .collect();
         Some(kinds)
@@ -155,8 +164,9 @@ fn precedes<'s>(kind: usize, first: &'s Pod, then: &'s Pod) -> Option<Predecesso
     }
     let is_wanted = |term: &&PodTerm| is_meant(term, first) && !is_meant(term, then);
     let begins = |term: &&PodTerm| is_meant(term, first) && !then.affinity.contains(term);
-    let is_counted =
-        |spread: &Spread| first.key.parts().0 == then.key.parts().0 && spread.selector.matches(&then.labels);
+    let is_counted = |spread: &Spread| {
+        first.key.parts().0 == then.key.parts().0 && spread.selector.matches(&then.labels)
+    };
     let why = if let Some(term) = then.affinity.iter().find(is_wanted) {
         Why::Wanted(term)
     } else if first.affinity.iter().filter(begins).any(|term| is_meant(term, then)) {
@@ -190,7 +200,8 @@ impl Closed {
         result
     }
 
-    /// Whether pods that should be bound before these wait for other machines, whose rank is not lower.
+    /// Whether pods that should be bound before these wait for other machines, whose rank is not
+    /// lower.
     fn precede(&self, kinds: &Kinds<'_>, rank: Rank, own: &BTreeSet<usize>) -> bool {
         own.iter().flat_map(|kind| &kinds.predecessors[*kind]).any(|Predecessor { kind, why }| {
             let is_here = own.contains(kind);
@@ -199,7 +210,9 @@ impl Closed {
                 Why::Begins => is_here,
                 Why::Spread => false,
             };
-            !is_settled && self.machines[*kind] > usize::from(is_here) && self.ranks[*kind] >= Some(rank)
+            !is_settled
+                && self.machines[*kind] > usize::from(is_here)
+                && self.ranks[*kind] >= Some(rank)
         })
     }
 

@@ -1,10 +1,13 @@
 //! Packing a node at a time with pods that complement each other, rules between pods included.
 //!
-//! Pods that depend on others are hard to pack well one class after another: each goes where rules allow, and what fits beside it is left
-//! to chance. Here a node is put together as in the module `patterns`, but for each combination of domains that it could be in, and every
-//! pod that is taken is counted at once, so that the next one sees it. What is counted for a node that is not taken after all is counted
-//! back. Pods of one shape are interchangeable as far as packing is concerned: of those that are allowed, the ones with the least choice
-//! are taken first. Nobody is put where he would upset the spread of others if he were bound before them: such a plan depends on no order.
+//! Pods that depend on others are hard to pack well one class after another: each goes where rules
+//! allow, and what fits beside it is left to chance. Here a node is put together as in the module
+//! `patterns`, but for each combination of domains that it could be in, and every pod that is taken
+//! is counted at once, so that the next one sees it. What is counted for a node that is not taken
+//! after all is counted back. Pods of one shape are interchangeable as far as packing is concerned:
+//! of those that are allowed, the ones with the least choice are taken first. Nobody is put where
+//! he would upset the spread of others if he were bound before them: such a plan depends on no
+//! order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +24,7 @@ use crate::topology::{Host, Vector};
 use crate::worth::worth;
 
 /// The most combinations of domains that a node is tried in.
-const MOST_PLACES: usize = 9;
+const MAX_PLACES: usize = 9;
 
 /// Classes that ask for the same and may go to the same nodes.
 struct Shape {
@@ -66,10 +69,13 @@ impl Packer<'_, '_> {
         let classes = self.classes;
         let mut start = 0;
         while let Some(first) = classes.list.get(start) {
-            let count = classes.list[start..].partition_point(|class| class.priority == first.priority);
+            let count =
+                classes.list[start..].partition_point(|class| class.priority == first.priority);
             let batch = start..start + count;
             for number in batch.clone() {
-                if pending[number] > 0 && !classes.list[number].is_bound_by_rules() && !self.drafts.is_empty()
+                if pending[number] > 0
+                    && !classes.list[number].is_bound_by_rules()
+                    && !self.drafts.is_empty()
                 {
                     pending[number] = self.fill(number, pending[number]);
                 }
@@ -133,10 +139,20 @@ impl Packer<'_, '_> {
         let worth = worth(self.market, &demand);
         let skews = Rc::clone(&self.ground.skews);
         let blocked = FixedBitSet::with_capacity(classes.len());
-        Loom { shapes, shape_of, worth, skews, sizes: BTreeMap::new(), blocked, recent: Vec::new(), nodes: 0 }
+        Loom {
+            shapes,
+            shape_of,
+            worth,
+            skews,
+            sizes: BTreeMap::new(),
+            blocked,
+            recent: Vec::new(),
+            nodes: 0,
+        }
     }
 
-    /// The node that costs least for the worth of what it holds, among those that begin with a class.
+    /// The node that costs least for the worth of what it holds, among those that begin with a
+    /// class.
     fn best_node(&mut self, loom: &mut Loom, seed: usize, pending: &[usize]) -> Option<Woven> {
         let class = &self.classes.list[seed];
         let offer = self.best_offer(seed, 1, &Pin::default())?;
@@ -145,15 +161,15 @@ impl Packer<'_, '_> {
         }
         loom.nodes += 1;
         let all_sizes = loom.nodes % 16 == 1;
-        let pins = full_pins(self.market, offer.fit.signature, MOST_PLACES);
+        let pins = full_pins(self.market, offer.fit.signature, MAX_PLACES);
         let mut best: Option<(Woven, usize)> = None;
         for pin in pins.iter() {
             loom.blocked.clear();
             let vector = pin.of(class.coupling.as_deref());
             let allowed = class.coupling.as_ref().filter(|_| !class.is_light);
-            if allowed
-                .is_some_and(|coupling| self.ground.topology.allowance(coupling, &vector, Host::Fresh) == 0)
-            {
+            if allowed.is_some_and(|coupling| {
+                self.ground.topology.allowance(coupling, &vector, Host::Fresh) == 0
+            }) {
                 continue;
             }
             let Some(start) = self.pinned(offer.fit.signature, pin) else { continue };
@@ -267,7 +283,17 @@ impl Packer<'_, '_> {
             let Some((_, number)) = best else { break };
             let most = room(&free, &used, &loom.shapes[number].row, self.most_pods - pods);
             let only = (pods == 0).then_some(seed);
-            let taken = self.take(loom, number, only, pending, &pin, (signature, kind), &content, host, most);
+            let taken = self.take(
+                loom,
+                number,
+                only,
+                pending,
+                &pin,
+                (signature, kind),
+                &content,
+                host,
+                most,
+            );
             let Some((class, fit)) = taken else {
                 if pods == 0 {
                     return None;
@@ -291,7 +317,8 @@ impl Packer<'_, '_> {
         Some(Woven { pin, start, cap, content, rate })
     }
 
-    /// Takes pods of a shape for a node: the first class that still has pods and is allowed there. They are counted.
+    /// Takes pods of a shape for a node: the first class that still has pods and is allowed there.
+    /// They are counted.
     #[expect(clippy::too_many_arguments, reason = "these are the state of one node in the making")]
     fn take(
         &mut self,
@@ -328,7 +355,8 @@ impl Packer<'_, '_> {
             self.market.spend(1);
             let allowed = self.allowed(&loom.skews, number, pin, host);
             if allowed == 0 {
-                // Not because of the pods that are on this node by now: so on no node in this place.
+                // Not because of the pods that are on this node by now: so on no node in this
+                // place.
                 let nobody_there = host + 1;
                 loom.blocked.set(number, self.allowed(&loom.skews, number, pin, nobody_there) == 0);
                 continue;
@@ -346,7 +374,8 @@ impl Packer<'_, '_> {
         None
     }
 
-    /// How many pods of a class a node may have, by its own rules and so that those of others hold whoever is bound first.
+    /// How many pods of a class a node may have, by its own rules and so that those of others hold
+    /// whoever is bound first.
     fn allowed(&self, skews: &[Option<i64>], number: usize, pin: &Pin, host: usize) -> usize {
         let Some(coupling) = &self.classes.list[number].coupling else { return usize::MAX };
         let vector: Vector = pin.of(Some(coupling));
@@ -366,7 +395,8 @@ impl Packer<'_, '_> {
         }
     }
 
-    /// Makes a draft of a node, and more like it while there are pods and rules allow; how many pods were placed.
+    /// Makes a draft of a node, and more like it while there are pods and rules allow; how many
+    /// pods were placed.
     fn keep_node(&mut self, woven: &Woven, pending: &mut [usize], skews: &[Option<i64>]) -> usize {
         let mut placed = 0;
         while woven.content.iter().all(|(class, _)| {

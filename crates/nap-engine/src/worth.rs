@@ -1,20 +1,24 @@
 //! What a unit of each resource is worth at the prices on offer.
 //!
-//! These are the shadow prices of the cheapest fractional purchase that covers the demand: the largest total worth of the demand such that no
-//! type is worth more than it costs. They come from a linear program with one variable for each resource and one row for each type.
+//! These are the shadow prices of the cheapest fractional purchase that covers the demand: the
+//! largest total worth of the demand such that no type is worth more than it costs. They come from
+//! a linear program with one variable for each resource and one row for each type.
 
 use crate::market::Market;
 use crate::simplex::Simplex;
 
 /// No demand needs more exchanges than this; if one did, what is found by then is good enough.
-const MOST_EXCHANGES: usize = 64;
+const MAX_EXCHANGES: usize = 64;
 
 /// The worth of one unit of each resource, in micro-dollars.
 pub(crate) fn worth(market: &Market<'_>, demand: &[i64]) -> Vec<f64> {
     let mut rows: Vec<(&[i64], f64)> = Vec::new();
     for (pool, table) in market.pools.iter().enumerate() {
         for (price, kind) in &market.signature(pool).types {
-            #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "prices are far below 2^52 micro-dollars"
+            )]
             rows.push((table.free(*kind), price.micros().max(0) as f64));
         }
     }
@@ -24,17 +28,20 @@ pub(crate) fn worth(market: &Market<'_>, demand: &[i64]) -> Vec<f64> {
 /// Maximises the worth of the demand under `amounts · worth ≤ price` for each row.
 pub(crate) fn shadow_prices(rows: &[(&[i64], f64)], demand: &[i64]) -> Vec<f64> {
     let width = demand.len();
-    // Each resource is counted in units of the largest amount on offer, so that all numbers are of one size.
+    // Each resource is counted in units of the largest amount on offer, so that all numbers are of
+    // one size.
     let scale: Vec<f64> = (0..width)
         .map(|column| rows.iter().map(|(free, _)| real(free[column])).fold(0.0, f64::max))
         .collect();
-    let scaled =
-        |amount: i64, column: usize| if scale[column] > 0.0 { real(amount) / scale[column] } else { 0.0 };
-    let mut program = Simplex::new((0..width).map(|column| scaled(demand[column], column)).collect());
+    let scaled = |amount: i64, column: usize| {
+        if scale[column] > 0.0 { real(amount) / scale[column] } else { 0.0 }
+    };
+    let mut program =
+        Simplex::new((0..width).map(|column| scaled(demand[column], column)).collect());
     for (free, price) in rows {
         program.add((0..width).map(|column| (column, scaled(free[column], column))), *price);
     }
-    program.solve(MOST_EXCHANGES);
+    program.solve(MAX_EXCHANGES);
     let mut worth = program.values();
     for (worth, scale) in worth.iter_mut().zip(&scale) {
         *worth = if *scale > 0.0 { *worth / scale } else { 0.0 };

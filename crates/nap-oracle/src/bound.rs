@@ -1,20 +1,25 @@
 //! The least that any plan can cost, by a linear program on an off-the-shelf solver.
 //!
-//! Variables are how many machines of each kind are bought in each zone, and how many pods of each class are in each zone; both may be
-//! fractions. Every row is something that holds in every valid plan, so the optimum is a bound:
+//! Variables are how many machines of each kind are bought in each zone, and how many pods of each
+//! class are in each zone; both may be fractions. Every row is something that holds in every valid
+//! plan, so the optimum is a bound:
 //!
-//! - **Resources.** In a zone, pods ask for no more than its machines have. The same holds for any kinds of machines and the pods that can be
-//!   on no others, so there is a row for each distinct choice of machines that a class has.
-//! - **Host rules.** Pods of which a node has at most `k` (they exclude each other, want the same port, or are spread over hosts with a skew of
-//!   `k`) number at most `k` times the machines.
-//! - **Spread over zones.** When the last pod with the rule is bound in zone `v`, all others with the rule in `v` are there, and no zone `u` has
-//!   more counted pods than it ends up with: `with(v) ≤ counted(u) + max(0, skew + running(u) − running(v))`.
+//! - **Resources.** In a zone, pods ask for no more than its machines have. The same holds for any
+//!   kinds of machines and the pods that can be on no others, so there is a row for each distinct
+//!   choice of machines that a class has.
+//! - **Host rules.** Pods of which a node has at most `k` (they exclude each other, want the same
+//!   port, or are spread over hosts with a skew of `k`) number at most `k` times the machines.
+//! - **Spread over zones.** When the last pod with the rule is bound in zone `v`, all others with
+//!   the rule in `v` are there, and no zone `u` has more counted pods than it ends up with:
+//!   `with(v) ≤ counted(u) + max(0, skew + running(u) − running(v))`.
 //! - **Anti-affinity by zone.** Pods that exclude each other have at most one pod in a zone.
-//! - **Affinity by zone.** Pods that must all be in one zone are in each zone in equal proportion (in a plan: all or nothing).
+//! - **Affinity by zone.** Pods that must all be in one zone are in each zone in equal proportion
+//!   (in a plan: all or nothing).
 //! - **Limits and reservations** of pools.
 //!
-//! Spread is as the incumbent sees it: a zone that could be bought counts as one with no pods, and by host name there can always be one more.
-//! Weights and preferences can only make plans dearer, and are left out.
+//! Spread is as the incumbent sees it: a zone that could be bought counts as one with no pods, and
+//! by host name there can always be one more. Weights and preferences can only make plans dearer,
+//! and are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +27,9 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOutcome, Variab
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 use nap_api::{Requirements, labels};
-use nap_engine::{ATTACHABLE_VOLUMES, HostPort, Options, Pod, PodKey, PodTerm, Selector, Snapshot, Spread};
+use nap_engine::{
+    ATTACHABLE_VOLUMES, HostPort, Options, Pod, PodKey, PodTerm, Selector, Snapshot, Spread,
+};
 use nap_units::{Resources, UsdPerHour};
 
 use crate::cluster::{Machine, Running, clash, selected, tolerated};
@@ -31,9 +38,10 @@ use crate::places::{Bought, Class, Place, places};
 use crate::whole_pods::whole_pods_bound;
 
 /// The most choices of machines that get rows of their own.
-const MOST_CHOICES: usize = 40;
+const MAX_CHOICES: usize = 40;
 
-/// What placing these pods must cost at least; `None` if the solver finds that they cannot be placed.
+/// What placing these pods must cost at least; `None` if the solver finds that they cannot be
+/// placed.
 pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     let wanted: BTreeSet<&PodKey> = pods.iter().copied().collect();
     let classes = Class::of(snapshot.pods.iter().filter(|pod| wanted.contains(&pod.key)));
@@ -47,12 +55,18 @@ pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     relaxation.limits();
     let whole = relaxation.whole_pods();
     let SolveOutcome::Solution(solution) = relaxation.problem.solve().ok()? else { return None };
-    #[expect(clippy::cast_possible_truncation, reason = "rounded down, with a margin for the solver's own")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "rounded down, with a margin for the solver's own"
+    )]
     let micros = (solution.objective() * 1e6 * (1.0 - 1e-9) - 1e-3).floor().max(0.0) as i64;
     Some(whole.max(UsdPerHour::from_micros(micros)))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the margin of the bound is larger than what is lost")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the margin of the bound is larger than what is lost"
+)]
 fn real(amount: i64) -> f64 {
     amount as f64
 }
@@ -132,16 +146,19 @@ impl<'a> Relaxation<'a> {
         }
         let mut pods = Vec::new();
         for (class, choices) in classes.iter().zip(&choices) {
-            let needs_zone = class.pod.spread.iter().any(|spread| spread.topology_key == labels::ZONE)
-                || class.pod.affinity.iter().any(|term| term.topology_key == labels::ZONE);
+            let needs_zone =
+                class.pod.spread.iter().any(|spread| spread.topology_key == labels::ZONE)
+                    || class.pod.affinity.iter().any(|term| term.topology_key == labels::ZONE);
             let bought = choices.iter().map(|choice| zone(&purchases[*choice].place.machine));
             let standing = places.iter().filter(|place| place.bought.is_none());
-            let standing = standing.map(|place| &place.machine).filter(|machine| suits(class.pod, machine));
+            let standing =
+                standing.map(|place| &place.machine).filter(|machine| suits(class.pod, machine));
             let zones: BTreeSet<Zone<'a>> = bought.chain(standing.map(zone)).collect();
             let zones = zones.into_iter().filter(|zone| !needs_zone || zone.is_some());
             let zones: BTreeMap<Zone<'a>, Variable> =
                 zones.map(|zone| (zone, problem.add_var(0.0, (0.0, f64::INFINITY)))).collect();
-            let all: Vec<(Variable, f64)> = zones.values().map(|variable| (*variable, 1.0)).collect();
+            let all: Vec<(Variable, f64)> =
+                zones.values().map(|variable| (*variable, 1.0)).collect();
             problem.add_constraint(all, ComparisonOp::Eq, count(class));
             pods.push(zones);
         }
@@ -163,7 +180,9 @@ impl<'a> Relaxation<'a> {
         zone: Zone<'a>,
         times: impl Fn(usize) -> f64,
     ) -> Vec<(Variable, f64)> {
-        let there = classes.iter().filter_map(|class| Some((*self.pods[*class].get(&zone)?, times(*class))));
+        let there = classes
+            .iter()
+            .filter_map(|class| Some((*self.pods[*class].get(&zone)?, times(*class))));
         there.filter(|(_, factor)| *factor != 0.0).collect()
     }
 
@@ -172,17 +191,24 @@ impl<'a> Relaxation<'a> {
     }
 
     fn resources(&mut self) {
-        let names: BTreeSet<&str> =
-            self.classes.iter().flat_map(|class| class.pod.requests.iter()).map(|(name, _)| name).collect();
+        let names: BTreeSet<&str> = self
+            .classes
+            .iter()
+            .flat_map(|class| class.pod.requests.iter())
+            .map(|(name, _)| name)
+            .collect();
         let names: Vec<&str> =
             names.into_iter().filter(|name| !name.starts_with(ATTACHABLE_VOLUMES)).collect();
         for zone_of in self.zones() {
             let here = |choice: &&usize| zone(&self.purchases[**choice].place.machine) == zone_of;
-            let of: Vec<BTreeSet<usize>> =
-                self.choices.iter().map(|choices| choices.iter().filter(here).copied().collect()).collect();
+            let of: Vec<BTreeSet<usize>> = self
+                .choices
+                .iter()
+                .map(|choices| choices.iter().filter(here).copied().collect())
+                .collect();
             let everything: BTreeSet<usize> = of.iter().flatten().copied().collect();
             let distinct: BTreeSet<&BTreeSet<usize>> = of.iter().chain([&everything]).collect();
-            for machines in distinct.iter().rev().take(MOST_CHOICES) {
+            for machines in distinct.iter().rev().take(MAX_CHOICES) {
                 let captive: Vec<usize> = (0..of.len())
                     .filter(|class| {
                         self.pods[*class].contains_key(&zone_of) && of[*class].is_subset(machines)
@@ -191,23 +217,29 @@ impl<'a> Relaxation<'a> {
                 let standing: Vec<&Machine> = self
                     .standing()
                     .filter(|machine| zone(machine) == zone_of)
-                    .filter(|machine| captive.iter().any(|class| suits(self.classes[*class].pod, machine)))
+                    .filter(|machine| {
+                        captive.iter().any(|class| suits(self.classes[*class].pod, machine))
+                    })
                     .collect();
                 for name in &names {
                     let has = machines
                         .iter()
                         .map(|choice| self.purchases[*choice].place.machine.free.get(name).max(0));
                     let unit = real(has.max().unwrap_or(1).max(1));
-                    let asks = |class: usize| real(self.classes[class].pod.requests.get(name).max(0)) / unit;
+                    let asks = |class: usize| {
+                        real(self.classes[class].pod.requests.get(name).max(0)) / unit
+                    };
                     let mut row = self.in_zone(&captive, zone_of, asks);
                     if row.is_empty() {
                         continue;
                     }
-                    for Purchase { place, variable } in machines.iter().map(|choice| &self.purchases[*choice])
+                    for Purchase { place, variable } in
+                        machines.iter().map(|choice| &self.purchases[*choice])
                     {
                         row.push((*variable, -real(place.machine.free.get(name).max(0)) / unit));
                     }
-                    let free: i64 = standing.iter().map(|machine| machine.free.get(name).max(0)).sum();
+                    let free: i64 =
+                        standing.iter().map(|machine| machine.free.get(name).max(0)).sum();
                     self.problem.add_constraint(row, ComparisonOp::Le, real(free) / unit);
                 }
             }
@@ -226,12 +258,13 @@ impl<'a> Relaxation<'a> {
                     .filter(|term| is_host(&term.topology_key))
                     .map(HostRule::Apart),
             );
-            groups
-                .extend(class.pod.host_ports.iter().filter(|port| port.is_everywhere()).map(HostRule::Port));
-            let spreads = class.pod.spread.iter().filter(|spread| is_host(&spread.topology_key));
             groups.extend(
-                spreads.map(|spread| HostRule::Spread(class.namespace(), &spread.selector, spread.max_skew)),
+                class.pod.host_ports.iter().filter(|port| port.is_everywhere()).map(HostRule::Port),
             );
+            let spreads = class.pod.spread.iter().filter(|spread| is_host(&spread.topology_key));
+            groups.extend(spreads.map(|spread| {
+                HostRule::Spread(class.namespace(), &spread.selector, spread.max_skew)
+            }));
         }
         for rule in groups {
             let members = self.which(|class| rule.binds(class));
@@ -263,7 +296,12 @@ impl<'a> Relaxation<'a> {
             self.classes.iter().map(|class| exclude_each_other(term, class)).collect::<Vec<bool>>()
         });
         let size = |group: &Vec<bool>| -> usize {
-            self.classes.iter().zip(group).filter(|(_, is_in)| **is_in).map(|(class, _)| class.count()).sum()
+            self.classes
+                .iter()
+                .zip(group)
+                .filter(|(_, is_in)| **is_in)
+                .map(|(class, _)| class.count())
+                .sum()
         };
         let exclusive = groups.max_by_key(size).unwrap_or_else(|| vec![false; self.classes.len()]);
         let bought: Vec<&Place<'_>> = self.purchases.iter().map(|one| one.place).collect();
@@ -273,7 +311,9 @@ impl<'a> Relaxation<'a> {
     fn spread_over_zones(&mut self) {
         let mut rules: BTreeMap<ZoneSpread<'a>, usize> = BTreeMap::new();
         for (number, class) in self.classes.iter().enumerate() {
-            for spread in class.pod.spread.iter().filter(|spread| spread.topology_key == labels::ZONE) {
+            for spread in
+                class.pod.spread.iter().filter(|spread| spread.topology_key == labels::ZONE)
+            {
                 rules.entry(ZoneSpread::of(class, spread)).or_insert(number);
             }
         }
@@ -282,17 +322,24 @@ impl<'a> Relaxation<'a> {
             let is_counted = |class: &Class<'_>| {
                 class.namespace() == rule.namespace && spread.selector.matches(&class.pod.labels)
             };
-            let has_it =
-                |class: &Class<'a>| class.pod.spread.iter().any(|one| ZoneSpread::of(class, one) == rule);
+            let has_it = |class: &Class<'a>| {
+                class.pod.spread.iter().any(|one| ZoneSpread::of(class, one) == rule)
+            };
             let counted = self.which(is_counted);
             let members = self.which(|class| is_counted(class) && has_it(class));
             let mut running: BTreeMap<&'a str, i64> = BTreeMap::new();
             for Place { machine, .. } in self.places {
-                let is_seen =
-                    first.pod.spread.iter().all(|other| machine.labels.contains_key(&other.topology_key))
-                        && (!spread.honor_affinity || selected(&first.pod.terms, &machine.labels))
-                        && (!spread.honor_taints
-                            || machine.taints.iter().all(|taint| tolerated(taint, &first.pod.tolerations)));
+                let is_seen = first
+                    .pod
+                    .spread
+                    .iter()
+                    .all(|other| machine.labels.contains_key(&other.topology_key))
+                    && (!spread.honor_affinity || selected(&first.pod.terms, &machine.labels))
+                    && (!spread.honor_taints
+                        || machine
+                            .taints
+                            .iter()
+                            .all(|taint| tolerated(taint, &first.pod.tolerations)));
                 if let Some(zone) = zone(machine).filter(|_| is_seen) {
                     let pods = machine.pods.iter().filter(|pod| {
                         pod.namespace == rule.namespace && spread.selector.matches(&pod.labels)
@@ -334,7 +381,9 @@ impl<'a> Relaxation<'a> {
             self.classes.iter().map(|class| class.pod.affinity.as_slice()).collect();
         for terms in lists.into_iter().filter(|terms| !terms.is_empty()) {
             let is_meant = |namespace: &str, labels: &BTreeMap<String, String>| {
-                terms.iter().all(|term| term.topology_key == labels::ZONE && term.matches(namespace, labels))
+                terms.iter().all(|term| {
+                    term.topology_key == labels::ZONE && term.matches(namespace, labels)
+                })
             };
             let members = self.which(|class| class.pod.affinity == terms);
             let meant = self.which(|class| is_meant(class.namespace(), &class.pod.labels));
@@ -370,10 +419,15 @@ impl<'a> Relaxation<'a> {
             for (name, headroom) in pool.headroom.iter() {
                 let mut row = Vec::new();
                 for one in self.purchases.iter().filter(|one| one.bought().pool.name == pool.name) {
-                    let used = if name == "nodes" { 1 } else { one.bought().kind.capacity.get(name) };
+                    let used =
+                        if name == "nodes" { 1 } else { one.bought().kind.capacity.get(name) };
                     row.push((one.variable, real(used) / real(headroom.max(1))));
                 }
-                self.problem.add_constraint(row, ComparisonOp::Le, if headroom > 0 { 1.0 } else { 0.0 });
+                self.problem.add_constraint(
+                    row,
+                    ComparisonOp::Le,
+                    if headroom > 0 { 1.0 } else { 0.0 },
+                );
             }
         }
     }
@@ -409,10 +463,14 @@ impl HostRule<'_> {
         let pod = class.pod;
         match self {
             Self::Apart(term) => exclude_each_other(term, class),
-            Self::Port(port) => pod.host_ports.iter().any(|one| one.is_everywhere() && clash(one, port)),
+            Self::Port(port) => {
+                pod.host_ports.iter().any(|one| one.is_everywhere() && clash(one, port))
+            }
             Self::Spread(namespace, selector, skew) => {
                 let has_it = |spread: &Spread| {
-                    is_host(&spread.topology_key) && spread.selector == **selector && spread.max_skew == *skew
+                    is_host(&spread.topology_key)
+                        && spread.selector == **selector
+                        && spread.max_skew == *skew
                 };
                 class.namespace() == *namespace
                     && selector.matches(&pod.labels)

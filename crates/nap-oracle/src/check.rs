@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nap_api::{Requirement, Requirements, labels};
 use nap_engine::{
-    CapacityType, Daemon, InstanceType, Launch, MinValuesPolicy, Offering, Options, Plan, Pod, PodKey, Pool,
-    RESERVATION_ID, Snapshot, Spread,
+    CapacityType, Daemon, InstanceType, Launch, MinValuesPolicy, Offering, Options, Plan, Pod,
+    PodKey, Pool, RESERVATION_ID, Snapshot, Spread,
 };
 use nap_units::{CPU, Resources, UsdPerHour};
 
@@ -29,8 +29,9 @@ pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violati
     judge.wrong
 }
 
-/// Pods that have no place in a plan, although the scheduler would bind them to one of its machines once all others are where they should be.
-/// Machines of pools that want a choice of types do not count: which of them comes is left open on purpose.
+/// Pods that have no place in a plan, although the scheduler would bind them to one of its machines
+/// once all others are where they should be. Machines of pools that want a choice of types do not
+/// count: which of them comes is left open on purpose.
 pub fn overlooked(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<PodKey> {
     let snapshot = &with_default_spread(snapshot, options);
     let (mut cluster, placed) = Judge { snapshot, options, plan, wrong: Vec::new() }.places();
@@ -43,7 +44,8 @@ pub fn overlooked(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Po
         let own = pools.filter(|pool| machine.labels.get(labels::NODEPOOL) == Some(&pool.name));
         own.flat_map(|pool| pool.requirements.iter()).any(|(_, one)| one.min_values().is_some())
     };
-    let settled: Vec<usize> = (0..cluster.len()).filter(|target| !wants_choice(&cluster[*target])).collect();
+    let settled: Vec<usize> =
+        (0..cluster.len()).filter(|target| !wants_choice(&cluster[*target])).collect();
     let is_refused = |pod: &&Pod| plan.unplaced.iter().any(|unplaced| unplaced.pod == pod.key);
     let known = snapshot.pods.iter().filter(|pod| pod.unsupported.is_none());
     let fits = |pod: &&Pod| settled.iter().any(|target| obstacle(pod, *target, &cluster).is_none());
@@ -97,16 +99,18 @@ impl<'a> Judge<'a> {
                 self.say(format!("pool {} does not exist", launch.pool));
                 continue;
             };
-            if self.options.max_pods_per_node.is_some_and(|most| launch.pods.len() > most as usize) {
+            if self.options.max_pods_per_node.is_some_and(|most| launch.pods.len() > most as usize)
+            {
                 self.say("more pods on a node than the options allow".to_owned());
             }
-            let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type, launch.price);
-            let others = launch
-                .alternatives
-                .iter()
-                .map(|other| (&*other.instance_type, &*other.zone, other.capacity_type, other.price));
+            let chosen =
+                (&*launch.instance_type, &*launch.zone, launch.capacity_type, launch.price);
+            let others = launch.alternatives.iter().map(|other| {
+                (&*other.instance_type, &*other.zone, other.capacity_type, other.price)
+            });
             for (name, zone, capacity_type, price) in std::iter::once(chosen).chain(others) {
-                let Some((kind, offering)) = find(self.snapshot, pool, name, zone, capacity_type) else {
+                let Some((kind, offering)) = find(self.snapshot, pool, name, zone, capacity_type)
+                else {
                     self.say(format!("{name} in {zone} is not on offer"));
                     continue;
                 };
@@ -115,7 +119,8 @@ impl<'a> Judge<'a> {
                 }
                 self.holds(launch, pool, kind, offering);
             }
-            let prices: Vec<UsdPerHour> = launch.alternatives.iter().map(|other| other.price).collect();
+            let prices: Vec<UsdPerHour> =
+                launch.alternatives.iter().map(|other| other.price).collect();
             if !prices.is_sorted() {
                 self.say("alternatives are not in the order of their price".to_owned());
             }
@@ -127,16 +132,24 @@ impl<'a> Judge<'a> {
 
     /// Whether an offering would hold the pods of a launch, each by itself allowed there.
     fn holds(&mut self, launch: &Launch, pool: &Pool, kind: &InstanceType, offering: &Offering) {
-        let machine = machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
+        let machine =
+            machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
         if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
             self.say(format!("{} is larger than the options allow", kind.name));
         }
         let mut left = machine.clone();
         for pod in self.snapshot.pods.iter().filter(|pod| launch.pods.contains(&pod.key)) {
-            let alone =
-                Pod { spread: Vec::new(), affinity: Vec::new(), anti_affinity: Vec::new(), ..pod.clone() };
+            let alone = Pod {
+                spread: Vec::new(),
+                affinity: Vec::new(),
+                anti_affinity: Vec::new(),
+                ..pod.clone()
+            };
             if let Some(why) = obstacle(&alone, 0, std::slice::from_ref(&machine)) {
-                self.say(format!("{} cannot be on {} in {}: {why}", pod.key, kind.name, offering.zone));
+                self.say(format!(
+                    "{} cannot be on {} in {}: {why}",
+                    pod.key, kind.name, offering.zone
+                ));
             }
             left.take(pod);
         }
@@ -149,7 +162,13 @@ impl<'a> Judge<'a> {
         let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
         for launch in &self.plan.launches {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let found = find(
+                self.snapshot,
+                pool,
+                &launch.instance_type,
+                &launch.zone,
+                launch.capacity_type,
+            );
             let Some((kind, _)) = found else { continue };
             let used = used.entry(&launch.pool).or_default();
             used.add(&kind.capacity);
@@ -159,7 +178,8 @@ impl<'a> Judge<'a> {
             let Some(used) = used.get(pool.name.as_str()) else { continue };
             for (name, headroom) in pool.headroom.iter() {
                 if used.get(name) > headroom {
-                    self.wrong.push(Violation(format!("pool {} exceeds its limit on {name}", pool.name)));
+                    self.wrong
+                        .push(Violation(format!("pool {} exceeds its limit on {name}", pool.name)));
                 }
             }
         }
@@ -178,16 +198,23 @@ impl<'a> Judge<'a> {
                 };
                 let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type);
                 let others = launch.alternatives.iter();
-                let others = others.map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
+                let others =
+                    others.map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
                 let mut values: BTreeSet<&String> = BTreeSet::new();
                 for (name, zone, capacity_type) in others.chain([chosen]) {
-                    if let Some((kind, offering)) = find(self.snapshot, pool, name, zone, capacity_type) {
-                        let says = kind.requirements.get(key).or_else(|| offering.requirements.get(key));
+                    if let Some((kind, offering)) =
+                        find(self.snapshot, pool, name, zone, capacity_type)
+                    {
+                        let says =
+                            kind.requirements.get(key).or_else(|| offering.requirements.get(key));
                         values.extend(says.into_iter().flat_map(Requirement::values));
                     }
                 }
-                if least.is_some_and(|least| i64::try_from(values.len()).unwrap_or(i64::MAX) < least) {
-                    self.wrong.push(Violation(format!("too few values of {key} for pool {}", pool.name)));
+                if least
+                    .is_some_and(|least| i64::try_from(values.len()).unwrap_or(i64::MAX) < least)
+                {
+                    self.wrong
+                        .push(Violation(format!("too few values of {key} for pool {}", pool.name)));
                 }
             }
         }
@@ -198,15 +225,23 @@ impl<'a> Judge<'a> {
         let mut used: BTreeMap<&str, u32> = BTreeMap::new();
         for launch in &self.plan.launches {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
-            let of = found.and_then(|(_, offering)| offering.requirements.get(RESERVATION_ID)?.single());
+            let found = find(
+                self.snapshot,
+                pool,
+                &launch.instance_type,
+                &launch.zone,
+                launch.capacity_type,
+            );
+            let of =
+                found.and_then(|(_, offering)| offering.requirements.get(RESERVATION_ID)?.single());
             if let Some(reservation) = of {
                 *used.entry(reservation).or_default() += 1;
             }
         }
         for (reservation, used) in used {
             if used > self.snapshot.reservations.get(reservation).copied().unwrap_or(0) {
-                self.wrong.push(Violation(format!("reservation {reservation} has not room for {used}")));
+                self.wrong
+                    .push(Violation(format!("reservation {reservation} has not room for {used}")));
             }
         }
     }
@@ -221,17 +256,31 @@ impl<'a> Judge<'a> {
     fn places(&self) -> (Vec<Machine>, Vec<(&'a Pod, usize)>) {
         let mut cluster: Vec<Machine> = self.snapshot.nodes.iter().map(existing).collect();
         let mut waiting: Vec<(&Pod, usize)> = Vec::new();
-        let by_key: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+        let by_key: BTreeMap<&PodKey, &Pod> =
+            self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
         for placement in &self.plan.placements {
             let node = cluster.iter().position(|machine| machine.name == placement.node);
             waiting.extend(by_key.get(&placement.pod).copied().zip(node));
         }
         for (number, launch) in self.plan.launches.iter().enumerate() {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found = find(self.snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type);
+            let found = find(
+                self.snapshot,
+                pool,
+                &launch.instance_type,
+                &launch.zone,
+                launch.capacity_type,
+            );
             let Some((kind, offering)) = found else { continue };
             let name = format!("new-{number}");
-            cluster.push(machine(&name, &launch.requirements, pool, kind, offering, &self.snapshot.daemons));
+            cluster.push(machine(
+                &name,
+                &launch.requirements,
+                pool,
+                kind,
+                offering,
+                &self.snapshot.daemons,
+            ));
             let pods = launch.pods.iter().filter_map(|key| by_key.get(key));
             waiting.extend(pods.map(|pod| (*pod, cluster.len() - 1)));
         }
@@ -246,13 +295,16 @@ impl<'a> Judge<'a> {
                 self.wrong.push(Violation(format!("{} is placed nowhere", placement.pod)));
             }
         }
-        // As kube-scheduler takes them: by priority. Should that not do, other orders are tried: pods that stay pending come back.
+        // As kube-scheduler takes them: by priority. Should that not do, other orders are tried:
+        // pods that stay pending come back.
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
         waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
         let mut stuck = bind(cluster.clone(), &waiting, false);
-        let orders = (MOST_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MOST_ORDERS);
-        let spreads =
-            |pod: &Pod| pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count();
+        let orders =
+            (MAX_BINDINGS / u64::try_from(waiting.len().max(1)).unwrap_or(1)).clamp(8, MAX_ORDERS);
+        let spreads = |pod: &Pod| {
+            pod.spread.iter().filter(|one| one.topology_key != labels::HOSTNAME).count()
+        };
         let mut troubles: BTreeMap<&PodKey, usize> = BTreeMap::new();
         for attempt in 1..=orders {
             if stuck.is_empty() {
@@ -261,7 +313,8 @@ impl<'a> Judge<'a> {
             for (pod, ..) in &stuck {
                 *troubles.entry(&pod.key).or_default() += 1;
             }
-            // By turns: pods that must be spread before those that others only count, any order, and those first that were left before.
+            // By turns: pods that must be spread before those that others only count, any order,
+            // and those first that were left before.
             let first = |pod: &Pod| match attempt % 3 {
                 0 => troubles.get(&pod.key).copied().unwrap_or(0),
                 1 => spreads(pod),
@@ -270,7 +323,8 @@ impl<'a> Judge<'a> {
             waiting.sort_by_cached_key(|(pod, _)| {
                 (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
             });
-            stuck = bind(cluster.clone(), &waiting, attempt % 3 != 2 && waiting.len() <= MOST_PATIENT);
+            stuck =
+                bind(cluster.clone(), &waiting, attempt % 3 != 2 && waiting.len() <= MAX_PATIENT);
         }
         for (pod, target, why) in stuck {
             let name = &cluster[target].name;
@@ -280,13 +334,13 @@ impl<'a> Judge<'a> {
 }
 
 /// How many orders are tried before pods are said to be impossible to bind.
-const MOST_ORDERS: u64 = 3000;
+const MAX_ORDERS: u64 = 3000;
 
 /// The most pods that are bound with patience, which takes the square of them.
-const MOST_PATIENT: usize = 60;
+const MAX_PATIENT: usize = 60;
 
 /// About how many pods are bound in all these orders together.
-const MOST_BINDINGS: u64 = 60_000;
+const MAX_BINDINGS: u64 = 60_000;
 
 /// A number for a name that is different in each attempt.
 fn scramble(attempt: u64, name: &str) -> u64 {
@@ -299,8 +353,9 @@ fn scramble(attempt: u64, name: &str) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Binds pods one after another, and those that had to wait again, as long as that helps; those that are left, and why. With patience, those
-/// that come first have their chance again after each pod.
+/// Binds pods one after another, and those that had to wait again, as long as that helps; those
+/// that are left, and why. With patience, those that come first have their chance again after each
+/// pod.
 fn bind<'p>(
     mut cluster: Vec<Machine>,
     waiting: &[(&'p Pod, usize)],
@@ -369,7 +424,8 @@ pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
     }
 }
 
-/// The machine that an offering would become, with its daemons on it. `narrowed` is what its pods insist on besides.
+/// The machine that an offering would become, with its daemons on it. `narrowed` is what its pods
+/// insist on besides.
 pub(crate) fn machine(
     name: &str,
     narrowed: &Requirements,
@@ -381,7 +437,9 @@ pub(crate) fn machine(
     let mut node_labels: Labels = BTreeMap::new();
     let single = |requirements: &Requirements| -> Vec<(String, String)> {
         let fixed = requirements.iter();
-        fixed.filter_map(|(key, one)| Some((key.to_owned(), Requirement::single(one)?.to_owned()))).collect()
+        fixed
+            .filter_map(|(key, one)| Some((key.to_owned(), Requirement::single(one)?.to_owned())))
+            .collect()
     };
     for requirements in [narrowed, &pool.requirements, &kind.requirements, &offering.requirements] {
         node_labels.extend(single(requirements));

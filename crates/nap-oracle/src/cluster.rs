@@ -1,4 +1,5 @@
-//! A cluster of plain nodes and pods, and what keeps a pod off a node, after kube-scheduler's filters.
+//! A cluster of plain nodes and pods, and what keeps a pod off a node, after kube-scheduler's
+//! filters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,22 +109,27 @@ fn spread(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String> {
     let namespace = pod.key.parts().0;
     for constraint in &pod.spread {
         let key = &constraint.topology_key;
-        let Some(here) = machine.labels.get(key) else { return Some(format!("spread: no label {key}")) };
+        let Some(here) = machine.labels.get(key) else {
+            return Some(format!("spread: no label {key}"));
+        };
         let counted = |selector: &Selector, labels: &Labels| selector.matches(labels);
         let mut counts: BTreeMap<&String, i64> = BTreeMap::new();
         for node in cluster {
-            let eligible = pod.spread.iter().all(|other| node.labels.contains_key(&other.topology_key))
-                && (!constraint.honor_affinity || selected(&pod.terms, &node.labels))
-                && (!constraint.honor_taints
-                    || node.taints.iter().all(|taint| tolerated(taint, &pod.tolerations)));
+            let eligible =
+                pod.spread.iter().all(|other| node.labels.contains_key(&other.topology_key))
+                    && (!constraint.honor_affinity || selected(&pod.terms, &node.labels))
+                    && (!constraint.honor_taints
+                        || node.taints.iter().all(|taint| tolerated(taint, &pod.tolerations)));
             if let Some(value) = node.labels.get(key).filter(|_| eligible) {
                 let pods = node.pods.iter().filter(|other| {
                     other.namespace == namespace && counted(&constraint.selector, &other.labels)
                 });
-                *counts.entry(value).or_default() += i64::try_from(pods.count()).unwrap_or(i64::MAX);
+                *counts.entry(value).or_default() +=
+                    i64::try_from(pods.count()).unwrap_or(i64::MAX);
             }
         }
-        let enough = counts.len() >= usize::try_from(constraint.min_domains.unwrap_or(1)).unwrap_or(0);
+        let enough =
+            counts.len() >= usize::try_from(constraint.min_domains.unwrap_or(1)).unwrap_or(0);
         let least = counts.values().copied().min().filter(|_| enough).unwrap_or(0);
         let own = i64::from(counted(&constraint.selector, &pod.labels));
         if counts.get(here).copied().unwrap_or(0) + own - least > i64::from(constraint.max_skew) {
@@ -137,13 +143,13 @@ fn relations(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String
     let namespace = pod.key.parts().0;
     let mut wanted: BTreeSet<(&str, &str)> = BTreeSet::new();
     for node in cluster {
-        let same =
-            |key: &str| node.labels.get(key).is_some_and(|value| machine.labels.get(key) == Some(value));
+        let same = |key: &str| {
+            node.labels.get(key).is_some_and(|value| machine.labels.get(key) == Some(value))
+        };
         for other in &node.pods {
-            let excluded = pod
-                .anti_affinity
-                .iter()
-                .any(|term| term.matches(&other.namespace, &other.labels) && same(&term.topology_key));
+            let excluded = pod.anti_affinity.iter().any(|term| {
+                term.matches(&other.namespace, &other.labels) && same(&term.topology_key)
+            });
             let excludes = other
                 .anti_affinity
                 .iter()
@@ -153,15 +159,21 @@ fn relations(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String
             }
             if pod.affinity.iter().all(|term| term.matches(&other.namespace, &other.labels)) {
                 wanted.extend(pod.affinity.iter().filter_map(|term| {
-                    Some((term.topology_key.as_str(), node.labels.get(&term.topology_key)?.as_str()))
+                    Some((
+                        term.topology_key.as_str(),
+                        node.labels.get(&term.topology_key)?.as_str(),
+                    ))
                 }));
             }
         }
     }
-    let first = wanted.is_empty() && pod.affinity.iter().all(|term| term.matches(namespace, &pod.labels));
+    let first =
+        wanted.is_empty() && pod.affinity.iter().all(|term| term.matches(namespace, &pod.labels));
     let fits = pod.affinity.iter().all(|term| {
         let here = machine.labels.get(&term.topology_key);
-        here.is_some_and(|here| first || wanted.contains(&(term.topology_key.as_str(), here.as_str())))
+        here.is_some_and(|here| {
+            first || wanted.contains(&(term.topology_key.as_str(), here.as_str()))
+        })
     });
     (!fits).then(|| "affinity".to_owned())
 }

@@ -1,17 +1,21 @@
 //! The cheapest plan of a small case, by a mixed-integer program on an off-the-shelf solver.
 //!
-//! A variable says how many machines of a kind hold a certain choice of pods, a *pattern* (`patterns.rs`). So everything about a single
-//! node is settled before the solver starts, machines have no names that could be swapped, and the relaxation is tight. What is
-//! left for the program are the rules over wider domains, as linear rows over the patterns in each domain: spread, affinity and
-//! anti-affinity by zone or any other label, the limits of pools, and reservations.
+//! A variable says how many machines of a kind hold a certain choice of pods, a *pattern*
+//! (`patterns.rs`). So everything about a single node is settled before the solver starts, machines
+//! have no names that could be swapped, and the relaxation is tight. What is left for the program
+//! are the rules over wider domains, as linear rows over the patterns in each domain: spread,
+//! affinity and anti-affinity by zone or any other label, the limits of pools, and reservations.
 //!
-//! Spread is as the incumbent sees it: a domain that could be bought counts as one with no pods, and by host name there can always be one more.
-//! What it cannot model it refuses, and its own plan must pass the checker.
+//! Spread is as the incumbent sees it: a domain that could be bought counts as one with no pods,
+//! and by host name there can always be one more. What it cannot model it refuses, and its own plan
+//! must pass the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use microlp::{ComparisonOp, OptimizationDirection, Problem, SolutionStatus, SolveOptions, Variable};
+use microlp::{
+    ComparisonOp, OptimizationDirection, Problem, SolutionStatus, SolveOptions, Variable,
+};
 use nap_engine::{
     Alternatives, Launch, Options, Placement, Plan, PodTerm, PreferencePolicy, Snapshot, Spread,
 };
@@ -23,17 +27,18 @@ use crate::patterns::{Company, Pattern, is_host};
 use crate::places::{Class, Place, places, with_every_domain};
 
 /// The most patterns of one machine.
-const MOST_PATTERNS: usize = 3000;
+const MAX_PATTERNS: usize = 3000;
 /// The most variables.
-const MOST_COLUMNS: usize = 12_000;
+const MAX_COLUMNS: usize = 12_000;
 /// The most nodes of the solver's search tree.
-const MOST_BRANCHES: u64 = 4000;
+const MAX_BRANCHES: u64 = 4000;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NotModelled(pub &'static str);
 
-/// The cheapest plan that places every pod; `None` if no plan does. Preferences must be ignored by the options or absent.
+/// The cheapest plan that places every pod; `None` if no plan does. Preferences must be ignored by
+/// the options or absent.
 pub fn exact(snapshot: &Snapshot, options: &Options) -> Result<Option<Plan>, NotModelled> {
     let snapshot = &with_default_spread(snapshot, options);
     refuse(snapshot, options)?;
@@ -51,7 +56,8 @@ pub fn exact(snapshot: &Snapshot, options: &Options) -> Result<Option<Plan>, Not
 
 /// Says no to what the program knows nothing of.
 fn refuse(snapshot: &Snapshot, options: &Options) -> Result<(), NotModelled> {
-    let no = |is_there: bool, what: &'static str| if is_there { Err(NotModelled(what)) } else { Ok(()) };
+    let no =
+        |is_there: bool, what: &'static str| if is_there { Err(NotModelled(what)) } else { Ok(()) };
     let weights: BTreeSet<i32> = snapshot.pools.iter().map(|pool| pool.weight).collect();
     no(weights.len() > 1, "weights")?;
     let mut wanted = snapshot.pools.iter().flat_map(|pool| pool.requirements.iter());
@@ -61,16 +67,22 @@ fn refuse(snapshot: &Snapshot, options: &Options) -> Result<(), NotModelled> {
     if options.preferences == PreferencePolicy::Respect {
         let taints = snapshot.pools.iter().flat_map(|pool| &pool.taints);
         let mut taints = taints.chain(snapshot.nodes.iter().flat_map(|node| &node.taints));
-        let likes = snapshot.pods.iter().any(|pod| pod.preferences != nap_engine::Preferences::default());
-        no(likes || taints.any(|taint| taint.effect == nap_api::Effect::PreferNoSchedule), "preferences")?;
+        let likes =
+            snapshot.pods.iter().any(|pod| pod.preferences != nap_engine::Preferences::default());
+        no(
+            likes || taints.any(|taint| taint.effect == nap_api::Effect::PreferNoSchedule),
+            "preferences",
+        )?;
     }
     // Labels whose value is still open once the offering is known.
     let terms = snapshot.pods.iter().flat_map(|pod| pod.terms.iter().chain(&pod.volume_terms));
     let terms = terms.chain(snapshot.daemons.iter().flat_map(|daemon| &daemon.terms));
-    let keys: BTreeSet<&str> = terms.flat_map(nap_api::Requirements::iter).map(|(key, _)| key).collect();
+    let keys: BTreeSet<&str> =
+        terms.flat_map(nap_api::Requirements::iter).map(|(key, _)| key).collect();
     for place in places(snapshot, options) {
         let Some(bought) = place.bought else { continue };
-        let says = [&bought.pool.requirements, &bought.kind.requirements, &bought.offering.requirements];
+        let says =
+            [&bought.pool.requirements, &bought.kind.requirements, &bought.offering.requirements];
         let mut said = says.iter().flat_map(|one| one.iter());
         let open = said.any(|(key, one)| {
             keys.contains(key) && !one.allows_absent() && !place.machine.labels.contains_key(key)
@@ -136,14 +148,18 @@ impl<'a> Model<'a> {
         let mut model = Self { snapshot, classes, places, columns: Vec::new() };
         let affinities = model.affinities()?;
         let company = Company::new(classes, most);
-        let standing: Vec<Machine> =
-            model.places.iter().filter(|one| one.bought.is_none()).map(|one| one.machine.clone()).collect();
+        let standing: Vec<Machine> = model
+            .places
+            .iter()
+            .filter(|one| one.bought.is_none())
+            .map(|one| one.machine.clone())
+            .collect();
         let keys = model.keys();
         // Of machines that differ in nothing but the price, the cheapest.
         let mut best: BTreeMap<(Pattern, Vec<Option<&str>>, String), usize> = BTreeMap::new();
         for (number, place) in model.places.iter().enumerate() {
             let admitted = company.admitted(place, &standing);
-            let patterns = company.patterns(place, &admitted, MOST_PATTERNS);
+            let patterns = company.patterns(place, &admitted, MAX_PATTERNS);
             let patterns = patterns.ok_or(NotModelled("too many patterns"))?;
             let domains: Vec<Option<&str>> =
                 keys.iter().map(|key| place.machine.labels.get(*key).map(String::as_str)).collect();
@@ -160,7 +176,7 @@ impl<'a> Model<'a> {
                     *known = number;
                 }
             }
-            if best.len() > MOST_COLUMNS {
+            if best.len() > MAX_COLUMNS {
                 return Err(NotModelled("too many patterns"));
             }
         }
@@ -202,7 +218,9 @@ impl<'a> Model<'a> {
             };
             let has_it = |class: usize| self.classes[class].pod.affinity == terms;
             let which = |meant: bool, has: bool| -> Vec<usize> {
-                (0..self.classes.len()).filter(|one| is_meant(*one) == meant && has_it(*one) == has).collect()
+                (0..self.classes.len())
+                    .filter(|one| is_meant(*one) == meant && has_it(*one) == has)
+                    .collect()
             };
             let seeds = which(true, false);
             if seeds.iter().any(|seed| !self.classes[*seed].pod.affinity.is_empty()) {
@@ -248,7 +266,11 @@ impl<'a> Model<'a> {
 
     /// Every value of a label among the places.
     fn values(&self, key: &str) -> BTreeSet<&str> {
-        self.places.iter().filter_map(|place| place.machine.labels.get(key)).map(String::as_str).collect()
+        self.places
+            .iter()
+            .filter_map(|place| place.machine.labels.get(key))
+            .map(String::as_str)
+            .collect()
     }
 
     fn all(&self, classes: &[usize]) -> usize {
@@ -261,12 +283,18 @@ impl<'a> Model<'a> {
         let mut columns = Vec::new();
         for column in &self.columns {
             let each = (0..self.classes.len()).filter(|class| column.pattern[*class] > 0);
-            let most =
-                each.map(|class| self.classes[class].count() / column.pattern[class]).min().unwrap_or(0);
+            let most = each
+                .map(|class| self.classes[class].count() / column.pattern[class])
+                .min()
+                .unwrap_or(0);
             let most = if self.places[column.place].bought.is_some() { most } else { most.min(1) };
-            #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "prices are far below 2^52 micro-dollars"
+            )]
             let price = self.places[column.place].price() as f64 / 1e6;
-            columns.push(problem.add_integer_var(price, (0, i32::try_from(most).unwrap_or(i32::MAX))));
+            columns
+                .push(problem.add_integer_var(price, (0, i32::try_from(most).unwrap_or(i32::MAX))));
         }
         let mut program = Program { problem, columns };
         for (number, class) in self.classes.iter().enumerate() {
@@ -279,7 +307,7 @@ impl<'a> Model<'a> {
         self.together(&mut program)?;
         self.spread(&mut program)?;
         let mut options = SolveOptions::default();
-        options.node_limit = Some(MOST_BRANCHES);
+        options.node_limit = Some(MAX_BRANCHES);
         let outcome = match program.problem.solve_with(options) {
             Ok(outcome) => outcome,
             Err(microlp::Error::Infeasible) => return Ok(None),
@@ -289,26 +317,36 @@ impl<'a> Model<'a> {
         if solution.status() != SolutionStatus::Optimal {
             return Err(NotModelled("too hard"));
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small whole numbers")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "small whole numbers"
+        )]
         let count = |variable: &Variable| solution.var_value(*variable).round().max(0.0) as usize;
         Ok(Some(program.columns.iter().map(count).collect()))
     }
 
     /// Machines that exist are there once, and pools and reservations have limits.
     fn scarce(&self, program: &mut Program) {
-        let on = |place: usize| move |column: &Column| if column.place == place { 1.0 } else { 0.0 };
+        let on =
+            |place: usize| move |column: &Column| if column.place == place { 1.0 } else { 0.0 };
         let limit = |program: &mut Program, used: &dyn Fn(&Column) -> f64, right: f64| {
             let row = self.columns.iter().map(used);
             let row = program.columns.iter().copied().zip(row).collect();
             program.row(row, ComparisonOp::Le, right);
         };
-        for number in (0..self.places.len()).filter(|number| self.places[*number].bought.is_none()) {
+        for number in (0..self.places.len()).filter(|number| self.places[*number].bought.is_none())
+        {
             limit(program, &on(number), 1.0);
         }
         for (name, count) in &self.snapshot.reservations {
             let is_part = |column: &Column| {
                 let bought = self.places[column.place].bought;
-                if bought.is_some_and(|bought| bought.reservation() == Some(name)) { 1.0 } else { 0.0 }
+                if bought.is_some_and(|bought| bought.reservation() == Some(name)) {
+                    1.0
+                } else {
+                    0.0
+                }
             };
             limit(program, &is_part, f64::from(*count));
         }
@@ -339,13 +377,17 @@ impl<'a> Model<'a> {
                 term.matches(class.namespace(), &class.pod.labels)
             };
             let which = |owner: bool, meant: bool| -> Vec<usize> {
-                (0..self.classes.len()).filter(|one| has(one) == owner && is_meant(one) == meant).collect()
+                (0..self.classes.len())
+                    .filter(|one| has(one) == owner && is_meant(one) == meant)
+                    .collect()
             };
             let (owners, meant, both) = (which(true, false), which(false, true), which(true, true));
             for value in self.values(&term.topology_key) {
                 // One of the three parties has the domain, and of the last only one pod.
                 let mut parties = Vec::new();
-                for (party, most) in [(&owners, self.all(&owners)), (&meant, self.all(&meant)), (&both, 1)] {
+                for (party, most) in
+                    [(&owners, self.all(&owners)), (&meant, self.all(&meant)), (&both, 1)]
+                {
                     if party.is_empty() {
                         continue;
                     }
@@ -365,8 +407,10 @@ impl<'a> Model<'a> {
         for (number, affinity) in self.affinities()?.iter().enumerate() {
             let may_begin = if affinity.known.is_empty() { 1.0 } else { 0.0 };
             if is_host(affinity.key) {
-                let first =
-                    self.columns.iter().map(|column| if column.firsts.contains(&number) { 1.0 } else { 0.0 });
+                let first = self
+                    .columns
+                    .iter()
+                    .map(|column| if column.firsts.contains(&number) { 1.0 } else { 0.0 });
                 let row = program.columns.iter().copied().zip(first).collect();
                 program.row(row, ComparisonOp::Le, may_begin);
                 continue;
@@ -378,14 +422,21 @@ impl<'a> Model<'a> {
                 }
                 let begin = program.problem.add_binary_var(0.0);
                 begins.push((begin, 1.0));
-                for (party, is_meant) in [(&affinity.followers, true), (&affinity.strangers, false)] {
+                for (party, is_meant) in [(&affinity.followers, true), (&affinity.strangers, false)]
+                {
                     let most = real(self.all(party));
                     let mut row = self.pods(program, party, affinity.key, value, 1.0);
                     row.extend(self.pods(program, &affinity.seeds, affinity.key, value, -most));
                     if is_meant {
                         row.push((begin, -most));
                     } else {
-                        row.extend(self.pods(program, &affinity.followers, affinity.key, value, -most));
+                        row.extend(self.pods(
+                            program,
+                            &affinity.followers,
+                            affinity.key,
+                            value,
+                            -most,
+                        ));
                     }
                     program.row(merged(row), ComparisonOp::Le, 0.0);
                 }
@@ -404,7 +455,8 @@ impl<'a> Model<'a> {
                 let has_it = |other: &usize| self.same_spread(number, *other, spread);
                 let is_counted = |other: &usize| {
                     let other = &self.classes[*other];
-                    other.namespace() == class.namespace() && spread.selector.matches(&other.pod.labels)
+                    other.namespace() == class.namespace()
+                        && spread.selector.matches(&other.pod.labels)
                 };
                 let owners: Vec<usize> = (0..self.classes.len()).filter(has_it).collect();
                 let counted: Vec<usize> = (0..self.classes.len()).filter(is_counted).collect();
@@ -433,15 +485,22 @@ impl<'a> Model<'a> {
             && (!spread.honor_taints || one.pod.tolerations == other.pod.tolerations)
     }
 
-    fn spread_rows(&self, program: &mut Program, class: &Class<'_>, spread: &Spread, owners: &[usize]) {
+    fn spread_rows(
+        &self,
+        program: &mut Program,
+        class: &Class<'_>,
+        spread: &Spread,
+        owners: &[usize],
+    ) {
         let pod = class.pod;
         let key = spread.topology_key.as_str();
         let mut running: BTreeMap<&str, usize> = BTreeMap::new();
         for Place { machine, .. } in &self.places {
-            let is_seen = pod.spread.iter().all(|other| machine.labels.contains_key(&other.topology_key))
-                && (!spread.honor_affinity || selected(&pod.terms, &machine.labels))
-                && (!spread.honor_taints
-                    || machine.taints.iter().all(|taint| tolerated(taint, &pod.tolerations)));
+            let is_seen =
+                pod.spread.iter().all(|other| machine.labels.contains_key(&other.topology_key))
+                    && (!spread.honor_affinity || selected(&pod.terms, &machine.labels))
+                    && (!spread.honor_taints
+                        || machine.taints.iter().all(|taint| tolerated(taint, &pod.tolerations)));
             if let Some(value) = machine.labels.get(key).filter(|_| is_seen) {
                 let counted = machine.pods.iter().filter(|other| {
                     other.namespace == class.namespace() && spread.selector.matches(&other.labels)
@@ -466,7 +525,11 @@ impl<'a> Model<'a> {
             let mut row = self.pods(program, owners, key, value, 1.0);
             row.push((least, -1.0));
             row.push((is_used, real(most)));
-            program.row(row, ComparisonOp::Le, f64::from(spread.max_skew) + real(most) - real(count));
+            program.row(
+                row,
+                ComparisonOp::Le,
+                f64::from(spread.max_skew) + real(most) - real(count),
+            );
         }
     }
 
@@ -476,7 +539,11 @@ impl<'a> Model<'a> {
         let mut plan = Plan::default();
         for (column, count) in self.columns.iter().zip(chosen) {
             for _ in 0..*count {
-                let pods = column.pattern.iter().zip(&mut keys).flat_map(|(count, keys)| keys.take(*count));
+                let pods = column
+                    .pattern
+                    .iter()
+                    .zip(&mut keys)
+                    .flat_map(|(count, keys)| keys.take(*count));
                 let pods = pods.map(|key| (*key).clone());
                 let place = &self.places[column.place];
                 let Some(bought) = place.bought else {
@@ -507,7 +574,8 @@ fn firsts(affinities: &[Affinity<'_>], pattern: &Pattern, place: &Place<'_>) -> 
     let mut firsts = Vec::new();
     for (number, affinity) in affinities.iter().enumerate().filter(|(_, one)| is_host(one.key)) {
         let has = |classes: &[usize]| classes.iter().any(|class| pattern[*class] > 0);
-        let is_known = place.bought.is_none() && affinity.known.contains(place.machine.name.as_str());
+        let is_known =
+            place.bought.is_none() && affinity.known.contains(place.machine.name.as_str());
         if is_known || has(&affinity.seeds) {
             continue;
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use nap_api::{Effect, Operator, Requirement, Requirements, Taint, Toleration, labels};
 use nap_engine::{
-    CapacityType, Daemon, DefaultSpread, HostPort, InstanceType, MinValuesPolicy, Namespaces, Node, Offering,
-    Options, Overlay, Pod, PodKey, PodTerm, Pool, PreferencePolicy, PriceChange, RESERVATION_ID, Resident,
-    Selector, Snapshot, Spread, Weighted, overlay,
+    CapacityType, Daemon, DefaultSpread, HostPort, InstanceType, MinValuesPolicy, Namespaces, Node,
+    Offering, Options, Overlay, Pod, PodKey, PodTerm, Pool, PreferencePolicy, PriceChange,
+    RESERVATION_ID, Resident, Selector, Snapshot, Spread, Weighted, overlay,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -63,8 +63,16 @@ pub fn generate_options(seed: u64) -> Options {
         max_pods_per_node: dice.chance(25).then(|| u32::try_from(dice.between(1, 6)).unwrap_or(1)),
         max_cpu_per_node: dice.chance(25).then(|| *dice.pick(&[4, 8])),
         node_cost: UsdPerHour::from_micros(if dice.chance(25) { 20_000 } else { 0 }),
-        preferences: if dice.chance(50) { PreferencePolicy::Ignore } else { PreferencePolicy::Respect },
-        min_values: if dice.chance(50) { MinValuesPolicy::BestEffort } else { MinValuesPolicy::Strict },
+        preferences: if dice.chance(50) {
+            PreferencePolicy::Ignore
+        } else {
+            PreferencePolicy::Respect
+        },
+        min_values: if dice.chance(50) {
+            MinValuesPolicy::BestEffort
+        } else {
+            MinValuesPolicy::Strict
+        },
         default_spread: if dice.chance(50) { vec![default] } else { Vec::new() },
         slack_percent: if dice.chance(25) { 10 } else { 0 },
     }
@@ -133,7 +141,13 @@ fn instance_type(dice: &mut Dice, number: i64) -> InstanceType {
             requirements.add(labels::CAPACITY_TYPE, Requirement::is_in([capacity_type.as_str()]));
             let requirements = Arc::new(requirements);
             let price = UsdPerHour::from_micros(micros);
-            offerings.push(Offering { zone: zone.to_owned(), capacity_type, price, available, requirements });
+            offerings.push(Offering {
+                zone: zone.to_owned(),
+                capacity_type,
+                price,
+                available,
+                requirements,
+            });
         };
         let dear = if dice.chance(20) { 5_000 } else { 0 };
         let available = !dice.chance(12);
@@ -161,7 +175,8 @@ fn pool(dice: &mut Dice, number: i64) -> Pool {
     }
     if dice.chance(12) {
         let two = dice.between(1, 2);
-        let many = Requirement::new(Operator::Exists, Vec::<String>::new()).with_min_values(Some(two));
+        let many =
+            Requirement::new(Operator::Exists, Vec::<String>::new()).with_min_values(Some(two));
         requirements.add(labels::INSTANCE_TYPE, many);
     }
     let mut headroom = Resources::new();
@@ -212,7 +227,11 @@ fn node(dice: &mut Dice, number: i64) -> Node {
     Node {
         name,
         labels: node_labels,
-        taints: if dice.chance(10) { vec![Taint::new("special", Effect::NoSchedule)] } else { Vec::new() },
+        taints: if dice.chance(10) {
+            vec![Taint::new("special", Effect::NoSchedule)]
+        } else {
+            Vec::new()
+        },
         free: Resources::new().with(CPU, cpu * 700).with(MEMORY, cpu << 31).with(PODS, 20),
         initialized: dice.chance(80),
         residents,
@@ -285,7 +304,8 @@ fn pods(dice: &mut Dice, number: i64) -> Vec<Pod> {
         pod.terms.push(other);
     }
     if dice.chance(30) {
-        pod.tolerations = vec![Toleration { key: "special".into(), exists: true, ..Toleration::default() }];
+        pod.tolerations =
+            vec![Toleration { key: "special".into(), exists: true, ..Toleration::default() }];
     }
     if dice.chance(40) {
         pod.spread.push(Spread {
@@ -422,7 +442,9 @@ fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
 /// Pods of the first kind want a device that one type has.
 fn devices(dice: &mut Dice, snapshot: &mut Snapshot) {
     let gpus = dice.between(1, 3);
-    for kind in snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).first_mut()) {
+    for kind in
+        snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).first_mut())
+    {
         kind.capacity.set("nvidia.com/gpu", gpus);
         kind.allocatable.set("nvidia.com/gpu", gpus);
     }
@@ -457,7 +479,8 @@ fn catalogues(dice: &mut Dice, snapshot: &mut Snapshot) {
         price: Some(PriceChange::Millionths(dice.between(-5, 5) * 100_000)),
         capacity: Resources::new().with("example.com/slots", dice.between(0, 2)),
     };
-    let (Some(pool), Some(types)) = (snapshot.pools.last_mut(), snapshot.catalogues.get("all")) else {
+    let (Some(pool), Some(types)) = (snapshot.pools.last_mut(), snapshot.catalogues.get("all"))
+    else {
         return;
     };
     let (types, _) = overlay(types, pool, &[change]);

@@ -1,16 +1,19 @@
-//! The pods of the incumbent's own benchmark: a fifth each is plain, spread over zones, spread over hosts, drawn to its own kind's zone, and
-//! exclusive by host. Their rules overlap, and hardly two of them are alike.
+//! The pods of the incumbent's own benchmark: a fifth each is plain, spread over zones, spread over
+//! hosts, drawn to its own kind's zone, and exclusive by host. Their rules overlap, and hardly two
+//! of them are alike.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nap_api::{Requirement, Requirements, labels};
 use nap_engine::{
-    CapacityType, InstanceType, Namespaces, Offering, Pod, PodKey, PodTerm, Pool, Selector, Snapshot, Spread,
+    CapacityType, InstanceType, Namespaces, Offering, Pod, PodKey, PodTerm, Pool, Selector,
+    Snapshot, Spread,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
-/// So many pods of the mix on the incumbent's 400 types, or on 1,500 types in three zones and two capacity types.
+/// So many pods of the mix on the incumbent's 400 types, or on 1,500 types in three zones and two
+/// capacity types.
 pub fn incumbent_mix(pods: usize, many_types: bool) -> Snapshot {
     let types = if many_types { big_catalogue() } else { catalogue() };
     let mut dice = Dice(42);
@@ -35,7 +38,13 @@ fn catalogue() -> Vec<InstanceType> {
     (1..=400_i64)
         .map(|cpu| {
             let price = cpu * 100_000 + cpu * 2 * 107_374;
-            kind(&format!("fake-it-{}", cpu - 1), cpu, cpu * 2, cpu * 10, &offers.map(|(z, c)| (z, c, price)))
+            kind(
+                &format!("fake-it-{}", cpu - 1),
+                cpu,
+                cpu * 2,
+                cpu * 10,
+                &offers.map(|(z, c)| (z, c, price)),
+            )
         })
         .collect()
 }
@@ -61,7 +70,13 @@ fn big_catalogue() -> Vec<InstanceType> {
         .collect()
 }
 
-fn kind(name: &str, cpu: i64, gib: i64, pods: i64, offers: &[(&str, CapacityType, i64)]) -> InstanceType {
+fn kind(
+    name: &str,
+    cpu: i64,
+    gib: i64,
+    pods: i64,
+    offers: &[(&str, CapacityType, i64)],
+) -> InstanceType {
     let capacity = Resources::new().with(CPU, cpu * 1000).with(MEMORY, gib << 30).with(PODS, pods);
     let mut allocatable = capacity.clone();
     allocatable.set(CPU, cpu * 1000 - 100);

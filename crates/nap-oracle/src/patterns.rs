@@ -1,4 +1,5 @@
-//! What can be on one machine together: every choice of pods that keeps all rules about a single node.
+//! What can be on one machine together: every choice of pods that keeps all rules about a single
+//! node.
 
 use std::collections::BTreeSet;
 
@@ -29,16 +30,26 @@ pub(crate) fn is_host(key: &str) -> bool {
 
 impl<'a> Company<'a> {
     pub(crate) fn new(classes: &'a [Class<'a>], most: usize) -> Self {
-        let resources: BTreeSet<&str> =
-            classes.iter().flat_map(|class| class.pod.requests.iter()).map(|(name, _)| name).collect();
+        let resources: BTreeSet<&str> = classes
+            .iter()
+            .flat_map(|class| class.pod.requests.iter())
+            .map(|(name, _)| name)
+            .collect();
         let shuns = |one: &Class<'_>, other: &Class<'_>| {
             let mut terms = one.pod.anti_affinity.iter().filter(|term| is_host(&term.topology_key));
             let ports = &other.pod.host_ports;
             terms.any(|term| term.matches(other.namespace(), &other.pod.labels))
-                || one.pod.host_ports.iter().any(|port| ports.iter().any(|other| clash(port, other)))
+                || one
+                    .pod
+                    .host_ports
+                    .iter()
+                    .any(|port| ports.iter().any(|other| clash(port, other)))
         };
         let apart = classes.iter().map(|one| {
-            classes.iter().map(|other| shuns(one, other) || shuns(other, one)).collect::<Vec<bool>>()
+            classes
+                .iter()
+                .map(|other| shuns(one, other) || shuns(other, one))
+                .collect::<Vec<bool>>()
         });
         Self {
             classes,
@@ -51,7 +62,8 @@ impl<'a> Company<'a> {
         }
     }
 
-    /// The classes that may be on a machine by themselves, given the machines that exist. Rules that need other pods are left out.
+    /// The classes that may be on a machine by themselves, given the machines that exist. Rules
+    /// that need other pods are left out.
     pub(crate) fn admitted(&self, place: &Place<'_>, standing: &[Machine]) -> Vec<bool> {
         let mut cluster = standing.to_vec();
         let here = cluster.iter().position(|machine| machine.name == place.machine.name);
@@ -74,10 +86,16 @@ impl<'a> Company<'a> {
     }
 
     /// Every pattern of a machine but the empty one; `None` if there are more than so many.
-    pub(crate) fn patterns(&self, place: &Place<'_>, admitted: &[bool], most: usize) -> Option<Vec<Pattern>> {
+    pub(crate) fn patterns(
+        &self,
+        place: &Place<'_>,
+        admitted: &[bool],
+        most: usize,
+    ) -> Option<Vec<Pattern>> {
         let unlimited =
             |name: &str| name.starts_with(ATTACHABLE_VOLUMES) && !place.machine.free.contains(name);
-        let has = |name: &&str| if unlimited(name) { i64::MAX } else { place.machine.free.get(name) };
+        let has =
+            |name: &&str| if unlimited(name) { i64::MAX } else { place.machine.free.get(name) };
         let mut search = Search {
             company: self,
             residents: &place.machine.pods,
@@ -95,22 +113,31 @@ impl<'a> Company<'a> {
             && spread.selector.matches(&self.classes[other].pod.labels)
     }
 
-    /// Whether there is an order in which the pods of a pattern can be bound as far as spread over hosts goes. Pods only ever make it
-    /// harder for those after them, so whoever can be last may be last.
+    /// Whether there is an order in which the pods of a pattern can be bound as far as spread over
+    /// hosts goes. Pods only ever make it harder for those after them, so whoever can be last may
+    /// be last.
     fn has_an_order(&self, pattern: &Pattern, residents: &[Running]) -> bool {
         let mut left = pattern.clone();
         let keeps = |class: usize, left: &Pattern| {
-            let mut by_host =
-                self.classes[class].pod.spread.iter().filter(|spread| is_host(&spread.topology_key));
+            let mut by_host = self.classes[class]
+                .pod
+                .spread
+                .iter()
+                .filter(|spread| is_host(&spread.topology_key));
             by_host.all(|spread| {
                 let running = residents.iter().filter(|pod| {
-                    pod.namespace == self.classes[class].namespace() && spread.selector.matches(&pod.labels)
+                    pod.namespace == self.classes[class].namespace()
+                        && spread.selector.matches(&pod.labels)
                 });
-                let others = (0..left.len()).filter(|other| self.matches_spread(class, spread, *other));
-                running.count() + others.map(|other| left[other]).sum::<usize>() <= spread.max_skew as usize
+                let others =
+                    (0..left.len()).filter(|other| self.matches_spread(class, spread, *other));
+                running.count() + others.map(|other| left[other]).sum::<usize>()
+                    <= spread.max_skew as usize
             })
         };
-        while let Some(last) = (0..left.len()).find(|class| left[*class] > 0 && keeps(*class, &left)) {
+        while let Some(last) =
+            (0..left.len()).find(|class| left[*class] > 0 && keeps(*class, &left))
+        {
             left[last] -= 1;
         }
         left.iter().all(|count| *count == 0)
@@ -162,7 +189,9 @@ impl Search<'_> {
             for (free, asks) in free.iter_mut().zip(&asks) {
                 *free = if *free == i64::MAX { *free } else { *free - asks };
             }
-            if self.company.spreads_over_hosts && !self.company.has_an_order(pattern, self.residents) {
+            if self.company.spreads_over_hosts
+                && !self.company.has_an_order(pattern, self.residents)
+            {
                 break;
             }
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nap_api::Requirements;
 use nap_engine::{
-    CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID, Snapshot,
+    CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID,
+    Snapshot,
 };
 use nap_units::CPU;
 
@@ -69,11 +70,15 @@ impl Place<'_> {
 
 /// All places of a snapshot, those that exist first. What cannot be had now is left out.
 pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place<'s>> {
-    let standing = snapshot.nodes.iter().map(|node| Place { machine: existing(node), bought: None });
+    let standing =
+        snapshot.nodes.iter().map(|node| Place { machine: existing(node), bought: None });
     let mut places: Vec<Place<'s>> = standing.collect();
     for pool in &snapshot.pools {
-        for kind in snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.iter()) {
-            let large = options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000);
+        for kind in
+            snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.iter())
+        {
+            let large =
+                options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000);
             if large || pool.requirements.intersects(&kind.requirements).is_err() {
                 continue;
             }
@@ -84,8 +89,14 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
                     None => offering.capacity_type != CapacityType::Reserved,
                 };
                 if is_left && pool.requirements.intersects(&offering.requirements).is_ok() {
-                    let machine =
-                        machine("new", &Requirements::new(), pool, kind, offering, &snapshot.daemons);
+                    let machine = machine(
+                        "new",
+                        &Requirements::new(),
+                        pool,
+                        kind,
+                        offering,
+                        &snapshot.daemons,
+                    );
                     places.push(Place { machine, bought: Some(bought) });
                 }
             }
@@ -94,11 +105,13 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
     places
 }
 
-/// The snapshot with an empty machine of every kind that exists or could be bought, on which nothing fits. A checker that looks at machines only then sees
-/// every domain, as the incumbent does when it spreads pods.
+/// The snapshot with an empty machine of every kind that exists or could be bought, on which
+/// nothing fits. A checker that looks at machines only then sees every domain, as the incumbent
+/// does when it spreads pods.
 pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
     let mut wider = snapshot.clone();
-    let kinds = places(snapshot, &Options::default()).into_iter().filter(|place| place.bought.is_some());
+    let kinds =
+        places(snapshot, &Options::default()).into_iter().filter(|place| place.bought.is_some());
     for (number, place) in kinds.enumerate() {
         let name = format!("empty-{number}");
         let mut labels = place.machine.labels;

@@ -1,12 +1,15 @@
 //! A bound that knows that pods are whole.
 //!
-//! Give every shape of pod a worth, and every unit of memory and other resources too, such that no machine can hold more worth than it costs. Then
-//! all pods together cost at least what they are worth. The linear program in `bound.rs` does the same with a worth per unit of CPU; here a
-//! shape's worth is free, and what a machine can hold at most is found exactly: by a knapsack over CPU with whole pods, at most one of them from
-//! the largest group of pods that exclude each other by host. So a machine with room for 900 milli-cores is no longer filled by pods of 250.
+//! Give every shape of pod a worth, and every unit of memory and other resources too, such that no
+//! machine can hold more worth than it costs. Then all pods together cost at least what they are
+//! worth. The linear program in `bound.rs` does the same with a worth per unit of CPU; here a
+//! shape's worth is free, and what a machine can hold at most is found exactly: by a knapsack over
+//! CPU with whole pods, at most one of them from the largest group of pods that exclude each other
+//! by host. So a machine with room for 900 milli-cores is no longer filled by pods of 250.
 //!
-//! The best worth comes from cutting planes: the solver proposes one, the knapsack finds the machines that would hold more than they cost, and
-//! these become rows. Any worth, scaled down until it fits every machine, gives a true bound, so it may stop at any time.
+//! The best worth comes from cutting planes: the solver proposes one, the knapsack finds the
+//! machines that would hold more than they cost, and these become rows. Any worth, scaled down
+//! until it fits every machine, gives a true bound, so it may stop at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +20,11 @@ use nap_units::{CPU, UsdPerHour};
 use crate::places::{Class, Place};
 
 /// The most units of CPU that a machine is divided into.
-const MOST_UNITS: i64 = 20_000;
+const MAX_UNITS: i64 = 20_000;
 /// The most proposals.
-const MOST_ROUNDS: usize = 300;
+const MAX_ROUNDS: usize = 300;
 /// The most rows from one proposal.
-const MOST_ROWS: usize = 6;
+const MAX_ROWS: usize = 6;
 /// It is good enough when no proposal can be better by more than this part.
 const ENOUGH: f64 = 2e-4;
 
@@ -55,8 +58,9 @@ struct Case {
     demand: Vec<f64>,
 }
 
-/// What pods of these classes cost at least on machines of these places, each of which can be bought any number of times. `exclusive` says of
-/// each class whether its pods exclude each other by host.
+/// What pods of these classes cost at least on machines of these places, each of which can be
+/// bought any number of times. `exclusive` says of each class whether its pods exclude each other
+/// by host.
 pub(crate) fn whole_pods_bound(
     classes: &[Class<'_>],
     places: &[&Place<'_>],
@@ -68,7 +72,10 @@ pub(crate) fn whole_pods_bound(
     UsdPerHour::from_micros((value * 1e6 * (1.0 - 1e-9)).floor().max(0.0) as i64)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the margin of the bound is larger than what is lost")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the margin of the bound is larger than what is lost"
+)]
 fn real(amount: i64) -> f64 {
     amount as f64
 }
@@ -80,24 +87,38 @@ fn divisor(one: i64, other: i64) -> i64 {
 impl Case {
     fn new(classes: &[Class<'_>], places: &[&Place<'_>], exclusive: &[bool]) -> Option<Self> {
         let largest = places.iter().map(|place| place.machine.free.get(CPU)).max()?.max(1);
-        let common = classes.iter().map(|class| class.pod.requests.get(CPU).max(0)).fold(0, divisor);
-        let unit = common.max(1 + largest / MOST_UNITS).max(1);
+        let common =
+            classes.iter().map(|class| class.pod.requests.get(CPU).max(0)).fold(0, divisor);
+        let unit = common.max(1 + largest / MAX_UNITS).max(1);
         let units = |milli: i64| usize::try_from(milli.max(0) / unit).unwrap_or(0);
-        let names: BTreeSet<&str> =
-            classes.iter().flat_map(|class| class.pod.requests.iter()).map(|(name, _)| name).collect();
-        let names: Vec<&str> =
-            names.into_iter().filter(|name| *name != CPU && !name.starts_with(ATTACHABLE_VOLUMES)).collect();
+        let names: BTreeSet<&str> = classes
+            .iter()
+            .flat_map(|class| class.pod.requests.iter())
+            .map(|(name, _)| name)
+            .collect();
+        let names: Vec<&str> = names
+            .into_iter()
+            .filter(|name| *name != CPU && !name.starts_with(ATTACHABLE_VOLUMES))
+            .collect();
         // Each resource in units of the most that a machine has.
         let scale: Vec<f64> = names
             .iter()
             .map(|name| {
-                real(places.iter().map(|place| place.machine.free.get(name)).max().unwrap_or(1).max(1))
+                real(
+                    places
+                        .iter()
+                        .map(|place| place.machine.free.get(name))
+                        .max()
+                        .unwrap_or(1)
+                        .max(1),
+                )
             })
             .collect();
         let mut demand = vec![0.0; names.len()];
         let mut shapes: BTreeMap<(usize, Vec<i64>, bool), usize> = BTreeMap::new();
         for (class, is_exclusive) in classes.iter().zip(exclusive) {
-            let asks: Vec<i64> = names.iter().map(|name| class.pod.requests.get(name).max(0)).collect();
+            let asks: Vec<i64> =
+                names.iter().map(|name| class.pod.requests.get(name).max(0)).collect();
             let count = real(i64::try_from(class.count()).unwrap_or(0));
             for ((demand, asks), scale) in demand.iter_mut().zip(&asks).zip(&scale) {
                 *demand += real(*asks) * count / scale;
@@ -114,11 +135,16 @@ impl Case {
         }
         let kinds = kinds.into_iter().map(|((units, others), price)| Kind {
             units,
-            others: others.iter().zip(&scale).map(|(amount, scale)| real(*amount) / scale).collect(),
+            others: others
+                .iter()
+                .zip(&scale)
+                .map(|(amount, scale)| real(*amount) / scale)
+                .collect(),
             price: real(price) / 1e6,
         });
         let shapes = shapes.into_iter().filter(|((units, ..), _)| *units > 0);
-        let shapes = shapes.map(|((units, _, is_exclusive), count)| Shape { count, units, is_exclusive });
+        let shapes =
+            shapes.map(|((units, _, is_exclusive), count)| Shape { count, units, is_exclusive });
         Some(Self { shapes: shapes.collect(), kinds: kinds.collect(), demand })
     }
 
@@ -133,7 +159,8 @@ impl Case {
         for shape in &self.shapes {
             let large = self.kinds.iter().filter(|kind| kind.units >= shape.units);
             let most = least(&mut large.map(|kind| kind.price));
-            shapes.push(problem.add_var(real(i64::try_from(shape.count).unwrap_or(0)), (0.0, most)));
+            shapes
+                .push(problem.add_var(real(i64::try_from(shape.count).unwrap_or(0)), (0.0, most)));
         }
         let mut others: Vec<Variable> = Vec::new();
         for (number, demand) in self.demand.iter().enumerate() {
@@ -142,7 +169,7 @@ impl Case {
             others.push(problem.add_var(*demand, (0.0, most)));
         }
         let Ok(SolveOutcome::Solution(mut solution)) = problem.solve() else { return best.0 };
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let at = |variables: &[Variable], solution: &Solution| -> Vec<f64> {
                 variables.iter().map(|variable| solution.var_value(*variable).max(0.0)).collect()
             };
@@ -150,7 +177,8 @@ impl Case {
             if solution.objective() <= best.0 * (1.0 + ENOUGH) {
                 break;
             }
-            // Between what is known to be good and what is proposed: far fewer rounds are needed than at the proposal itself.
+            // Between what is known to be good and what is proposed: far fewer rounds are needed
+            // than at the proposal itself.
             let mut rows = Vec::new();
             for part in [0.3, 1.0] {
                 let trial = best.1.towards(&proposal, part);
@@ -171,10 +199,11 @@ impl Case {
                 let mut row: Vec<_> =
                     shapes.iter().copied().zip(pattern).filter(|(_, count)| *count > 0.0).collect();
                 row.extend(others.iter().copied().zip(self.kinds[kind].others.iter().copied()));
-                solution = match solution.add_constraint(row, ComparisonOp::Le, self.kinds[kind].price) {
-                    Ok(SolveOutcome::Solution(solution)) => solution,
-                    _ => return best.0,
-                };
+                solution =
+                    match solution.add_constraint(row, ComparisonOp::Le, self.kinds[kind].price) {
+                        Ok(SolveOutcome::Solution(solution)) => solution,
+                        _ => return best.0,
+                    };
             }
         }
         best.0
@@ -185,7 +214,10 @@ impl Case {
         let mut problem = Problem::new(OptimizationDirection::Maximize);
         let total = |is_one: &dyn Fn(&Shape) -> usize| {
             real(
-                self.shapes.iter().map(|shape| i64::try_from(shape.count * is_one(shape)).unwrap_or(0)).sum(),
+                self.shapes
+                    .iter()
+                    .map(|shape| i64::try_from(shape.count * is_one(shape)).unwrap_or(0))
+                    .sum(),
             )
         };
         let unit = problem.add_var(total(&|shape| shape.units), (0.0, 1e4));
@@ -213,19 +245,28 @@ impl Case {
 
     fn total(&self, worth: &Worth) -> f64 {
         let shapes = self.shapes.iter().zip(&worth.shapes);
-        let shapes: f64 =
-            shapes.map(|(shape, worth)| real(i64::try_from(shape.count).unwrap_or(0)) * worth).sum();
-        shapes + self.demand.iter().zip(&worth.others).map(|(demand, worth)| demand * worth).sum::<f64>()
+        let shapes: f64 = shapes
+            .map(|(shape, worth)| real(i64::try_from(shape.count).unwrap_or(0)) * worth)
+            .sum();
+        shapes
+            + self
+                .demand
+                .iter()
+                .zip(&worth.others)
+                .map(|(demand, worth)| demand * worth)
+                .sum::<f64>()
     }
 
-    /// By how much the fullest machine would hold more than it costs (at least 1), and what the fullest would hold.
+    /// By how much the fullest machine would hold more than it costs (at least 1), and what the
+    /// fullest would hold.
     fn overfull(&self, worth: &Worth) -> (f64, Vec<(usize, Vec<f64>)>) {
         let largest = self.kinds.iter().map(|kind| kind.units).max().unwrap_or(0);
         let knapsack = Knapsack::new(&self.shapes, &worth.shapes, largest);
         let mut full: Vec<(f64, usize)> = Vec::new();
         let mut scale: f64 = 1.0;
         for (number, kind) in self.kinds.iter().enumerate() {
-            let others: f64 = kind.others.iter().zip(&worth.others).map(|(has, worth)| has * worth).sum();
+            let others: f64 =
+                kind.others.iter().zip(&worth.others).map(|(has, worth)| has * worth).sum();
             let holds = knapsack.most(kind.units) + others;
             if holds > 0.0 {
                 let times = if kind.price > 0.0 { holds / kind.price } else { f64::INFINITY };
@@ -236,8 +277,10 @@ impl Case {
             }
         }
         full.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        let rows =
-            full.iter().take(MOST_ROWS).map(|(_, kind)| (*kind, knapsack.pattern(self.kinds[*kind].units)));
+        let rows = full
+            .iter()
+            .take(MAX_ROWS)
+            .map(|(_, kind)| (*kind, knapsack.pattern(self.kinds[*kind].units)));
         (scale, rows.collect())
     }
 }
@@ -300,10 +343,14 @@ impl<'a> Knapsack<'a> {
 
     /// The exclusive pod that makes most of so many units, if any does, and what they then hold.
     fn choice(&self, room: usize) -> (Option<usize>, f64) {
-        let exclusive =
-            self.shapes.iter().enumerate().filter(|(_, shape)| shape.is_exclusive && shape.units <= room);
-        let with = exclusive
-            .map(|(number, shape)| (Some(number), self.worth[number] + self.best[room - shape.units]));
+        let exclusive = self
+            .shapes
+            .iter()
+            .enumerate()
+            .filter(|(_, shape)| shape.is_exclusive && shape.units <= room);
+        let with = exclusive.map(|(number, shape)| {
+            (Some(number), self.worth[number] + self.best[room - shape.units])
+        });
         with.fold((None, self.best[room]), |best, one| if one.1 > best.1 { one } else { best })
     }
 

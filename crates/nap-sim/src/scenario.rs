@@ -1,4 +1,5 @@
-//! A seeded workload: Deployments that come, grow, shrink and go, and checkers that watch the world from outside.
+//! A seeded workload: Deployments that come, grow, shrink and go, and checkers that watch the world
+//! from outside.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +58,8 @@ pub async fn run(world: &World, seed: u64, hours: u32) -> Result<Report, WorldEr
     let deployments = create(world, &mut rng).await?;
     let clock = world.clock();
     let start = clock.now();
-    let end = start.checked_add(SignedDuration::from_hours(i64::from(hours))).unwrap_or(Timestamp::MAX);
+    let end =
+        start.checked_add(SignedDuration::from_hours(i64::from(hours))).unwrap_or(Timestamp::MAX);
     let mut next_scaling = start;
     while clock.now() < end {
         if clock.now() >= next_scaling {
@@ -68,7 +70,8 @@ pub async fn run(world: &World, seed: u64, hours: u32) -> Result<Report, WorldEr
             next_scaling = clock.now().checked_add(pause).unwrap_or(Timestamp::MAX);
         }
         checker.look(world, &mut report).await?;
-        let pause = Duration::try_from(next_scaling.duration_since(clock.now())).unwrap_or_default();
+        let pause =
+            Duration::try_from(next_scaling.duration_since(clock.now())).unwrap_or_default();
         clock.sleep(pause.min(LOOK).max(Duration::from_millis(1))).await;
     }
     for name in &deployments {
@@ -134,18 +137,23 @@ impl Checker {
         let now = world.clock().now();
         let all = ListParams::default();
         let failed = |source| WorldError::Kube { doing: "looking at the cluster", source };
-        let pods: Vec<Pod> = Api::<Pod>::all(world.client()).list(&all).await.map_err(failed)?.items;
+        let pods: Vec<Pod> =
+            Api::<Pod>::all(world.client()).list(&all).await.map_err(failed)?.items;
         let claims: Vec<NodeClaim> =
             Api::<NodeClaim>::all(world.client()).list(&all).await.map_err(failed)?.items;
-        let nodes: Vec<Node> = Api::<Node>::all(world.client()).list(&all).await.map_err(failed)?.items;
+        let nodes: Vec<Node> =
+            Api::<Node>::all(world.client()).list(&all).await.map_err(failed)?.items;
         let machines = world.azure().machines();
         report.peak_pods = report.peak_pods.max(pods.len());
         report.peak_machines = report.peak_machines.max(machines.len());
         for pod in &pods {
             let created = pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-            let waits = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending");
+            let waits =
+                pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending");
             if waits && now.duration_since(created) > PATIENCE {
-                report.faults.push(format!("{now}: pod {} is pending for too long", pod.name_any()));
+                report
+                    .faults
+                    .push(format!("{now}: pod {} is pending for too long", pod.name_any()));
             }
         }
         let claimed = |id: &str| {
@@ -153,8 +161,9 @@ impl Checker {
                 claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) == Some(id)
             })
         };
-        self.unclaimed
-            .retain(|id, _| machines.iter().any(|machine| machine.provider_id == *id) && !claimed(id));
+        self.unclaimed.retain(|id, _| {
+            machines.iter().any(|machine| machine.provider_id == *id) && !claimed(id)
+        });
         for machine in machines.iter().filter(|machine| !claimed(&machine.provider_id)) {
             let since = *self.unclaimed.entry(machine.provider_id.clone()).or_insert(now);
             if now.duration_since(since) > LEAK {
@@ -173,7 +182,9 @@ impl Checker {
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
             let has = nap_controllers::state::pods::node_resources(allocatable);
             let mut used = nap_units::Resources::new();
-            let here = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name);
+            let here = |pod: &&Pod| {
+                pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)
+            };
             for pod in pods.iter().filter(here) {
                 let requests = pod.spec.as_ref().map(nap_controllers::state::pods::requests);
                 used.add(&requests.and_then(Result::ok).unwrap_or_default());

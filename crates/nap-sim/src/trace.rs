@@ -1,11 +1,12 @@
-//! A running hash of every request, its time and its answer's status: two runs that agree on it did the same things.
+//! A running hash of every request, its time and its answer's status: two runs that agree on it did
+//! the same things.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, FutureExt};
 use http::{Request, Response};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use tower::Service;
 
 /// The hash so far. Clones share it.

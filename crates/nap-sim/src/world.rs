@@ -1,8 +1,9 @@
 //! A Kubernetes cluster and an Azure that fit in one process.
 //!
-//! The API server, the cluster's own controllers, the kubelets and the Azure emulator run around the *unchanged* nap
-//! controllers, which reach Azure through the real provider. With [`World::client`] everything stays in the process, without a
-//! socket, so that the same world runs in real time, scaled, or on tokio's paused clock.
+//! The API server, the cluster's own controllers, the kubelets and the Azure emulator run around
+//! the *unchanged* nap controllers, which reach Azure through the real provider. With
+//! [`World::client`] everything stays in the process, without a socket, so that the same world runs
+//! in real time, scaled, or on tokio's paused clock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +15,7 @@ use nap_apiserver::ApiServer;
 use nap_azure::arm::{ManagedIdentity, http_service};
 use nap_azure::catalogue::Catalogue;
 use nap_azure::{AzureConfig, AzureError, AzureProvider};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_controllers::{Context, Settings};
 use tokio::sync::mpsc;
 
@@ -139,7 +140,10 @@ impl World {
         let api: Api<CustomResourceDefinition> = Api::all(self.client());
         for crd in nap_api::crds::all() {
             let created = api.create(&PostParams::default(), &crd).await;
-            created.map_err(|source| WorldError::Kube { doing: "installing the definitions", source })?;
+            created.map_err(|source| WorldError::Kube {
+                doing: "installing the definitions",
+                source,
+            })?;
         }
         Ok(())
     }
@@ -193,7 +197,8 @@ impl World {
     /// Runs only nap, until `shutdown`. Can be called again afterwards: that is a restart.
     pub async fn run_nap(&self, shutdown: impl Future<Output = ()>) {
         let provider = Arc::new(self.provider());
-        let context = Context::new(self.client(), provider, self.clock.clone(), self.settings.clone());
+        let context =
+            Context::new(self.client(), provider, self.clock.clone(), self.settings.clone());
         nap_controllers::run(&context, shutdown).await;
     }
 }

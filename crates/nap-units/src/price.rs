@@ -7,7 +7,9 @@ use std::ops::{Add, AddAssign, Sub};
 use serde::{Deserialize, Serialize};
 
 /// A price in micro-dollars per hour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct UsdPerHour(i64);
 
@@ -25,7 +27,8 @@ impl UsdPerHour {
         self.0
     }
 
-    /// Reads a decimal number of dollars (`0.096`), rounding half up to a micro-dollar. `None` if it is not one.
+    /// Reads a decimal number of dollars (`0.096`), rounding half up to a micro-dollar. `None` if
+    /// it is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         if whole.is_empty() && fraction.is_empty() {

@@ -1,8 +1,8 @@
 //! Kubernetes quantities: exact, all suffixes and exponents, no floats.
 //!
-//! A quantity is an integer count of nanos (the finest unit that Kubernetes keeps) and the format it was written in, which
-//! decides how it prints. Finer digits round away from zero, as Kubernetes does, and what leaves the range of a 64-bit
-//! integer saturates there.
+//! A quantity is an integer count of nanos (the finest unit that Kubernetes keeps) and the format
+//! it was written in, which decides how it prints. Finer digits round away from zero, as Kubernetes
+//! does, and what leaves the range of a 64-bit integer saturates there.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -30,7 +30,8 @@ pub enum Format {
     DecimalExponent,
 }
 
-/// An exact amount such as `100m`, `1.5Gi` or `1e3`. Equality and order go by value: `1` equals `1000m`.
+/// An exact amount such as `100m`, `1.5Gi` or `1e3`. Equality and order go by value: `1` equals
+/// `1000m`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     nanos: i128,
@@ -153,8 +154,10 @@ fn parse(text: &str) -> Result<Quantity, &'static str> {
         Some(_) => (false, text),
         None => return Err("it is empty"),
     };
-    let number_end =
-        unsigned.bytes().position(|byte| !byte.is_ascii_digit() && byte != b'.').unwrap_or(unsigned.len());
+    let number_end = unsigned
+        .bytes()
+        .position(|byte| !byte.is_ascii_digit() && byte != b'.')
+        .unwrap_or(unsigned.len());
     let (number, suffix_text) = unsigned.split_at(number_end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if fraction.contains('.') {
@@ -177,11 +180,12 @@ fn parse(text: &str) -> Result<Quantity, &'static str> {
 
 /// `digits × 10^power × 2^bits`, rounded up to an integer and capped at the largest magnitude.
 ///
-/// Exact for any number of digits: the binary suffix doubles the decimal digits themselves, and only then is the decimal point
-/// set, so that what is left behind it decides alone about rounding up.
+/// Exact for any number of digits: the binary suffix doubles the decimal digits themselves, and
+/// only then is the decimal point set, so that what is left behind it decides alone about rounding
+/// up.
 fn magnitude(digits: &[u8], power: i64, bits: u32) -> i128 {
     /// Digits of the largest magnitude.
-    const MOST_DIGITS: i64 = 28;
+    const MAX_DIGITS: i64 = 28;
     let mut digits: Vec<u8> = digits.iter().copied().skip_while(|digit| *digit == 0).collect();
     for _ in 0..bits {
         double(&mut digits);
@@ -191,12 +195,13 @@ fn magnitude(digits: &[u8], power: i64, bits: u32) -> i128 {
     if digits.is_empty() {
         return 0;
     }
-    if whole > MOST_DIGITS {
+    if whole > MAX_DIGITS {
         return MAX_NANOS;
     }
     let whole = usize::try_from(whole).unwrap_or(0);
-    let integer = (0..whole)
-        .fold(0, |value, position| value * 10 + i128::from(digits.get(position).copied().unwrap_or(0)));
+    let integer = (0..whole).fold(0, |value, position| {
+        value * 10 + i128::from(digits.get(position).copied().unwrap_or(0))
+    });
     let rest = digits.iter().skip(whole).any(|digit| *digit != 0);
     (integer + i128::from(rest)).min(MAX_NANOS)
 }

@@ -24,9 +24,11 @@ pub enum Rounding {
     Down,
 }
 
-/// Amounts by resource name: milli-cores for `cpu`, whole units (bytes, counts) for everything else.
+/// Amounts by resource name: milli-cores for `cpu`, whole units (bytes, counts) for everything
+/// else.
 ///
-/// A resource that is absent counts as zero. Zero amounts are kept if they were set: a limit of zero is not "no limit".
+/// A resource that is absent counts as zero. Zero amounts are kept if they were set: a limit of
+/// zero is not "no limit".
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Resources(BTreeMap<String, i64>);
@@ -45,7 +47,8 @@ impl Resources {
         let mut resources = Self::new();
         for (name, quantity) in list {
             let name = name.into();
-            let amount = if name == CPU { quantity.to_milli(rounding) } else { quantity.to_units(rounding) };
+            let amount =
+                if name == CPU { quantity.to_milli(rounding) } else { quantity.to_units(rounding) };
             resources.0.insert(name, amount);
         }
         resources

@@ -29,7 +29,8 @@ pub fn instance_types(settings: &Settings) -> anyhow::Result<nap_engine::Catalog
     from_catalogue(Catalogue::embedded(), settings).map_err(|error| match error {
         AzureError::UnknownRegion { name, nearest } => {
             let hint = format!("the nearest names are {}", nearest.join(", "));
-            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint).into()
+            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint)
+                .into()
         }
         other => other.into(),
     })

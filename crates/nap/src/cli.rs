@@ -31,17 +31,20 @@ enum Command {
     Try(TryArgs),
     /// Run the controllers on a cluster
     Run(RunArgs),
-    /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that happened
+    /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that
+    /// happened
     Sim(SimArgs),
     /// Measure how long decisions take and what they cost, on problem files or generated ones
     Bench(bench::BenchArgs),
-    /// Show which VMs would be created for manifests or for a cluster, at what price, without creating anything
+    /// Show which VMs would be created for manifests or for a cluster, at what price, without
+    /// creating anything
     Plan(PlanArgs),
     /// Say why a pod goes where it goes, or what would have to change for it to have a place
     Explain(ExplainArgs),
     /// Decide again about a snapshot that `nap plan --save` wrote, and compare
     Replay(ReplayArgs),
-    /// Check manifests without a cluster: what is refused, how old spellings are understood, what looks like a mistake
+    /// Check manifests without a cluster: what is refused, how old spellings are understood, what
+    /// looks like a mistake
     Lint(LintArgs),
     /// Print the custom resource definitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
@@ -108,7 +111,8 @@ pub struct CrdsArgs {
 /// What to do with the definitions, if not print them.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CrdsCommand {
-    /// Apply them to the cluster, over the incumbent's if they are there, and wait until they are served
+    /// Apply them to the cluster, over the incumbent's if they are there, and wait until they are
+    /// served
     Install(ClusterArgs),
 }
 
@@ -146,10 +150,12 @@ pub struct SimArgs {
 /// What is planned for: manifests, or a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
-    /// Manifests: files, folders, or `-` for standard input; without any, the cluster of the current context is read
+    /// Manifests: files, folders, or `-` for standard input; without any, the cluster of the
+    /// current context is read
     #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
     pub files: Vec<PathBuf>,
-    /// The Azure region whose VM sizes and prices are used; default: that of the nodes, or else eastus
+    /// The Azure region whose VM sizes and prices are used; default: that of the nodes, or else
+    /// eastus
     #[arg(long)]
     pub region: Option<String>,
     #[command(flatten)]
@@ -194,7 +200,8 @@ pub struct ExplainArgs {
 /// What is explained.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ExplainCommand {
-    /// A pod: how many offerings each pool has for it, step by step, and the smallest change that would give it a place
+    /// A pod: how many offerings each pool has for it, step by step, and the smallest change that
+    /// would give it a place
     Pod {
         /// The pod, or the Deployment, StatefulSet or Job that makes it
         #[arg(value_name = "NAMESPACE/NAME")]
@@ -266,14 +273,19 @@ pub fn main() -> anyhow::Result<()> {
 }
 
 fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
-    let filter =
-        EnvFilter::try_new(filter).with_context(|| format!("--log: `{filter}` is not a log filter"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("--log: `{filter}` is not a log filter"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
     Ok(())
 }
 
 fn block_on<F: Future<Output = anyhow::Result<()>>>(future: F) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(future);
     runtime.shutdown_background();
     result

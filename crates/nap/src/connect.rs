@@ -8,12 +8,13 @@ use crate::user_error::UserError;
 
 /// A client of the cluster that the user means.
 pub async fn connect(args: &ClusterArgs) -> anyhow::Result<Client> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let options =
+        KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let found = match &args.kubeconfig {
         Some(path) => match Kubeconfig::read_from(path) {
-            Ok(kubeconfig) => {
-                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(anyhow::Error::from)
-            }
+            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .map_err(anyhow::Error::from),
             Err(error) => Err(error.into()),
         },
         None if args.context.is_some() => {

@@ -1,4 +1,5 @@
-//! How decisions are made: the same flags and variables for `nap run` and `nap plan`, by the incumbent's names where it has them.
+//! How decisions are made: the same flags and variables for `nap run` and `nap plan`, by the
+//! incumbent's names where it has them.
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
@@ -17,7 +18,8 @@ pub struct EngineArgs {
     /// What to do where a NodePool's `minValues` cannot be had
     #[arg(long, env = "MIN_VALUES_POLICY", value_name = "POLICY", default_value = "Strict")]
     min_values_policy: MinValues,
-    /// The scheduler's default spread constraints, as YAML or JSON: `podTopologySpread: {defaultConstraints: [...]}`
+    /// The scheduler's default spread constraints, as YAML or JSON: `podTopologySpread:
+    /// {defaultConstraints: [...]}`
     #[arg(
         long,
         env = "SCHEDULER_CONFIG",
@@ -35,14 +37,16 @@ pub struct EngineArgs {
     /// What a node costs besides its price, in dollars per hour: fewer and larger ones are chosen
     #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0", value_parser = dollars)]
     node_cost: UsdPerHour,
-    /// How much of a new node's CPU and memory is left free, in percent, so that the scheduler finds room for all pods of a plan although it binds
-    /// them in its own order; for clusters where nap may not nominate pods
+    /// How much of a new node's CPU and memory is left free, in percent, so that the scheduler
+    /// finds room for all pods of a plan although it binds them in its own order; for clusters
+    /// where nap may not nominate pods
     #[arg(long, env = "NAP_SLACK_PERCENT", value_name = "PERCENT", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=90))]
     slack_percent: u8,
 }
 
 fn dollars(text: &str) -> Result<UsdPerHour, String> {
-    UsdPerHour::parse(text).ok_or_else(|| format!("`{text}` is not a number of dollars such as `0.01`"))
+    UsdPerHour::parse(text)
+        .ok_or_else(|| format!("`{text}` is not a number of dollars such as `0.01`"))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -134,17 +138,17 @@ fn default_spread(text: &str) -> anyhow::Result<Vec<DefaultSpread>> {
                     whenUnsatisfiable: ScheduleAnyway}]}";
         UserError::new(format!("--scheduler-config: {problem}"), hint)
     };
-    let config: SchedulerConfig =
-        serde_saphyr::from_str(text).map_err(|error| refuse(error.to_string().replace('\n', " ")))?;
+    let config: SchedulerConfig = serde_saphyr::from_str(text)
+        .map_err(|error| refuse(error.to_string().replace('\n', " ")))?;
     let mut found: Vec<DefaultSpread> = Vec::new();
     for one in config.pod_topology_spread.default_constraints {
         let max_skew = u32::try_from(one.max_skew).unwrap_or(0);
         ensure!(max_skew > 0, refuse(format!("maxSkew: {} is not above zero", one.max_skew)));
         ensure!(!one.topology_key.is_empty(), refuse("topologyKey: must not be empty".to_owned()));
         let must_hold = one.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
-        let twice = found
-            .iter()
-            .any(|other| other.must_hold == must_hold && other.spread.topology_key == one.topology_key);
+        let twice = found.iter().any(|other| {
+            other.must_hold == must_hold && other.spread.topology_key == one.topology_key
+        });
         ensure!(!twice, refuse(format!("topologyKey: `{}` is there twice", one.topology_key)));
         let spread = Spread {
             topology_key: one.topology_key,

@@ -22,8 +22,10 @@ pub async fn apply(client: &Client, yaml: &str) -> anyhow::Result<()> {
 
 /// Applies one object, server-side.
 pub async fn apply_object(client: &Client, object: &DynamicObject) -> anyhow::Result<()> {
-    let types =
-        object.types.as_ref().ok_or_else(|| anyhow::anyhow!("an object without apiVersion and kind"))?;
+    let types = object
+        .types
+        .as_ref()
+        .ok_or_else(|| anyhow::anyhow!("an object without apiVersion and kind"))?;
     let kind = GroupVersionKind::try_from(types)?;
     let (resource, capabilities) = pinned_kind(client, &kind).await?;
     let api: Api<DynamicObject> = match capabilities.scope {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 use nap_azure::{AzureConfig, AzureProvider};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_controllers::{Context, Settings};
 
 use crate::cli::RunArgs;
@@ -22,8 +22,11 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
-    let clock =
-        if args.speed > 1 { Clock::starting_at(Clock::wall().now(), args.speed) } else { Clock::wall() };
+    let clock = if args.speed > 1 {
+        Clock::starting_at(Clock::wall().now(), args.speed)
+    } else {
+        Clock::wall()
+    };
     let version = client.apiserver_version().await?.git_version;
     let read = |name: &str| {
         std::env::var(name).ok().or_else(|| (name == "KUBERNETES_VERSION").then(|| version.clone()))

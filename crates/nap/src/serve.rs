@@ -15,7 +15,8 @@ use crate::user_error::UserError;
 pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         let message = format!("cannot listen on {address}: {error}");
-        UserError::new(message, "choose another port with `--listen`, or port 0 for a free one").into()
+        UserError::new(message, "choose another port with `--listen`, or port 0 for a free one")
+            .into()
     })
 }
 

@@ -1,7 +1,7 @@
 //! `nap sim`: hours of a cluster in seconds, repeatably.
 
 use anyhow::{Context as _, ensure};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_sim::scenario::{self, Report};
 use nap_sim::world::{World, WorldConfig};
 
@@ -13,7 +13,8 @@ const EPOCH: &str = "2026-01-01T00:00:00Z";
 
 /// Runs the simulation on a paused clock and prints what happened.
 pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let wall = Clock::wall();
     let started = wall.now();
     let report = runtime.block_on(simulate(args))?;
@@ -34,7 +35,8 @@ pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
 
 async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
     let epoch = EPOCH.parse().context("the start of a simulation")?;
-    let config = WorldConfig { region: args.world.region.clone(), seed: args.world.seed, speed: 1, epoch };
+    let config =
+        WorldConfig { region: args.world.region.clone(), seed: args.world.seed, speed: 1, epoch };
     let world = World::new(&config).map_err(try_cluster::explain_region)?;
     world.install_crds().await?;
     manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
@@ -56,7 +58,11 @@ fn print(report: &Report) {
         "machines made  {} (at most {} at once, for at most {} pods)",
         report.machines, report.peak_machines, report.peak_pods
     );
-    println!("cost           ${}.{:06}", report.cost_micros / 1_000_000, report.cost_micros % 1_000_000);
+    println!(
+        "cost           ${}.{:06}",
+        report.cost_micros / 1_000_000,
+        report.cost_micros % 1_000_000
+    );
     println!("faults         {}", report.faults.len());
     for fault in &report.faults {
         println!("  {fault}");

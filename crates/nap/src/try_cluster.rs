@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
 use crate::cli::TryArgs;
@@ -30,9 +30,11 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;
     let (kubernetes_address, azure_address) = (kubernetes.local_addr()?, azure.local_addr()?);
     let folder = Folder::create(kubernetes_address.port())?;
-    let kubeconfig = folder.write("kubeconfig", &kubeconfig(&format!("http://{kubernetes_address}")))?;
+    let kubeconfig =
+        folder.write("kubeconfig", &kubeconfig(&format!("http://{kubernetes_address}")))?;
     let token = folder.write("token", "federated-token-of-the-emulator")?;
-    let env = environment(&world, &kubeconfig, &token, &format!("http://{azure_address}"), args.speed);
+    let env =
+        environment(&world, &kubeconfig, &token, &format!("http://{azure_address}"), args.speed);
     let env = folder.write("env", &env)?;
     world.install_crds().await?;
     manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
@@ -53,7 +55,9 @@ fn farewell(world: &World) {
     let (made, left) = (world.azure().bill().len(), world.azure().machines().len());
     let cost = world.azure().total_cost_micros(world.clock().now());
     let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
-    println!("\nThe cluster is gone: {made} machine(s) made, {left} left, ${dollars}.{micros:06} in all.");
+    println!(
+        "\nThe cluster is gone: {made} machine(s) made, {left} left, ${dollars}.{micros:06} in all."
+    );
 }
 
 fn announce(args: &TryArgs, region: &str, kubeconfig: &Path, env: &Path) {
@@ -78,7 +82,11 @@ pub fn explain_region(error: WorldError) -> anyhow::Error {
     match error {
         WorldError::UnknownRegion { region, nearest } => {
             let hint = format!("did you mean {}?", nearest.join(", "));
-            UserError::new(format!("--region: there is no region `{region}` in the catalogue"), hint).into()
+            UserError::new(
+                format!("--region: there is no region `{region}` in the catalogue"),
+                hint,
+            )
+            .into()
         }
         other => other.into(),
     }
@@ -100,7 +108,9 @@ fn environment(world: &World, kubeconfig: &Path, token: &Path, azure: &str, spee
         format!("AZURE_FEDERATED_TOKEN_FILE={}", token.display()),
         format!("NAP_SPEED={speed}"),
     ];
-    lines.extend(world.azure_environment(azure).into_iter().map(|(key, value)| format!("{key}={value}")));
+    lines.extend(
+        world.azure_environment(azure).into_iter().map(|(key, value)| format!("{key}={value}")),
+    );
     lines.join("\n") + "\n"
 }
 

@@ -14,7 +14,11 @@ pub struct KubeletConfiguration {
     #[serde(default = "default_cpu_manager", skip_serializing_if = "Option::is_none")]
     pub cpu_manager_policy: Option<CpuManagerPolicy>,
     /// Whether CPU limits are enforced.
-    #[serde(rename = "cpuCFSQuota", default = "default_quota", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "cpuCFSQuota",
+        default = "default_quota",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub cpu_cfs_quota: Option<bool>,
     /// Over which period CPU limits are enforced, from `1ms` to `1s`.
     #[serde(
@@ -24,11 +28,19 @@ pub struct KubeletConfiguration {
     )]
     pub cpu_cfs_quota_period: Option<String>,
     /// How full the disk may be, in percent, before unused images are always removed.
-    #[serde(rename = "imageGCHighThresholdPercent", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "imageGCHighThresholdPercent",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(range(min = 0, max = 100))]
     pub image_gc_high_threshold_percent: Option<i32>,
     /// How full the disk must be, in percent, for unused images to be removed at all.
-    #[serde(rename = "imageGCLowThresholdPercent", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "imageGCLowThresholdPercent",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(range(min = 0, max = 100))]
     pub image_gc_low_threshold_percent: Option<i32>,
     /// Whether a pod's CPUs, memory and devices must be close to each other.

@@ -52,8 +52,8 @@ words! {
     }
 }
 
-/// Declares the settings once: our name, the name on the wire, the incumbent's name (for the drift hash), type and bounds
-/// or pattern.
+/// Declares the settings once: our name, the name on the wire, the incumbent's name (for the drift
+/// hash), type and bounds or pattern.
 macro_rules! sysctls {
     ($($(#[$doc:meta])* $name:ident: $kind:ty = $wire:literal, $go:literal $(in $low:literal..=$high:literal)? $(like $pattern:literal)?;)+) => {
         /// Kernel settings; what is absent keeps the image's own value.
@@ -102,7 +102,8 @@ sysctls! {
     net_core_wmem_default: i32 = "netCoreWmemDefault", "NetCoreWmemDefault" in 212_992..=134_217_728;
     /// `net.core.wmem_max`: most bytes of a socket's send buffer.
     net_core_wmem_max: i32 = "netCoreWmemMax", "NetCoreWmemMax" in 212_992..=134_217_728;
-    /// `net.ipv4.ip_local_port_range`: first and last port of outgoing connections, as `"32768 60999"`.
+    /// `net.ipv4.ip_local_port_range`: first and last port of outgoing connections, as `"32768
+    /// 60999"`.
     net_ipv4_ip_local_port_range: String = "netIPv4IPLocalPortRange", "NetIPv4IPLocalPortRange" like r"^\d+ \d+$";
     /// `net.ipv4.neigh.default.gc_thresh1`: neighbours that are always kept.
     net_ipv4_neigh_default_gc_thresh1: i32 = "netIPv4NeighDefaultGcThresh1", "NetIPv4NeighDefaultGcThresh1" in 128..=80_000;

@@ -12,10 +12,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use kubelet::{CpuManagerPolicy, KubeletConfiguration, TopologyManagerPolicy};
-pub use linux::{LinuxOsConfiguration, SysctlConfiguration, TransparentHugePageDefrag, TransparentHugePages};
+pub use linux::{
+    LinuxOsConfiguration, SysctlConfiguration, TransparentHugePageDefrag, TransparentHugePages,
+};
 pub use local_dns::{
-    ForwardDestination, ForwardPolicy, LocalDns, LocalDnsMode, LocalDnsProtocol, LocalDnsZone, QueryLogging,
-    ServeStale,
+    ForwardDestination, ForwardPolicy, LocalDns, LocalDnsMode, LocalDnsProtocol, LocalDnsZone,
+    QueryLogging, ServeStale,
 };
 
 use crate::requirement::NodeSelectorRequirement;
@@ -62,7 +64,12 @@ use words;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "ImageFamily", type_ = "string", json_path = ".spec.imageFamily", priority = 1)
+    printcolumn(
+        name = "ImageFamily",
+        type_ = "string",
+        json_path = ".spec.imageFamily",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AKSNodeClassSpec {
@@ -255,8 +262,13 @@ pub mod condition {
     /// It is known whether machines get the DNS cache.
     pub const LOCAL_DNS_READY: &str = "LocalDNSReady";
     /// The conditions that `Ready` depends on.
-    pub const DEPENDENTS: [&str; 5] =
-        [KUBERNETES_VERSION_READY, IMAGES_READY, SUBNETS_READY, VALIDATION_SUCCEEDED, LOCAL_DNS_READY];
+    pub const DEPENDENTS: [&str; 5] = [
+        KUBERNETES_VERSION_READY,
+        IMAGES_READY,
+        SUBNETS_READY,
+        VALIDATION_SUCCEEDED,
+        LOCAL_DNS_READY,
+    ];
 }
 
 fn default_os_disk_size_gb() -> i32 {

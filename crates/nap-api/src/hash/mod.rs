@@ -1,8 +1,10 @@
-//! Drift hashes of NodePool templates and AKSNodeClass specs, digit for digit those of the incumbent.
+//! Drift hashes of NodePool templates and AKSNodeClass specs, digit for digit those of the
+//! incumbent.
 //!
-//! The incumbent hashes its Go structs by reflection, so the hash depends on Go's names of types and fields and on the order in
-//! which they are declared. [`Value`] is what reflection would see, and the tables below say it for our types. A field that is zero in
-//! Go is left out; a pointer to a zero is not zero, and neither is a list or map that was written and is empty.
+//! The incumbent hashes its Go structs by reflection, so the hash depends on Go's names of types
+//! and fields and on the order in which they are declared. [`Value`] is what reflection would see,
+//! and the tables below say it for our types. A field that is zero in Go is left out; a pointer to
+//! a zero is not zero, and neither is a list or map that was written and is empty.
 
 mod reflect;
 
@@ -26,14 +28,16 @@ pub const AKS_NODE_CLASS_HASH_VERSION: &str = "v3";
 /// Fields in the order of declaration.
 type Fields = Vec<(&'static str, Option<Value>)>;
 
-/// The hash of a NodePool's template without its requirements: what makes nodes drift when it changes.
+/// The hash of a NodePool's template without its requirements: what makes nodes drift when it
+/// changes.
 pub fn nodepool_hash(spec: &NodePoolSpec) -> String {
     let template = &spec.template;
     let empty = spec.written_empty;
     let labels = map(&template.metadata.labels, empty.labels);
     let annotations = map(&template.metadata.annotations, empty.annotations);
-    let metadata = (labels.is_some() || annotations.is_some())
-        .then(|| Value::Struct("ObjectMeta", vec![("Labels", labels), ("Annotations", annotations)]));
+    let metadata = (labels.is_some() || annotations.is_some()).then(|| {
+        Value::Struct("ObjectMeta", vec![("Labels", labels), ("Annotations", annotations)])
+    });
     let reference = &template.spec.node_class_ref;
     let node_class_ref = Value::Struct(
         "NodeClassReference",
@@ -54,8 +58,10 @@ pub fn nodepool_hash(spec: &NodePoolSpec) -> String {
             ("ExpireAfter", nillable(&template.spec.expire_after)),
         ],
     );
-    let template =
-        Value::Struct("NodeClaimTemplate", vec![("ObjectMeta", metadata), ("Spec", Some(template_spec))]);
+    let template = Value::Struct(
+        "NodeClaimTemplate",
+        vec![("ObjectMeta", metadata), ("Spec", Some(template_spec))],
+    );
     template.hash().to_string()
 }
 
@@ -72,14 +78,17 @@ pub fn aks_node_class_hash(spec: &AKSNodeClassSpec) -> String {
         ("LocalDNS", spec.local_dns.as_ref().map(local_dns)),
         (
             "GPU",
-            spec.gpu
-                .as_ref()
-                .map(|gpu| Value::Struct("GPU", vec![("Mode", gpu.mode.map(|mode| word(mode.as_str())))])),
+            spec.gpu.as_ref().map(|gpu| {
+                Value::Struct("GPU", vec![("Mode", gpu.mode.map(|mode| word(mode.as_str())))])
+            }),
         ),
         (
             "ArtifactStreaming",
             spec.artifact_streaming.as_ref().map(|streaming| {
-                Value::Struct("ArtifactStreaming", vec![("Enabled", streaming.enabled.map(Value::Bool))])
+                Value::Struct(
+                    "ArtifactStreaming",
+                    vec![("Enabled", streaming.enabled.map(Value::Bool))],
+                )
             }),
         ),
         ("LinuxOSConfig", spec.linux_os_config.as_ref().map(linux)),
@@ -96,7 +105,10 @@ fn kubelet(kubelet: &KubeletConfiguration) -> Value {
         ("CPUCFSQuotaPeriod", period.filter(|period| !period.is_zero()).map(duration)),
         ("ImageGCHighThresholdPercent", kubelet.image_gc_high_threshold_percent.map(Value::Int32)),
         ("ImageGCLowThresholdPercent", kubelet.image_gc_low_threshold_percent.map(Value::Int32)),
-        ("TopologyManagerPolicy", kubelet.topology_manager_policy.map(|policy| word(policy.as_str()))),
+        (
+            "TopologyManagerPolicy",
+            kubelet.topology_manager_policy.map(|policy| word(policy.as_str())),
+        ),
         (
             "AllowedUnsafeSysctls",
             sysctls.map(|names| Value::Set(names.iter().cloned().map(Value::Text).collect())),
@@ -111,12 +123,16 @@ fn kubelet(kubelet: &KubeletConfiguration) -> Value {
 
 fn security(security: &Security) -> Value {
     let launch = security.trusted_launch.as_ref().map(|launch| {
-        let fields: Fields =
-            vec![("VTPM", launch.vtpm.map(Value::Bool)), ("SecureBoot", launch.secure_boot.map(Value::Bool))];
+        let fields: Fields = vec![
+            ("VTPM", launch.vtpm.map(Value::Bool)),
+            ("SecureBoot", launch.secure_boot.map(Value::Bool)),
+        ];
         Value::Struct("TrustedLaunch", fields)
     });
-    let fields: Fields =
-        vec![("EncryptionAtHost", security.encryption_at_host.map(Value::Bool)), ("TrustedLaunch", launch)];
+    let fields: Fields = vec![
+        ("EncryptionAtHost", security.encryption_at_host.map(Value::Bool)),
+        ("TrustedLaunch", launch),
+    ];
     Value::Struct("Security", fields)
 }
 
@@ -146,13 +162,21 @@ fn zone(zone: &LocalDnsZone) -> Value {
 }
 
 fn linux(linux: &LinuxOsConfiguration) -> Value {
-    let sysctls =
-        linux.sysctls.as_ref().map(|sysctls| Value::Struct("SysctlConfiguration", sysctls.fields()));
+    let sysctls = linux
+        .sysctls
+        .as_ref()
+        .map(|sysctls| Value::Struct("SysctlConfiguration", sysctls.fields()));
     let fields: Fields = vec![
         ("SwapFileSize", linux.swap_file_size.clone().map(Value::Text)),
         ("Sysctls", sysctls),
-        ("TransparentHugePageDefrag", linux.transparent_huge_page_defrag.map(|value| word(value.as_str()))),
-        ("TransparentHugePageEnabled", linux.transparent_huge_page_enabled.map(|value| word(value.as_str()))),
+        (
+            "TransparentHugePageDefrag",
+            linux.transparent_huge_page_defrag.map(|value| word(value.as_str())),
+        ),
+        (
+            "TransparentHugePageEnabled",
+            linux.transparent_huge_page_enabled.map(|value| word(value.as_str())),
+        ),
     ];
     Value::Struct("LinuxOSConfiguration", fields)
 }
@@ -187,7 +211,10 @@ fn nanoseconds(duration: Duration) -> Value {
 
 /// `metav1.Duration` holds its number of nanoseconds by value, so that a zero is left out.
 fn duration(duration: Duration) -> Value {
-    Value::Struct("Duration", vec![("Duration", (!duration.is_zero()).then(|| nanoseconds(duration)))])
+    Value::Struct(
+        "Duration",
+        vec![("Duration", (!duration.is_zero()).then(|| nanoseconds(duration)))],
+    )
 }
 
 /// The incumbent's own type holds a pointer, so that a zero counts.
@@ -215,10 +242,12 @@ mod tests {
         }
     }
 
-    /// Trusted launch is newer than the release of the incumbent that `tests/it/hashes.json` was made with; this was made from its type.
+    /// Trusted launch is newer than the release of the incumbent that `tests/it/hashes.json` was
+    /// made with; this was made from its type.
     #[test]
     fn trusted_launch_counts() {
-        let launch = json!({ "security": { "trustedLaunch": { "vtpm": true, "secureBoot": false } } });
+        let launch =
+            json!({ "security": { "trustedLaunch": { "vtpm": true, "secureBoot": false } } });
         assert_eq!(class_hash(&launch), "12434554591595623747");
     }
 
@@ -265,8 +294,11 @@ mod tests {
         same(|spec| spec.template.spec.expire_after = NillableDuration::parse("43200m").unwrap());
         same(|spec| {
             spec.template.spec.requirements =
-                crate::Requirements::from_labels(&BTreeMap::from([("a".to_owned(), "b".to_owned())]))
-                    .to_specs();
+                crate::Requirements::from_labels(&BTreeMap::from([(
+                    "a".to_owned(),
+                    "b".to_owned(),
+                )]))
+                .to_specs();
         });
     }
 
@@ -274,7 +306,8 @@ mod tests {
     fn the_order_of_taints_does_not_count() {
         let taints = |keys: [&str; 2]| {
             let mut spec = pool();
-            spec.template.spec.taints = keys.map(|key| Taint::new(key, Effect::NoSchedule)).to_vec();
+            spec.template.spec.taints =
+                keys.map(|key| Taint::new(key, Effect::NoSchedule)).to_vec();
             nodepool_hash(&spec)
         };
         assert_eq!(taints(["a", "b"]), taints(["b", "a"]));

@@ -11,7 +11,8 @@ pub(crate) enum Value {
     /// A slice, whose order does not count.
     Set(Vec<Value>),
     Map(BTreeMap<String, Value>),
-    /// The type's name and its fields in the order of declaration. `None` is a zero value, which is left out.
+    /// The type's name and its fields in the order of declaration. `None` is a zero value, which is
+    /// left out.
     Struct(&'static str, Vec<(&'static str, Option<Value>)>),
 }
 
@@ -25,7 +26,8 @@ impl Value {
             Self::Bool(value) => fnv(&[u8::from(*value)]),
             Self::Set(items) => items.iter().fold(0, |hash, item| hash ^ item.hash()),
             Self::Map(entries) => {
-                let pair = |(key, value): (&String, &Self)| ordered(fnv(key.as_bytes()), value.hash());
+                let pair =
+                    |(key, value): (&String, &Self)| ordered(fnv(key.as_bytes()), value.hash());
                 finish(entries.iter().map(pair).fold(0, |hash, pair| hash ^ pair))
             }
             Self::Struct(name, fields) => {
@@ -43,9 +45,9 @@ impl Value {
 
 /// FNV-1 of 64 bits: multiply, then xor.
 fn fnv(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte)
+    })
 }
 
 fn ordered(first: u64, second: u64) -> u64 {

@@ -7,15 +7,21 @@ fn any_requirement() -> impl Strategy<Value = Requirement> {
     let value = prop::sample::select(vec!["a", "b", "0", "1", "2", "3", "7", "-1"]);
     let values = prop::collection::vec(value, 0..4);
     let number = -2i64..9;
-    let numeric = prop::sample::select(vec![Operator::Gt, Operator::Lt, Operator::Gte, Operator::Lte]);
-    let set =
-        prop::sample::select(vec![Operator::In, Operator::NotIn, Operator::Exists, Operator::DoesNotExist]);
+    let numeric =
+        prop::sample::select(vec![Operator::Gt, Operator::Lt, Operator::Gte, Operator::Lte]);
+    let set = prop::sample::select(vec![
+        Operator::In,
+        Operator::NotIn,
+        Operator::Exists,
+        Operator::DoesNotExist,
+    ]);
     prop_oneof![
         (set, values).prop_map(|(operator, values)| match operator {
             Operator::In | Operator::NotIn => Requirement::new(operator, values),
             _ => Requirement::new(operator, Vec::<String>::new()),
         }),
-        (numeric, number).prop_map(|(operator, number)| Requirement::new(operator, [number.to_string()])),
+        (numeric, number)
+            .prop_map(|(operator, number)| Requirement::new(operator, [number.to_string()])),
     ]
 }
 
@@ -27,7 +33,8 @@ fn any_state() -> impl Strategy<Value = Requirement> {
     ]
 }
 
-const PROBES: [&str; 13] = ["a", "b", "c", "-3", "-1", "0", "1", "2", "3", "4", "7", "8", "1000000"];
+const PROBES: [&str; 13] =
+    ["a", "b", "c", "-3", "-1", "0", "1", "2", "3", "4", "7", "8", "1000000"];
 
 proptest! {
     #[test]
@@ -55,7 +62,8 @@ proptest! {
     fn intersects_says_whether_the_intersection_allows_anything(a in any_state(), b in any_state()) {
         let both = a.intersection(&b);
         prop_assert_eq!(a.intersects(&b), b.intersects(&a));
-        // Two complements count as intersecting unless their bounds cross, even where everything between the bounds is excluded.
+        // Two complements count as intersecting unless their bounds cross, even where everything
+        // between the bounds is excluded.
         let exists = both.operator() != Operator::DoesNotExist;
         prop_assert_eq!(a.intersects(&b), exists, "{} ∩ {}", a, b);
         if PROBES.iter().any(|value| both.allows(value)) {

@@ -12,7 +12,9 @@ fn maybe<T: Into<Value> + Clone + std::fmt::Debug + 'static>(
 }
 
 fn object(fields: Vec<Option<(&'static str, Value)>>) -> Value {
-    Value::Object(fields.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)).collect())
+    Value::Object(
+        fields.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)).collect(),
+    )
 }
 
 fn durations() -> Vec<&'static str> {
@@ -56,7 +58,8 @@ fn specs(old: bool) -> impl Strategy<Value = Value> {
         maybe("startupTaints", taints),
     )
         .prop_map(|(reference, expire, grace, taints, startup)| {
-            let requirements = json!([{ "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] }]);
+            let requirements =
+                json!([{ "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] }]);
             object(vec![
                 Some(("nodeClassRef", reference)),
                 Some(("requirements", requirements)),
@@ -99,7 +102,8 @@ proptest! {
         prop_assert_eq!(twice, once);
     }
 
-    /// An old spelling has the same drift hash as the current one, so writing a pool anew replaces no node.
+    /// An old spelling has the same drift hash as the current one, so writing a pool anew replaces
+    /// no node.
     #[test]
     fn spelling_does_not_drift_nodes(spec in specs(true)) {
         let mut current = spec.clone();
@@ -110,7 +114,8 @@ proptest! {
         prop_assert!(read_current.understood.is_empty());
     }
 
-    /// What is written comes back from the types, with nothing but defaults added, and the types know what they wrote.
+    /// What is written comes back from the types, with nothing but defaults added, and the types
+    /// know what they wrote.
     #[test]
     fn node_pools_survive_the_types(spec in specs(false)) {
         let pool = json!({
@@ -148,7 +153,8 @@ fn holds(whole: &Value, part: &Value) -> bool {
             part.iter().all(|(key, value)| whole.get(key).is_some_and(|there| holds(there, value)))
         }
         (Value::Array(whole), Value::Array(part)) => {
-            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| holds(whole, part))
+            whole.len() == part.len()
+                && whole.iter().zip(part).all(|(whole, part)| holds(whole, part))
         }
         (whole, part) => whole == part,
     }

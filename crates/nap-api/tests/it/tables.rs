@@ -1,6 +1,7 @@
 //! What the incumbent answers for every pair of a node's and a pod's requirement, as a table.
 //!
-//! Rows are the node's side, columns the pod's; `–` is no requirement at all. The key is a well-known label.
+//! Rows are the node's side, columns the pod's; `–` is no requirement at all. The key is a
+//! well-known label.
 
 use nap_api::requirement::Undefined;
 use nap_api::{Operator, Requirement, Requirements, labels};
@@ -9,12 +10,14 @@ const TABLES: &str = include_str!("requirements.txt");
 
 /// The rows of a table: heading, then cells by column heading.
 fn table(title: &str) -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
-    let mut lines = TABLES.lines().skip_while(|line| !line.starts_with(&format!("# {title}"))).skip(1);
+    let mut lines =
+        TABLES.lines().skip_while(|line| !line.starts_with(&format!("# {title}"))).skip(1);
     let cells = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
     let columns = cells(lines.next().unwrap_or_else(|| panic!("no table `{title}`")));
     let rows = lines.take_while(|line| !line.is_empty()).map(cells);
-    let rows: Vec<_> =
-        rows.map(|row| (row[0], columns.iter().copied().zip(row).skip(1).collect::<Vec<_>>())).collect();
+    let rows: Vec<_> = rows
+        .map(|row| (row[0], columns.iter().copied().zip(row).skip(1).collect::<Vec<_>>()))
+        .collect();
     assert!(rows.len() >= 14, "`{title}` is whole");
     assert!(rows.iter().all(|(_, row)| row.len() == columns.len() - 1));
     rows

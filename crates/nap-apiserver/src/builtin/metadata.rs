@@ -36,12 +36,16 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
         ));
     }
     labels(object, &["metadata", "labels"], "metadata.labels", &mut errors);
-    if let Some(annotations) = meta::at(object, &["metadata", "annotations"]).and_then(Value::as_object) {
+    if let Some(annotations) =
+        meta::at(object, &["metadata", "annotations"]).and_then(Value::as_object)
+    {
         for key in annotations.keys().filter(|key| !is_qualified(&key.to_lowercase())) {
             errors.push(FieldError::invalid("metadata.annotations", key.as_str(), QUALIFIED));
         }
-        let size: usize =
-            annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+        let size: usize = annotations
+            .iter()
+            .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+            .sum();
         if size > MAX_ANNOTATIONS {
             errors.push(FieldError {
                 field: "metadata.annotations".to_owned(),
@@ -63,8 +67,10 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
             }
         }
     }
-    let controllers =
-        owners.iter().filter(|o| o.get("controller").and_then(Value::as_bool) == Some(true)).count();
+    let controllers = owners
+        .iter()
+        .filter(|o| o.get("controller").and_then(Value::as_bool) == Some(true))
+        .count();
     if controllers > 1 {
         errors.push(FieldError::invalid(
             "metadata.ownerReferences",

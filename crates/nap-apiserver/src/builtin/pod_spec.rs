@@ -72,7 +72,8 @@ fn backfill_requests(resources: &mut Value) {
 fn default_tolerations(spec: &mut Value) {
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let covered = meta::list(spec, &["tolerations"]).iter().any(|toleration| {
-            let (held, effect) = (meta::text(toleration, &["key"]), meta::text(toleration, &["effect"]));
+            let (held, effect) =
+                (meta::text(toleration, &["key"]), meta::text(toleration, &["effect"]));
             (held == key || held.is_empty()) && (effect == "NoExecute" || effect.is_empty())
         });
         if covered {
@@ -102,13 +103,14 @@ fn resolve_priority(state: &State, spec: &mut Value, pod: &str) -> Result<()> {
             defaults.first().map(|class| (***class).clone())
         })
     } else {
-        let found = state.store.get(&classes, &(String::new(), wanted.clone())).ok_or_else(|| {
-            let mut error = ApiError::bad_request(format!(
-                "pods \"{pod}\" is forbidden: no PriorityClass with name {wanted} was found"
-            ));
-            (error.code, error.reason) = (403, "Forbidden");
-            error
-        })?;
+        let found =
+            state.store.get(&classes, &(String::new(), wanted.clone())).ok_or_else(|| {
+                let mut error = ApiError::bad_request(format!(
+                    "pods \"{pod}\" is forbidden: no PriorityClass with name {wanted} was found"
+                ));
+                (error.code, error.reason) = (403, "Forbidden");
+                error
+            })?;
         Some((*found).clone())
     };
     let policy = class
@@ -136,7 +138,8 @@ fn qos_class(spec: &Value) -> &'static str {
                 };
                 let (request, limit) = (amount("requests"), amount("limits"));
                 any |= request.is_some() || limit.is_some();
-                guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
+                guaranteed &=
+                    limit.is_some() && request.is_none_or(|request| Some(request) == limit);
             }
         }
     }

@@ -44,7 +44,11 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
             let policy = meta::text(spec, &["template", "spec", "restartPolicy"]);
             if policy == "Always" {
                 let supported = vec![json!("OnFailure"), json!("Never")];
-                errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, supported));
+                errors.push(FieldError::not_supported(
+                    "spec.template.spec.restartPolicy",
+                    policy,
+                    supported,
+                ));
             }
         }
         ("", "nodes") => node(old, spec, &mut errors),
@@ -76,8 +80,7 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
             if name.is_empty() {
                 errors.push(FieldError::required(format!("{path}.name"), ""));
             } else if !metadata::is_label(name) {
-                let detail =
-                    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
+                let detail = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
                 errors.push(FieldError::invalid(format!("{path}.name"), name, detail));
             } else if names.contains(&name) {
                 let problem = Problem::Duplicate(name.into());
@@ -98,8 +101,7 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::not_supported(format!("{path}.operator"), operator, supported));
         }
         if meta::text(toleration, &["key"]).is_empty() && operator != "Exists" {
-            let detail =
-                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
             errors.push(FieldError::invalid(format!("{path}.operator"), operator, detail));
         }
         effect(toleration, &path, true, errors);
@@ -135,7 +137,12 @@ fn pod_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
     let frozen = |spec: &Value| {
         let mut spec = meta::without(
             spec,
-            &["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"],
+            &[
+                "activeDeadlineSeconds",
+                "tolerations",
+                "schedulingGates",
+                "terminationGracePeriodSeconds",
+            ],
         );
         if gated {
             spec = meta::without(&spec, &["nodeSelector", "affinity"]);
@@ -173,7 +180,9 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
         let detail = "must be greater than or equal to 0";
         errors.push(FieldError::invalid("spec.replicas", replicas, detail));
     }
-    let Some(selector) = spec.get("selector").filter(|s| s.as_object().is_some_and(|s| !s.is_empty())) else {
+    let Some(selector) =
+        spec.get("selector").filter(|s| s.as_object().is_some_and(|s| !s.is_empty()))
+    else {
         errors.push(FieldError::required("spec.selector", ""));
         return;
     };
@@ -190,7 +199,11 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
     let policy = meta::text(spec, &["template", "spec", "restartPolicy"]);
     if matches!(policy, "OnFailure" | "Never") {
         let supported = vec![json!("Always")];
-        errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, supported));
+        errors.push(FieldError::not_supported(
+            "spec.template.spec.restartPolicy",
+            policy,
+            supported,
+        ));
     }
 }
 
@@ -209,7 +222,11 @@ fn node(old: Option<&Value>, spec: &Value, errors: &mut Vec<FieldError>) {
         let path = format!("spec.taints[{index}]");
         let (key, effect_name) = (meta::text(taint, &["key"]), meta::text(taint, &["effect"]));
         if !metadata::is_qualified(key) {
-            errors.push(FieldError::invalid(format!("{path}.key"), key, "name part must be non-empty"));
+            errors.push(FieldError::invalid(
+                format!("{path}.key"),
+                key,
+                "name part must be non-empty",
+            ));
         }
         effect(taint, &path, false, errors);
         if seen.contains(&(key, effect_name)) {

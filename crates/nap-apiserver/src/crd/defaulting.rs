@@ -11,7 +11,9 @@ pub(crate) fn apply(value: &mut Value, schema: &Schema) {
         Value::Object(map) => {
             let dropped: Vec<String> = map
                 .iter()
-                .filter(|(key, value)| value.is_null() && schema.property(key).is_some_and(|s| !s.nullable))
+                .filter(|(key, value)| {
+                    value.is_null() && schema.property(key).is_some_and(|s| !s.nullable)
+                })
                 .map(|(key, _)| key.clone())
                 .collect();
             for key in dropped {

@@ -49,8 +49,10 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
         let path: Vec<&str> = std::iter::once("spec").chain(path.iter().copied()).collect();
         meta::text(definition, &path).to_owned()
     };
-    let (group, plural, kind) = (spec(&["group"]), spec(&["names", "plural"]), spec(&["names", "kind"]));
-    for (field, value) in [("spec.group", &group), ("spec.names.plural", &plural), ("spec.names.kind", &kind)]
+    let (group, plural, kind) =
+        (spec(&["group"]), spec(&["names", "plural"]), spec(&["names", "kind"]));
+    for (field, value) in
+        [("spec.group", &group), ("spec.names.plural", &plural), ("spec.names.kind", &kind)]
     {
         if value.is_empty() {
             errors.push(FieldError::required(field, ""));
@@ -81,7 +83,11 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
         return Err(errors);
     };
     if versions.len() > 1 && spec(&["conversion", "strategy"]) == "Webhook" {
-        errors.push(FieldError::not_supported("spec.conversion.strategy", "Webhook", vec![json!("None")]));
+        errors.push(FieldError::not_supported(
+            "spec.conversion.strategy",
+            "Webhook",
+            vec![json!("None")],
+        ));
     }
     let strings = |path: &[&str]| -> Vec<String> {
         meta::list(definition, path).iter().filter_map(Value::as_str).map(str::to_owned).collect()

@@ -110,7 +110,10 @@ impl CustomSchema {
                     Problem::Invalid(kind.into(), message)
                 }
             };
-            errors.push(FieldError { field: if path.is_empty() { "<nil>".into() } else { path }, problem });
+            errors.push(FieldError {
+                field: if path.is_empty() { "<nil>".into() } else { path },
+                problem,
+            });
         }
         // The validator walks hash maps; the answer must not show their order.
         errors.sort_by_cached_key(ToString::to_string);
@@ -122,7 +125,11 @@ impl CustomSchema {
 fn broken_rules(rules: &CompiledSchema, path: &str, broken: &mut Vec<FieldError>) {
     for error in rules.compilation_errors() {
         let field = format!("{path}.x-kubernetes-validations");
-        broken.push(FieldError::invalid(field, Value::Null, format!("compilation failed: {error}")));
+        broken.push(FieldError::invalid(
+            field,
+            Value::Null,
+            format!("compilation failed: {error}"),
+        ));
     }
     for (name, property) in &rules.properties {
         broken_rules(property, &format!("{path}.properties[{name}]"), broken);

@@ -12,7 +12,13 @@ pub(crate) fn apply(value: &mut Value, schema: &Schema) -> Vec<String> {
     dropped
 }
 
-fn prune(value: &mut Value, schema: &Schema, resource: bool, path: &str, dropped: &mut Vec<String>) {
+fn prune(
+    value: &mut Value,
+    schema: &Schema,
+    resource: bool,
+    path: &str,
+    dropped: &mut Vec<String>,
+) {
     match value {
         Value::Object(map) => {
             let special = |key: &str| resource && matches!(key, "apiVersion" | "kind" | "metadata");

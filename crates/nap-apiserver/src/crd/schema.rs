@@ -80,7 +80,9 @@ impl Schema {
         let optional = |key: &str| -> Result<Option<Box<Self>>, (String, String)> {
             raw.get(key)
                 .filter(|value| value.is_object())
-                .map(|value| Self::parse_at(value, &format!("{path}.{key}"), depth + 1).map(Box::new))
+                .map(|value| {
+                    Self::parse_at(value, &format!("{path}.{key}"), depth + 1).map(Box::new)
+                })
                 .transpose()
         };
         let mut properties = BTreeMap::new();
@@ -93,7 +95,10 @@ impl Schema {
         let pattern = match raw.get("pattern").and_then(Value::as_str) {
             None | Some("") => None,
             Some(text) => Some(Regex::new(text).map_err(|error| {
-                (format!("{path}.pattern"), format!("must be a valid regular expression, but isn't: {error}"))
+                (
+                    format!("{path}.pattern"),
+                    format!("must be a valid regular expression, but isn't: {error}"),
+                )
             })?),
         };
         let additional = match raw.get("additionalProperties") {

@@ -13,7 +13,13 @@ pub(crate) fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<
     errors
 }
 
-fn node(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+fn node(
+    value: &Value,
+    old: Option<&Value>,
+    schema: &Schema,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
     if old == Some(value) {
         return;
     }
@@ -46,7 +52,10 @@ fn node(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors:
                 errors.push(FieldError::invalid(path, count, detail));
             }
             if let Some(most) = schema.property_count.1.filter(|most| count > *most) {
-                errors.push(FieldError { field: path.into(), problem: Problem::TooMany(count, most) });
+                errors.push(FieldError {
+                    field: path.into(),
+                    problem: Problem::TooMany(count, most),
+                });
             }
             for name in schema.required.iter().filter(|name| !map.contains_key(*name)) {
                 errors.push(FieldError::required(super::pruning::join(path, name), ""));
@@ -87,7 +96,11 @@ fn junctors(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldEr
             let detail = format!(
                 "\"{}\" must validate one and only one schema (oneOf). Found {}",
                 shown(),
-                if passed == 0 { "none valid".to_owned() } else { format!("{passed} valid alternatives") }
+                if passed == 0 {
+                    "none valid".to_owned()
+                } else {
+                    format!("{passed} valid alternatives")
+                }
             );
             errors.push(FieldError::invalid(shown(), value.clone(), detail));
         }
@@ -107,7 +120,8 @@ fn string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>)
     }
     let detail = if let Some(least) = schema.length.0.filter(|least| length < *least) {
         format!("{path} in body should be at least {least} chars long")
-    } else if let Some(pattern) = schema.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
+    } else if let Some(pattern) = schema.pattern.as_ref().filter(|pattern| !pattern.is_match(text))
+    {
         format!("{path} in body should match '{pattern}'")
     } else if schema.format == "date-time" && text.parse::<jiff::Timestamp>().is_err() {
         format!("{path} in body must be of type date-time: \"{text}\"")
@@ -119,7 +133,8 @@ fn string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>)
 
 fn number(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let Some(found) = value.as_f64() else { return };
-    let mut invalid = |detail: String| errors.push(FieldError::invalid(path, value.clone(), detail));
+    let mut invalid =
+        |detail: String| errors.push(FieldError::invalid(path, value.clone(), detail));
     if let Some((bound, exclusive)) = schema.minimum
         && (found < bound || (exclusive && found <= bound))
     {
@@ -143,7 +158,13 @@ fn number(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldErro
     }
 }
 
-fn array(items: &[Value], old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+fn array(
+    items: &[Value],
+    old: Option<&Value>,
+    schema: &Schema,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
     let count = items.len() as u64;
     if let Some(least) = schema.item_count.0.filter(|least| count < *least) {
         let detail = format!("{path} in body should have at least {least} items");
@@ -157,7 +178,10 @@ fn array(items: &[Value], old: Option<&Value>, schema: &Schema, path: &str, erro
             "set" => Some(item.clone()),
             "map" => {
                 let keys = schema.list_keys.iter();
-                Some(keys.map(|key| (key.clone(), item.get(key).cloned().unwrap_or_default())).collect())
+                Some(
+                    keys.map(|key| (key.clone(), item.get(key).cloned().unwrap_or_default()))
+                        .collect(),
+                )
             }
             _ if schema.unique_items => Some(item.clone()),
             _ => None,
@@ -198,8 +222,9 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 }
 
 fn type_matches(value: &Value, schema: &Schema) -> bool {
-    let whole =
-        |value: &Value| value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0);
+    let whole = |value: &Value| {
+        value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0)
+    };
     if schema.int_or_string {
         return value.is_string() || whole(value);
     }
@@ -237,7 +262,10 @@ mod tests {
 
     fn messages(spec: &Value, old: Option<&Value>) -> Vec<String> {
         let old = old.map(|old| json!({"spec": old}));
-        check(&json!({"spec": spec}), old.as_ref(), &schema()).iter().map(ToString::to_string).collect()
+        check(&json!({"spec": spec}), old.as_ref(), &schema())
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]

@@ -20,15 +20,16 @@ pub(crate) enum Patch {
 impl Patch {
     pub(crate) fn parse(request: &ApiRequest, resource: &Resource) -> Result<Self> {
         let media = request.content_type.split(';').next().unwrap_or_default().trim();
-        let decoding =
-            |error: &dyn std::fmt::Display| ApiError::bad_request(format!("error decoding patch: {error}"));
+        let decoding = |error: &dyn std::fmt::Display| {
+            ApiError::bad_request(format!("error decoding patch: {error}"))
+        };
         match media {
-            "application/json-patch+json" => {
-                serde_json::from_slice(&request.body).map(Self::Json).map_err(|error| decoding(&error))
-            }
-            "application/merge-patch+json" => {
-                serde_json::from_slice(&request.body).map(Self::Merge).map_err(|error| decoding(&error))
-            }
+            "application/json-patch+json" => serde_json::from_slice(&request.body)
+                .map(Self::Json)
+                .map_err(|error| decoding(&error)),
+            "application/merge-patch+json" => serde_json::from_slice(&request.body)
+                .map(Self::Merge)
+                .map_err(|error| decoding(&error)),
             "application/strategic-merge-patch+json" if resource.is_custom() => {
                 Err(ApiError::unsupported_media_type(
                     "the body of the request was in an unknown format - accepted media types \
@@ -36,10 +37,12 @@ impl Patch {
                      application/apply-patch+yaml",
                 ))
             }
-            "application/strategic-merge-patch+json" => {
-                serde_json::from_slice(&request.body).map(Self::Strategic).map_err(|error| decoding(&error))
+            "application/strategic-merge-patch+json" => serde_json::from_slice(&request.body)
+                .map(Self::Strategic)
+                .map_err(|error| decoding(&error)),
+            "application/apply-patch+yaml" => {
+                crate::verbs::decode_yaml(&request.body).map(Self::Apply)
             }
-            "application/apply-patch+yaml" => crate::verbs::decode_yaml(&request.body).map(Self::Apply),
             other => Err(ApiError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format ({other}) - accepted media types \
                  include: application/json-patch+json, application/merge-patch+json, \
@@ -49,13 +52,19 @@ impl Patch {
     }
 
     /// The object after the patch.
-    pub(crate) fn apply(&self, resource: &Resource, name: &str, mut object: Value) -> Result<Value> {
+    pub(crate) fn apply(
+        &self,
+        resource: &Resource,
+        name: &str,
+        mut object: Value,
+    ) -> Result<Value> {
         match self {
             Self::Json(patch) => {
                 json_patch::patch(&mut object, patch).map_err(|error| {
                     let mut refusal = ApiError::invalid(resource, name, &[]);
-                    refusal.message =
-                        format!("the server rejected our request due to an error in our request: {error}");
+                    refusal.message = format!(
+                        "the server rejected our request due to an error in our request: {error}"
+                    );
                     refusal
                 })?;
             }

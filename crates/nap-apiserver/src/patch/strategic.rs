@@ -115,7 +115,8 @@ fn merge_list(map: &mut Map<String, Value>, parent: &str, field: &str, items: &[
         Strategy::ByKey(key) => {
             for item in items {
                 let wanted = item.get(key);
-                let position = list.iter().position(|held| wanted.is_some() && held.get(key) == wanted);
+                let position =
+                    list.iter().position(|held| wanted.is_some() && held.get(key) == wanted);
                 match (directive(item), position) {
                     (Some("delete"), Some(index)) => {
                         list.remove(index);
@@ -141,12 +142,15 @@ fn reorder(map: &mut Map<String, Value>, parent: &str, field: &str, order: &[Val
         Strategy::Replace => return,
     };
     if let Some(Value::Array(list)) = map.get_mut(field) {
-        let identity = |item: &Value| key.map_or_else(|| Some(item.clone()), |key| item.get(key).cloned());
+        let identity =
+            |item: &Value| key.map_or_else(|| Some(item.clone()), |key| item.get(key).cloned());
         list.sort_by_key(|item| {
             let identity = identity(item);
             order
                 .iter()
-                .position(|wanted| key.map_or(Some(wanted), |key| wanted.get(key)) == identity.as_ref())
+                .position(|wanted| {
+                    key.map_or(Some(wanted), |key| wanted.get(key)) == identity.as_ref()
+                })
                 .unwrap_or(usize::MAX)
         });
     }

@@ -15,7 +15,11 @@ pub(super) fn since(text: &str, now: jiff::Timestamp) -> String {
 pub(super) fn human(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let pair = |large: i64, unit: &str, small: i64, small_unit: &str| {
-        if small == 0 { format!("{large}{unit}") } else { format!("{large}{unit}{small}{small_unit}") }
+        if small == 0 {
+            format!("{large}{unit}")
+        } else {
+            format!("{large}{unit}{small}{small_unit}")
+        }
     };
     match seconds {
         i64::MIN..=-2 => "<invalid>".to_owned(),

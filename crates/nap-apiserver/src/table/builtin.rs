@@ -20,7 +20,9 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             AGE,
             Column::wide("IP", |row| or_none(row.text(&["status", "podIP"]))),
             Column::wide("Node", |row| or_none(row.text(&["spec", "nodeName"]))),
-            Column::wide("Nominated Node", |row| or_none(row.text(&["status", "nominatedNodeName"]))),
+            Column::wide("Nominated Node", |row| {
+                or_none(row.text(&["status", "nominatedNodeName"]))
+            }),
             Column::wide("Readiness Gates", |_| json!("<none>")),
         ],
         ("", "Node") => vec![
@@ -28,10 +30,14 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::new("Status", |row| json!(node_status(row))),
             Column::new("Roles", |row| json!(node_roles(row))),
             AGE,
-            Column::new("Version", |row| json!(row.text(&["status", "nodeInfo", "kubeletVersion"]))),
+            Column::new("Version", |row| {
+                json!(row.text(&["status", "nodeInfo", "kubeletVersion"]))
+            }),
             Column::wide("Internal-IP", |row| node_address(row, "InternalIP")),
             Column::wide("External-IP", |row| node_address(row, "ExternalIP")),
-            Column::wide("OS-Image", |row| or_unknown(row.text(&["status", "nodeInfo", "osImage"]))),
+            Column::wide("OS-Image", |row| {
+                or_unknown(row.text(&["status", "nodeInfo", "osImage"]))
+            }),
             Column::wide("Kernel-Version", |row| {
                 or_unknown(row.text(&["status", "nodeInfo", "kernelVersion"]))
             }),
@@ -41,7 +47,9 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
         ],
         ("apps", "Deployment") => vec![
             NAME,
-            Column::new("Ready", |row| json!(format!("{}/{}", status(row, "readyReplicas"), replicas(row)))),
+            Column::new("Ready", |row| {
+                json!(format!("{}/{}", status(row, "readyReplicas"), replicas(row)))
+            }),
             Column::number("Up-to-date", |row| json!(status(row, "updatedReplicas"))),
             Column::number("Available", |row| json!(status(row, "availableReplicas"))),
             AGE,
@@ -76,7 +84,9 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
         ],
         ("apps", "StatefulSet") => vec![
             NAME,
-            Column::new("Ready", |row| json!(format!("{}/{}", status(row, "readyReplicas"), replicas(row)))),
+            Column::new("Ready", |row| {
+                json!(format!("{}/{}", status(row, "readyReplicas"), replicas(row)))
+            }),
             AGE,
             CONTAINERS,
             IMAGES,
@@ -123,7 +133,11 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             AGE,
         ],
         ("coordination.k8s.io", "Lease") => {
-            vec![NAME, Column::new("Holder", |row| json!(row.text(&["spec", "holderIdentity"]))), AGE]
+            vec![
+                NAME,
+                Column::new("Holder", |row| json!(row.text(&["spec", "holderIdentity"]))),
+                AGE,
+            ]
         }
         ("scheduling.k8s.io", "PriorityClass") => vec![
             NAME,
@@ -135,7 +149,12 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::new("PreemptionPolicy", |row| json!(row.text(&["preemptionPolicy"]))),
         ],
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
-            vec![NAME, Column::new("Created At", |row| json!(row.text(&["metadata", "creationTimestamp"])))]
+            vec![
+                NAME,
+                Column::new("Created At", |row| {
+                    json!(row.text(&["metadata", "creationTimestamp"]))
+                }),
+            ]
         }
         _ => vec![NAME, AGE],
     }
@@ -214,8 +233,12 @@ fn pod_ready(row: &Row<'_>) -> String {
 
 fn pod_status(row: &Row<'_>) -> String {
     if meta::is_deleting(row.object) {
-        return if row.text(&["status", "reason"]) == "NodeLost" { "Unknown" } else { "Terminating" }
-            .to_owned();
+        return if row.text(&["status", "reason"]) == "NodeLost" {
+            "Unknown"
+        } else {
+            "Terminating"
+        }
+        .to_owned();
     }
     let gated = meta::list(row.object, &["status", "conditions"]).iter().any(|condition| {
         meta::text(condition, &["type"]) == "PodScheduled"
@@ -224,12 +247,13 @@ fn pod_status(row: &Row<'_>) -> String {
     if gated {
         return "SchedulingGated".to_owned();
     }
-    let waiting = meta::list(row.object, &["status", "containerStatuses"]).iter().rev().find_map(|status| {
-        ["waiting", "terminated"]
-            .iter()
-            .map(|state| meta::text(status, &["state", state, "reason"]))
-            .find(|reason| !reason.is_empty())
-    });
+    let waiting =
+        meta::list(row.object, &["status", "containerStatuses"]).iter().rev().find_map(|status| {
+            ["waiting", "terminated"]
+                .iter()
+                .map(|state| meta::text(status, &["state", state, "reason"]))
+                .find(|reason| !reason.is_empty())
+        });
     let reason = row.text(&["status", "reason"]);
     match (waiting, reason) {
         (Some(waiting), _) => waiting.to_owned(),
@@ -241,9 +265,12 @@ fn pod_status(row: &Row<'_>) -> String {
 fn pod_restarts(row: &Row<'_>) -> String {
     let statuses = meta::list(row.object, &["status", "containerStatuses"]);
     let count: i64 = statuses.iter().filter_map(|s| meta::integer(s, &["restartCount"])).sum();
-    let last = statuses.iter().map(|s| meta::text(s, &["lastState", "terminated", "finishedAt"])).max();
+    let last =
+        statuses.iter().map(|s| meta::text(s, &["lastState", "terminated", "finishedAt"])).max();
     match last {
-        Some(last) if count > 0 && !last.is_empty() => format!("{count} ({} ago)", age::since(last, row.now)),
+        Some(last) if count > 0 && !last.is_empty() => {
+            format!("{count} ({} ago)", age::since(last, row.now))
+        }
         _ => count.to_string(),
     }
 }
@@ -305,6 +332,7 @@ fn first_seen(row: &Row<'_>) -> String {
 
 fn event_source(row: &Row<'_>) -> String {
     let (component, host) = (row.text(&["source", "component"]), row.text(&["source", "host"]));
-    let component = if component.is_empty() { row.text(&["reportingComponent"]) } else { component };
+    let component =
+        if component.is_empty() { row.text(&["reportingComponent"]) } else { component };
     if host.is_empty() { component.to_owned() } else { format!("{component}, {host}") }
 }

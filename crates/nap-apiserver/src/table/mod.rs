@@ -121,9 +121,9 @@ fn custom_cell(column: &PrinterColumn, row: &Row<'_>) -> Value {
     };
     match (column.kind.as_str(), found) {
         ("date", Value::String(text)) => json!(age::since(text, row.now)),
-        ("string", Value::String(_)) | ("integer" | "number", Value::Number(_)) | (_, Value::Bool(_)) => {
-            found.clone()
-        }
+        ("string", Value::String(_))
+        | ("integer" | "number", Value::Number(_))
+        | (_, Value::Bool(_)) => found.clone(),
         ("string", other) => json!(other.to_string()),
         _ => found.clone(),
     }

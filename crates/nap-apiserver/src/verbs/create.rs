@@ -48,7 +48,9 @@ impl State {
             ));
         }
         if !meta::resource_version(&object).is_empty() {
-            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         if resource.namespaced {
             self.check_namespace(resource, namespace, meta::name(&object))?;
@@ -106,7 +108,8 @@ impl State {
     fn stamp(&mut self, resource: &Resource, namespace: &str, object: &mut Value) {
         let (uid, now) = (self.store.uid(), self.timestamp());
         let metadata = meta::metadata(object);
-        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"]
+        {
             metadata.remove(key);
         }
         metadata.insert("uid".to_owned(), json!(uid));

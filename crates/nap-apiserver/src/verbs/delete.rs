@@ -113,8 +113,12 @@ impl State {
         namespace: &str,
     ) -> Result<Response<ResponseBody>> {
         let query = &request.query;
-        let filter =
-            Filter::new(resource, namespace, query.text("labelSelector"), query.text("fieldSelector"))?;
+        let filter = Filter::new(
+            resource,
+            namespace,
+            query.text("labelSelector"),
+            query.text("fieldSelector"),
+        )?;
         let options = DeleteOptions::parse(request)?;
         let victims: Vec<(Key, Arc<Value>)> = self
             .store
@@ -158,7 +162,10 @@ impl State {
         options: &DeleteOptions,
     ) -> Result<Outcome> {
         let collection = resource.group_resource();
-        let held = self.store.get(&collection, key).ok_or_else(|| ApiError::not_found(resource, &key.1))?;
+        let held = self
+            .store
+            .get(&collection, key)
+            .ok_or_else(|| ApiError::not_found(resource, &key.1))?;
         check_preconditions(resource, key, &held, options)?;
         if resource.is("", "namespaces")
             && matches!(key.1.as_str(), "default" | "kube-system" | "kube-public")
@@ -171,7 +178,8 @@ impl State {
         }
         let mut object = (*held).clone();
         if meta::is_deleting(&held) {
-            let left = meta::integer(&held, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
+            let left =
+                meta::integer(&held, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
             if left == 0 || grace >= left {
                 return Ok(Outcome::Kept(held));
             }
@@ -242,7 +250,12 @@ impl State {
     }
 }
 
-fn check_preconditions(resource: &Resource, key: &Key, held: &Value, options: &DeleteOptions) -> Result<()> {
+fn check_preconditions(
+    resource: &Resource,
+    key: &Key,
+    held: &Value,
+    options: &DeleteOptions,
+) -> Result<()> {
     if !options.uid.is_empty() && options.uid != meta::uid(held) {
         let why = format!(
             "Precondition failed: UID in precondition: {}, UID in object meta: {}",

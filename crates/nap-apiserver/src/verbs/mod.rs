@@ -1,7 +1,7 @@
 //! The verbs: what create, get, list, watch, update, patch, delete and the subresources do.
 //!
-//! Each `…_verb` reads a request and renders an answer; the functions below it (`create`, `replace`,
-//! `delete`) are what subresources and garbage collection use too.
+//! Each `…_verb` reads a request and renders an answer; the functions below it (`create`,
+//! `replace`, `delete`) are what subresources and garbage collection use too.
 
 mod create;
 mod delete;
@@ -138,11 +138,14 @@ fn normalise(resource: &Resource, object: Value, options: &mut WriteOptions) -> 
         let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
         let typed: ObjectMeta =
             serde_json::from_value(metadata).map_err(|error| decoding(error.to_string()))?;
-        object["metadata"] = serde_json::to_value(typed).map_err(|error| decoding(error.to_string()))?;
-        let unknown = resource.schema.as_ref().map(|s| s.normalise(&mut object)).unwrap_or_default();
+        object["metadata"] =
+            serde_json::to_value(typed).map_err(|error| decoding(error.to_string()))?;
+        let unknown =
+            resource.schema.as_ref().map(|s| s.normalise(&mut object)).unwrap_or_default();
         (object, unknown)
     };
-    let unknown: Vec<String> = unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
+    let unknown: Vec<String> =
+        unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
     match options.validation {
         FieldValidation::Strict if !unknown.is_empty() => {
             return Err(ApiError::bad_request(format!(

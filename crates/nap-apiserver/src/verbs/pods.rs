@@ -35,10 +35,12 @@ impl State {
             return Err(ApiError::bad_request("binding: target must name a Node"));
         }
         let pods = resource.group_resource();
-        let pod = self.store.get(&pods, key).ok_or_else(|| ApiError::not_found(resource, &key.1))?;
+        let pod =
+            self.store.get(&pods, key).ok_or_else(|| ApiError::not_found(resource, &key.1))?;
         let conflict = |why: String| {
             let mut error = ApiError::conflict(resource, &key.1, "");
-            error.message = format!("Operation cannot be fulfilled on pods/binding \"{}\": {why}", key.1);
+            error.message =
+                format!("Operation cannot be fulfilled on pods/binding \"{}\": {why}", key.1);
             error
         };
         let wanted = meta::uid(&binding);
@@ -49,7 +51,10 @@ impl State {
             )));
         }
         if meta::is_deleting(&pod) {
-            return Err(conflict(format!("pod {} is being deleted, cannot be assigned to a host", key.1)));
+            return Err(conflict(format!(
+                "pod {} is being deleted, cannot be assigned to a host",
+                key.1
+            )));
         }
         let held = meta::text(&pod, &["spec", "nodeName"]);
         if !held.is_empty() {
@@ -67,7 +72,8 @@ impl State {
                 "lastProbeTime": null, "lastTransitionTime": self.timestamp(),
             }),
         );
-        if let Some(annotations) = meta::at(&binding, &["metadata", "annotations"]).and_then(Value::as_object)
+        if let Some(annotations) =
+            meta::at(&binding, &["metadata", "annotations"]).and_then(Value::as_object)
         {
             let held = meta::metadata(&mut pod).entry("annotations").or_insert_with(|| json!({}));
             for (name, value) in annotations {
@@ -89,9 +95,12 @@ impl State {
         let eviction = decode(request)?;
         let named = meta::name(&eviction);
         if !named.is_empty() && named != key.1 {
-            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+            return Err(ApiError::bad_request(
+                "name in URL does not match name in Eviction object",
+            ));
         }
-        let mut options = DeleteOptions::from_body(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
+        let mut options =
+            DeleteOptions::from_body(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
         options.dry_run |= request.query.dry_run()?;
         let pod = self
             .store
@@ -113,7 +122,9 @@ impl State {
             .store
             .collections
             .get(&budgets)
-            .map(|held| held.objects.values().filter(|budget| covers(budget, pod)).cloned().collect())
+            .map(|held| {
+                held.objects.values().filter(|budget| covers(budget, pod)).cloned().collect()
+            })
             .unwrap_or_default();
         let budget = match matching.as_slice() {
             [] => return Ok(()),
@@ -128,8 +139,10 @@ impl State {
         let count = |field: &str| meta::integer(budget, &["status", field]).unwrap_or(0);
         let name = meta::name(budget);
         if !is_ready(pod) {
-            let healthy = count("currentHealthy") >= count("desiredHealthy") && count("desiredHealthy") > 0;
-            let always = meta::text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
+            let healthy =
+                count("currentHealthy") >= count("desiredHealthy") && count("desiredHealthy") > 0;
+            let always =
+                meta::text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
             if always || healthy {
                 return Ok(());
             }
@@ -137,7 +150,8 @@ impl State {
         let refusal = "Cannot evict pod as it would violate the pod's disruption budget.";
         let generation = meta::integer(budget, &["metadata", "generation"]).unwrap_or(0);
         if count("observedGeneration") < generation {
-            let cause = format!("The disruption budget {name} is still being processed by the server.");
+            let cause =
+                format!("The disruption budget {name} is still being processed by the server.");
             return Err(ApiError::disruption_budget(refusal, &cause, Some(10)));
         }
         let disrupted = meta::at(budget, &["status", "disruptedPods"]).and_then(Value::as_object);
@@ -189,7 +203,10 @@ impl State {
 fn covers(budget: &Value, pod: &Value) -> bool {
     meta::namespace(budget) == meta::namespace(pod)
         && meta::at(budget, &["spec", "selector"]).is_some_and(|selector| {
-            selectors::labels_match(&selectors::from_object(selector), meta::at(pod, &["metadata", "labels"]))
+            selectors::labels_match(
+                &selectors::from_object(selector),
+                meta::at(pod, &["metadata", "labels"]),
+            )
         })
 }
 

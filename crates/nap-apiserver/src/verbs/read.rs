@@ -40,8 +40,11 @@ impl State {
     ) -> Result<Response<ResponseBody>> {
         let query = &request.query;
         let filter = filter(resource, namespace, query)?;
-        let collection =
-            self.store.collections.get(&resource.group_resource()).ok_or_else(ApiError::unknown_path)?;
+        let collection = self
+            .store
+            .collections
+            .get(&resource.group_resource())
+            .ok_or_else(ApiError::unknown_path)?;
         let limit = query.number("limit")?.filter(|limit| *limit > 0);
         let token = Continue::parse(query.text("continue"))?;
         let wanted = revision(query)?;
@@ -83,7 +86,8 @@ impl State {
         let remaining = matching.count();
         let mut metadata = json!({ "resourceVersion": shown.to_string() });
         if let (Some(last), true) = (last, remaining > 0) {
-            metadata["continue"] = json!(Continue { revision: shown, after: last.clone() }.render());
+            metadata["continue"] =
+                json!(Continue { revision: shown, after: last.clone() }.render());
             if query.text("labelSelector").is_empty() && query.text("fieldSelector").is_empty() {
                 metadata["remainingItemCount"] = json!(remaining);
             }
@@ -106,8 +110,11 @@ impl State {
         let id = self.store.watch_id();
         let now = self.now();
         let current = self.store.revision();
-        let collection =
-            self.store.collections.get(&resource.group_resource()).ok_or_else(ApiError::unknown_path)?;
+        let collection = self
+            .store
+            .collections
+            .get(&resource.group_resource())
+            .ok_or_else(ApiError::unknown_path)?;
         let bookmarks = query.flag("allowWatchBookmarks");
         let start = revision(query)?;
         let streaming = query.flag("sendInitialEvents");
@@ -121,9 +128,11 @@ impl State {
         }
         let (mut initial, mut headed) = (Vec::new(), false);
         let position = match start {
-            Some(revision) if !streaming => collection.position_after(revision).ok_or_else(|| {
-                ApiError::expired(format!("too old resource version: {revision} ({current})"))
-            })?,
+            Some(revision) if !streaming => {
+                collection.position_after(revision).ok_or_else(|| {
+                    ApiError::expired(format!("too old resource version: {revision} ({current})"))
+                })?
+            }
             _ => {
                 for object in collection.objects.values().filter(|object| filter.matches(object)) {
                     let object = render::event(resource, object, view, now, &mut headed);
@@ -131,7 +140,8 @@ impl State {
                 }
                 if streaming {
                     let mut mark = bookmark(resource, current, view);
-                    mark["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+                    mark["metadata"]["annotations"] =
+                        json!({ "k8s.io/initial-events-end": "true" });
                     write_event(&mut initial, "BOOKMARK", &mark);
                 }
                 collection.end()
@@ -156,7 +166,9 @@ impl State {
             ended: false,
         };
         let mut response = Response::new(watch.boxed_unsync());
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(response)
     }
 }
@@ -169,15 +181,15 @@ fn filter(resource: &Resource, namespace: &str, query: &Query) -> Result<Filter>
 fn revision(query: &Query) -> Result<Option<u64>> {
     match query.text("resourceVersion") {
         "" | "0" => Ok(None),
-        text => text
-            .parse()
-            .map(Some)
-            .map_err(|_| ApiError::bad_request(format!("invalid resource version: Invalid value: {text:?}"))),
+        text => text.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!("invalid resource version: Invalid value: {text:?}"))
+        }),
     }
 }
 
 fn too_large(wanted: u64, current: u64) -> ApiError {
-    let mut error = ApiError::internal(format!("Too large resource version: {wanted}, current: {current}"));
+    let mut error =
+        ApiError::internal(format!("Too large resource version: {wanted}, current: {current}"));
     (error.code, error.reason) = (504, "Timeout");
     error.details = Some(Box::new(json!({
         "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }],
@@ -212,9 +224,12 @@ impl Continue {
         let bytes: Option<Vec<u8>> = token
             .as_bytes()
             .chunks(2)
-            .map(|pair| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()))
+            .map(|pair| {
+                std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok())
+            })
             .collect();
-        let plain: Value = serde_json::from_slice(&bytes.ok_or_else(invalid)?).map_err(|_| invalid())?;
+        let plain: Value =
+            serde_json::from_slice(&bytes.ok_or_else(invalid)?).map_err(|_| invalid())?;
         let text = |index: usize| plain.get(index).and_then(Value::as_str).map(str::to_owned);
         match (plain.get(0).and_then(Value::as_u64), text(1), text(2)) {
             (Some(revision), Some(namespace), Some(name)) => {

@@ -17,7 +17,11 @@ use crate::status::{ApiError, FieldError, Result};
 use crate::store::Key;
 
 impl State {
-    pub(crate) fn scale_get(&self, resource: &Resource, key: &Key) -> Result<Response<ResponseBody>> {
+    pub(crate) fn scale_get(
+        &self,
+        resource: &Resource,
+        key: &Key,
+    ) -> Result<Response<ResponseBody>> {
         let (object, scale) = self.scaled(resource, key)?;
         Ok(render::json(200, &view(&object, &scale)))
     }
@@ -42,7 +46,11 @@ impl State {
         }
         let replicas = meta::integer(&wanted, &["spec", "replicas"]).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&replicas) {
-            let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+            let error = FieldError::invalid(
+                "spec.replicas",
+                replicas,
+                "must be greater than or equal to 0",
+            );
             return Err(ApiError::invalid(resource, &key.1, &[error]));
         }
         set(&mut object, &scale.spec, json!(replicas));
@@ -60,12 +68,17 @@ impl State {
     }
 }
 
-/// The complaint about a custom resource whose replicas are fewer than none: the real server makes it besides the schema's own.
+/// The complaint about a custom resource whose replicas are fewer than none: the real server makes
+/// it besides the schema's own.
 pub(super) fn negative_replicas(resource: &Resource, object: &Value) -> Option<FieldError> {
     let scale = resource.scale.as_ref().filter(|_| resource.schema.is_some())?;
     let path: Vec<&str> = scale.spec.iter().map(String::as_str).collect();
     let replicas = meta::at(object, &path)?.as_i64().filter(|replicas| *replicas < 0)?;
-    Some(FieldError::invalid(format!(".{}", path.join(".")), replicas, "should be a non-negative integer"))
+    Some(FieldError::invalid(
+        format!(".{}", path.join(".")),
+        replicas,
+        "should be a non-negative integer",
+    ))
 }
 
 fn view(object: &Value, scale: &Scale) -> Value {
@@ -99,7 +112,8 @@ fn view(object: &Value, scale: &Scale) -> Value {
 
 /// `a=b,c in (d,e)`: a label selector as text. A replication controller holds plain labels.
 fn selector_text(selector: &Value) -> String {
-    let structured = selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some();
+    let structured =
+        selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some();
     let labels = if structured { selector.get("matchLabels") } else { Some(selector) };
     let mut parts: Vec<String> = labels
         .and_then(Value::as_object)

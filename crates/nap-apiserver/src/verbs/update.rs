@@ -52,8 +52,11 @@ impl State {
             )));
         }
         if resource.is_custom() && meta::resource_version(&new).is_empty() {
-            let error =
-                FieldError::invalid("metadata.resourceVersion", json!(0), "must be specified for an update");
+            let error = FieldError::invalid(
+                "metadata.resourceVersion",
+                json!(0),
+                "must be specified for an update",
+            );
             return Err(ApiError::invalid(resource, &key.1, &[error]));
         }
         let outcome = self.replace(resource, key, new, status, &mut options)?;
@@ -94,7 +97,10 @@ impl State {
         options: &mut WriteOptions,
     ) -> Result<Outcome> {
         let collection = resource.group_resource();
-        let stored = self.store.get(&collection, key).ok_or_else(|| ApiError::not_found(resource, &key.1))?;
+        let stored = self
+            .store
+            .get(&collection, key)
+            .ok_or_else(|| ApiError::not_found(resource, &key.1))?;
         let old = render::present(resource, &stored).into_owned();
         check_kind(resource, &mut new)?;
         check_identity(resource, key, &old, &new)?;
@@ -155,7 +161,9 @@ fn check_identity(resource: &Resource, key: &Key, old: &Value, new: &Value) -> R
     }
     let (given, held) = (meta::uid(new), meta::uid(old));
     if !given.is_empty() && given != held {
-        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {held}");
+        let why = format!(
+            "Precondition failed: UID in precondition: {given}, UID in object meta: {held}"
+        );
         return Err(ApiError::conflict(resource, &key.1, &why));
     }
     let name = meta::name(new);
@@ -232,8 +240,11 @@ fn bump_generation(resource: &Resource, old: &Value, new: &mut Value) {
     if !resource.has_generation {
         return;
     }
-    let ignored: &[&str] =
-        if resource.has_status { &["metadata", "status", "apiVersion"] } else { &["metadata", "apiVersion"] };
+    let ignored: &[&str] = if resource.has_status {
+        &["metadata", "status", "apiVersion"]
+    } else {
+        &["metadata", "apiVersion"]
+    };
     if meta::without(old, ignored) != meta::without(new, ignored) {
         let generation = meta::integer(old, &["metadata", "generation"]).unwrap_or(0) + 1;
         meta::metadata(new).insert("generation".to_owned(), json!(generation));

@@ -108,7 +108,10 @@ async fn built_in_kinds() {
     );
     assert_eq!(
         cells(&cluster.run("get deployments", "").await),
-        [vec!["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"], vec!["web", "0/2", "0", "0", "0s"]]
+        [
+            vec!["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"],
+            vec!["web", "0/2", "0", "0", "0s"]
+        ]
     );
     cluster.run("scale deployment web --replicas 5", "").await;
     cluster.run("label deployment web team=a", "").await;
@@ -119,7 +122,9 @@ async fn built_in_kinds() {
     }
     assert!(cluster.run("describe deployment web", "").await.contains("5 desired"));
     let status = r#"{"status":{"replicas":5,"updatedReplicas":5,"readyReplicas":5,"availableReplicas":5,"observedGeneration":3}}"#;
-    cluster.run(&format!("patch deployment web --subresource status --type merge -p {status}"), "").await;
+    cluster
+        .run(&format!("patch deployment web --subresource status --type merge -p {status}"), "")
+        .await;
     assert!(
         cluster
             .run("rollout status deployment web --timeout 20s", "")
@@ -183,7 +188,10 @@ async fn custom_kinds() {
     assert_eq!(cluster.run("apply -f -", widget).await, "widget.example.com/a created\n");
     let larger = widget.replace("size: 3", "size: 4");
     assert_eq!(cluster.run("apply -f -", &larger).await, "widget.example.com/a configured\n");
-    assert_eq!(cells(&cluster.run("get wd", "").await), [["NAME", "SIZE", "AGE"], ["a", "4", "0s"]]);
+    assert_eq!(
+        cells(&cluster.run("get wd", "").await),
+        [["NAME", "SIZE", "AGE"], ["a", "4", "0s"]]
+    );
     let wide = cluster.run("get toys -o wide", "").await;
     assert_eq!(cells(&wide), [["NAME", "SIZE", "MODE", "AGE"], ["a", "4", "Gentle", "0s"]]);
     let refused = cluster.fails("apply -f -", &widget.replace("size: 3", "size: 30")).await;
@@ -196,7 +204,8 @@ async fn custom_kinds() {
     assert!(cluster.run("get widget a -o jsonpath={.spec.replicas}", "").await.contains('3'));
     let old = cluster.output("get widgets.v1beta1.example.com", "").await;
     assert!(
-        String::from_utf8_lossy(&old.stderr).contains("Warning: example.com/v1beta1 Widget is deprecated")
+        String::from_utf8_lossy(&old.stderr)
+            .contains("Warning: example.com/v1beta1 Widget is deprecated")
     );
     cluster.run("delete widget a", "").await;
     cluster.run("delete crd widgets.example.com", "").await;

@@ -38,8 +38,7 @@ async fn bind(client: &Client, name: &str, node: &str) -> Result<(), kube::Error
 
 async fn run(client: &Client, name: &str) {
     bind(client, name, "node-1").await.unwrap();
-    let status =
-        json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
+    let status = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
     let api = pods(client);
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
 }
@@ -89,7 +88,10 @@ async fn creation_needs_a_namespace_a_name_and_a_sound_object() {
     let mut empty = pod("empty");
     empty.spec.as_mut().unwrap().containers.clear();
     let (code, _, message) = refusal(api.create(&created(), &empty).await);
-    assert_eq!((code, message.as_str()), (422, "Pod \"empty\" is invalid: spec.containers: Required value"));
+    assert_eq!(
+        (code, message.as_str()),
+        (422, "Pod \"empty\" is invalid: spec.containers: Required value")
+    );
     let mut odd = pod("odd");
     let resources = odd.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
     resources.requests.as_mut().unwrap().get_mut("cpu").unwrap().0 = "lots".into();
@@ -117,7 +119,8 @@ async fn stale_writes_conflict_and_idle_ones_change_nothing() {
 async fn patches_come_in_three_kinds() {
     let client = client();
     let api: Api<Node> = Api::all(client);
-    let node: Node = typed(json!({ "metadata": { "name": "n" }, "status": { "capacity": { "cpu": "2" },
+    let node: Node =
+        typed(json!({ "metadata": { "name": "n" }, "status": { "capacity": { "cpu": "2" },
         "conditions": [{ "type": "Ready", "status": "False" }] } }));
     let node = api.create(&created(), &node).await.unwrap();
     let taints = node.spec.unwrap().taints.unwrap();
@@ -125,12 +128,12 @@ async fn patches_come_in_three_kinds() {
     assert_eq!(node.status.unwrap().allocatable.unwrap()["cpu"].0, "2");
 
     let params = PatchParams::default();
-    let merge =
-        json!({ "metadata": { "labels": { "a": "1" } }, "spec": { "taints": null, "unschedulable": true } });
+    let merge = json!({ "metadata": { "labels": { "a": "1" } }, "spec": { "taints": null, "unschedulable": true } });
     let node = api.patch("n", &params, &Patch::Merge(merge)).await.unwrap();
     assert_eq!(node.labels()["a"], "1");
     assert!(node.spec.unwrap().taints.is_none());
-    let strategic = json!({ "status": { "conditions": [{ "type": "DiskPressure", "status": "False" }] } });
+    let strategic =
+        json!({ "status": { "conditions": [{ "type": "DiskPressure", "status": "False" }] } });
     let node = api.patch_status("n", &params, &Patch::Strategic(strategic)).await.unwrap();
     assert_eq!(node.status.unwrap().conditions.unwrap().len(), 2);
     let request = http::Request::patch("/api/v1/nodes/n")
@@ -147,11 +150,9 @@ async fn patches_come_in_three_kinds() {
 async fn server_side_apply_creates_then_merges() {
     let api: Api<ConfigMap> = Api::default_namespaced(client());
     let params = PatchParams::apply("test");
-    let body =
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" }, "data": { "a": "1" } });
+    let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" }, "data": { "a": "1" } });
     api.patch("c", &params, &Patch::Apply(body)).await.unwrap();
-    let body =
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" }, "data": { "b": "2" } });
+    let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" }, "data": { "b": "2" } });
     let map = api.patch("c", &params, &Patch::Apply(body)).await.unwrap();
     assert_eq!(map.data.unwrap().len(), 2);
 }
@@ -191,7 +192,9 @@ async fn a_running_pod_has_grace_and_a_waiting_one_does_not() {
     let shorter = DeleteParams::default().grace_period(5);
     let bound = api.delete("bound", &shorter).await.unwrap().unwrap_left();
     assert_eq!(bound.metadata.deletion_timestamp.unwrap().0.to_string(), "2030-01-01T00:00:05Z");
-    assert!(api.delete("bound", &DeleteParams::default().grace_period(0)).await.unwrap().is_right());
+    assert!(
+        api.delete("bound", &DeleteParams::default().grace_period(0)).await.unwrap().is_right()
+    );
     assert!(api.get_opt("bound").await.unwrap().is_none());
 }
 
@@ -204,8 +207,8 @@ async fn finalizers_hold_an_object_until_they_are_gone() {
     let wrong = DeleteParams::default()
         .preconditions(Preconditions { uid: Some("other".into()), resource_version: None });
     assert_eq!(refusal(api.delete("held", &wrong).await).0, 409);
-    let right =
-        DeleteParams::default().preconditions(Preconditions { uid: map.uid(), resource_version: None });
+    let right = DeleteParams::default()
+        .preconditions(Preconditions { uid: map.uid(), resource_version: None });
     let map = api.delete("held", &right).await.unwrap().unwrap_left();
     assert!(map.metadata.deletion_timestamp.is_some());
     let params = PatchParams::default();
@@ -241,11 +244,13 @@ async fn deployments_default_scale_and_keep_their_selector() {
     let web = api.get("web").await.unwrap();
     assert_eq!((web.spec.as_ref().unwrap().replicas, web.metadata.generation), (Some(4), Some(2)));
     let status = json!({ "status": { "readyReplicas": 1 }, "spec": { "replicas": 9 } });
-    let web = api.patch_status("web", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let web =
+        api.patch_status("web", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     assert_eq!((web.spec.as_ref().unwrap().replicas, web.metadata.generation), (Some(4), Some(2)));
 
     let mut other = web.clone();
-    other.spec.as_mut().unwrap().selector.match_labels = Some([("app".to_owned(), "b".to_owned())].into());
+    other.spec.as_mut().unwrap().selector.match_labels =
+        Some([("app".to_owned(), "b".to_owned())].into());
     let (code, _, message) = refusal(api.replace("web", &created(), &other).await);
     assert_eq!(code, 422);
     assert!(message.contains("`selector` does not match template `labels`"), "{message}");
@@ -282,8 +287,10 @@ async fn dependents_follow_their_owner() {
 
     let (_, owner) = replica_set(&client, "b").await;
     owned_pod(&client, "b-1", &owner, false).await;
-    let orphan =
-        DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
     sets.delete("b", &orphan).await.unwrap();
     assert!(pods(&client).get("b-1").await.unwrap().owner_references().is_empty());
 
@@ -314,9 +321,13 @@ async fn a_namespace_goes_when_it_is_empty() {
     assert_eq!(space.status.unwrap().phase.as_deref(), Some("Terminating"));
     assert_eq!(maps.list(&ListParams::default()).await.unwrap().items.len(), 1);
     assert_eq!(refusal(maps.create(&created(), &config_map("late")).await).0, 403);
-    maps.patch("held", &PatchParams::default(), &Patch::Merge(json!({ "metadata": { "finalizers": null } })))
-        .await
-        .unwrap();
+    maps.patch(
+        "held",
+        &PatchParams::default(),
+        &Patch::Merge(json!({ "metadata": { "finalizers": null } })),
+    )
+    .await
+    .unwrap();
     assert!(namespaces.get_opt("team").await.unwrap().is_none());
     assert_eq!(refusal(namespaces.delete("default", &DeleteParams::default()).await).0, 403);
 }
@@ -348,7 +359,10 @@ async fn evictions_ask_the_disruption_budget() {
     let error = api.evict("web", &evict).await.unwrap_err();
     let kube::Error::Api(refused) = error else { panic!("{error:?}") };
     assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
-    assert_eq!(refused.message, "Cannot evict pod as it would violate the pod's disruption budget.");
+    assert_eq!(
+        refused.message,
+        "Cannot evict pod as it would violate the pod's disruption budget."
+    );
     let cause = &refused.details.as_ref().unwrap().causes[0];
     assert_eq!(cause.reason, "DisruptionBudget");
     assert_eq!(cause.message, "The disruption budget web needs 1 healthy pods and has 1 currently");
@@ -369,8 +383,9 @@ async fn two_budgets_on_one_pod_are_a_server_error() {
     run(&client, "web").await;
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(client.clone());
     for name in ["a", "b"] {
-        let budget: PodDisruptionBudget =
-            typed(json!({ "metadata": { "name": name }, "spec": { "maxUnavailable": 1, "selector": {} } }));
+        let budget: PodDisruptionBudget = typed(
+            json!({ "metadata": { "name": name }, "spec": { "maxUnavailable": 1, "selector": {} } }),
+        );
         budgets.create(&created(), &budget).await.unwrap();
     }
     assert_eq!(refusal(pods(&client).evict("web", &EvictParams::default()).await).0, 500);
@@ -398,9 +413,10 @@ async fn dry_runs_leave_nothing_and_unknown_fields_can_be_refused() {
     api.create(&dry, &pod("web")).await.unwrap();
     assert!(api.get_opt("web").await.unwrap().is_none());
     let body = json!({ "metadata": { "name": "c" }, "datum": {} });
-    let request = http::Request::post("/api/v1/namespaces/default/configmaps?fieldValidation=Strict")
-        .body(serde_json::to_vec(&body).unwrap())
-        .unwrap();
+    let request =
+        http::Request::post("/api/v1/namespaces/default/configmaps?fieldValidation=Strict")
+            .body(serde_json::to_vec(&body).unwrap())
+            .unwrap();
     let (code, _, message) = refusal(client.request::<ConfigMap>(request).await);
     assert_eq!(code, 400);
     assert!(message.contains("strict decoding error: unknown field \"datum\""), "{message}");
@@ -411,7 +427,8 @@ async fn events_are_forgotten_after_an_hour() {
     let api: Api<k8s_openapi::api::core::v1::Event> = Api::default_namespaced(client());
     for (name, wait) in [("old", 0), ("young", 3000), ("new", 1200)] {
         tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
-        let event = typed(json!({ "metadata": { "name": name }, "involvedObject": {}, "reason": "Test" }));
+        let event =
+            typed(json!({ "metadata": { "name": name }, "involvedObject": {}, "reason": "Test" }));
         api.create(&created(), &event).await.unwrap();
     }
     let left: Vec<String> =
@@ -425,10 +442,15 @@ async fn what_is_not_served_is_refused() {
     let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();
     assert_eq!(refusal(client.request::<Value>(get("/apis/example.com/v1/things")).await).0, 404);
     assert_eq!(
-        refusal(client.request::<Value>(get("/api/v1/pods?fieldSelector=spec.hostname%3Dx")).await).0,
+        refusal(client.request::<Value>(get("/api/v1/pods?fieldSelector=spec.hostname%3Dx")).await)
+            .0,
         400
     );
-    assert_eq!(refusal(client.request::<Value>(get("/api/v1/namespaces/default/pods/x/log")).await).0, 501);
-    let post = http::Request::post("/api/v1/namespaces/default/configmaps/x").body(Vec::new()).unwrap();
+    assert_eq!(
+        refusal(client.request::<Value>(get("/api/v1/namespaces/default/pods/x/log")).await).0,
+        501
+    );
+    let post =
+        http::Request::post("/api/v1/namespaces/default/configmaps/x").body(Vec::new()).unwrap();
     assert_eq!(refusal(client.request::<Value>(post).await).0, 405);
 }

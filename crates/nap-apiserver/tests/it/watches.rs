@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -12,8 +14,9 @@ use serde_json::json;
 use crate::support::{client, pod, refusal, server, typed};
 
 async fn add(api: &Api<ConfigMap>, name: &str) -> ConfigMap {
-    let map =
-        typed(json!({ "metadata": { "name": name, "labels": { "name": name } }, "data": { "n": "0" } }));
+    let map = typed(
+        json!({ "metadata": { "name": name, "labels": { "name": name } }, "data": { "n": "0" } }),
+    );
     api.create(&PostParams::default(), &map).await.unwrap()
 }
 
@@ -37,8 +40,12 @@ async fn a_watch_tells_what_changed_and_selectors_change_sides() {
     let patch = |value: serde_json::Value| Patch::Merge(value);
     let quiet = PatchParams::default();
     api.patch("a", &quiet, &patch(json!({ "data": { "n": "1" } }))).await.unwrap();
-    api.patch("a", &quiet, &patch(json!({ "metadata": { "labels": { "name": "z" } } }))).await.unwrap();
-    api.patch("a", &quiet, &patch(json!({ "metadata": { "labels": { "name": "a" } } }))).await.unwrap();
+    api.patch("a", &quiet, &patch(json!({ "metadata": { "labels": { "name": "z" } } })))
+        .await
+        .unwrap();
+    api.patch("a", &quiet, &patch(json!({ "metadata": { "labels": { "name": "a" } } })))
+        .await
+        .unwrap();
     api.delete("a", &DeleteParams::default()).await.unwrap();
     let mut seen = Vec::new();
     for _ in 0..4 {
@@ -74,8 +81,11 @@ async fn a_dropped_watch_is_forgotten() {
 async fn too_old_versions_are_gone() {
     let api: Api<ConfigMap> = Api::default_namespaced(client());
     let first = add(&api, "a").await;
-    let mut slow =
-        api.watch(&WatchParams::default(), &first.resource_version().unwrap()).await.unwrap().boxed();
+    let mut slow = api
+        .watch(&WatchParams::default(), &first.resource_version().unwrap())
+        .await
+        .unwrap()
+        .boxed();
     for n in 0..5000 {
         let patch = Patch::Merge(json!({ "data": { "n": n.to_string() } }));
         api.patch("a", &PatchParams::default(), &patch).await.unwrap();
@@ -112,8 +122,11 @@ async fn kube_watchers_follow_for_hours() {
     let api: Api<Pod> = Api::default_namespaced(client);
     for streaming in [false, true] {
         let name = format!("late-{streaming}");
-        let config =
-            if streaming { watcher::Config::default().streaming_lists() } else { watcher::Config::default() };
+        let config = if streaming {
+            watcher::Config::default().streaming_lists()
+        } else {
+            watcher::Config::default()
+        };
         let mut stream = watcher(api.clone(), config).applied_objects().boxed();
         let creator = api.clone();
         let mut tasks = tokio::task::JoinSet::new();

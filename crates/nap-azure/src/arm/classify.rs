@@ -1,11 +1,12 @@
-//! Which [`ErrorClass`] an ARM error belongs to. The class drives everything that follows, so this is the one place where
-//! Azure's codes and phrases are known.
+//! Which [`ErrorClass`] an ARM error belongs to. The class drives everything that follows, so this
+//! is the one place where Azure's codes and phrases are known.
 
 use http::StatusCode;
 use nap_cloud::ErrorClass;
 use serde::{Deserialize, Deserializer};
 
-/// The error object of ARM: `{"error": {"code", "message", "details"}}`, or the same without its envelope.
+/// The error object of ARM: `{"error": {"code", "message", "details"}}`, or the same without its
+/// envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ArmErrorBody {
     /// The code, such as `SkuNotAvailable`.
@@ -67,16 +68,24 @@ pub fn classify(status: Option<StatusCode>, code: &str, message: &str) -> ErrorC
         | "OverconstrainedZonalAllocationRequest"
         | "OverconstrainedAllocationRequest"
         | "VMSizeNotSupported" => return ErrorClass::Capacity,
-        "BadRequest" if message.contains("is not supported for subscription") => return ErrorClass::Capacity,
-        "OperationNotAllowed" if message.to_lowercase().contains("quota") || is_spot_quota(message) => {
+        "BadRequest" if message.contains("is not supported for subscription") => {
+            return ErrorClass::Capacity;
+        }
+        "OperationNotAllowed"
+            if message.to_lowercase().contains("quota") || is_spot_quota(message) =>
+        {
             return ErrorClass::Quota;
         }
         "QuotaExceeded" => return ErrorClass::Quota,
         "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
             return ErrorClass::Throttled;
         }
-        "RequestDisallowedByPolicy" | "InsufficientSubnetSize" | "SubnetIsFull" | "InvalidParameter" => {
-            // Another size would meet the same wall: the user has to change the policy, the subnet or the class.
+        "RequestDisallowedByPolicy"
+        | "InsufficientSubnetSize"
+        | "SubnetIsFull"
+        | "InvalidParameter" => {
+            // Another size would meet the same wall: the user has to change the policy, the subnet
+            // or the class.
             return ErrorClass::Invalid;
         }
         "AuthorizationFailed"
@@ -134,7 +143,12 @@ mod tests {
                 "exceeding approved standardDSv3 Family Cores quota",
                 ErrorClass::Quota,
             ),
-            (Some(409), "OperationNotAllowed", "exceeding approved LowPriorityCores", ErrorClass::Quota),
+            (
+                Some(409),
+                "OperationNotAllowed",
+                "exceeding approved LowPriorityCores",
+                ErrorClass::Quota,
+            ),
             (Some(409), "OperationNotAllowed", "the cluster is stopped", ErrorClass::Transient),
             (Some(403), "RequestDisallowedByPolicy", "", ErrorClass::Invalid),
             (Some(400), "InsufficientSubnetSize", "", ErrorClass::Invalid),

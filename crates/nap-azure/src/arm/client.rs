@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::Full;
-use nap_cloud::{Clock, CloudError, ErrorClass};
+use nap_clock::Clock;
+use nap_cloud::{CloudError, ErrorClass};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,7 +46,12 @@ pub struct ArmClient {
 
 impl ArmClient {
     /// A client for an endpoint such as `https://management.azure.com`.
-    pub fn new(service: HttpService, tokens: Arc<dyn TokenProvider>, clock: Clock, endpoint: &str) -> Self {
+    pub fn new(
+        service: HttpService,
+        tokens: Arc<dyn TokenProvider>,
+        clock: Clock,
+        endpoint: &str,
+    ) -> Self {
         let tokens = Some(Arc::new(TokenCache::new(tokens, clock.clone())));
         Self { service, tokens, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
     }
@@ -60,7 +66,8 @@ impl ArmClient {
         &self.clock
     }
 
-    /// Sends a request. `path` is a path with its query, or a whole URL below the endpoint (as in a `nextLink`).
+    /// Sends a request. `path` is a path with its query, or a whole URL below the endpoint (as in a
+    /// `nextLink`).
     pub async fn send(
         &self,
         operation: &str,
@@ -92,8 +99,10 @@ impl ArmClient {
                 Some(tokens) => Some(tokens.token().await?),
                 None => None,
             };
-            let request = build(&method, &url, headers, token.as_deref(), body.clone())
-                .map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error))?;
+            let request =
+                build(&method, &url, headers, token.as_deref(), body.clone()).map_err(|error| {
+                    CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
+                })?;
             let attempted =
                 tokio::time::timeout(ATTEMPT_TIMEOUT, self.service.clone().oneshot(request)).await;
             let (failure, retry_after) = match attempted {
@@ -118,20 +127,33 @@ impl ArmClient {
                     }
                     (failure, retry_after(response.headers()))
                 }
-                Ok(Err(error)) => {
-                    (CloudError::new(ErrorClass::Transient, operation, "TransportError", error), None)
-                }
+                Ok(Err(error)) => (
+                    CloudError::new(ErrorClass::Transient, operation, "TransportError", error),
+                    None,
+                ),
                 Err(_) => (
-                    CloudError::new(ErrorClass::Transient, operation, "Timeout", "no answer within a minute"),
+                    CloudError::new(
+                        ErrorClass::Transient,
+                        operation,
+                        "Timeout",
+                        "no answer within a minute",
+                    ),
                     None,
                 ),
             };
             if attempt >= MAX_ATTEMPTS {
                 return Err(failure);
             }
-            let wait =
-                retry_after.unwrap_or(Duration::from_millis(800) * 2_u32.pow(attempt - 1)).min(MAX_WAIT);
-            tracing::debug!(operation, attempt, code = failure.code, ?wait, "retrying a request to Azure");
+            let wait = retry_after
+                .unwrap_or(Duration::from_millis(800) * 2_u32.pow(attempt - 1))
+                .min(MAX_WAIT);
+            tracing::debug!(
+                operation,
+                attempt,
+                code = failure.code,
+                ?wait,
+                "retrying a request to Azure"
+            );
             self.clock.sleep(wait).await;
         }
     }
@@ -141,8 +163,13 @@ impl ArmClient {
         Ok(self.send(operation, Method::GET, path, &[], None).await?.body)
     }
 
-    /// Gets every page of a list. The pages are joined by `nextLink` or `NextPageLink`, the items are in `value` or `Items`.
-    pub async fn list<T: DeserializeOwned>(&self, operation: &str, path: &str) -> Result<Vec<T>, CloudError> {
+    /// Gets every page of a list. The pages are joined by `nextLink` or `NextPageLink`, the items
+    /// are in `value` or `Items`.
+    pub async fn list<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        path: &str,
+    ) -> Result<Vec<T>, CloudError> {
         let mut items = Vec::new();
         let mut next = path.to_owned();
         for _ in 0..MAX_PAGES {
@@ -206,7 +233,8 @@ struct Page<T> {
     next: Option<String>,
 }
 
-/// Reads a page in one go; if that fails, item by item, because one bad row must not hide every other one.
+/// Reads a page in one go; if that fails, item by item, because one bad row must not hide every
+/// other one.
 fn read_page<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<Page<T>, CloudError> {
     if let Ok(page) = serde_json::from_slice(body) {
         return Ok(page);
@@ -223,17 +251,22 @@ fn read_page<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<Page<T
 }
 
 fn read<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<T, CloudError> {
-    serde_json::from_slice(body)
-        .map_err(|error| CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error))
+    serde_json::from_slice(body).map_err(|error| {
+        CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error)
+    })
 }
 
 fn failure(operation: &str, status: StatusCode, body: &[u8]) -> CloudError {
     let error = ArmErrorBody::parse(body);
     let cause = error.cause();
     let class = classify(Some(status), &cause.code, &cause.message);
-    let code = if cause.code.is_empty() { format!("HTTP{}", status.as_u16()) } else { cause.code.clone() };
-    let message =
-        if cause.message.is_empty() { format!("HTTP status {status}") } else { cause.message.clone() };
+    let code =
+        if cause.code.is_empty() { format!("HTTP{}", status.as_u16()) } else { cause.code.clone() };
+    let message = if cause.message.is_empty() {
+        format!("HTTP status {status}")
+    } else {
+        cause.message.clone()
+    };
     CloudError::new(class, operation, code, message)
 }
 
@@ -253,15 +286,18 @@ mod tests {
 
     #[tokio::test]
     async fn tokens_are_not_sent_to_other_hosts() {
-        let service = super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
-            Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
-        }));
+        let service =
+            super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
+                Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+            }));
         let token = Arc::new(super::super::StaticToken("secret".to_owned()));
         let client = ArmClient::new(service, token, Clock::wall(), "https://arm.example");
         for url in ["/x", "https://arm.example/x", "https://arm.example:443/x"] {
             assert!(client.get("x", url).await.is_ok(), "{url}");
         }
-        for url in ["https://arm.example.evil/x", "https://arm.example:a@evil/x", "https://evil/x", "x"] {
+        for url in
+            ["https://arm.example.evil/x", "https://arm.example:a@evil/x", "https://evil/x", "x"]
+        {
             assert_eq!(client.get("x", url).await.unwrap_err().code, "ForeignLink", "{url}");
         }
     }

@@ -31,7 +31,8 @@ where
     BoxCloneSyncService::new(Collecting(service))
 }
 
-/// A client for real endpoints: HTTPS with the machine's trusted roots, or plain HTTP (an emulator on loopback).
+/// A client for real endpoints: HTTPS with the machine's trusted roots, or plain HTTP (an emulator
+/// on loopback).
 pub fn https_client() -> Result<HttpService, AzureError> {
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
         .with_provider_and_native_roots(rustls::crypto::ring::default_provider())

@@ -1,4 +1,5 @@
-//! A thin ARM client: tokens, bounded retries, paging and asynchronous operations, over one boxed service.
+//! A thin ARM client: tokens, bounded retries, paging and asynchronous operations, over one boxed
+//! service.
 
 mod classify;
 mod client;
@@ -13,5 +14,6 @@ pub use http_service::{HttpService, http_service, https_client};
 pub use operation::{Operation, POLL_BOUND};
 pub(crate) use token::percent_encode;
 pub use token::{
-    AccessToken, ManagedIdentity, StaticToken, TokenCache, TokenProvider, WorkloadIdentity, tokens_from_env,
+    AccessToken, ManagedIdentity, StaticToken, TokenCache, TokenProvider, WorkloadIdentity,
+    tokens_from_env,
 };

@@ -1,4 +1,5 @@
-//! Asynchronous operations: what a `201`/`202` promises, polled until it is kept or the bound is reached.
+//! Asynchronous operations: what a `201`/`202` promises, polled until it is kept or the bound is
+//! reached.
 
 use std::time::Duration;
 
@@ -26,8 +27,9 @@ pub enum Operation {
 impl Operation {
     /// What an answer promises.
     pub fn of(response: &ArmResponse) -> Self {
-        let header =
-            |name: &str| response.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header = |name: &str| {
+            response.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        };
         if let Some(url) = header("azure-asyncoperation") {
             return Self::Status(url);
         }

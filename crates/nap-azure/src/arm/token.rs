@@ -1,5 +1,5 @@
-//! Bearer tokens: from a federated token file (workload identity), from the instance metadata service (managed identity),
-//! or a fixed one; cached until shortly before they expire.
+//! Bearer tokens: from a federated token file (workload identity), from the instance metadata
+//! service (managed identity), or a fixed one; cached until shortly before they expire.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use jiff::{SignedDuration, Timestamp};
-use nap_cloud::{Clock, CloudError, ErrorClass};
+use nap_clock::Clock;
+use nap_cloud::{CloudError, ErrorClass};
 use serde::Deserialize;
 use tower::ServiceExt;
 
@@ -79,7 +80,11 @@ impl TokenProvider for WorkloadIdentity {
         let body = form.map(|(key, value)| format!("{key}={}", percent_encode(value))).join("&");
         let request = Request::builder()
             .method(Method::POST)
-            .uri(format!("{}/{}/oauth2/v2.0/token", self.authority.trim_end_matches('/'), self.tenant_id))
+            .uri(format!(
+                "{}/{}/oauth2/v2.0/token",
+                self.authority.trim_end_matches('/'),
+                self.tenant_id
+            ))
             .header(http::header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Full::new(Bytes::from(body)));
         exchange(&self.service, &self.clock, operation, request).await
@@ -117,7 +122,8 @@ impl TokenProvider for ManagedIdentity {
     }
 }
 
-/// Picks the identity that the environment describes: workload identity if its webhook was here, else managed identity.
+/// Picks the identity that the environment describes: workload identity if its webhook was here,
+/// else managed identity.
 pub fn tokens_from_env(
     service: HttpService,
     clock: Clock,
@@ -128,7 +134,8 @@ pub fn tokens_from_env(
         return Ok(Arc::new(ManagedIdentity {
             service,
             clock,
-            endpoint: get("NAP_IMDS_ENDPOINT").unwrap_or_else(|| "http://169.254.169.254".to_owned()),
+            endpoint: get("NAP_IMDS_ENDPOINT")
+                .unwrap_or_else(|| "http://169.254.169.254".to_owned()),
             client_id: get("AZURE_CLIENT_ID"),
             resource: format!("{arm_endpoint}/"),
         }));
@@ -204,17 +211,19 @@ async fn exchange(
     operation: &str,
     request: Result<Request<Full<Bytes>>, http::Error>,
 ) -> Result<AccessToken, CloudError> {
-    let request =
-        request.map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error))?;
+    let request = request.map_err(|error| {
+        CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
+    })?;
     let mut wait = Duration::from_secs(1);
     let mut attempt = 0;
     loop {
         attempt += 1;
         let failure = match service.clone().oneshot(request.clone()).await {
             Ok(response) if response.status() == StatusCode::OK => {
-                let token: TokenResponse = serde_json::from_slice(response.body()).map_err(|error| {
-                    CloudError::new(ErrorClass::Auth, operation, "InvalidTokenResponse", error)
-                })?;
+                let token: TokenResponse =
+                    serde_json::from_slice(response.body()).map_err(|error| {
+                        CloudError::new(ErrorClass::Auth, operation, "InvalidTokenResponse", error)
+                    })?;
                 let seconds = match &token.expires_in {
                     serde_json::Value::String(text) => text.parse().unwrap_or(0),
                     value => value.as_i64().unwrap_or(0),
@@ -227,12 +236,15 @@ async fn exchange(
             }
             Ok(response) => {
                 let status = response.status();
-                let text: String = String::from_utf8_lossy(response.body()).chars().take(300).collect();
+                let text: String =
+                    String::from_utf8_lossy(response.body()).chars().take(300).collect();
                 let passing = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
                 let class = if passing { ErrorClass::Transient } else { ErrorClass::Auth };
                 CloudError::new(class, operation, format!("HTTP{}", status.as_u16()), text)
             }
-            Err(error) => CloudError::new(ErrorClass::Transient, operation, "TransportError", error),
+            Err(error) => {
+                CloudError::new(ErrorClass::Transient, operation, "TransportError", error)
+            }
         };
         if failure.class != ErrorClass::Transient || attempt >= TOKEN_ATTEMPTS {
             return Err(failure);

@@ -29,7 +29,8 @@ struct Case {
 
 #[test]
 fn machine_bodies_are_as_the_incumbent_sends_them() {
-    let cases: Vec<Case> = serde_json::from_str(include_str!("../data/machine_requests.json")).unwrap();
+    let cases: Vec<Case> =
+        serde_json::from_str(include_str!("../data/machine_requests.json")).unwrap();
     assert_eq!(cases.len(), 4);
     for case in cases {
         let mut config = AzureConfig::new("s", "rg", &case.cluster, &case.region);
@@ -39,8 +40,11 @@ fn machine_bodies_are_as_the_incumbent_sends_them() {
         let prices = Prices { on_demand: price.clone(), spot: price };
         let kind = instance_type(&sku, &Settings::new(&config, &case.class), &prices, |_, _| true);
         let wanted = Requirements::from_specs(&case.claim.spec.requirements);
-        let offering =
-            kind.offerings.iter().find(|offering| offering.requirements.intersects(&wanted).is_ok()).unwrap();
+        let offering = kind
+            .offerings
+            .iter()
+            .find(|offering| offering.requirements.intersects(&wanted).is_ok())
+            .unwrap();
         let status = case.class.status.clone().unwrap();
         let image = images::select(&status.images, &kind.requirements).unwrap();
         let request = MachineRequest {

@@ -42,7 +42,9 @@ fn differences(case: &Case) -> Vec<String> {
     let sku = match (read, &case.excluded) {
         (None, Some(_)) => return Vec::new(),
         (Some(_), Some(why)) => return vec![format!("is not excluded ({why})")],
-        (None, None) => return vec![format!("is excluded: {:?}", Sku::read(&case.row, &case.region).err())],
+        (None, None) => {
+            return vec![format!("is excluded: {:?}", Sku::read(&case.row, &case.region).err())];
+        }
         (Some(sku), None) => sku,
     };
     let mut prices = Prices::default();
@@ -63,20 +65,30 @@ fn differences(case: &Case) -> Vec<String> {
         .map(|(key, values)| (key.to_owned(), values.values().iter().cloned().collect()))
         .collect();
     for key in requirements.keys().chain(case.requirements.keys()) {
-        compare(key, format!("{:?}", requirements.get(key)), format!("{:?}", case.requirements.get(key)));
+        compare(
+            key,
+            format!("{:?}", requirements.get(key)),
+            format!("{:?}", case.requirements.get(key)),
+        );
     }
     compare("capacity", amounts(&made, false), format!("{:?}", case.capacity));
     compare("allocatable", amounts(&made, true), format!("{:?}", case.allocatable));
     compare("ephemeral", sku.uses_ephemeral_os_disk(128).to_string(), case.ephemeral.to_string());
-    compare("offerings", format!("{:?}", offerings(&made)), format!("{:?}", sorted(case.offerings.clone())));
+    compare(
+        "offerings",
+        format!("{:?}", offerings(&made)),
+        format!("{:?}", sorted(case.offerings.clone())),
+    );
     found
 }
 
 fn amounts(made: &InstanceType, allocatable: bool) -> String {
     let resources = if allocatable { &made.allocatable } else { &made.capacity };
     // The incumbent does not know how many volumes a size can attach.
-    let known = resources.iter().filter(|(name, _)| !name.starts_with(nap_engine::ATTACHABLE_VOLUMES));
-    let map: BTreeMap<String, i64> = known.map(|(name, amount)| (name.to_owned(), amount)).collect();
+    let known =
+        resources.iter().filter(|(name, _)| !name.starts_with(nap_engine::ATTACHABLE_VOLUMES));
+    let map: BTreeMap<String, i64> =
+        known.map(|(name, amount)| (name.to_owned(), amount)).collect();
     format!("{map:?}")
 }
 
@@ -104,7 +116,8 @@ fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
 
 #[test]
 fn sampled_sizes_are_as_the_incumbent_has_them() {
-    let cases: Vec<Case> = serde_json::from_str(include_str!("../data/incumbent_types.json")).unwrap();
+    let cases: Vec<Case> =
+        serde_json::from_str(include_str!("../data/incumbent_types.json")).unwrap();
     assert!(cases.len() >= 50);
     let mut failed = 0;
     for case in &cases {

@@ -58,7 +58,11 @@ impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node => {
-                write!(f, "Disruption is blocked through the \"{}\" annotation", labels::DO_NOT_DISRUPT)
+                write!(
+                    f,
+                    "Disruption is blocked through the \"{}\" annotation",
+                    labels::DO_NOT_DISRUPT
+                )
             }
             Self::Pod(pod) => {
                 write!(f, "Pod has \"{}\" annotation (Pod={pod})", labels::DO_NOT_DISRUPT)
@@ -76,8 +80,13 @@ impl fmt::Display for Blocker {
 /// A machine and what stands in its way.
 pub type Blocked = (Arc<NodeClaim>, Arc<Node>, Blocker);
 
-/// Every machine that may be disrupted now, and those that would be if something did not stand in the way.
-pub fn collect(state: &State, catalogues: &Catalogues, now: Timestamp) -> (Vec<Candidate>, Vec<Blocked>) {
+/// Every machine that may be disrupted now, and those that would be if something did not stand in
+/// the way.
+pub fn collect(
+    state: &State,
+    catalogues: &Catalogues,
+    now: Timestamp,
+) -> (Vec<Candidate>, Vec<Blocked>) {
     let planned = state.planned(now);
     let mut candidates = Vec::new();
     let mut blocked = Vec::new();
@@ -155,11 +164,13 @@ fn price(
     let label = |key: &str| claim.labels().get(key).map(String::as_str);
     let capacity_type = label(labels::CAPACITY_TYPE).and_then(CapacityType::parse);
     let price = || {
-        let instance_type =
-            catalogue?.iter().find(|one| Some(one.name.as_str()) == label(labels::INSTANCE_TYPE))?;
+        let instance_type = catalogue?
+            .iter()
+            .find(|one| Some(one.name.as_str()) == label(labels::INSTANCE_TYPE))?;
         let zone = label(labels::ZONE)?;
         let mut offerings = instance_type.offerings.iter();
-        let offering = offerings.find(|one| one.zone == zone && Some(one.capacity_type) == capacity_type)?;
+        let offering =
+            offerings.find(|one| one.zone == zone && Some(one.capacity_type) == capacity_type)?;
         Some(offering.price)
     };
     (price(), capacity_type)
@@ -169,7 +180,13 @@ fn price(
 pub async fn report(context: &Context, blocked: &[Blocked]) {
     for (claim, node, blocker) in blocked {
         let message = blocker.to_string();
-        context.events.publish(node.as_ref(), Severity::Normal, "DisruptionBlocked", &message).await;
-        context.events.publish(claim.as_ref(), Severity::Normal, "DisruptionBlocked", &message).await;
+        context
+            .events
+            .publish(node.as_ref(), Severity::Normal, "DisruptionBlocked", &message)
+            .await;
+        context
+            .events
+            .publish(claim.as_ref(), Severity::Normal, "DisruptionBlocked", &message)
+            .await;
     }
 }

@@ -40,19 +40,29 @@ pub async fn start(
     let targets = plan.placements.iter().map(|placement| (placement.node.clone(), until));
     context.state().nominated.extend(targets);
     let text = format!("Disrupting Node: {message}");
-    context.events.publish(candidate.node.as_ref(), Severity::Normal, "DisruptionTerminating", &text).await;
+    context
+        .events
+        .publish(candidate.node.as_ref(), Severity::Normal, "DisruptionTerminating", &text)
+        .await;
     let text = format!("Disrupting NodeClaim: {message}");
-    context.events.publish(candidate.claim.as_ref(), Severity::Normal, "DisruptionTerminating", &text).await;
+    context
+        .events
+        .publish(candidate.claim.as_ref(), Severity::Normal, "DisruptionTerminating", &text)
+        .await;
     let below = if reason == DisruptionReason::Underutilized { candidate.price } else { None };
     let replaces = Replaces { claim: candidate.claim.name_any(), below };
     for launch in &plan.launches {
         let pool = context.state().pools.get(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
         let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
-        let claim = claims::create(context, &pool, launch, catalogue, None, Some(&replaces)).await?;
+        let claim =
+            claims::create(context, &pool, launch, catalogue, None, Some(&replaces)).await?;
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, Severity::Normal, "DisruptionLaunching", &text).await;
-        context.events.publish(&claim, Severity::Normal, "Launching", &plan.explain_launch(launch)).await;
+        context
+            .events
+            .publish(&claim, Severity::Normal, "Launching", &plan.explain_launch(launch))
+            .await;
     }
     if plan.launches.is_empty() {
         context.delete_claim(&candidate.claim).await?;
@@ -60,19 +70,25 @@ pub async fn start(
     Ok(())
 }
 
-/// `Underutilized: replace Standard_D16s_v5 ($0.768/h) by Standard_D2s_v5 ($0.096/h), saving $0.672/h`.
+/// `Underutilized: replace Standard_D16s_v5 ($0.768/h) by Standard_D2s_v5 ($0.096/h), saving
+/// $0.672/h`.
 fn describe(candidate: &Candidate, reason: DisruptionReason, plan: &Plan) -> String {
-    let instance_type = candidate.claim.labels().get(labels::INSTANCE_TYPE).map_or("", String::as_str);
+    let instance_type =
+        candidate.claim.labels().get(labels::INSTANCE_TYPE).map_or("", String::as_str);
     let old = candidate.price.map(|price| format!(" ({price}/h)")).unwrap_or_default();
-    let launches: Vec<String> =
-        plan.launches.iter().map(|launch| format!("{} ({}/h)", launch.instance_type, launch.price)).collect();
+    let launches: Vec<String> = plan
+        .launches
+        .iter()
+        .map(|launch| format!("{} ({}/h)", launch.instance_type, launch.price))
+        .collect();
     let what = if launches.is_empty() {
         format!("delete {instance_type}{old}")
     } else {
         format!("replace {instance_type}{old} by {}", launches.join(", "))
     };
     let saving = candidate.price.map_or(UsdPerHour::ZERO, |price| price - plan.cost);
-    let tail = if saving > UsdPerHour::ZERO { format!(", saving {saving}/h") } else { String::new() };
+    let tail =
+        if saving > UsdPerHour::ZERO { format!(", saving {saving}/h") } else { String::new() };
     format!("{}: {what}{tail}", reason.as_str())
 }
 
@@ -95,19 +111,30 @@ async fn mark(context: &Context, candidate: &Candidate, reason: DisruptionReason
             let generation = claim.metadata.generation;
             let status = claim.status.get_or_insert_default();
             let (yes, reason) = (conditions::Status::True, reason.as_str());
-            conditions::set(&mut status.conditions, DISRUPTION_REASON, yes, reason, reason, generation, now)
+            conditions::set(
+                &mut status.conditions,
+                DISRUPTION_REASON,
+                yes,
+                reason,
+                reason,
+                generation,
+                now,
+            )
         })
         .await
 }
 
-/// Finishes what was started when its replacements are ready, and takes back what cannot be finished.
+/// Finishes what was started when its replacements are ready, and takes back what cannot be
+/// finished.
 pub async fn progress(context: &Context) -> Result<()> {
     let (marked, stray): (Vec<Arc<NodeClaim>>, Vec<Arc<Node>>) = {
         let state = context.state();
         let marked: Vec<_> = state
             .claims
             .values()
-            .filter(|claim| claim.metadata.deletion_timestamp.is_none() && claim_is(claim, DISRUPTION_REASON))
+            .filter(|claim| {
+                claim.metadata.deletion_timestamp.is_none() && claim_is(claim, DISRUPTION_REASON)
+            })
             .cloned()
             .collect();
         let tainted = state.nodes.values().filter(|node| {
@@ -123,7 +150,8 @@ pub async fn progress(context: &Context) -> Result<()> {
         let stray = tainted
             .filter(|node| {
                 state.claim_of_node(node).is_some_and(|claim| {
-                    claim.metadata.deletion_timestamp.is_none() && !claim_is(&claim, DISRUPTION_REASON)
+                    claim.metadata.deletion_timestamp.is_none()
+                        && !claim_is(&claim, DISRUPTION_REASON)
                 })
             })
             .cloned()
@@ -143,13 +171,17 @@ async fn finish_or_take_back(context: &Context, claim: &NodeClaim) -> Result<()>
     let name = claim.name_any();
     let replacements: Vec<Arc<NodeClaim>> = {
         let state = context.state();
-        let stands_in = |one: &&Arc<NodeClaim>| one.annotations().get(labels::REPLACES) == Some(&name);
+        let stands_in =
+            |one: &&Arc<NodeClaim>| one.annotations().get(labels::REPLACES) == Some(&name);
         let live = |one: &&Arc<NodeClaim>| one.metadata.deletion_timestamp.is_none();
         state.claims.values().filter(stands_in).filter(live).cloned().collect()
     };
-    let since =
-        claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DISRUPTION_REASON));
-    let late = since.is_some_and(|since| context.clock.now().duration_since(since) > REPLACEMENT_TIMEOUT);
+    let since = claim
+        .status
+        .as_ref()
+        .and_then(|status| conditions::since(&status.conditions, DISRUPTION_REASON));
+    let late =
+        since.is_some_and(|since| context.clock.now().duration_since(since) > REPLACEMENT_TIMEOUT);
     if !replacements.is_empty() && replacements.iter().all(|one| claim_is(one, INITIALIZED)) {
         tracing::info!(nodeclaim = name, "its replacement is ready");
         return context.delete_claim(claim).await;

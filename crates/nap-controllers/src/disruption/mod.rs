@@ -1,7 +1,9 @@
-//! Fewer and cheaper machines: removes empty ones, replaces drifted ones, and moves pods to cheaper ones.
+//! Fewer and cheaper machines: removes empty ones, replaces drifted ones, and moves pods to cheaper
+//! ones.
 //!
-//! A pass looks at what was started before, then at candidates, method by method, and starts at most one method's work. A
-//! command lives in the cluster itself (a mark on the old claim, an annotation on its replacement), so a restart finds it.
+//! A pass looks at what was started before, then at candidates, method by method, and starts at
+//! most one method's work. A command lives in the cluster itself (a mark on the old claim, an
+//! annotation on its replacement), so a restart finds it.
 
 mod candidates;
 mod commands;
@@ -27,10 +29,11 @@ const PASS: Duration = Duration::from_secs(10);
 /// A cluster in which nothing changes is looked at this often all the same.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(5);
 /// A machine is replaced by at most this many smaller ones.
-const MOST_REPLACEMENTS: usize = 3;
+const MAX_REPLACEMENTS: usize = 3;
 /// A replacement that saves less than this is not worth moving pods for.
 const LEAST_SAVING_PERCENT: i64 = 2;
-/// What is found must still hold after this long: a machine that is empty for a moment is left alone.
+/// What is found must still hold after this long: a machine that is empty for a moment is left
+/// alone.
 const STILL_HOLDS: SignedDuration = SignedDuration::from_secs(15);
 
 /// One pass.
@@ -55,8 +58,14 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let found = find_empty(context, &candidates, &mut budgets, now);
     if !found.due.is_empty() {
         for candidate in found.due {
-            commands::start(context, candidate, DisruptionReason::Empty, &Plan::default(), &catalogues)
-                .await?;
+            commands::start(
+                context,
+                candidate,
+                DisruptionReason::Empty,
+                &Plan::default(),
+                &catalogues,
+            )
+            .await?;
         }
         return Ok(Some(Duration::from_secs(1)));
     }
@@ -66,13 +75,17 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let names = candidates.iter().map(Candidate::name);
     let mut removals = context.state().removals(names, &catalogues, now);
-    if let Some((candidate, plan)) = find_drifted(context, &candidates, &mut removals, &mut budgets, now) {
+    if let Some((candidate, plan)) =
+        find_drifted(context, &candidates, &mut removals, &mut budgets, now)
+    {
         commands::start(context, candidate, DisruptionReason::Drifted, &plan, &catalogues).await?;
         return Ok(Some(Duration::from_secs(1)));
     }
-    let (underutilized, wait) = find_underutilized(context, &candidates, &mut removals, &mut budgets, now);
+    let (underutilized, wait) =
+        find_underutilized(context, &candidates, &mut removals, &mut budgets, now);
     if let Some((candidate, plan)) = underutilized {
-        commands::start(context, candidate, DisruptionReason::Underutilized, &plan, &catalogues).await?;
+        commands::start(context, candidate, DisruptionReason::Underutilized, &plan, &catalogues)
+            .await?;
         return Ok(Some(Duration::from_secs(1)));
     }
     let wait = [found.wait, wait].into_iter().flatten().min();
@@ -85,12 +98,12 @@ pub async fn reconcile(context: &Context) -> Outcome {
     Ok(Some(wait.map_or(PASS, |wait| wait.min(PASS))))
 }
 
-/// The last pass found nothing, and nothing has changed since. Prices and budgets change by themselves: after a while
-/// it is worth another look.
+/// The last pass found nothing, and nothing has changed since. Prices and budgets change by
+/// themselves: after a while it is worth another look.
 fn nothing_changed(state: &State, now: Timestamp) -> bool {
-    state
-        .nothing_to_disrupt
-        .is_some_and(|(changes, when)| changes == state.changes && now.duration_since(when) < LOOK_AGAIN)
+    state.nothing_to_disrupt.is_some_and(|(changes, when)| {
+        changes == state.changes && now.duration_since(when) < LOOK_AGAIN
+    })
 }
 
 /// Pods that were not planned for yet come first.
@@ -122,7 +135,8 @@ impl Budgets {
             let consuming = mine
                 .iter()
                 .filter(|machine| {
-                    machine.is_leaving() || machine.node.as_ref().is_some_and(|node| !is_ready(node))
+                    machine.is_leaving()
+                        || machine.node.as_ref().is_some_and(|node| !is_ready(node))
                 })
                 .count();
             budget::allowed(&candidate.pool.spec.disruption.budgets, reason, mine.len(), now)
@@ -181,10 +195,15 @@ fn find_drifted<'a>(
     let mut drifted: Vec<&Candidate> =
         candidates.iter().filter(|candidate| claim_is(&candidate.claim, DRIFTED)).collect();
     let since = |candidate: &Candidate| {
-        candidate.claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DRIFTED))
+        candidate
+            .claim
+            .status
+            .as_ref()
+            .and_then(|status| conditions::since(&status.conditions, DRIFTED))
     };
-    drifted
-        .sort_by_key(|candidate| (!candidate.pods.is_empty(), since(candidate), candidate.name().to_owned()));
+    drifted.sort_by_key(|candidate| {
+        (!candidate.pods.is_empty(), since(candidate), candidate.name().to_owned())
+    });
     for candidate in drifted {
         if budgets.left(&state, candidate, DisruptionReason::Drifted, now) == 0 {
             continue;
@@ -211,7 +230,9 @@ fn find_underutilized<'a>(
         let consolidates = candidate.pool.spec.disruption.consolidation_policy
             == ConsolidationPolicy::WhenEmptyOrUnderutilized;
         let Some(price) = candidate.price else { continue };
-        let wanted = consolidates && !candidate.pods.is_empty() && claim_is(&candidate.claim, CONSOLIDATABLE);
+        let wanted = consolidates
+            && !candidate.pods.is_empty()
+            && claim_is(&candidate.claim, CONSOLIDATABLE);
         if !wanted || budgets.left(&state, candidate, DisruptionReason::Underutilized, now) == 0 {
             continue;
         }
@@ -246,14 +267,14 @@ fn find_underutilized<'a>(
     (Some((candidate, plan)), None)
 }
 
-/// Whether a saving is worth moving pods for. To delete a machine always is; a replacement must save something that a
-/// user would notice, and must not scatter the pods.
+/// Whether a saving is worth moving pods for. To delete a machine always is; a replacement must
+/// save something that a user would notice, and must not scatter the pods.
 fn is_worth_it(plan: &Plan, price: UsdPerHour) -> bool {
     let saving = (price - plan.cost).micros();
     if plan.launches.is_empty() {
         return saving > 0;
     }
-    plan.launches.len() <= MOST_REPLACEMENTS
+    plan.launches.len() <= MAX_REPLACEMENTS
         && saving * 100 >= price.micros() * LEAST_SAVING_PERCENT
         && saving > 0
 }

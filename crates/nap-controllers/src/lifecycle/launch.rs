@@ -23,7 +23,12 @@ pub async fn launch(context: &Context, claim: &NodeClaim) -> Outcome {
         return failed(
             context,
             claim,
-            CloudError::new(ErrorClass::NodeClassNotReady, "launching", "NodeClassNotFound", message),
+            CloudError::new(
+                ErrorClass::NodeClassNotReady,
+                "launching",
+                "NodeClassNotFound",
+                message,
+            ),
         )
         .await;
     };
@@ -69,7 +74,8 @@ pub async fn launch(context: &Context, claim: &NodeClaim) -> Outcome {
 }
 
 fn describe(instance: &Instance) -> String {
-    let label = |labels: &BTreeMap<String, String>, key: &str| labels.get(key).cloned().unwrap_or_default();
+    let label =
+        |labels: &BTreeMap<String, String>, key: &str| labels.get(key).cloned().unwrap_or_default();
     format!(
         "{} ({}) in zone {}",
         label(&instance.labels, labels::INSTANCE_TYPE),
@@ -82,8 +88,10 @@ fn describe(instance: &Instance) -> String {
 async fn failed(context: &Context, claim: &NodeClaim, error: CloudError) -> Outcome {
     let name = claim.name_any();
     let now = context.clock.now();
-    let gives_up =
-        matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota | ErrorClass::NodeClassNotReady);
+    let gives_up = matches!(
+        error.class,
+        ErrorClass::Capacity | ErrorClass::Quota | ErrorClass::NodeClassNotReady
+    );
     if gives_up {
         let reason = match error.class {
             ErrorClass::NodeClassNotReady => "NodeClassNotReady",
@@ -117,7 +125,14 @@ async fn failed(context: &Context, claim: &NodeClaim, error: CloudError) -> Outc
         .await?;
     let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
     if created.is_some_and(|created| now.duration_since(created) >= super::LAUNCH_TIMEOUT) {
-        return super::give_up_after(context, claim, LAUNCHED, super::LAUNCH_TIMEOUT, "launch_timeout").await;
+        return super::give_up_after(
+            context,
+            claim,
+            LAUNCHED,
+            super::LAUNCH_TIMEOUT,
+            "launch_timeout",
+        )
+        .await;
     }
     if matches!(error.class, ErrorClass::Transient | ErrorClass::Throttled) {
         return Ok(Some(RETRY));

@@ -51,7 +51,15 @@ pub async fn mark(context: &Context, name: &str) -> Outcome {
             match &drifted {
                 Some(reason) => {
                     let yes = conditions::Status::True;
-                    conditions::set(&mut status.conditions, DRIFTED, yes, reason, reason, generation, now);
+                    conditions::set(
+                        &mut status.conditions,
+                        DRIFTED,
+                        yes,
+                        reason,
+                        reason,
+                        generation,
+                        now,
+                    );
                 }
                 None => {
                     conditions::clear(&mut status.conditions, DRIFTED);
@@ -68,7 +76,8 @@ pub async fn mark(context: &Context, name: &str) -> Outcome {
         .await?;
     let expiry = super::expires_at(&claim)
         .map(|due| Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO));
-    let next = [Some(AGAIN), quiet.filter(|wait| !wait.is_zero()), expiry].into_iter().flatten().min();
+    let next =
+        [Some(AGAIN), quiet.filter(|wait| !wait.is_zero()), expiry].into_iter().flatten().min();
     Ok(next)
 }
 
@@ -93,20 +102,22 @@ fn quiet_in(
 
 /// Why the claim no longer matches what its pool and class say.
 fn hash_drift(claim: &NodeClaim, pool: &NodePool, class: Option<&AKSNodeClass>) -> Option<String> {
-    let differs = |theirs: &std::collections::BTreeMap<String, String>, hash: &str, version: &str| {
-        let ours = claim.annotations();
-        match (ours.get(hash), theirs.get(hash), ours.get(version), theirs.get(version)) {
-            (Some(ours), Some(theirs), Some(our_version), Some(their_version)) => {
-                our_version == their_version && ours != theirs
+    let differs =
+        |theirs: &std::collections::BTreeMap<String, String>, hash: &str, version: &str| {
+            let ours = claim.annotations();
+            match (ours.get(hash), theirs.get(hash), ours.get(version), theirs.get(version)) {
+                (Some(ours), Some(theirs), Some(our_version), Some(their_version)) => {
+                    our_version == their_version && ours != theirs
+                }
+                _ => false,
             }
-            _ => false,
-        }
-    };
+        };
     if differs(pool.annotations(), labels::NODEPOOL_HASH, labels::NODEPOOL_HASH_VERSION) {
         return Some("NodePoolDrifted".to_owned());
     }
     let requirements = Requirements::from_specs(&pool.spec.template.spec.requirements);
-    if Requirements::from_labels(claim.labels()).compatible(&requirements, Undefined::Deny).is_err() {
+    if Requirements::from_labels(claim.labels()).compatible(&requirements, Undefined::Deny).is_err()
+    {
         return Some("RequirementsDrifted".to_owned());
     }
     let class = class?;

@@ -22,8 +22,8 @@ const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 /// A claim whose node did not join by then is given up.
 const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 
-/// How soon pods that a new node was bought for are looked at again: the scheduler may have tried one while the node was still closed, and taken
-/// its nomination away.
+/// How soon pods that a new node was bought for are looked at again: the scheduler may have tried
+/// one while the node was still closed, and taken its nomination away.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Brings one NodeClaim a step further.
@@ -38,7 +38,10 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     if !claim.finalizers().iter().any(|finalizer| finalizer == labels::TERMINATION_FINALIZER) {
         let add = |claim: &mut NodeClaim| {
             let missing = claim.metadata.deletion_timestamp.is_none()
-                && !claim.finalizers().iter().any(|finalizer| finalizer == labels::TERMINATION_FINALIZER);
+                && !claim
+                    .finalizers()
+                    .iter()
+                    .any(|finalizer| finalizer == labels::TERMINATION_FINALIZER);
             if missing {
                 claim.finalizers_mut().push(labels::TERMINATION_FINALIZER.to_owned());
             }
@@ -55,7 +58,13 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     if !claim_is(&claim, REGISTERED)
         && let Some(again) = registration::register(context, &claim).await?
     {
-        let wait = give_up_after(context, &claim, REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout");
+        let wait = give_up_after(
+            context,
+            &claim,
+            REGISTERED,
+            REGISTRATION_TIMEOUT,
+            "registration_timeout",
+        );
         return Ok(wait.await?.map(|wait| wait.min(again)));
     }
     if !claim_is(&claim, INITIALIZED) && !registration::initialize(context, &claim).await? {
@@ -74,7 +83,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     Ok(again)
 }
 
-/// Deletes a claim that is past its time. Otherwise `None`, and the claim comes up again by its marks.
+/// Deletes a claim that is past its time. Otherwise `None`, and the claim comes up again by its
+/// marks.
 async fn expire(
     context: &Context,
     claim: &NodeClaim,
@@ -94,7 +104,8 @@ fn expires_at(claim: &NodeClaim) -> Option<jiff::Timestamp> {
     claim.metadata.creation_timestamp.as_ref()?.0.checked_add(lives).ok()
 }
 
-/// Deletes a claim that has been waiting for a condition for too long; otherwise says when to look again.
+/// Deletes a claim that has been waiting for a condition for too long; otherwise says when to look
+/// again.
 async fn give_up_after(
     context: &Context,
     claim: &NodeClaim,
@@ -102,7 +113,8 @@ async fn give_up_after(
     timeout: SignedDuration,
     reason: &str,
 ) -> Outcome {
-    let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions =
+        claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let Some(since) = conditions::since(conditions, type_).or(created) else { return Ok(None) };
     let waited = context.clock.now().duration_since(since);

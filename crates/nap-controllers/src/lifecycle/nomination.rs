@@ -1,13 +1,17 @@
-//! Telling the scheduler what the plan was: as a node becomes usable, the pods that it was bought for are nominated to it.
+//! Telling the scheduler what the plan was: as a node becomes usable, the pods that it was bought
+//! for are nominated to it.
 //!
-//! kube-scheduler tries a nominated node first and keeps its room from other pods. Without that it packs by its own rules, large pods find
-//! no room on the very nodes that were bought for them, and a second machine is bought. A failed attempt takes a nomination away, so a pod is
-//! nominated when its node becomes usable, not before, and again for as long as the plan holds.
+//! kube-scheduler tries a nominated node first and keeps its room from other pods. Without that it
+//! packs by its own rules, large pods find no room on the very nodes that were bought for them, and
+//! a second machine is bought. A failed attempt takes a nomination away, so a pod is nominated when
+//! its node becomes usable, not before, and again for as long as the plan holds.
 //!
-//! It also counts nominated pods as if they were there. Pods that must be spread would keep each other away, if more of them were nominated to a
-//! node than may be ahead of other domains; so the others have to wait until the first ones are bound.
+//! It also counts nominated pods as if they were there. Pods that must be spread would keep each
+//! other away, if more of them were nominated to a node than may be ahead of other domains; so the
+//! others have to wait until the first ones are bound.
 //!
-//! A node is opened when its nominations have been seen, and after those of the same plan that should go first, if they come soon.
+//! A node is opened when its nominations have been seen, and after those of the same plan that
+//! should go first, if they come soon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +31,7 @@ use crate::state::{is_ready, pods, readiness};
 use crate::turn::Turn;
 
 /// The longest that a node that is ready is kept closed for the sake of the plan.
-const MOST_HOLDING: SignedDuration = SignedDuration::from_secs(20);
+const MAX_HOLDING: SignedDuration = SignedDuration::from_secs(20);
 
 /// Why a node that is ready is kept closed for now.
 pub struct Hold {
@@ -37,9 +41,11 @@ pub struct Hold {
     pub again: Duration,
 }
 
-/// Whether the scheduler would put pods onto the node, but for the taint that nap takes off and those that somebody else will.
+/// Whether the scheduler would put pods onto the node, but for the taint that nap takes off and
+/// those that somebody else will.
 pub fn is_up(node: &Node) -> bool {
-    is_ready(node) && !taints_of(node).any(|taint| taint.key != taints::UNREGISTERED && taint.is_ephemeral())
+    is_ready(node)
+        && !taints_of(node).any(|taint| taint.key != taints::UNREGISTERED && taint.is_ephemeral())
 }
 
 fn taints_of(node: &Node) -> impl Iterator<Item = Taint> + '_ {
@@ -53,11 +59,12 @@ pub fn waiting(context: &Context, claim: &NodeClaim) -> Vec<PodKey> {
     planned_pods(claim).into_iter().filter(waits).collect()
 }
 
-/// Nominates the pods of a node that is ready and still closed. Returns why it should stay so for now.
+/// Nominates the pods of a node that is ready and still closed. Returns why it should stay so for
+/// now.
 pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
     let name = node.name_any();
     // The kubelet's clock may be ahead.
-    let is_new = |since| context.clock.now().duration_since(since).abs() < MOST_HOLDING;
+    let is_new = |since| context.clock.now().duration_since(since).abs() < MAX_HOLDING;
     let ready = readiness(node).and_then(|ready| ready.last_transition_time.as_ref());
     let may_hold = ready.is_some_and(|since| is_new(since.0));
     if may_hold && others_go_first(context, claim) {
@@ -80,7 +87,9 @@ pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Optio
 
 /// Whether pods wait for nodes of the same plan that should be opened before.
 fn others_go_first(context: &Context, claim: &NodeClaim) -> bool {
-    let Some(turn) = Turn::read(claim).filter(|_| !waiting(context, claim).is_empty()) else { return false };
+    let Some(turn) = Turn::read(claim).filter(|_| !waiting(context, claim).is_empty()) else {
+        return false;
+    };
     let precedes = |other: &&Arc<NodeClaim>| {
         other.metadata.deletion_timestamp.is_none()
             && Turn::read(other).is_some_and(|other| other.precedes(&turn))
@@ -91,12 +100,15 @@ fn others_go_first(context: &Context, claim: &NodeClaim) -> bool {
 
 fn is_nominated(context: &Context, pods: &[PodKey], node: &str) -> bool {
     let state = context.state();
-    let is = |key: &PodKey| state.pods.get(key).is_none_or(|pod| pods::nominated_node(pod) == Some(node));
+    let is = |key: &PodKey| {
+        state.pods.get(key).is_none_or(|pod| pods::nominated_node(pod) == Some(node))
+    };
     pods.iter().all(is)
 }
 
-/// Nominates the pods that the claim was made for and that still wait, also those that are nominated as far as is known: the scheduler may just
-/// have taken a nomination away. Returns whether any wait.
+/// Nominates the pods that the claim was made for and that still wait, also those that are
+/// nominated as far as is known: the scheduler may just have taken a nomination away. Returns
+/// whether any wait.
 pub async fn nominate(context: &Context, claim: &NodeClaim, node: &str) -> bool {
     nominate_all(context, &chosen(context, claim), node).await;
     !waiting(context, claim).is_empty()
@@ -124,8 +136,10 @@ fn together(pods: impl IntoIterator<Item = nap_engine::Pod>) -> Vec<PodKey> {
         let is_kept = |pod: &nap_engine::Pod| {
             pod.spread.iter().all(|spread| {
                 let same = |other: &&nap_engine::Pod| other.key.parts().0 == pod.key.parts().0;
-                let counted =
-                    chosen.iter().filter(same).filter(|other| spread.selector.matches(&other.labels));
+                let counted = chosen
+                    .iter()
+                    .filter(same)
+                    .filter(|other| spread.selector.matches(&other.labels));
                 counted.count() <= usize::try_from(spread.max_skew).unwrap_or(usize::MAX)
             })
         };

@@ -13,29 +13,34 @@ use super::nomination;
 use crate::context::{Context, Error};
 use crate::state::{is_ready, pods};
 
-/// A node that joined is held back until it is ready, so that it is given to the pods that it was bought for; but no longer than this, in case
-/// that something on it must run first that does not tolerate nap's taint.
+/// A node that joined is held back until it is ready, so that it is given to the pods that it was
+/// bought for; but no longer than this, in case that something on it must run first that does not
+/// tolerate nap's taint.
 const HOLD: SignedDuration = SignedDuration::from_mins(1);
 
-/// How soon a claim whose node has not joined, or is not ready, is looked at again, besides at every change of its node.
+/// How soon a claim whose node has not joined, or is not ready, is looked at again, besides at
+/// every change of its node.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Matches the claim with its node, gives the node its labels, taints and finalizer, and releases it. If that is not done yet, returns when to
-/// look again.
+/// Matches the claim with its node, gives the node its labels, taints and finalizer, and releases
+/// it. If that is not done yet, returns when to look again.
 pub async fn register(context: &Context, claim: &NodeClaim) -> Result<Option<Duration>, Error> {
     let name = claim.name_any();
-    let id = claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
+    let id =
+        claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
     let nodes = context.state().nodes_with_id(&id);
     let now = context.clock.now();
     let node = match nodes.as_slice() {
         [node] => node.clone(),
         [] => {
-            waits(context, &name, REGISTERED, "NodeNotFound", "Node not registered with cluster").await?;
+            waits(context, &name, REGISTERED, "NodeNotFound", "Node not registered with cluster")
+                .await?;
             return Ok(Some(LOOK_AGAIN));
         }
         _ => {
             let names: Vec<String> = nodes.iter().map(|node| node.name_any()).collect();
-            let message = format!("Invariant violated, matched multiple nodes: {}", names.join(", "));
+            let message =
+                format!("Invariant violated, matched multiple nodes: {}", names.join(", "));
             waits(context, &name, REGISTERED, "MultipleNodesFound", &message).await?;
             return Ok(Some(LOOK_AGAIN));
         }
@@ -49,7 +54,8 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<Option<Dur
         && joined.is_some_and(|joined| now.duration_since(joined) < HOLD)
         && !nomination::waiting(context, claim).is_empty()
     {
-        waits(context, &name, REGISTERED, "NodeNotReady", "Node joined and is not ready yet").await?;
+        waits(context, &name, REGISTERED, "NodeNotReady", "Node joined and is not ready yet")
+            .await?;
         return Ok(Some(LOOK_AGAIN));
     }
     let usable = up && claim.spec.startup_taints.is_empty();
@@ -66,7 +72,8 @@ pub async fn register(context: &Context, claim: &NodeClaim) -> Result<Option<Dur
         .await?;
     let node_name = node.name_any();
     if usable {
-        // The scheduler may have tried a pod while the node was still closed, and taken its nomination away.
+        // The scheduler may have tried a pod while the node was still closed, and taken its
+        // nomination away.
         nomination::nominate(context, claim, &node_name).await;
     }
     context
@@ -100,7 +107,8 @@ fn synchronise(node: &mut Node, claim: &NodeClaim) {
     if !owners.iter().any(|one| one.uid == owner.uid) {
         owners.push(owner);
     }
-    let keeps_taints = node.labels().get(labels::DO_NOT_SYNC_TAINTS).is_some_and(|value| value == "true");
+    let keeps_taints =
+        node.labels().get(labels::DO_NOT_SYNC_TAINTS).is_some_and(|value| value == "true");
     node.labels_mut().extend(claim.labels().clone());
     node.labels_mut().insert(labels::REGISTERED.to_owned(), "true".to_owned());
     let own_annotations =
@@ -130,7 +138,8 @@ pub async fn initialize(context: &Context, claim: &NodeClaim) -> Result<bool, Er
         node_name.and_then(|node| state.nodes.get(&node).cloned())
     };
     let Some(node) = node else {
-        waits(context, &name, INITIALIZED, "NodeNotFound", "Node not registered with cluster").await?;
+        waits(context, &name, INITIALIZED, "NodeNotFound", "Node not registered with cluster")
+            .await?;
         return Ok(false);
     };
     if let Some((reason, message)) = not_ready_because(&node, claim) {
@@ -181,27 +190,39 @@ fn not_ready_because(node: &Node, claim: &NodeClaim) -> Option<(&'static str, St
             format!("KnownEphemeralTaint {:?} still exists", taint.key),
         ));
     }
-    let has = pods::node_resources(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
-    let missing = claim
-        .spec
-        .resources
-        .requests
-        .iter()
-        .find(|(name, wanted)| wanted.to_milli(nap_units::Rounding::Up) > 0 && has.get(name) == 0);
+    let has =
+        pods::node_resources(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
+    let missing =
+        claim.spec.resources.requests.iter().find(|(name, wanted)| {
+            wanted.to_milli(nap_units::Rounding::Up) > 0 && has.get(name) == 0
+        });
     missing.map(|(name, _)| {
         ("ResourceNotRegistered", format!("Resource {name:?} was requested but not registered"))
     })
 }
 
-async fn waits(context: &Context, name: &str, type_: &str, reason: &str, message: &str) -> Result<(), Error> {
+async fn waits(
+    context: &Context,
+    name: &str,
+    type_: &str,
+    reason: &str,
+    message: &str,
+) -> Result<(), Error> {
     let now = context.clock.now();
     context
         .update_claim_status(name, |claim| {
             let generation = claim.metadata.generation;
             let status = claim.status.get_or_insert_default();
             let unknown = conditions::Status::Unknown;
-            let changed =
-                conditions::set(&mut status.conditions, type_, unknown, reason, message, generation, now);
+            let changed = conditions::set(
+                &mut status.conditions,
+                type_,
+                unknown,
+                reason,
+                message,
+                generation,
+                now,
+            );
             super::summarise(claim, now);
             changed
         })

@@ -1,7 +1,7 @@
 //! What pools can buy: the instance types of their node classes, as NodeOverlays change them.
 //!
-//! An overlay counts everywhere or nowhere. One that contradicts another of the same weight in a single pool is refused as a whole, and its
-//! status says so.
+//! An overlay counts everywhere or nowhere. One that contradicts another of the same weight in a
+//! single pool is refused as a whole, and its status says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,11 +52,9 @@ impl Origin {
             && self.overlays == other.overlays
             && self.invalid == other.invalid
             && self.of_classes.len() == other.of_classes.len()
-            && self
-                .of_classes
-                .iter()
-                .zip(&other.of_classes)
-                .all(|((name, one), (other_name, other))| name == other_name && Arc::ptr_eq(one, other))
+            && self.of_classes.iter().zip(&other.of_classes).all(
+                |((name, one), (other_name, other))| name == other_name && Arc::ptr_eq(one, other),
+            )
     }
 }
 
@@ -68,8 +66,8 @@ impl Catalogues {
 }
 
 impl State {
-    /// What each pool can buy, given the instance types of node classes. Where nothing has changed it is what was found before, and what was
-    /// prepared for that stays of use.
+    /// What each pool can buy, given the instance types of node classes. Where nothing has changed
+    /// it is what was found before, and what was prepared for that stays of use.
     pub fn catalogues(
         &self,
         of_classes: BTreeMap<String, Arc<Catalogue>>,
@@ -91,9 +89,14 @@ impl State {
             headroom: Resources::new(),
             catalogue: pool.spec.template.spec.node_class_ref.name.clone(),
         });
-        let pools: Vec<Pool> = pools.filter(|pool| of_classes.contains_key(&pool.catalogue)).collect();
+        let pools: Vec<Pool> =
+            pools.filter(|pool| of_classes.contains_key(&pool.catalogue)).collect();
         let origin = Origin { of_classes, pools, overlays, invalid };
-        if origin.is_same(&before.origin) { Arc::clone(before) } else { Arc::new(made_from(origin)) }
+        if origin.is_same(&before.origin) {
+            Arc::clone(before)
+        } else {
+            Arc::new(made_from(origin))
+        }
     }
 }
 
@@ -101,9 +104,12 @@ fn made_from(origin: Origin) -> Catalogues {
     let mut named: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
     let mut of_pools = BTreeMap::new();
     let (changed, conflicts) = settled(&origin);
-    let invalid =
-        origin.invalid.iter().map(|(name, problem)| (name.clone(), Refused::Invalid(problem.clone())));
-    let refused = invalid.chain(conflicts.into_iter().map(|name| (name, Refused::Conflict))).collect();
+    let invalid = origin
+        .invalid
+        .iter()
+        .map(|(name, problem)| (name.clone(), Refused::Invalid(problem.clone())));
+    let refused =
+        invalid.chain(conflicts.into_iter().map(|name| (name, Refused::Conflict))).collect();
     for (pool, changed) in origin.pools.iter().zip(changed) {
         let class = &pool.catalogue;
         let original = &origin.of_classes[class];
@@ -118,7 +124,8 @@ fn made_from(origin: Origin) -> Catalogues {
     Catalogues { named, of_pools, refused, origin }
 }
 
-/// The catalogue of each pool, if there are overlays, and the names of overlays that contradict others.
+/// The catalogue of each pool, if there are overlays, and the names of overlays that contradict
+/// others.
 fn settled(origin: &Origin) -> (Vec<Option<Catalogue>>, Vec<String>) {
     let mut overlays = origin.overlays.clone();
     let mut refused = Vec::new();
@@ -126,8 +133,10 @@ fn settled(origin: &Origin) -> (Vec<Option<Catalogue>>, Vec<String>) {
         if overlays.is_empty() {
             return (origin.pools.iter().map(|_| None).collect(), refused);
         }
-        let found =
-            origin.pools.iter().map(|pool| overlay(&origin.of_classes[&pool.catalogue], pool, &overlays));
+        let found = origin
+            .pools
+            .iter()
+            .map(|pool| overlay(&origin.of_classes[&pool.catalogue], pool, &overlays));
         let (changed, conflicts): (Vec<Catalogue>, Vec<Vec<OverlayConflict>>) = found.unzip();
         // The heaviest first: without it, lighter ones may be in nobody's way.
         let rank = |name: &str| {
@@ -158,12 +167,14 @@ fn understood(object: &NodeOverlay) -> Result<Overlay, String> {
     let price = match (&spec.price, &spec.price_adjustment) {
         (Some(_), Some(_)) => return Err("price and priceAdjustment exclude each other".to_owned()),
         (Some(price), None) => {
-            let price = UsdPerHour::parse(price).ok_or_else(|| format!("price: `{price}` is no price"))?;
+            let price =
+                UsdPerHour::parse(price).ok_or_else(|| format!("price: `{price}` is no price"))?;
             Some(PriceChange::Fixed(price))
         }
-        (None, Some(text)) => {
-            Some(adjustment(text).ok_or_else(|| format!("priceAdjustment: `{text}` is no adjustment"))?)
-        }
+        (None, Some(text)) => Some(
+            adjustment(text)
+                .ok_or_else(|| format!("priceAdjustment: `{text}` is no adjustment"))?,
+        ),
         (None, None) => None,
     };
     let capacity = spec.capacity.iter().map(|(name, quantity)| (name.as_str(), quantity));
@@ -184,7 +195,9 @@ fn adjustment(text: &str) -> Option<PriceChange> {
     };
     Some(match amount.strip_suffix('%') {
         Some(percent) => PriceChange::Millionths(sign * UsdPerHour::parse(percent)?.micros() / 100),
-        None => PriceChange::Amount(UsdPerHour::from_micros(sign * UsdPerHour::parse(amount)?.micros())),
+        None => {
+            PriceChange::Amount(UsdPerHour::from_micros(sign * UsdPerHour::parse(amount)?.micros()))
+        }
     })
 }
 
@@ -197,7 +210,10 @@ mod tests {
     #[test]
     fn adjustments_are_read_as_they_are_written() {
         assert_eq!(adjustment("+0.5"), Some(PriceChange::Amount(UsdPerHour::from_micros(500_000))));
-        assert_eq!(adjustment("-.25"), Some(PriceChange::Amount(UsdPerHour::from_micros(-250_000))));
+        assert_eq!(
+            adjustment("-.25"),
+            Some(PriceChange::Amount(UsdPerHour::from_micros(-250_000)))
+        );
         assert_eq!(adjustment("+12.5%"), Some(PriceChange::Millionths(125_000)));
         assert_eq!(adjustment("-100%"), Some(PriceChange::Millionths(-1_000_000)));
         assert_eq!((adjustment("0.5"), adjustment("+x%")), (None, None));

@@ -1,7 +1,8 @@
 //! What is known of the cluster: a synchronous index, fed by watches, read by every loop.
 //!
-//! `apply`, `delete` and `reset` keep it in step with the cluster; nothing in it awaits or fails. A node as the loops see it
-//! ([`Machine`]) is a NodeClaim and the Node that it became, joined by provider id.
+//! `apply`, `delete` and `reset` keep it in step with the cluster; nothing in it awaits or fails. A
+//! node as the loops see it ([`Machine`]) is a NodeClaim and the Node that it became, joined by
+//! provider id.
 
 pub mod catalogues;
 pub mod pods;
@@ -119,11 +120,13 @@ pub struct State {
     pub pod_events: BTreeMap<String, Timestamp>,
     /// Pending pods that the last plan could not place: they wait for a change, not for a machine.
     pub hopeless: BTreeSet<PodKey>,
-    /// Counts what could make a difference to disruption: pods that come and go, machines, pools, budgets.
+    /// Counts what could make a difference to disruption: pods that come and go, machines, pools,
+    /// budgets.
     pub changes: u64,
     /// The count at which a whole pass found nothing to disrupt, and when that was.
     pub nothing_to_disrupt: Option<(u64, Timestamp)>,
-    /// Machines that pods were planned onto, and until when they must not be disrupted for lack of pods.
+    /// Machines that pods were planned onto, and until when they must not be disrupted for lack of
+    /// pods.
     pub nominated: BTreeMap<String, Timestamp>,
     /// Since when a machine was seen without pods, by node name.
     pub seen_empty: BTreeMap<String, Timestamp>,
@@ -144,8 +147,9 @@ pub struct Machine {
 
 /// An object with a resourceVersion that can be compared: an older one never replaces a newer one.
 fn is_stale<K: Resource>(known: Option<&Arc<K>>, new: &K) -> bool {
-    let version =
-        |meta: &kube::api::ObjectMeta| meta.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
+    let version = |meta: &kube::api::ObjectMeta| {
+        meta.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok())
+    };
     match known.map(|known| (known.meta(), new.meta())) {
         Some((known, new)) if known.uid == new.uid => version(known) > version(new),
         _ => false,
@@ -231,7 +235,8 @@ impl State {
     pub fn apply_node(&mut self, node: Node) {
         // Heartbeats make no difference.
         let known = self.nodes.get(&node.name_any());
-        let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
+        let allocatable =
+            |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
         let same = known.is_some_and(|known| {
             known.spec == node.spec
                 && known.labels() == node.labels()
@@ -408,7 +413,10 @@ impl Machine {
     /// It was chosen to be disrupted, or is on its way out.
     pub fn is_leaving(&self) -> bool {
         self.is_deleting()
-            || self.claim.as_ref().is_some_and(|claim| claim_is(claim, condition::DISRUPTION_REASON))
+            || self
+                .claim
+                .as_ref()
+                .is_some_and(|claim| claim_is(claim, condition::DISRUPTION_REASON))
     }
 
     /// It runs pods already. Nodes that nap did not make always count as such.

@@ -15,7 +15,10 @@ use nap_units::{PODS, Quantity, Resources, Rounding};
 
 /// It has run to its end.
 pub fn is_terminal(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded"))
+    matches!(
+        pod.status.as_ref().and_then(|status| status.phase.as_deref()),
+        Some("Failed" | "Succeeded")
+    )
 }
 
 /// It is being deleted.
@@ -63,8 +66,8 @@ pub fn nominated_node(pod: &Pod) -> Option<&str> {
 
 /// It has to find a place elsewhere when its node goes.
 pub fn is_reschedulable(pod: &Pod) -> bool {
-    let comes_back =
-        is_active(pod) || (is_terminating(pod) && !is_terminal(pod) && is_owned_by(pod, "StatefulSet"));
+    let comes_back = is_active(pod)
+        || (is_terminating(pod) && !is_terminal(pod) && is_owned_by(pod, "StatefulSet"));
     comes_back && !is_daemon(pod) && !is_mirror(pod)
 }
 
@@ -93,9 +96,13 @@ fn tolerates_disruption(pod: &Pod) -> bool {
 
 /// A drain waits for it, and asks it to leave.
 pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
-    // A pod that is still there a minute after its deadline is stuck: it must not hold up the drain for ever.
-    let stuck =
-        pod.metadata.deletion_timestamp.as_ref().is_some_and(|due| now.duration_since(due.0).as_secs() > 60);
+    // A pod that is still there a minute after its deadline is stuck: it must not hold up the drain
+    // for ever.
+    let stuck = pod
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .is_some_and(|due| now.duration_since(due.0).as_secs() > 60);
     !is_terminal(pod) && !tolerates_disruption(pod) && !is_mirror(pod) && !stuck
 }
 
@@ -111,12 +118,15 @@ pub fn budget_covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 
 /// Whether a label selector matches. An empty one matches everything.
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    let equal =
+        selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     equal
         && selector.match_expressions.iter().flatten().all(|expression| {
             let value = labels.get(&expression.key);
-            let listed =
-                || value.is_some_and(|value| expression.values.iter().flatten().any(|one| one == value));
+            let listed = || {
+                value
+                    .is_some_and(|value| expression.values.iter().flatten().any(|one| one == value))
+            };
             match expression.operator.as_str() {
                 "In" => listed(),
                 "NotIn" => !listed(),
@@ -127,7 +137,8 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
         })
 }
 
-/// What the pod asks for, its pod slot included, as kube-scheduler counts it. `Err` names a field that cannot be read.
+/// What the pod asks for, its pod slot included, as kube-scheduler counts it. `Err` names a field
+/// that cannot be read.
 pub fn requests(spec: &PodSpec) -> Result<Resources, String> {
     let mut running = Resources::new();
     for (index, container) in spec.containers.iter().enumerate() {
@@ -159,8 +170,9 @@ pub fn requests(spec: &PodSpec) -> Result<Resources, String> {
     Ok(total)
 }
 
-/// What a pod takes on its node. While a pod is resized in place that is the larger of what it asks for and what it has; if the node has said
-/// that it will never have more, only the latter. `Err` as in [`requests`].
+/// What a pod takes on its node. While a pod is resized in place that is the larger of what it asks
+/// for and what it has; if the node has said that it will never have more, only the latter. `Err`
+/// as in [`requests`].
 pub fn occupies(pod: &Pod) -> Result<Resources, String> {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
@@ -265,7 +277,8 @@ mod tests {
         assert_eq!(resized("1", "2", json!([])).get("cpu"), 2000);
         assert_eq!(resized("2", "1500m", json!([])).get("cpu"), 2000);
         assert_eq!(resized("2", "1500m", json!([])).get("memory"), 1 << 30);
-        let never = json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
+        let never =
+            json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
         assert_eq!(resized("1", "64", never).get("cpu"), 1000);
     }
 
@@ -283,7 +296,8 @@ mod tests {
             "overhead": {"cpu": "50m"},
         }));
         assert_eq!(requests(&with_init).unwrap().get("cpu"), 2250);
-        let limited = spec(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}));
+        let limited =
+            spec(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}));
         assert_eq!(requests(&limited).unwrap().get("cpu"), 3000);
         let broken = spec(json!({"containers": [container("lots")]}));
         assert_eq!(

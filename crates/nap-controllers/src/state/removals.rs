@@ -1,4 +1,5 @@
-//! The cluster with one machine less, for one machine after another: what consolidation and drift ask the engine about.
+//! The cluster with one machine less, for one machine after another: what consolidation and drift
+//! ask the engine about.
 //!
 //! Everything but the pods of that machine is the same each time, so it is put together once.
 
@@ -39,7 +40,11 @@ impl State {
 
     fn movable_pods(&self, machine: &str) -> Vec<nap_engine::Pod> {
         let on_it = self.pods_on(machine);
-        on_it.iter().filter(|pod| pods::is_reschedulable(pod)).map(|pod| self.engine_pod(pod)).collect()
+        on_it
+            .iter()
+            .filter(|pod| pods::is_reschedulable(pod))
+            .map(|pod| self.engine_pod(pod))
+            .collect()
     }
 }
 

@@ -1,9 +1,11 @@
-//! The rules by which pods depend on each other, as the engine reads them: what needs the cluster to be understood is resolved here.
+//! The rules by which pods depend on each other, as the engine reads them: what needs the cluster
+//! to be understood is resolved here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, TopologySpreadConstraint, WeightedPodAffinityTerm,
+    Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, TopologySpreadConstraint,
+    WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
@@ -25,54 +27,73 @@ impl Interest {
         for pod in pods {
             let own = || Namespaces::only(pod.key.parts().0);
             interest.extend(pod.spread.iter().map(|spread| (own(), spread.selector.clone())));
-            interest.extend(pod.preferences.spread.iter().map(|spread| (own(), spread.selector.clone())));
+            interest.extend(
+                pod.preferences.spread.iter().map(|spread| (own(), spread.selector.clone())),
+            );
             interest.extend(pod.workload.iter().map(|workload| (own(), workload.clone())));
             let liked = pod.preferences.affinity.iter().chain(&pod.preferences.anti_affinity);
-            let terms = pod.affinity.iter().chain(&pod.anti_affinity).chain(liked.map(|one| &one.term));
+            let terms =
+                pod.affinity.iter().chain(&pod.anti_affinity).chain(liked.map(|one| &one.term));
             interest.extend(terms.map(|term| (term.namespaces.clone(), term.selector.clone())));
         }
         Self(interest)
     }
 
     fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.0.iter().any(|(namespaces, selector)| namespaces.contains(namespace) && selector.matches(labels))
+        self.0.iter().any(|(namespaces, selector)| {
+            namespaces.contains(namespace) && selector.matches(labels)
+        })
     }
 }
 
 impl State {
     /// Required terms of pod affinity.
     pub(super) fn affinity(&self, pod: &Pod) -> Vec<PodTerm> {
-        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_affinity.as_ref());
-        let terms = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+        let affinity =
+            pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_affinity.as_ref());
+        let terms = affinity
+            .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
     }
 
     /// Required terms of pod anti-affinity.
     pub(super) fn anti_affinity(&self, pod: &Pod) -> Vec<PodTerm> {
-        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_anti_affinity.as_ref());
-        let terms = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+        let affinity =
+            pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_anti_affinity.as_ref());
+        let terms = affinity
+            .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
     }
 
-    /// What a pod would like, but can do without. A preferred node affinity that is not understood is as good as none.
+    /// What a pod would like, but can do without. A preferred node affinity that is not understood
+    /// is as good as none.
     pub(super) fn preferences(&self, pod: &Pod) -> Preferences {
         let spec = pod.spec.as_ref();
         let affinity = spec.and_then(|spec| spec.affinity.as_ref());
         let nodes = affinity.and_then(|one| {
-            one.node_affinity.as_ref()?.preferred_during_scheduling_ignored_during_execution.as_ref()
+            one.node_affinity
+                .as_ref()?
+                .preferred_during_scheduling_ignored_during_execution
+                .as_ref()
         });
         let near = affinity.and_then(|one| {
             one.pod_affinity.as_ref()?.preferred_during_scheduling_ignored_during_execution.as_ref()
         });
         let apart = affinity.and_then(|one| {
-            one.pod_anti_affinity.as_ref()?.preferred_during_scheduling_ignored_during_execution.as_ref()
+            one.pod_anti_affinity
+                .as_ref()?
+                .preferred_during_scheduling_ignored_during_execution
+                .as_ref()
         });
         let weighted = |one: &WeightedPodAffinityTerm| Weighted {
             weight: one.weight,
             term: self.term(pod, &one.pod_affinity_term),
         };
         let constraints = spec.and_then(|spec| spec.topology_spread_constraints.as_ref());
-        let soft = constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable != "DoNotSchedule");
+        let soft = constraints
+            .into_iter()
+            .flatten()
+            .filter(|one| one.when_unsatisfiable != "DoNotSchedule");
         let node = |one: &PreferredSchedulingTerm| {
             Some(Weighted { weight: one.weight, term: term_requirements(&one.preference).ok()? })
         };
@@ -100,9 +121,13 @@ impl State {
         match &term.namespace_selector {
             Some(selector) if is_empty(selector) => Namespaces::All,
             Some(selector) => {
-                let chosen =
-                    self.namespaces.values().filter(|namespace| pods::selects(selector, namespace.labels()));
-                Namespaces::Named(listed.chain(chosen.map(|namespace| namespace.name_any())).collect())
+                let chosen = self
+                    .namespaces
+                    .values()
+                    .filter(|namespace| pods::selects(selector, namespace.labels()));
+                Namespaces::Named(
+                    listed.chain(chosen.map(|namespace| namespace.name_any())).collect(),
+                )
             }
             None => {
                 let listed: BTreeSet<String> = listed.collect();
@@ -142,7 +167,8 @@ impl State {
 /// Spread constraints that must hold.
 pub(super) fn spread(pod: &Pod) -> Vec<Spread> {
     let constraints = pod.spec.as_ref().and_then(|spec| spec.topology_spread_constraints.as_ref());
-    let hard = constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable == "DoNotSchedule");
+    let hard =
+        constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable == "DoNotSchedule");
     hard.map(|constraint| one_spread(pod, constraint)).collect()
 }
 
@@ -162,8 +188,13 @@ fn one_spread(pod: &Pod, constraint: &TopologySpreadConstraint) -> Spread {
 /// The ports of its node that a pod occupies, those of its sidecars included.
 pub(super) fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     let sidecars = spec.init_containers.iter().flatten();
-    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
-    let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    let sidecars =
+        sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let ports = spec
+        .containers
+        .iter()
+        .chain(sidecars)
+        .flat_map(|container| container.ports.iter().flatten());
     let mut ports: Vec<HostPort> = ports
         .filter_map(|port| {
             Some(HostPort {
@@ -202,11 +233,13 @@ pub(super) fn selector(selector: Option<&LabelSelector>) -> Selector {
     rules
 }
 
-/// Also compares labels with the pod's own. The API server may have written the same into the selector already.
+/// Also compares labels with the pod's own. The API server may have written the same into the
+/// selector already.
 fn also(selector: &mut Selector, pod: &Pod, keys: Option<&[String]>, operator: Operator) {
     for key in keys.unwrap_or_default() {
         let Some(value) = pod.labels().get(key) else { continue };
-        let rule = LabelRule { key: key.clone(), operator, values: BTreeSet::from([value.clone()]) };
+        let rule =
+            LabelRule { key: key.clone(), operator, values: BTreeSet::from([value.clone()]) };
         if !selector.0.contains(&rule) {
             selector.0.push(rule);
         }
@@ -255,7 +288,8 @@ mod tests {
         let mut state = State::default();
         for (name, team) in [("shop", "red"), ("data", "red"), ("other", "blue")] {
             let labels = json!({ "team": team });
-            state.apply_namespace(object(json!({ "metadata": { "name": name, "labels": labels } })));
+            state
+                .apply_namespace(object(json!({ "metadata": { "name": name, "labels": labels } })));
         }
         let pod = pod(&json!({ "containers": [], "affinity": { "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -291,6 +325,10 @@ mod tests {
             ..nap_engine::Pod::default()
         };
         let residents = state.residents([&plain, &plain].into_iter(), &Interest::of(&[waiting]));
-        assert_eq!((residents.len(), residents[0].count), (1, 2), "equal ones are counted together");
+        assert_eq!(
+            (residents.len(), residents[0].count),
+            (1, 2),
+            "equal ones are counted together"
+        );
     }
 }

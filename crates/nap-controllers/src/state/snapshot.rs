@@ -11,7 +11,8 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition;
 use nap_api::requirement::Undefined;
 use nap_api::{
-    NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions, labels, taints,
+    NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions,
+    labels, taints,
 };
 use nap_engine::{ATTACHABLE_VOLUMES, Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
 use nap_units::{Resources, Rounding};
@@ -20,11 +21,13 @@ use super::catalogues::Catalogues;
 use super::rules::{Interest, host_ports, spread};
 use super::{Machine, State, claim_is, pods, pool_of, volumes};
 
-/// A plan for a pod holds until its machine has been ready for this long. After that the scheduler has had its chance.
+/// A plan for a pod holds until its machine has been ready for this long. After that the scheduler
+/// has had its chance.
 pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
 
 impl State {
-    /// What the engine reads to decide about pods that wait, and pods whose machine is going, on everything that there is.
+    /// What the engine reads to decide about pods that wait, and pods whose machine is going, on
+    /// everything that there is.
     pub fn snapshot(&self, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
         let pods = self.waiting_pods(now);
         let surroundings = self.surroundings(&Interest::of(&pods), catalogues, now);
@@ -53,7 +56,8 @@ impl State {
     /// Which machine each pod was planned onto, while that plan holds.
     pub fn planned(&self, now: Timestamp) -> BTreeMap<PodKey, String> {
         let mut planned = BTreeMap::new();
-        let claims = self.claims.values().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        let claims =
+            self.claims.values().filter(|claim| claim.metadata.deletion_timestamp.is_none());
         for claim in claims.filter(|claim| plan_holds(claim, now)) {
             for key in planned_pods(claim) {
                 if self.pods.get(&key).is_some_and(|pod| self.awaits_a_place(pod)) {
@@ -64,8 +68,9 @@ impl State {
         planned
     }
 
-    /// The pods that are still to come to a machine: those that were planned onto it, by the name of its claim, and those that were promised a
-    /// place on it by somebody else, by the name of its node.
+    /// The pods that are still to come to a machine: those that were planned onto it, by the name
+    /// of its claim, and those that were promised a place on it by somebody else, by the name of
+    /// its node.
     fn coming(&self, now: Timestamp) -> BTreeMap<String, Vec<Arc<Pod>>> {
         let mut coming: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         let planned = self.planned(now);
@@ -84,7 +89,8 @@ impl State {
 
     fn promises(&self, now: Timestamp) -> Promises<'_> {
         let over = self.claims.values().filter(|claim| !plan_holds(claim, now));
-        let over = over.filter_map(|claim| Some((claim.status.as_ref()?.node_name.as_deref()?, &**claim)));
+        let over =
+            over.filter_map(|claim| Some((claim.status.as_ref()?.node_name.as_deref()?, &**claim)));
         Promises { state: self, over: over.collect() }
     }
 
@@ -93,14 +99,17 @@ impl State {
         if !pods::is_active(pod) {
             return false;
         }
-        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { return true };
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
+            return true;
+        };
         self.nodes.get(node).is_none_or(|node| {
             let claim = self.claim_of_node(node);
             Machine { claim, node: Some(Arc::clone(node)) }.is_leaving()
         })
     }
 
-    /// Pods that wait for a machine, planned or not. One that was promised a place on a node has it, as long as that node is there.
+    /// Pods that wait for a machine, planned or not. One that was promised a place on a node has
+    /// it, as long as that node is there.
     pub fn pending(&self, now: Timestamp) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
         let promises = self.promises(now);
         let waiting = self.pods.iter().filter(|(_, pod)| pods::is_provisionable(pod));
@@ -155,7 +164,8 @@ impl State {
         let name = machine.name();
         let (labels, taints) = labels_and_taints(machine);
         let mut free = allocatable(machine, catalogues);
-        let bound = machine.node.as_ref().map(|node| self.pods_on(&node.name_any())).unwrap_or_default();
+        let bound =
+            machine.node.as_ref().map(|node| self.pods_on(&node.name_any())).unwrap_or_default();
         for pod in bound.iter().filter(|pod| !pods::is_terminal(pod)) {
             free.subtract(&pods::occupies(pod).unwrap_or_default());
         }
@@ -175,7 +185,8 @@ impl State {
             let runs = bound.iter().any(|pod| {
                 pod.owner_references().iter().any(|owner| {
                     owner.kind == "DaemonSet"
-                        && daemon.name == format!("{}/{}", pod.namespace().unwrap_or_default(), owner.name)
+                        && daemon.name
+                            == format!("{}/{}", pod.namespace().unwrap_or_default(), owner.name)
                 })
             });
             let suits = taints::first_untolerated(&taints, &daemon.tolerations).is_none()
@@ -206,7 +217,8 @@ impl State {
             return;
         }
         let on_it = pods.filter(|pod| !pods::is_terminal(pod));
-        let attached: BTreeSet<(String, String)> = on_it.flat_map(|pod| self.attached(pod)).collect();
+        let attached: BTreeSet<(String, String)> =
+            on_it.flat_map(|pod| self.attached(pod)).collect();
         let attached = volumes::counted(&attached);
         for (name, limit) in limits.iter() {
             free.set(name, limit.saturating_sub(attached.get(name)).max(0));
@@ -247,13 +259,14 @@ impl State {
         headroom
     }
 
-    /// What the machines of a pool have together; `nodes` counts them. A machine that was not made yet counts as the
-    /// largest that its claim allows, if a catalogue is given.
+    /// What the machines of a pool have together; `nodes` counts them. A machine that was not made
+    /// yet counts as the largest that its claim allows, if a catalogue is given.
     pub fn pool_usage(&self, pool: &str, catalogue: Option<&Catalogue>) -> Resources {
         let mut used = Resources::new().with("nodes", 0);
         for claim in self.claims.values().filter(|claim| pool_of(claim.as_ref()) == Some(pool)) {
             let status = claim.status.as_ref();
-            let mut capacity = status.map(|status| quantities(&status.capacity)).unwrap_or_default();
+            let mut capacity =
+                status.map(|status| quantities(&status.capacity)).unwrap_or_default();
             if capacity.is_empty() {
                 capacity = catalogue.map(|catalogue| largest(claim, catalogue)).unwrap_or_default();
             }
@@ -275,8 +288,9 @@ fn largest(claim: &NodeClaim, catalogue: &Catalogue) -> Resources {
 /// Places that pods were promised on nodes that are there.
 struct Promises<'s> {
     state: &'s State,
-    /// The claims whose plans do not hold any more, by node. The scheduler takes a nomination away when it tries the pod in vain, and without
-    /// a reason it tries only every few minutes; so what nap promised itself does not count any more.
+    /// The claims whose plans do not hold any more, by node. The scheduler takes a nomination away
+    /// when it tries the pod in vain, and without a reason it tries only every few minutes; so what
+    /// nap promised itself does not count any more.
     over: BTreeMap<&'s str, &'s NodeClaim>,
 }
 
@@ -292,9 +306,11 @@ impl Promises<'_> {
 /// Whether the pods that a claim was made for are still expected on it.
 pub fn plan_holds(claim: &NodeClaim, now: Timestamp) -> bool {
     let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
-    let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions =
+        claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let since = conditions::since(conditions, condition::INITIALIZED);
-    !claim_is(claim, condition::INITIALIZED) || since.is_none_or(|since| now.duration_since(since) < holds)
+    !claim_is(claim, condition::INITIALIZED)
+        || since.is_none_or(|since| now.duration_since(since) < holds)
 }
 
 /// The pods that a claim was made for.
@@ -309,13 +325,18 @@ pub fn pool_requirements(pool: &NodePool) -> Requirements {
     let mut requirements = Requirements::from_specs(&template.spec.requirements);
     requirements.extend(&Requirements::from_labels(&template.metadata.labels));
     requirements.add(labels::NODEPOOL, Requirement::is_in([pool.name_any()]));
-    requirements
-        .add(labels::AKS_NODE_CLASS, Requirement::is_in([template.spec.node_class_ref.name.as_str()]));
+    requirements.add(
+        labels::AKS_NODE_CLASS,
+        Requirement::is_in([template.spec.node_class_ref.name.as_str()]),
+    );
     requirements
 }
 
 fn quantities(list: &BTreeMap<String, nap_units::Quantity>) -> Resources {
-    Resources::from_quantities(list.iter().map(|(name, quantity)| (name.as_str(), quantity)), Rounding::Down)
+    Resources::from_quantities(
+        list.iter().map(|(name, quantity)| (name.as_str(), quantity)),
+        Rounding::Down,
+    )
 }
 
 /// What a machine has for pods. One that was not made yet has just what its claim asks for.
@@ -333,8 +354,10 @@ fn allocatable(machine: &Machine, catalogues: &Catalogues) -> Resources {
     if machine.is_initialized() {
         return of_node;
     }
-    // A node that is starting may not report everything yet; what the claim promises stands in for it.
-    let mut known = if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
+    // A node that is starting may not report everything yet; what the claim promises stands in for
+    // it.
+    let mut known =
+        if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
     let kind = claim.labels().get(labels::INSTANCE_TYPE);
     let types = machine.pool().and_then(|pool| catalogues.of(pool));
     let kind = kind.and_then(|kind| types?.iter().find(|one| one.name == *kind));
@@ -361,8 +384,10 @@ fn labels_and_taints(machine: &Machine) -> (BTreeMap<String, String>, Vec<Taint>
             (labels, claim.spec.taints.clone())
         }
         (claim, Some(node)) => {
-            let startup =
-                claim.as_ref().map(|claim| claim.spec.startup_taints.as_slice()).unwrap_or_default();
+            let startup = claim
+                .as_ref()
+                .map(|claim| claim.spec.startup_taints.as_slice())
+                .unwrap_or_default();
             let starting = claim.is_some() && !machine.is_initialized();
             let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
             let taints = taints
@@ -370,7 +395,8 @@ fn labels_and_taints(machine: &Machine) -> (BTreeMap<String, String>, Vec<Taint>
                 .flatten()
                 .map(Taint::from)
                 .filter(|taint| {
-                    !starting || !(taint.is_ephemeral() || startup.iter().any(|one| one.matches(taint)))
+                    !starting
+                        || !(taint.is_ephemeral() || startup.iter().any(|one| one.matches(taint)))
                 })
                 .collect();
             (node.labels().clone(), taints)
@@ -438,18 +464,21 @@ fn unsupported_field(spec: &PodSpec) -> Option<String> {
     claims.then(|| "spec.resourceClaims".to_owned())
 }
 
-/// Node selector and required node affinity as alternatives, and a field among them that is not understood.
+/// Node selector and required node affinity as alternatives, and a field among them that is not
+/// understood.
 fn terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
     let selector = Requirements::from_labels(spec.node_selector.iter().flatten());
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+    let required =
+        affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
     let Some(required) = required else { return (vec![selector], None) };
     let mut terms = Vec::new();
     let mut unsupported = None;
     for term in &required.node_selector_terms {
         match term_requirements(term) {
             Ok(requirements) if selector.intersects(&requirements).is_err() => {
-                unsupported = Some("spec.affinity.nodeAffinity (excluded by spec.nodeSelector)".to_owned());
+                unsupported =
+                    Some("spec.affinity.nodeAffinity (excluded by spec.nodeSelector)".to_owned());
             }
             Ok(requirements) => {
                 let mut all = selector.clone();

@@ -1,8 +1,9 @@
 //! Where the volumes of a pod are or can be, and how many of them its node must attach.
 //!
-//! A volume that exists ties its pod to the nodes that can reach it; one that is still to be made for the pod's first node can be made
-//! wherever its class allows. What cannot be told yet (a claim that does not exist, or one that waits to be bound) is a reason to leave the
-//! pod alone: a node would not help it.
+//! A volume that exists ties its pod to the nodes that can reach it; one that is still to be made
+//! for the pod's first node can be made wherever its class allows. What cannot be told yet (a claim
+//! that does not exist, or one that waits to be bound) is a reason to leave the pod alone: a node
+//! would not help it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,10 +27,11 @@ const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const AZURE_DISK: &str = "disk.csi.azure.com";
 
 /// The most combinations of places that are kept for the volumes of one pod.
-const MOST_PLACES: usize = 64;
+const MAX_PLACES: usize = 64;
 
 impl State {
-    /// The places that suit all volumes of a pod, as alternatives; none means any place. `Err` says which volume cannot be placed, and why.
+    /// The places that suit all volumes of a pod, as alternatives; none means any place. `Err` says
+    /// which volume cannot be placed, and why.
     pub(super) fn volume_terms(&self, pod: &Pod) -> Result<Vec<Requirements>, String> {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
         let mut places: Vec<Requirements> = Vec::new();
@@ -43,22 +45,28 @@ impl State {
                 continue;
             }
             let mut both: Vec<Requirements> = Vec::new();
-            for (mine, other) in places.iter().flat_map(|mine| found.iter().map(move |other| (mine, other))) {
-                if mine.intersects(other).is_ok() && both.len() < MOST_PLACES {
+            for (mine, other) in
+                places.iter().flat_map(|mine| found.iter().map(move |other| (mine, other)))
+            {
+                if mine.intersects(other).is_ok() && both.len() < MAX_PLACES {
                     let mut one = mine.clone();
                     one.extend(other);
                     both.push(one);
                 }
             }
             if both.is_empty() {
-                return Err(format!("spec.volumes: `{}` is nowhere near the other volumes", volume.name));
+                return Err(format!(
+                    "spec.volumes: `{}` is nowhere near the other volumes",
+                    volume.name
+                ));
             }
             places = both;
         }
         Ok(places)
     }
 
-    /// The name and the contents of the claim that stands behind a volume; nothing for volumes of other kinds.
+    /// The name and the contents of the claim that stands behind a volume; nothing for volumes of
+    /// other kinds.
     fn claim<'a>(
         &'a self,
         pod: &Pod,
@@ -67,18 +75,22 @@ impl State {
         let (name, template) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
             (Some(claim), _) => (claim.claim_name.clone(), None),
             (None, Some(ephemeral)) => {
-                let template = ephemeral.volume_claim_template.as_ref().map(|template| &template.spec);
+                let template =
+                    ephemeral.volume_claim_template.as_ref().map(|template| &template.spec);
                 (format!("{}-{}", pod.name_any(), volume.name), template)
             }
             (None, None) => return None,
         };
-        let claim = self.volume_claims.get(&format!("{}/{name}", pod.namespace().unwrap_or_default()));
+        let claim =
+            self.volume_claims.get(&format!("{}/{name}", pod.namespace().unwrap_or_default()));
         Some((name, claim.and_then(|claim| claim.spec.as_ref()).or(template)))
     }
 
     fn places(&self, pod: &Pod, volume: &Volume) -> Result<Vec<Requirements>, String> {
         let Some((name, spec)) = self.claim(pod, volume) else { return Ok(Vec::new()) };
-        let Some(spec) = spec else { return Err(format!("spec.volumes: claim `{name}` does not exist")) };
+        let Some(spec) = spec else {
+            return Err(format!("spec.volumes: claim `{name}` does not exist"));
+        };
         match bound(spec) {
             Some(bound) => match self.volumes.get(bound) {
                 Some(volume) => where_it_is(volume),
@@ -123,10 +135,9 @@ impl State {
 
     /// The newest class that is marked as the default.
     fn default_class(&self) -> Option<&Arc<StorageClass>> {
-        let marked = self
-            .storage_classes
-            .values()
-            .filter(|class| class.annotations().get(DEFAULT_CLASS).is_some_and(|value| value == "true"));
+        let marked = self.storage_classes.values().filter(|class| {
+            class.annotations().get(DEFAULT_CLASS).is_some_and(|value| value == "true")
+        });
         marked.max_by_key(|class| {
             let made = class.metadata.creation_timestamp.as_ref().map(|time| time.0);
             (made, std::cmp::Reverse(class.name_any()))
@@ -135,7 +146,8 @@ impl State {
 }
 
 impl State {
-    /// The volumes of a pod that its node must attach: the CSI driver, and what tells the volume from others.
+    /// The volumes of a pod that its node must attach: the CSI driver, and what tells the volume
+    /// from others.
     pub(super) fn attached(&self, pod: &Pod) -> BTreeSet<(String, String)> {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
         let attached = volumes.into_iter().flatten().filter_map(|volume| {
@@ -150,8 +162,8 @@ impl State {
         attached.collect()
     }
 
-    /// How many volumes of each CSI driver a machine can attach: as its CSINode says once the driver is there, until then as its claim
-    /// expects. A driver that is not named has no limit.
+    /// How many volumes of each CSI driver a machine can attach: as its CSINode says once the
+    /// driver is there, until then as its claim expects. A driver that is not named has no limit.
     pub(super) fn attach_limits(&self, machine: &Machine) -> Resources {
         let claim = machine.claim.as_ref().and_then(|claim| claim.status.as_ref());
         let expected = claim.iter().flat_map(|status| &status.allocatable);
@@ -194,7 +206,8 @@ fn current_name(driver: &str) -> &str {
 }
 
 fn driver_of(spec: &PersistentVolumeSpec) -> Option<(String, String)> {
-    let disk = || spec.azure_disk.as_ref().map(|disk| (AZURE_DISK.to_owned(), disk.disk_uri.clone()));
+    let disk =
+        || spec.azure_disk.as_ref().map(|disk| (AZURE_DISK.to_owned(), disk.disk_uri.clone()));
     let csi = spec.csi.as_ref().map(|csi| (csi.driver.clone(), csi.volume_handle.clone()));
     csi.or_else(disk)
 }
@@ -291,8 +304,10 @@ mod tests {
     #[test]
     fn volumes_are_counted_by_driver_and_once() {
         let state = state();
-        let both =
-            [state.attached(&pod("db-0", &["free", "bound"])), state.attached(&pod("db-1", &["bound"]))];
+        let both = [
+            state.attached(&pod("db-0", &["free", "bound"])),
+            state.attached(&pod("db-1", &["bound"])),
+        ];
         let counted = counted(both.iter().flatten().collect::<BTreeSet<_>>());
         assert_eq!(counted, Resources::new().with("attachable-volumes-csi-disk.csi.azure.com", 2));
         assert!(state.attached(&pod("db-2", &["absent"])).is_empty());
@@ -312,11 +327,13 @@ mod tests {
             "spec": { "requirements": [], "nodeClassRef": { "group": "g", "kind": "k", "name": "n" } },
             "status": { "allocatable": { "attachable-volumes-csi-disk.csi.azure.com": "8", "cpu": "2" } },
         }));
-        let node: k8s_openapi::api::core::v1::Node = object(json!({ "metadata": { "name": "node" } }));
+        let node: k8s_openapi::api::core::v1::Node =
+            object(json!({ "metadata": { "name": "node" } }));
         let machine = Machine { claim: Some(Arc::new(claim)), node: Some(Arc::new(node)) };
         assert_eq!(disks(&state, &machine), Some(8));
         let csi = |allocatable: Value| {
-            let driver = json!({ "name": AZURE_DISK, "nodeID": "node", "allocatable": allocatable });
+            let driver =
+                json!({ "name": AZURE_DISK, "nodeID": "node", "allocatable": allocatable });
             object(json!({ "metadata": { "name": "node" }, "spec": { "drivers": [driver] } }))
         };
         state.apply_csi_node(csi(json!({ "count": 4 })));
@@ -329,6 +346,9 @@ mod tests {
     fn a_volume_that_cannot_be_placed_is_named() {
         assert_eq!(zones(&["absent"]).unwrap_err(), "spec.volumes: claim `absent` does not exist");
         assert_eq!(zones(&["lost"]).unwrap_err(), "spec.volumes: volume `gone` does not exist");
-        assert_eq!(zones(&["waiting"]).unwrap_err(), "spec.volumes: claim `waiting` is not bound yet");
+        assert_eq!(
+            zones(&["waiting"]).unwrap_err(),
+            "spec.volumes: claim `waiting` is not bound yet"
+        );
     }
 }

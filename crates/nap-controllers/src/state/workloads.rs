@@ -1,5 +1,5 @@
-//! Which pods belong to the same workload, as kube-scheduler finds it out for its default spread constraints: by the Services that select a
-//! pod and by the controller that made it.
+//! Which pods belong to the same workload, as kube-scheduler finds it out for its default spread
+//! constraints: by the Services that select a pod and by the controller that made it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use nap_engine::Selector;
 use super::key_of;
 use super::rules::selector;
 
-/// The selectors of Services and controllers, by `namespace/name`. Empty while the cluster has no default spread constraints.
+/// The selectors of Services and controllers, by `namespace/name`. Empty while the cluster has no
+/// default spread constraints.
 #[derive(Debug, Default)]
 pub struct Workloads {
     services: BTreeMap<String, BTreeMap<String, String>>,
@@ -34,7 +35,8 @@ pub enum Tie {
 }
 
 /// Every kind.
-pub const TIES: [Tie; 4] = [Tie::Service, Tie::ReplicationController, Tie::ReplicaSet, Tie::StatefulSet];
+pub const TIES: [Tie; 4] =
+    [Tie::Service, Tie::ReplicationController, Tie::ReplicaSet, Tie::StatefulSet];
 
 impl Workloads {
     /// A Service came or changed.
@@ -85,7 +87,8 @@ impl Workloads {
     pub(super) fn of(&self, pod: &Pod) -> Option<Selector> {
         let namespace = pod.namespace().unwrap_or_default();
         let prefix = format!("{namespace}/");
-        let services = self.services.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
+        let services =
+            self.services.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
         let mut labels: BTreeMap<&String, &String> = BTreeMap::new();
         for (_, wanted) in services {
             if wanted.iter().all(|(key, value)| pod.labels().get(key) == Some(value)) {
@@ -93,7 +96,8 @@ impl Workloads {
             }
         }
         let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let of_owner = owner.map(|owner| (owner.kind.as_str(), format!("{namespace}/{}", owner.name)));
+        let of_owner =
+            owner.map(|owner| (owner.kind.as_str(), format!("{namespace}/{}", owner.name)));
         let mut of_set = None;
         match of_owner {
             Some(("ReplicationController", key)) => {
@@ -103,8 +107,11 @@ impl Workloads {
             Some(("StatefulSet", key)) => of_set = self.stateful_sets.get(&key),
             _ => {}
         }
-        let exact = labels.into_iter().fold(Selector::default(), |rules, (key, value)| rules.and(key, value));
-        let rules: Vec<_> = exact.0.into_iter().chain(of_set.iter().flat_map(|set| set.0.clone())).collect();
+        let exact = labels
+            .into_iter()
+            .fold(Selector::default(), |rules, (key, value)| rules.and(key, value));
+        let rules: Vec<_> =
+            exact.0.into_iter().chain(of_set.iter().flat_map(|set| set.0.clone())).collect();
         (!rules.is_empty()).then_some(Selector(rules))
     }
 }
@@ -145,7 +152,11 @@ mod tests {
         );
         known.delete(Tie::Service, "shop/front");
         assert_eq!(known.of(&pod("ReplicaSet", "web")), Some(Selector::label("app", "web")));
-        known.apply_replication_controller(&object("old", &json!({ "selector": { "app": "web" } })));
-        assert_eq!(known.of(&pod("ReplicationController", "old")), Some(Selector::label("app", "web")));
+        known
+            .apply_replication_controller(&object("old", &json!({ "selector": { "app": "web" } })));
+        assert_eq!(
+            known.of(&pod("ReplicationController", "old")),
+            Some(Selector::label("app", "web"))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Asks the pods of a node to leave, in an order that keeps the node working until the last, and never against a budget.
+//! Asks the pods of a node to leave, in an order that keeps the node working until the last, and
+//! never against a budget.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub async fn drain(
     let now = context.clock.now();
     let mut waiting = context.state().pods_on(&node.name_any());
     waiting.retain(|pod| pods::is_drainable(pod, now));
-    let (overdue, rest): (Vec<_>, Vec<_>) = waiting.iter().partition(|pod| is_overdue(pod, deadline, now));
+    let (overdue, rest): (Vec<_>, Vec<_>) =
+        waiting.iter().partition(|pod| is_overdue(pod, deadline, now));
     for pod in overdue {
         force_delete(context, pod, deadline, now).await?;
     }
@@ -71,8 +73,8 @@ fn is_overdue(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
     }
 }
 
-/// Deletes a pod so that it is gone by the deadline, whatever protects it: the user asked for that with
-/// `terminationGracePeriod`.
+/// Deletes a pod so that it is gone by the deadline, whatever protects it: the user asked for that
+/// with `terminationGracePeriod`.
 async fn force_delete(
     context: &Context,
     pod: &Pod,
@@ -89,8 +91,9 @@ async fn force_delete(
     };
     match pods_api(context, pod).delete(&pod.name_any(), &params).await {
         Ok(_) => {
-            let message =
-                format!("Deleted the pod to fit the node's termination time, with {seconds} s of grace");
+            let message = format!(
+                "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
+            );
             context.events.publish(pod, Severity::Normal, "Disrupted", &message).await;
             Ok(())
         }
@@ -102,15 +105,21 @@ async fn force_delete(
 /// Evicts a pod. Returns `false` if a disruption budget does not allow it now.
 async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Result<bool, Error> {
     let same = Preconditions { uid: pod.uid(), resource_version: None };
-    let delete_options = Some(DeleteParams { preconditions: Some(same), ..DeleteParams::default() });
+    let delete_options =
+        Some(DeleteParams { preconditions: Some(same), ..DeleteParams::default() });
     let params = EvictParams { delete_options, ..EvictParams::default() };
     match pods_api(context, pod).evict(&pod.name_any(), &params).await {
         Ok(_) => {
-            let conditions =
-                claim.and_then(|claim| claim.status.as_ref()).map(|status| status.conditions.as_slice());
-            let why = conditions.and_then(|conditions| conditions::get(conditions, DISRUPTION_REASON));
+            let conditions = claim
+                .and_then(|claim| claim.status.as_ref())
+                .map(|status| status.conditions.as_slice());
+            let why =
+                conditions.and_then(|conditions| conditions::get(conditions, DISRUPTION_REASON));
             let why = why.map_or("Forceful Termination", |condition| condition.reason.as_str());
-            context.events.publish(pod, Severity::Normal, "Evicted", &format!("Evicted pod: {why}")).await;
+            context
+                .events
+                .publish(pod, Severity::Normal, "Evicted", &format!("Evicted pod: {why}"))
+                .await;
             Ok(true)
         }
         Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(true),

@@ -1,6 +1,7 @@
 //! The end of a machine: drain its node, delete it in the cloud, let the objects go.
 //!
-//! `kubectl delete` on a NodeClaim, a Node or a NodePool all end here, because each object's finalizer waits for the others.
+//! `kubectl delete` on a NodeClaim, a Node or a NodePool all end here, because each object's
+//! finalizer waits for the others.
 
 mod drain;
 
@@ -78,12 +79,16 @@ async fn stamp_deadline(context: &Context, claim: &NodeClaim) -> Result<(), crat
     let deadline = deleted.checked_add(deadline).unwrap_or(Timestamp::MAX).to_string();
     let message = format!("All pods will be deleted by {deadline}");
     let api: Api<NodeClaim> = Api::all(context.client.clone());
-    let written =
-        context.annotate(&api, &claim.name_any(), &[(labels::TERMINATION_TIMESTAMP, &deadline)]).await?;
+    let written = context
+        .annotate(&api, &claim.name_any(), &[(labels::TERMINATION_TIMESTAMP, &deadline)])
+        .await?;
     if let Some(written) = written {
         context.state().apply_claim(written);
     }
-    context.events.publish(claim, Severity::Warning, "TerminationGracePeriodExpiring", &message).await;
+    context
+        .events
+        .publish(claim, Severity::Warning, "TerminationGracePeriodExpiring", &message)
+        .await;
     Ok(())
 }
 
@@ -96,7 +101,10 @@ async fn delete_node(context: &Context, name: &str) -> Result<(), crate::context
     }
 }
 
-async fn mark_instance_terminating(context: &Context, name: &str) -> Result<(), crate::context::Error> {
+async fn mark_instance_terminating(
+    context: &Context,
+    name: &str,
+) -> Result<(), crate::context::Error> {
     let now = context.clock.now();
     context
         .update_claim_status(name, |claim| {
@@ -127,12 +135,14 @@ pub async fn finalize_node(context: &Context, name: &str) -> Outcome {
         return remove_finalizer(context, name).await;
     }
     taint(context, name).await?;
-    let deadline =
-        claim.as_ref().and_then(|claim| claim.annotations().get(labels::TERMINATION_TIMESTAMP)?.parse().ok());
+    let deadline = claim
+        .as_ref()
+        .and_then(|claim| claim.annotations().get(labels::TERMINATION_TIMESTAMP)?.parse().ok());
     let waiting = drain::drain(context, &node, claim.as_deref(), deadline).await?;
     let now = context.clock.now();
     if let Some(claim) = &claim {
-        let since = claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DRAINED));
+        let since =
+            claim.status.as_ref().and_then(|status| conditions::since(&status.conditions, DRAINED));
         let long_enough = since.is_some_and(|since| now.duration_since(since) >= LEAST_DRAIN);
         let drained = claim_is(claim, DRAINED);
         if !drained {
@@ -157,7 +167,11 @@ pub async fn finalize_node(context: &Context, name: &str) -> Outcome {
     remove_finalizer(context, name).await
 }
 
-async fn mark_drained(context: &Context, claim: &str, done: bool) -> Result<(), crate::context::Error> {
+async fn mark_drained(
+    context: &Context,
+    claim: &str,
+    done: bool,
+) -> Result<(), crate::context::Error> {
     let now = context.clock.now();
     context
         .update_claim_status(claim, |claim| {
@@ -167,7 +181,15 @@ async fn mark_drained(context: &Context, claim: &str, done: bool) -> Result<(), 
                 conditions::set_true(&mut status.conditions, DRAINED, generation, now)
             } else {
                 let unknown = conditions::Status::Unknown;
-                conditions::set(&mut status.conditions, DRAINED, unknown, "Draining", "", generation, now)
+                conditions::set(
+                    &mut status.conditions,
+                    DRAINED,
+                    unknown,
+                    "Draining",
+                    "",
+                    generation,
+                    now,
+                )
             }
         })
         .await

@@ -39,7 +39,8 @@ fn template(fields: &Value) -> Value {
 }
 
 fn node_pools() -> Group {
-    let labels = |labels: &Value| json!({ "spec": { "template": { "metadata": { "labels": labels } } } });
+    let labels =
+        |labels: &Value| json!({ "spec": { "template": { "metadata": { "labels": labels } } } });
     let mut cases: Vec<Case> = vec![
         (json!({}), None),
         (json!({ "spec": { "weight": 0 } }), Some("greater than or equal to 1")),
@@ -56,8 +57,14 @@ fn node_pools() -> Group {
             json!({ "spec": { "replicas": 1, "limits": { "cpu": 1 } } }),
             Some("only 'limits.nodes' is supported on static NodePools"),
         ),
-        (disruption(&json!({ "consolidateAfter": "1d" })), Some("spec.disruption.consolidateAfter")),
-        (disruption(&json!({ "consolidateAfter": "-5m" })), Some("spec.disruption.consolidateAfter")),
+        (
+            disruption(&json!({ "consolidateAfter": "1d" })),
+            Some("spec.disruption.consolidateAfter"),
+        ),
+        (
+            disruption(&json!({ "consolidateAfter": "-5m" })),
+            Some("spec.disruption.consolidateAfter"),
+        ),
         (disruption(&json!({ "expireAfter": "1d" })), Some("spec.disruption.expireAfter")),
         (
             disruption(&json!({ "consolidationPolicy": "WhenUnderutilized | WhenEmpty" })),
@@ -67,7 +74,10 @@ fn node_pools() -> Group {
             labels(&json!({ "karpenter.sh/nodepool": "a" })),
             Some("label \"karpenter.sh/nodepool\" is restricted"),
         ),
-        (labels(&json!({ "karpenter.sh/x": "a" })), Some("label domain \"karpenter.sh\" is restricted")),
+        (
+            labels(&json!({ "karpenter.sh/x": "a" })),
+            Some("label domain \"karpenter.sh\" is restricted"),
+        ),
         (
             labels(&json!({ "kubernetes.io/hostname": "a" })),
             Some("label \"kubernetes.io/hostname\" is restricted"),
@@ -110,10 +120,16 @@ fn budgets() -> Group {
             budget(json!({ "nodes": "1", "schedule": "@daily" })),
             Some("'schedule' must be set with 'duration'"),
         ),
-        (budget(json!({ "nodes": "1", "duration": "1h" })), Some("'schedule' must be set with 'duration'")),
+        (
+            budget(json!({ "nodes": "1", "duration": "1h" })),
+            Some("'schedule' must be set with 'duration'"),
+        ),
         (budget(json!({ "schedule": "@daily", "duration": "30s" })), Some("budgets[0].duration")),
         (budget(json!({ "schedule": "* * *", "duration": "1h" })), Some("budgets[0].schedule")),
-        (budget(json!({ "reasons": ["Expired"] })), Some("budgets[0].reasons[0]: Unsupported value")),
+        (
+            budget(json!({ "reasons": ["Expired"] })),
+            Some("budgets[0].reasons[0]: Unsupported value"),
+        ),
         (budget(json!({ "reasons": ["Empty", "Empty"] })), Some("Duplicate value")),
         (
             disruption(&json!({ "budgets": vec![json!({ "nodes": "1" }); 51] })),
@@ -134,8 +150,9 @@ fn budgets() -> Group {
 fn requirement_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
     let one = |item: Value| at(json!([item]));
     let key = |key: &str| one(json!({ "key": key, "operator": "Exists" }));
-    let values =
-        |operator: &str, values: Value| one(json!({ "key": "a", "operator": operator, "values": values }));
+    let values = |operator: &str, values: Value| {
+        one(json!({ "key": "a", "operator": operator, "values": values }))
+    };
     let single = Some("must have a single positive integer value");
     vec![
         (one(json!({ "key": "a", "operator": "In" })), Some("'In' must have a value defined")),
@@ -149,7 +166,12 @@ fn requirement_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
         (key("a b"), Some("requirements[0].key")),
         (key("karpenter.sh/x"), Some("label domain \"karpenter.sh\" is restricted")),
         (key("kubernetes.io/hostname"), Some("label \"kubernetes.io/hostname\" is restricted")),
-        (one(json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] })), None),
+        (
+            one(
+                json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] }),
+            ),
+            None,
+        ),
         (at(json!(vec![json!({ "key": "a", "operator": "Exists" }); 101])), Some("Too many")),
     ]
 }
@@ -181,7 +203,10 @@ fn taint_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
         (one(json!({ "key": "a" })), Some("aints[0].effect: Required value")),
         (one(json!({ "key": "a", "value": "b c", "effect": "NoExecute" })), Some("aints[0].value")),
         (one(json!({ "key": "a.b/c", "value": "d.e/f", "effect": "PreferNoSchedule" })), None),
-        (one(json!({ "key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z" })), None),
+        (
+            one(json!({ "key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z" })),
+            None,
+        ),
     ]
 }
 
@@ -208,7 +233,10 @@ fn templates() -> Group {
         Some("label \"karpenter.sh/nodepool\" is restricted"),
     ));
     cases.push((reference(json!({ "group": null, "kind": null })), None));
-    cases.push((reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None));
+    cases.push((
+        reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })),
+        None,
+    ));
     Group { object: pool(), cases }
 }
 
@@ -229,7 +257,10 @@ fn node_claims() -> Group {
         (period(json!("30s")), None),
         (resources("1x"), Some("spec.resources.requests.cpu")),
         (resources("100m"), None),
-        (field("nodeClassRef")(json!({ "group": null })), Some("nodeClassRef.group: Required value")),
+        (
+            field("nodeClassRef")(json!({ "group": null })),
+            Some("nodeClassRef.group: Required value"),
+        ),
     ]);
     Group { object: claim(), cases }
 }
@@ -293,16 +324,23 @@ fn node_classes() -> Group {
             Some("netCoreWmemDefault must be <= netCoreWmemMax"),
         ),
         (
-            sysctls(json!({ "netIPv4NeighDefaultGcThresh1": 600, "netIPv4NeighDefaultGcThresh2": 512 })),
+            sysctls(
+                json!({ "netIPv4NeighDefaultGcThresh1": 600, "netIPv4NeighDefaultGcThresh2": 512 }),
+            ),
             Some("netIPv4NeighDefaultGcThresh1 must be <="),
         ),
         (
-            sysctls(json!({ "netIPv4NeighDefaultGcThresh2": 2000, "netIPv4NeighDefaultGcThresh3": 1024 })),
+            sysctls(
+                json!({ "netIPv4NeighDefaultGcThresh2": 2000, "netIPv4NeighDefaultGcThresh3": 1024 }),
+            ),
             Some("netIPv4NeighDefaultGcThresh2 must be <="),
         ),
         (sysctls(json!({ "netIPv4IPLocalPortRange": "1 60999" })), Some("first port must be in")),
         (sysctls(json!({ "netIPv4IPLocalPortRange": "1024 2000" })), Some("last port must be in")),
-        (sysctls(json!({ "netIPv4IPLocalPortRange": "50000 40000" })), Some("first port must be <= last")),
+        (
+            sysctls(json!({ "netIPv4IPLocalPortRange": "50000 40000" })),
+            Some("first port must be <= last"),
+        ),
         (sysctls(json!({ "netIPv4IPLocalPortRange": "1024" })), Some("netIPv4IPLocalPortRange")),
         (
             spec(json!({ "fipsMode": "FIPS", "imageFamily": "Ubuntu2404" })),
@@ -346,7 +384,8 @@ fn local_dns() -> Group {
     };
     let good = [zone(".", vnet), zone("cluster.local", core)];
     let dns = |list: &str, zones: &[Value]| {
-        let mut overrides = json!({ "mode": "Required", "vnetDNSOverrides": good, "kubeDNSOverrides": good });
+        let mut overrides =
+            json!({ "mode": "Required", "vnetDNSOverrides": good, "kubeDNSOverrides": good });
         overrides[list] = json!(zones);
         json!({ "spec": { "localDNS": overrides } })
     };
@@ -400,7 +439,10 @@ fn overlays() -> Group {
         (spec(json!({ "price": "-1" })), Some("spec.price")),
         (spec(json!({ "weight": 10_001 })), Some("spec.weight")),
         (spec(json!({ "capacity": { "cpu": 1 } })), Some("invalid resource restricted")),
-        (spec(json!({ "capacity": { "example.com/gpu": "1x" } })), Some("spec.capacity.example.com/gpu")),
+        (
+            spec(json!({ "capacity": { "example.com/gpu": "1x" } })),
+            Some("spec.capacity.example.com/gpu"),
+        ),
         (
             spec(json!({ "requirements": [{ "key": "a", "operator": "NotIn" }] })),
             Some("'NotIn' must have a value defined"),
@@ -431,11 +473,16 @@ fn buffers() -> Group {
                 Some("If podTemplateRef is set, replicas or limits must also be set"),
             ),
             (
-                spec(json!({ "podTemplateRef": { "name": "a" }, "replicas": 1, "scalableRef": scalable })),
+                spec(
+                    json!({ "podTemplateRef": { "name": "a" }, "replicas": 1, "scalableRef": scalable }),
+                ),
                 Some("either PodTemplateRef or ScalableRef"),
             ),
             (spec(json!({ "replicas": -1 })), Some("spec.replicas")),
-            (spec(json!({ "podTemplateRef": { "name": "" }, "replicas": 1 })), Some("podTemplateRef.name")),
+            (
+                spec(json!({ "podTemplateRef": { "name": "" }, "replicas": 1 })),
+                Some("podTemplateRef.name"),
+            ),
         ],
     }
 }

@@ -1,4 +1,5 @@
-//! The definitions, rule by rule: on the embedded server, and on a real one, which must say the same.
+//! The definitions, rule by rule: on the embedded server, and on a real one, which must say the
+//! same.
 
 use nap_api::NodePool;
 use serde_json::{Value, json};
@@ -14,7 +15,8 @@ async fn every_case_is_judged_as_expected() {
     let client = embedded_client().await;
     for group in cases::all() {
         for (change, expected) in &group.cases {
-            let verdict = send(&client, &merged(group.object.clone(), change), How::CreateDry).await;
+            let verdict =
+                send(&client, &merged(group.object.clone(), change), How::CreateDry).await;
             match (verdict, expected) {
                 (Verdict::Accepted(_), None) => {}
                 (Verdict::Refused(Refusal { message, .. }), Some(expected)) => {
@@ -29,7 +31,8 @@ async fn every_case_is_judged_as_expected() {
     }
 }
 
-/// The real server says the same as the embedded one to every case: the same objects with the same defaults, or the same causes.
+/// The real server says the same as the embedded one to every case: the same objects with the same
+/// defaults, or the same causes.
 #[tokio::test]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn both_servers_agree_on_every_case() {
@@ -46,21 +49,28 @@ async fn both_servers_agree_on_every_case() {
             }
         }
     }
-    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} differences:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
 }
 
-/// A verdict without the one difference that is known: two implementations of CEL have different words for why a rule could not be
-/// evaluated at all.
+/// A verdict without the one difference that is known: two implementations of CEL have different
+/// words for why a rule could not be evaluated at all.
 fn comparable(verdict: Verdict) -> Verdict {
     let Verdict::Refused(Refusal { causes, .. }) = verdict else { return verdict };
-    let causes = causes.into_iter().map(|(field, said)| match said.split_once(" evaluating rule: ") {
-        Some((_, rule)) => (field, format!("could not evaluate rule: {rule}")),
-        None => (field, said),
-    });
+    let causes =
+        causes.into_iter().map(|(field, said)| match said.split_once(" evaluating rule: ") {
+            Some((_, rule)) => (field, format!("could not evaluate rule: {rule}")),
+            None => (field, said),
+        });
     Verdict::Refused(Refusal { message: String::new(), causes: causes.collect() })
 }
 
-/// Every rule and every pattern of every definition has a case that it refuses, and one in which it holds for a value that is there.
+/// Every rule and every pattern of every definition has a case that it refuses, and one in which it
+/// holds for a value that is there.
 #[tokio::test]
 async fn every_rule_has_its_cases() {
     let client = embedded_client().await;
@@ -90,7 +100,10 @@ async fn every_rule_has_its_cases() {
                 ));
             }
             if !held.iter().any(|found| matches(found)) {
-                missing.push(format!("{}: {path}: nothing is accepted", definition["spec"]["names"]["kind"]));
+                missing.push(format!(
+                    "{}: {path}: nothing is accepted",
+                    definition["spec"]["names"]["kind"]
+                ));
             }
         }
     }
@@ -169,19 +182,24 @@ async fn accepted(cluster: &Cluster, object: &Value, how: How) -> Value {
 
 async fn what_may_not_change_is_kept(cluster: &Cluster) {
     accepted(cluster, &pool(), How::Create).await;
-    let reference = |fields: Value| json!({ "spec": { "template": { "spec": { "nodeClassRef": fields } } } });
+    let reference =
+        |fields: Value| json!({ "spec": { "template": { "spec": { "nodeClassRef": fields } } } });
     for (change, refusal) in [
         (json!({ "spec": { "replicas": 1 } }), Some("Cannot transition NodePool between static")),
         (reference(json!({ "group": "other.com" })), Some("nodeClassRef.group is immutable")),
         (reference(json!({ "kind": "Other" })), Some("nodeClassRef.kind is immutable")),
-        (reference(json!({ "group": null, "apiVersion": "other.com/v1" })), Some("group is immutable")),
+        (
+            reference(json!({ "group": null, "apiVersion": "other.com/v1" })),
+            Some("group is immutable"),
+        ),
         (reference(json!({ "name": "other" })), None),
         (reference(json!({ "group": null, "kind": null })), None),
         (reference(json!({ "group": null, "apiVersion": "karpenter.azure.com/v1alpha2" })), None),
     ] {
         match (send(&cluster.client, &merged(pool(), &change), How::ReplaceDry).await, refusal) {
             (Verdict::Accepted(_), None) => {}
-            (Verdict::Refused(Refusal { message, .. }), Some(expected)) if message.contains(expected) => {}
+            (Verdict::Refused(Refusal { message, .. }), Some(expected))
+                if message.contains(expected) => {}
             (verdict, _) => panic!("{change}: {verdict:?}"),
         }
     }
@@ -190,7 +208,9 @@ async fn what_may_not_change_is_kept(cluster: &Cluster) {
     accepted(cluster, &labelled, How::ReplaceDry).await;
     let changed = merged(claim(), &json!({ "spec": { "terminationGracePeriod": "5m" } }));
     match send(&cluster.client, &changed, How::ReplaceDry).await {
-        Verdict::Refused(refusal) => assert!(refusal.message.contains("spec is immutable"), "{refusal:?}"),
+        Verdict::Refused(refusal) => {
+            assert!(refusal.message.contains("spec is immutable"), "{refusal:?}")
+        }
         Verdict::Accepted(_) => panic!("a NodeClaim's spec was changed"),
     }
 }
@@ -202,8 +222,10 @@ async fn defaults_are_filled_in(cluster: &Cluster) {
     let stored = accepted(cluster, &pool(), How::CreateDry).await;
     assert_eq!(stored["spec"]["disruption"]["consolidationPolicy"], "WhenEmptyOrUnderutilized");
     assert_eq!(stored["spec"]["disruption"]["budgets"], json!([{ "nodes": "10%" }]));
-    let old =
-        merged(class(), &json!({ "apiVersion": "karpenter.azure.com/v1alpha2", "spec": { "kubelet": {} } }));
+    let old = merged(
+        class(),
+        &json!({ "apiVersion": "karpenter.azure.com/v1alpha2", "spec": { "kubelet": {} } }),
+    );
     let stored = accepted(cluster, &old, How::CreateDry).await;
     assert_eq!(
         stored["spec"],
@@ -214,7 +236,8 @@ async fn defaults_are_filled_in(cluster: &Cluster) {
     );
 }
 
-/// A pool that is written in an old version reads the same in all of them, and means what its author meant.
+/// A pool that is written in an old version reads the same in all of them, and means what its
+/// author meant.
 async fn versions_lose_nothing(cluster: &Cluster) {
     let written = merged(
         pool(),
@@ -243,12 +266,18 @@ async fn versions_lose_nothing(cluster: &Cluster) {
     assert_eq!(read.spec.understood.len(), 3);
 
     let old = "karpenter.azure.com/v1alpha2";
-    let written =
-        merged(class(), &json!({ "apiVersion": old, "spec": { "maxPods": 50, "tags": { "a": "b" } } }));
+    let written = merged(
+        class(),
+        &json!({ "apiVersion": old, "spec": { "maxPods": 50, "tags": { "a": "b" } } }),
+    );
     accepted(cluster, &written, How::Create).await;
     for version in [old, "karpenter.azure.com/v1beta1"] {
         let api = api(&cluster.client, &json!({ "apiVersion": version, "kind": "AKSNodeClass" }));
         let spec = api.get("class").await.unwrap().data["spec"].clone();
-        assert_eq!((&spec["maxPods"], &spec["tags"]), (&json!(50), &json!({ "a": "b" })), "{version}");
+        assert_eq!(
+            (&spec["maxPods"], &spec["tags"]),
+            (&json!(50), &json!({ "a": "b" })),
+            "{version}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Beside the incumbent: nap's definitions over its own, and everything that its definitions accept.
+//! Beside the incumbent: nap's definitions over its own, and everything that its definitions
+//! accept.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PostParams;
@@ -11,8 +12,8 @@ use crate::lifecycle::Holder;
 use crate::manifests::MANIFESTS;
 use crate::support::{How, Verdict, api, merged, pool, send};
 
-/// On one plane: the incumbent's definitions judge every case and manifest; then nap's are put over them. In the end the process that holds
-/// the plane is killed, and the plane is gone with it.
+/// On one plane: the incumbent's definitions judge every case and manifest; then nap's are put over
+/// them. In the end the process that holds the plane is killed, and the plane is gone with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 #[cfg_attr(
@@ -23,7 +24,9 @@ async fn what_the_incumbent_accepts_nap_accepts() {
     let plane = Holder::start();
     let client = plane.client().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for entry in std::fs::read_dir(nap_controlplane_build::incumbent_definitions().unwrap()).unwrap() {
+    for entry in
+        std::fs::read_dir(nap_controlplane_build::incumbent_definitions().unwrap()).unwrap()
+    {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let definition = serde_saphyr::from_str(&text).unwrap();
         definitions.create(&PostParams::default(), &definition).await.unwrap();
@@ -41,18 +44,22 @@ async fn what_the_incumbent_accepts_nap_accepts() {
         theirs.push(send(&client, object, How::CreateDry).await);
     }
     for manifest in MANIFESTS {
-        let said = match send_if_served(&client, &serde_saphyr::from_str(manifest.yaml).unwrap()).await {
-            None => "no such version".to_owned(),
-            Some(Verdict::Accepted(_)) => "accepted".to_owned(),
-            Some(Verdict::Refused(refusal)) => refusal.message,
-        };
+        let said =
+            match send_if_served(&client, &serde_saphyr::from_str(manifest.yaml).unwrap()).await {
+                None => "no such version".to_owned(),
+                Some(Verdict::Accepted(_)) => "accepted".to_owned(),
+                Some(Verdict::Refused(refusal)) => refusal.message,
+            };
         for part in manifest.incumbent {
             assert!(said.contains(part), "{}\nexpected: {part}\n  answer: {said}", manifest.title);
         }
     }
     let kept = [pool(), claim(), class()];
     for object in &kept {
-        assert!(matches!(send(&client, object, How::Create).await, Verdict::Accepted(_)), "{object}");
+        assert!(
+            matches!(send(&client, object, How::Create).await, Verdict::Accepted(_)),
+            "{object}"
+        );
     }
 
     let mut outcomes = Vec::new();
@@ -70,7 +77,10 @@ async fn what_the_incumbent_accepts_nap_accepts() {
     for (object, theirs) in objects.iter().zip(&theirs) {
         let Verdict::Accepted(theirs) = theirs else { continue };
         if is_placeholder(object) {
-            assert!(matches!(send(&client, object, How::CreateDry).await, Verdict::Refused(_)), "{object}");
+            assert!(
+                matches!(send(&client, object, How::CreateDry).await, Verdict::Refused(_)),
+                "{object}"
+            );
             continue;
         }
         match send(&client, object, How::CreateDry).await {
@@ -78,7 +88,12 @@ async fn what_the_incumbent_accepts_nap_accepts() {
             ours => differences.push(format!("{object}\n      nap: {ours:?}\nincumbent: {theirs}")),
         }
     }
-    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} differences:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
 
     let mut again = Vec::new();
     install(&client, |_, _, outcome| again.push(outcome)).await.unwrap();
@@ -88,12 +103,14 @@ async fn what_the_incumbent_accepts_nap_accepts() {
     plane.kill();
 }
 
-/// Waits until NodePools are served in exactly these versions: servers take a moment to notice a definition.
+/// Waits until NodePools are served in exactly these versions: servers take a moment to notice a
+/// definition.
 async fn served(client: &Client, versions: &[&str]) {
     for _ in 0..600 {
         let mut missing = 0;
         for version in versions {
-            let object = json!({ "apiVersion": format!("karpenter.sh/{version}"), "kind": "NodePool" });
+            let object =
+                json!({ "apiVersion": format!("karpenter.sh/{version}"), "kind": "NodePool" });
             let list = api(client, &object).list(&kube::api::ListParams::default()).await;
             missing += u32::from(list.is_err());
         }
@@ -111,13 +128,15 @@ async fn send_if_served(client: &Client, object: &Value) -> Option<Verdict> {
     Some(send(client, object, How::CreateDry).await)
 }
 
-/// The one thing that nap refuses and the incumbent takes: a subnet that nobody filled in, with which no node was ever made.
+/// The one thing that nap refuses and the incumbent takes: a subnet that nobody filled in, with
+/// which no node was ever made.
 fn is_placeholder(object: &Value) -> bool {
     object["spec"]["vnetSubnetID"].as_str().is_some_and(|subnet| subnet.contains('<'))
 }
 
-/// The same object, but for two defaults. NodePools get their `expireAfter` when nap reads them instead of when they are stored. An
-/// AKSNodeClass without a spec gets the defaults of an empty one; the incumbent leaves it without.
+/// The same object, but for two defaults. NodePools get their `expireAfter` when nap reads them
+/// instead of when they are stored. An AKSNodeClass without a spec gets the defaults of an empty
+/// one; the incumbent leaves it without.
 fn same_meaning(ours: &Value, theirs: &Value) -> bool {
     let mut ours = ours.clone();
     if ours["kind"] == "NodePool" && ours["spec"]["template"]["spec"].get("expireAfter").is_none() {

@@ -1,4 +1,5 @@
-//! A plane that another process holds: it goes with that process, however that ends, and nothing of it stays behind.
+//! A plane that another process holds: it goes with that process, however that ends, and nothing of
+//! it stays behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -30,15 +31,20 @@ impl Holder {
 
     pub(crate) async fn client(&self) -> Client {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).unwrap();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .unwrap();
         Client::try_from(config).unwrap()
     }
 
     /// Kills the process in the hardest way: the plane must be gone soon, with its folder.
     pub(crate) fn kill(mut self) {
         let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
-        let server =
-            text.split("\"server\":\"https://").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        let server = text
+            .split("\"server\":\"https://")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .unwrap();
         assert!(std::net::TcpStream::connect(server).is_ok());
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -1,4 +1,5 @@
-//! nap's definitions, as a real API server and the embedded one understand them, and the harness that starts the real one.
+//! nap's definitions, as a real API server and the embedded one understand them, and the harness
+//! that starts the real one.
 
 mod cases;
 mod definitions;

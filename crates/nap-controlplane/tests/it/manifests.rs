@@ -1,4 +1,5 @@
-//! Manifests that published guides carry: what becomes of each, as tests and as `docs/compatibility.md`.
+//! Manifests that published guides carry: what becomes of each, as tests and as
+//! `docs/compatibility.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -127,9 +128,15 @@ async fn the_document_is_up_to_date() {
     let mut document = INTRODUCTION.to_owned();
     for Manifest { title, yaml, incumbent, taken } in MANIFESTS {
         let written: Value = serde_saphyr::from_str(yaml).unwrap();
-        write!(document, "\n## {title}\n\n```yaml\n{yaml}```\n\n- incumbent: {}\n", incumbent.join("; "))
-            .unwrap();
-        if let Verdict::Refused(Refusal { message, .. }) = send(&client, &written, How::CreateDry).await {
+        write!(
+            document,
+            "\n## {title}\n\n```yaml\n{yaml}```\n\n- incumbent: {}\n",
+            incumbent.join("; ")
+        )
+        .unwrap();
+        if let Verdict::Refused(Refusal { message, .. }) =
+            send(&client, &written, How::CreateDry).await
+        {
             assert!(!taken, "{title}: {message}");
             writeln!(document, "- nap: refused: {message}").unwrap();
             continue;

@@ -15,7 +15,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinSet;
 
-/// Makes a test for each server of every function that is named. Where there is no control plane, those that need one are ignored.
+/// Makes a test for each server of every function that is named. Where there is no control plane,
+/// those that need one are ignored.
 macro_rules! on_both_servers {
     ($($test:ident),+ $(,)?) => {
         mod embedded {
@@ -65,8 +66,8 @@ impl Cluster {
         serving.spawn(async move {
             axum::serve(listener, axum::Router::new().fallback_service(server)).await.unwrap();
         });
-        let kubeconfig =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.kubeconfig", address.port()));
+        let kubeconfig = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{}.kubeconfig", address.port()));
         let text = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "embedded",
             "clusters": [{ "name": "embedded", "cluster": { "server": format!("http://{address}") } }],
@@ -95,7 +96,11 @@ impl Cluster {
     /// What a kubectl that must succeed prints.
     pub(crate) async fn prints(&self, words: &str, manifest: &str) -> String {
         let output = self.kubectl(words, manifest).await;
-        assert!(output.status.success(), "kubectl {words}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "kubectl {words}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
@@ -103,7 +108,11 @@ impl Cluster {
 /// An embedded server without definitions.
 fn embedded_server() -> ApiServer {
     let now: jiff::Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
-    ApiServer::new(Config { now: Arc::new(move || now), seed: 1, git_version: "v1.36.4".to_owned() })
+    ApiServer::new(Config {
+        now: Arc::new(move || now),
+        seed: 1,
+        git_version: "v1.36.4".to_owned(),
+    })
 }
 
 /// A client of an embedded server with nap's definitions, in this process.
@@ -205,17 +214,22 @@ pub(crate) async fn send(client: &Client, object: &Value, how: How) -> Verdict {
     let query = format!("?fieldValidation=Strict{dry}");
     let url = api.resource_url();
     let request = if how == How::ReplaceDry {
-        object["metadata"]["resourceVersion"] = json!(api.get(name).await.unwrap().resource_version());
+        object["metadata"]["resourceVersion"] =
+            json!(api.get(name).await.unwrap().resource_version());
         http::Request::put(format!("{url}/{name}{query}"))
     } else {
         http::Request::post(format!("{url}{query}"))
     };
-    let request =
-        request.header("Content-Type", "application/json").body(object.to_string().into_bytes()).unwrap();
+    let request = request
+        .header("Content-Type", "application/json")
+        .body(object.to_string().into_bytes())
+        .unwrap();
     match client.request::<Value>(request).await {
         Ok(mut stored) => {
             let metadata = stored["metadata"].as_object_mut().unwrap();
-            for volatile in ["creationTimestamp", "uid", "resourceVersion", "managedFields", "generation"] {
+            for volatile in
+                ["creationTimestamp", "uid", "resourceVersion", "managedFields", "generation"]
+            {
                 metadata.remove(volatile);
             }
             Verdict::Accepted(stored)

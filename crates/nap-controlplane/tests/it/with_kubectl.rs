@@ -15,7 +15,8 @@ on_both_servers!(
     explanations,
 );
 
-/// kubectl applies each manifest as its author wrote it; the server then holds that, and a GitOps tool has nothing to do.
+/// kubectl applies each manifest as its author wrote it; the server then holds that, and a GitOps
+/// tool has nothing to do.
 async fn manifests_apply_verbatim_and_stay_as_they_were_written(cluster: &Cluster) {
     for manifest in MANIFESTS {
         let (title, yaml) = (manifest.title, manifest.yaml);
@@ -27,15 +28,25 @@ async fn manifests_apply_verbatim_and_stay_as_they_were_written(cluster: &Cluste
             continue;
         }
         assert!(applied.status.success(), "{title}: {errors}");
-        let stored =
-            api(&cluster.client, &written).get(written["metadata"]["name"].as_str().unwrap()).await.unwrap();
+        let stored = api(&cluster.client, &written)
+            .get(written["metadata"]["name"].as_str().unwrap())
+            .await
+            .unwrap();
         assert_holds(title, &stored.data["spec"], &written["spec"]);
         let again = cluster.prints("apply -f -", yaml).await;
         assert!(again.ends_with(" unchanged\n"), "{title}: {again}");
         let difference = cluster.kubectl("diff -f -", yaml).await;
-        assert!(difference.status.success(), "{title}: {}", String::from_utf8_lossy(&difference.stdout));
+        assert!(
+            difference.status.success(),
+            "{title}: {}",
+            String::from_utf8_lossy(&difference.stdout)
+        );
         let server_side = cluster.kubectl("apply --server-side --force-conflicts -f -", yaml).await;
-        assert!(server_side.status.success(), "{title}: {}", String::from_utf8_lossy(&server_side.stderr));
+        assert!(
+            server_side.status.success(),
+            "{title}: {}",
+            String::from_utf8_lossy(&server_side.stderr)
+        );
     }
 }
 
@@ -49,7 +60,10 @@ fn assert_holds(title: &str, stored: &Value, written: &Value) {
         }
         (Value::Array(stored), Value::Array(written)) => {
             assert_eq!(stored.len(), written.len(), "{title}");
-            stored.iter().zip(written).for_each(|(stored, written)| assert_holds(title, stored, written));
+            stored
+                .iter()
+                .zip(written)
+                .for_each(|(stored, written)| assert_holds(title, stored, written));
         }
         (stored, written) => assert_eq!(stored, written, "{title}"),
     }
@@ -72,13 +86,15 @@ async fn pools_mean_what_their_authors_meant(cluster: &Cluster) {
         assert_eq!(pool.spec.disruption.consolidation_policy, policy, "{name}");
         assert_eq!(template.expire_after.as_str(), expires, "{name}");
         assert_eq!((pool.spec.limits.is_some(), pool.spec.weight), (limits, weight), "{name}");
-        let reference = (template.node_class_ref.group.as_str(), template.node_class_ref.kind.as_str());
+        let reference =
+            (template.node_class_ref.group.as_str(), template.node_class_ref.kind.as_str());
         assert_eq!(reference, ("karpenter.azure.com", "AKSNodeClass"), "{name}");
         assert_eq!(nap_api::validation::validate_nodepool(&pool), Vec::<String>::new(), "{name}");
     }
 }
 
-/// kubectl prints what servers warn of. The embedded server has no admission policies, so inside a current version only the real one warns.
+/// kubectl prints what servers warn of. The embedded server has no admission policies, so inside a
+/// current version only the real one warns.
 async fn old_versions_and_old_spellings_warn(cluster: &Cluster) {
     let warnings = async |yaml: &str| {
         let output = cluster.kubectl("apply -f -", yaml).await;
@@ -88,7 +104,9 @@ async fn old_versions_and_old_spellings_warn(cluster: &Cluster) {
     };
     let text = warnings(MANIFESTS[1].yaml).await;
     assert!(
-        text.contains("Warning: karpenter.sh/v1alpha5 NodePool is deprecated; use karpenter.sh/v1 NodePool"),
+        text.contains(
+            "Warning: karpenter.sh/v1alpha5 NodePool is deprecated; use karpenter.sh/v1 NodePool"
+        ),
         "{text}"
     );
     let text = warnings(MANIFESTS[4].yaml).await;
@@ -132,7 +150,10 @@ async fn columns_and_names(cluster: &Cluster) {
         text.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert_eq!(header("get nodepools").await, "NAME NODECLASS NODES READY AGE");
-    assert_eq!(header("get nodepools -o wide").await, "NAME NODECLASS NODES READY AGE WEIGHT CPU MEMORY");
+    assert_eq!(
+        header("get nodepools -o wide").await,
+        "NAME NODECLASS NODES READY AGE WEIGHT CPU MEMORY"
+    );
     assert_eq!(header("get nodeclaims").await, "NAME TYPE CAPACITY ZONE NODE READY AGE");
     assert_eq!(
         header("get nodeclaims -o wide").await,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nap_api::{Effect, Operator, Requirement, Requirements, Taint, Toleration, labels};
-use nap_engine::{CapacityType, Daemon, InstanceType, Node, Offering, Plan, Pod, PodKey, Pool, Snapshot};
+use nap_engine::{
+    CapacityType, Daemon, InstanceType, Node, Offering, Plan, Pod, PodKey, Pool, Snapshot,
+};
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
 pub const GIB: i64 = 1 << 30;
@@ -61,11 +63,14 @@ pub fn instance_type(name: &str, vcpu: i64, gib: i64, micros: i64) -> InstanceTy
         ]),
         allocatable: capacity.clone(),
         capacity,
-        offerings: ["z-1", "z-2", "z-3"].map(|zone| offering(zone, CapacityType::OnDemand, micros)).to_vec(),
+        offerings: ["z-1", "z-2", "z-3"]
+            .map(|zone| offering(zone, CapacityType::OnDemand, micros))
+            .to_vec(),
     }
 }
 
-/// Sizes from 2 to 64 vCPU, 4 GiB each, in proportion to price; the largest cost a little more per vCPU.
+/// Sizes from 2 to 64 vCPU, 4 GiB each, in proportion to price; the largest cost a little more per
+/// vCPU.
 pub fn catalogue() -> Vec<InstanceType> {
     [(2, 96_000), (4, 192_000), (8, 384_000), (16, 768_000), (32, 1_540_000), (64, 3_100_000)]
         .map(|(vcpu, micros)| instance_type(&format!("d{vcpu}"), vcpu, vcpu * 4, micros))

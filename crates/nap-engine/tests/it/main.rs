@@ -1,4 +1,5 @@
-//! What a user of the engine would notice: which machines are bought, for whom, and what is said when there is none.
+//! What a user of the engine would notice: which machines are bought, for whom, and what is said
+//! when there is none.
 
 mod build;
 mod properties;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nap_api::requirement::Undefined;
 use nap_api::{Operator, Toleration, labels};
 use nap_engine::{
-    CapacityType, InstanceType, Options, Plan, Pod, Pool, Prepared, Snapshot, solve, solve_first_fit,
-    solve_with,
+    CapacityType, InstanceType, Options, Plan, Pod, Pool, Prepared, Snapshot, solve,
+    solve_first_fit, solve_with,
 };
 use nap_units::{CPU, MEMORY, Resources};
 use proptest::prelude::*;
@@ -36,14 +36,15 @@ fn make_pod(number: usize, (cpu, gib, wish, tolerant, priority): (i64, i64, u8, 
         _ => pod.terms,
     };
     if tolerant {
-        pod.tolerations = vec![Toleration { key: "t".into(), exists: true, ..Toleration::default() }];
+        pod.tolerations =
+            vec![Toleration { key: "t".into(), exists: true, ..Toleration::default() }];
     }
     pod
 }
 
 fn any_pool() -> impl Strategy<Value = Pool> {
-    (0i32..3, any::<bool>(), any::<bool>(), prop::option::of(0i64..40), prop::option::of(0i64..5)).prop_map(
-        |(weight, taint, team, cpu, nodes)| {
+    (0i32..3, any::<bool>(), any::<bool>(), prop::option::of(0i64..40), prop::option::of(0i64..5))
+        .prop_map(|(weight, taint, team, cpu, nodes)| {
             let mut pool = pool("");
             pool.weight = weight;
             if taint {
@@ -60,16 +61,19 @@ fn any_pool() -> impl Strategy<Value = Pool> {
                 pool.headroom.set("nodes", nodes);
             }
             pool
-        },
-    )
+        })
 }
 
 fn any_catalogue() -> impl Strategy<Value = Vec<InstanceType>> {
     prop::collection::vec((1i64..9, 1i64..6, 1i64..400, any::<bool>()), 1..8).prop_map(|sizes| {
         let make = |(number, (size, ratio, price, spot)): (usize, (i64, i64, i64, bool))| {
             let vcpu = 1 << (size - 1).min(6);
-            let mut kind =
-                instance_type(&format!("t{number}"), vcpu, vcpu * ratio, vcpu * 40_000 + price * 100);
+            let mut kind = instance_type(
+                &format!("t{number}"),
+                vcpu,
+                vcpu * ratio,
+                vcpu * 40_000 + price * 100,
+            );
             kind.allocatable.set(CPU, vcpu * 1000 - 80);
             if spot {
                 kind.offerings.push(offering("z-2", CapacityType::Spot, vcpu * 11_000));
@@ -85,31 +89,33 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
     let pods = prop::collection::vec((any_pod(), 1usize..6), 0..12);
     let pools = prop::collection::vec(any_pool(), 0..4);
     let nodes = prop::collection::vec((0i64..9, any::<bool>()), 0..4);
-    (pods, pools, any_catalogue(), nodes, 0usize..3).prop_map(|(pods, pools, types, nodes, daemons)| {
-        let kinds = pods.into_iter().flat_map(|(kind, count)| std::iter::repeat_n(kind, count));
-        let name = |(number, pool): (usize, Pool)| {
-            let name = format!("pool-{number}");
-            let mut named = Pool { name: name.clone(), ..pool };
-            named.requirements.set(labels::NODEPOOL, nap_api::Requirement::is_in([name]));
-            named
-        };
-        Snapshot {
-            pods: kinds.enumerate().map(|(number, kind)| make_pod(number, kind)).collect(),
-            nodes: nodes
-                .into_iter()
-                .enumerate()
-                .map(|(number, (cpu, initialized))| {
-                    let mut node = node(&format!("n{number}"), cpu * 500, cpu * 2);
-                    node.initialized = initialized;
-                    node
-                })
-                .collect(),
-            pools: pools.into_iter().enumerate().map(name).collect(),
-            daemons: (0..daemons).map(|number| daemon(&format!("d{number}"), 50)).collect(),
-            catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
-            ..Snapshot::default()
-        }
-    })
+    (pods, pools, any_catalogue(), nodes, 0usize..3).prop_map(
+        |(pods, pools, types, nodes, daemons)| {
+            let kinds = pods.into_iter().flat_map(|(kind, count)| std::iter::repeat_n(kind, count));
+            let name = |(number, pool): (usize, Pool)| {
+                let name = format!("pool-{number}");
+                let mut named = Pool { name: name.clone(), ..pool };
+                named.requirements.set(labels::NODEPOOL, nap_api::Requirement::is_in([name]));
+                named
+            };
+            Snapshot {
+                pods: kinds.enumerate().map(|(number, kind)| make_pod(number, kind)).collect(),
+                nodes: nodes
+                    .into_iter()
+                    .enumerate()
+                    .map(|(number, (cpu, initialized))| {
+                        let mut node = node(&format!("n{number}"), cpu * 500, cpu * 2);
+                        node.initialized = initialized;
+                        node
+                    })
+                    .collect(),
+                pools: pools.into_iter().enumerate().map(name).collect(),
+                daemons: (0..daemons).map(|number| daemon(&format!("d{number}"), 50)).collect(),
+                catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
+                ..Snapshot::default()
+            }
+        },
+    )
 }
 
 fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
@@ -130,7 +136,11 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
     let types = &snapshot.catalogues["all"];
     let mut spent: BTreeMap<&str, Resources> = BTreeMap::new();
     for launch in &plan.launches {
-        let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool).expect("a pool that exists");
+        let pool = snapshot
+            .pools
+            .iter()
+            .find(|pool| pool.name == launch.pool)
+            .expect("a pool that exists");
         assert!(options.max_pods_per_node.is_none_or(|most| launch.pods.len() <= most as usize));
         let alternatives = launch
             .alternatives
@@ -156,17 +166,26 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
         }
         for pod in launch.pods.iter().map(|key| by_key[key]) {
             assert!(nap_api::taints::first_untolerated(&pool.taints, &pod.tolerations).is_none());
-            let suits = |term| launch.requirements.compatible(term, Undefined::AllowWellKnown).is_ok();
+            let suits =
+                |term| launch.requirements.compatible(term, Undefined::AllowWellKnown).is_ok();
             assert!(pod.terms.iter().any(suits));
         }
-        let kind = types.iter().find(|kind| kind.name == launch.instance_type).expect("a type that exists");
+        let kind = types
+            .iter()
+            .find(|kind| kind.name == launch.instance_type)
+            .expect("a type that exists");
         let charge = kind.capacity.clone().with("nodes", 1);
         spent.entry(&launch.pool).or_default().add(&charge);
     }
     for pool in &snapshot.pools {
         let Some(spent) = spent.get(pool.name.as_str()) else { continue };
         for (name, headroom) in pool.headroom.iter() {
-            assert!(spent.get(name) <= headroom, "{}: {name} {} of {headroom}", pool.name, spent.get(name));
+            assert!(
+                spent.get(name) <= headroom,
+                "{}: {name} {} of {headroom}",
+                pool.name,
+                spent.get(name)
+            );
         }
     }
     assert_eq!(plan.cost, plan.launches.iter().map(|launch| launch.price).sum());
@@ -216,7 +235,8 @@ proptest! {
 
 fn shuffle<T>(items: &mut [T], state: &mut u64) {
     for index in (1..items.len()).rev() {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let other = usize::try_from(*state >> 33).unwrap_or(0) % (index + 1);
         items.swap(index, other);
     }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use nap_api::{Operator, Toleration, labels};
-use nap_engine::{CapacityType, Options, Plan, Refusal, Snapshot, Tier, Unsuitable, solve, solve_first_fit};
+use nap_engine::{
+    CapacityType, Options, Plan, Refusal, Snapshot, Tier, Unsuitable, solve, solve_first_fit,
+};
 use nap_units::{CPU, MEMORY, Resources, UsdPerHour};
 
 use crate::build::{
-    asks, catalogue, daemon, instance_type, launches, node, offering, pod, pods, pool, snapshot, tainted,
-    wants,
+    asks, catalogue, daemon, instance_type, launches, node, offering, pod, pods, pool, snapshot,
+    tainted, wants,
 };
 
 fn run(snapshot: &Snapshot) -> Plan {
@@ -34,16 +36,23 @@ fn the_cheapest_type_that_holds_the_pods_is_bought() {
     assert_eq!(launches(&plan), ["a d4 z-1 $0.192 3"]);
     assert_eq!(plan.cost, UsdPerHour::from_micros(192_000));
     let launch = &plan.launches[0];
-    assert_eq!(launch.requests, Resources::new().with(CPU, 3000).with(MEMORY, 6 << 30).with("pods", 3));
+    assert_eq!(
+        launch.requests,
+        Resources::new().with(CPU, 3000).with(MEMORY, 6 << 30).with("pods", 3)
+    );
     assert_eq!(launch.alternatives.len(), 3 * 5 - 1);
-    assert_eq!((&*launch.alternatives[0].instance_type, &*launch.alternatives[0].zone), ("d4", "z-2"));
+    assert_eq!(
+        (&*launch.alternatives[0].instance_type, &*launch.alternatives[0].zone),
+        ("d4", "z-2")
+    );
     assert!(launch.alternatives.iter().is_sorted_by_key(|other| other.price));
 }
 
 #[test]
 fn a_cap_beats_growing_onto_giants() {
     // The largest type is dear, and without a cap the first node grows onto it.
-    let types = vec![instance_type("small", 4, 16, 200_000), instance_type("giant", 64, 256, 9_000_000)];
+    let types =
+        vec![instance_type("small", 4, 16, 200_000), instance_type("giant", 64, 256, 9_000_000)];
     let input = snapshot(pods("web", 60, 1000, 1), types, vec![pool("a")]);
     let grown = solve_first_fit(&input, &Options::default());
     assert_eq!((grown.launches.len(), grown.cost), (1, UsdPerHour::from_micros(9_000_000)));
@@ -54,7 +63,8 @@ fn a_cap_beats_growing_onto_giants() {
 
 #[test]
 fn pods_that_complement_each_other_share_machines() {
-    // By size, pairs of the first kind would take the vCPUs of five machines and leave their memory unused.
+    // By size, pairs of the first kind would take the vCPUs of five machines and leave their memory
+    // unused.
     let mut all = pods("compute", 10, 4000, 2);
     all.extend(pods("memory", 10, 3900, 28));
     let input = snapshot(all, vec![instance_type("d8", 8, 32, 384_000)], vec![pool("a")]);
@@ -113,7 +123,8 @@ fn what_exists_is_filled_first_running_before_coming_then_by_name() {
     coming.initialized = false;
     input.nodes = vec![coming, node("c", 1000, 10), node("b", 1000, 10)];
     let plan = run(&input);
-    let placed: Vec<&str> = plan.placements.iter().map(|placement| placement.node.as_str()).collect();
+    let placed: Vec<&str> =
+        plan.placements.iter().map(|placement| placement.node.as_str()).collect();
     assert_eq!(placed, ["b", "c", "a-coming"]);
     assert_eq!(launches(&plan), ["a d2 z-2 $0.096 1"], "z-1 has the most machines");
 }
@@ -150,7 +161,9 @@ fn higher_priority_goes_first() {
 fn heavier_pools_win_and_equal_ones_compare_on_price() {
     let mut dear = pool("dear");
     dear.requirements.extend(&wants(&[(labels::SKU_CPU, Operator::Gte, &["16"])]));
-    let input = |dear| snapshot(pods("web", 2, 500, 1), catalogue(), vec![dear, pool("fair"), pool("other")]);
+    let input = |dear| {
+        snapshot(pods("web", 2, 500, 1), catalogue(), vec![dear, pool("fair"), pool("other")])
+    };
     assert_eq!(launches(&run(&input(dear.clone()))), ["fair d2 z-1 $0.096 2"]);
     dear.weight = 5;
     assert_eq!(launches(&run(&input(dear))), ["dear d16 z-1 $0.768 2"]);
@@ -162,8 +175,10 @@ fn a_pool_whose_taint_is_not_tolerated_is_passed_over() {
     gpu.weight = 100;
     gpu.taints = vec![tainted("gpu")];
     let mut tolerant = pod("tolerant", 600, 1);
-    tolerant.tolerations = vec![Toleration { key: "gpu".into(), exists: true, ..Toleration::default() }];
-    let input = snapshot(vec![pod("plain", 500, 1), tolerant], catalogue(), vec![pool("a"), gpu.clone()]);
+    tolerant.tolerations =
+        vec![Toleration { key: "gpu".into(), exists: true, ..Toleration::default() }];
+    let input =
+        snapshot(vec![pod("plain", 500, 1), tolerant], catalogue(), vec![pool("a"), gpu.clone()]);
     let mut bought = launches(&run(&input));
     bought.sort();
     assert_eq!(bought, ["a d2 z-2 $0.096 1", "gpu d2 z-1 $0.096 1"].map(str::to_owned));
@@ -235,8 +250,13 @@ fn an_offering_that_cannot_be_had_is_never_chosen() {
     assert!(plan.launches[0].alternatives.iter().all(|other| &*other.instance_type != "d2"));
     types.truncate(1);
     let plan = run(&snapshot(vec![pod("web", 500, 1)], types, vec![pool("a")]));
-    let funnel =
-        Unsuitable::Offerings { total: 3, compatible: 3, large_enough: 3, available: 0, shortage: None };
+    let funnel = Unsuitable::Offerings {
+        total: 3,
+        compatible: 3,
+        large_enough: 3,
+        available: 0,
+        shortage: None,
+    };
     assert_eq!(why(&plan), funnel);
 }
 
@@ -253,7 +273,12 @@ fn spot_is_bought_where_it_is_cheaper_and_allowed() {
     on_demand.requirements.extend(&wants(&[(labels::CAPACITY_TYPE, Operator::In, &["on-demand"])]));
     let plan = run(&input(on_demand));
     assert_eq!(plan.launches[0].capacity_type, CapacityType::OnDemand);
-    assert!(plan.launches[0].alternatives.iter().all(|other| other.capacity_type == CapacityType::OnDemand));
+    assert!(
+        plan.launches[0]
+            .alternatives
+            .iter()
+            .all(|other| other.capacity_type == CapacityType::OnDemand)
+    );
 }
 
 #[test]
@@ -276,7 +301,11 @@ fn a_machine_with_a_zone_is_preferred_to_one_without() {
     )]));
     kind.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
     let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![kind], vec![pool("a")]));
-    assert!(plan.launches.iter().all(|launch| launch.zone == "z-1" && &*launch.alternatives[0].zone == "0"));
+    assert!(
+        plan.launches
+            .iter()
+            .all(|launch| launch.zone == "z-1" && &*launch.alternatives[0].zone == "0")
+    );
 }
 
 #[test]
@@ -307,7 +336,11 @@ fn what_a_limit_stops_goes_to_the_next_pool() {
     let plan = run(&snapshot(pods("web", 8, 1000, 1), catalogue(), vec![first, pool("second")]));
     assert!(plan.unplaced.is_empty());
     let on = |name: &str| -> usize {
-        plan.launches.iter().filter(|launch| launch.pool == name).map(|launch| launch.pods.len()).sum()
+        plan.launches
+            .iter()
+            .filter(|launch| launch.pool == name)
+            .map(|launch| launch.pods.len())
+            .sum()
     };
     assert_eq!((on("first"), on("second")), (4, 4));
 }
@@ -345,7 +378,13 @@ fn reasons_name_the_step_that_failed() {
     assert_eq!(refused(small), funnel(3, 0, Some(CPU)));
     assert_eq!(
         why(&run(&snapshot(vec![pod("web", 1, 1)], Vec::new(), vec![pool("a")]))),
-        Unsuitable::Offerings { total: 0, compatible: 0, large_enough: 0, available: 0, shortage: None }
+        Unsuitable::Offerings {
+            total: 0,
+            compatible: 0,
+            large_enough: 0,
+            available: 0,
+            shortage: None
+        }
     );
 }
 
@@ -357,7 +396,10 @@ fn a_pod_with_an_unknown_hard_constraint_is_never_placed() {
     input.nodes = vec![node("n", 4000, 10)];
     let plan = run(&input);
     assert!(plan.launches.is_empty() && plan.placements.is_empty());
-    assert_eq!(plan.unplaced[0].refusal, Refusal::Unsupported { field: "spec.resourceClaims".into() });
+    assert_eq!(
+        plan.unplaced[0].refusal,
+        Refusal::Unsupported { field: "spec.resourceClaims".into() }
+    );
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Scenario files: a cluster in few words, and the plan that it must give. Each file is named after the rule that it shows.
+//! Scenario files: a cluster in few words, and the plan that it must give. Each file is named after
+//! the rule that it shows.
 //!
-//! `name.yaml` is the input and `name.plan` what must come out. `UPDATE_SCENARIOS=1 cargo test -p nap-engine` writes the plans anew;
-//! what then differs is for a person to judge. A file with a `snapshot` holds the engine's own input instead of the short form: that is
-//! how a case that a property test found is kept.
+//! `name.yaml` is the input and `name.plan` what must come out. `UPDATE_SCENARIOS=1 cargo test -p
+//! nap-engine` writes the plans anew; what then differs is for a person to judge. A file with a
+//! `snapshot` holds the engine's own input instead of the short form: that is how a case that a
+//! property test found is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,9 +14,9 @@ use std::sync::Arc;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Effect, Requirements, Taint, Toleration, labels};
 use nap_engine::{
-    CapacityType, Catalogue, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay, Plan, Pod,
-    PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, Resident, Selector, Snapshot, Spread,
-    Weighted, overlay, solve,
+    CapacityType, Catalogue, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay,
+    Plan, Pod, PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, Resident, Selector,
+    Snapshot, Spread, Weighted, overlay, solve,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 use serde::Deserialize;
@@ -241,12 +243,14 @@ const DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
 
 impl OverlayOf {
     fn build(&self) -> Overlay {
-        let fixed = self.price.map(|price| PriceChange::Fixed(UsdPerHour::from_micros(whole(price, 1e6))));
+        let fixed =
+            self.price.map(|price| PriceChange::Fixed(UsdPerHour::from_micros(whole(price, 1e6))));
         Overlay {
             name: self.name.clone(),
             weight: self.weight,
             requirements: Requirements::from_specs(&self.requirements),
-            price: fixed.or(self.percent.map(|percent| PriceChange::Millionths(whole(percent, 1e4)))),
+            price: fixed
+                .or(self.percent.map(|percent| PriceChange::Millionths(whole(percent, 1e4)))),
             capacity: self.capacity.iter().map(|(name, amount)| (name, *amount)).collect(),
         }
     }
@@ -261,7 +265,8 @@ impl Type {
         let mut kind = instance_type(&self.name, self.cpu, self.memory, whole(self.price, 1e6));
         if let Some(zones) = &self.zones {
             let price = whole(self.price, 1e6);
-            kind.offerings = zones.iter().map(|zone| offering(zone, CapacityType::OnDemand, price)).collect();
+            kind.offerings =
+                zones.iter().map(|zone| offering(zone, CapacityType::OnDemand, price)).collect();
         }
         for one in &mut kind.offerings {
             one.available = !self.unavailable.contains(&one.zone);
@@ -339,12 +344,14 @@ impl PodOf {
     }
 
     fn tolerations(&self) -> Vec<Toleration> {
-        let exists = |key: &String| Toleration { key: key.clone(), exists: true, ..Toleration::default() };
+        let exists =
+            |key: &String| Toleration { key: key.clone(), exists: true, ..Toleration::default() };
         self.tolerations.iter().map(exists).collect()
     }
 
     fn ports(&self) -> Vec<HostPort> {
-        let port = |port: &i32| HostPort { protocol: "TCP".into(), port: *port, address: String::new() };
+        let port =
+            |port: &i32| HostPort { protocol: "TCP".into(), port: *port, address: String::new() };
         self.host_ports.iter().map(port).collect()
     }
 
@@ -353,7 +360,8 @@ impl PodOf {
             let build = |one: &Liked<TermOf>| (one.weight, one.term.build(self.namespace()));
             terms.iter().map(build).map(|(weight, term)| Weighted { weight, term }).collect()
         };
-        let nodes = self.preferred.iter().map(|one| (one.weight, Requirements::from_specs(&one.term)));
+        let nodes =
+            self.preferred.iter().map(|one| (one.weight, Requirements::from_specs(&one.term)));
         let mut requests = amounts(self.cpu, self.memory, 1);
         for (name, amount) in self.requests.iter().map(|(name, amount)| (name.as_str(), *amount)) {
             requests.set(name, amount);
@@ -463,7 +471,8 @@ impl Scenario {
     }
 }
 
-/// The plan as people would compare it: one line for each machine, each pod on one that exists, and each pod without a place.
+/// The plan as people would compare it: one line for each machine, each pod on one that exists, and
+/// each pod without a place.
 fn text(plan: &Plan) -> String {
     let mut text = String::new();
     let name = |pod: &PodKey| match pod.parts() {
@@ -472,8 +481,10 @@ fn text(plan: &Plan) -> String {
     };
     for launch in &plan.launches {
         let pods: Vec<String> = launch.pods.iter().map(name).collect();
-        let zones =
-            launch.requirements.get(labels::ZONE).map_or_else(String::new, |zone| format!(" ({zone})"));
+        let zones = launch
+            .requirements
+            .get(labels::ZONE)
+            .map_or_else(String::new, |zone| format!(" ({zone})"));
         let _ = writeln!(
             text,
             "launch {} {} {} {}{zones} {}: {}",
@@ -507,8 +518,8 @@ fn every_scenario_gives_its_plan() {
     let mut wrong = String::new();
     for file in files {
         let input = std::fs::read_to_string(&file).expect("a readable scenario");
-        let scenario: Scenario =
-            serde_saphyr::from_str(&input).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let scenario: Scenario = serde_saphyr::from_str(&input)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let options = scenario.options.clone();
         let snapshot = scenario.build();
         let plan = solve(&snapshot, &options);
@@ -539,7 +550,10 @@ fn every_rule_has_a_scenario() {
         let names: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
         assert!(!names.is_empty(), "no scenario shows it: {row}");
         for name in names {
-            assert!(folder.join(format!("{name}.plan")).exists(), "there is no scenario `{name}`: {row}");
+            assert!(
+                folder.join(format!("{name}.plan")).exists(),
+                "there is no scenario `{name}`: {row}"
+            );
         }
     }
     assert!(rules > 0);

@@ -7,13 +7,14 @@ use crate::build::{catalogue, instance_type, pod, pods, pool, snapshot};
 
 #[test]
 fn refusals_read_well() {
-    let offerings = |compatible, large_enough, available, shortage: Option<&str>| Unsuitable::Offerings {
-        total: 412,
-        compatible,
-        large_enough,
-        available,
-        shortage: shortage.map(str::to_owned),
-    };
+    let offerings =
+        |compatible, large_enough, available, shortage: Option<&str>| Unsuitable::Offerings {
+            total: 412,
+            compatible,
+            large_enough,
+            available,
+            shortage: shortage.map(str::to_owned),
+        };
     let taint = Taint { key: "gpu".into(), value: "yes".into(), effect: Effect::NoSchedule };
     for (why, text) in [
         (offerings(120, 0, 0, Some("cpu")), "412 offerings, 120 compatible, none with enough cpu"),
@@ -22,7 +23,10 @@ fn refusals_read_well() {
             "412 offerings, 120 compatible, none large enough in every resource at once",
         ),
         (offerings(0, 0, 0, None), "412 offerings, none compatible"),
-        (offerings(9, 4, 0, None), "412 offerings, 9 compatible, 4 large enough, none available at present"),
+        (
+            offerings(9, 4, 0, None),
+            "412 offerings, 9 compatible, 4 large enough, none available at present",
+        ),
         (Unsuitable::Taint(taint), "taint `gpu=yes:NoSchedule` is not tolerated"),
         (Unsuitable::Limit("cpu".into()), "its limit on cpu leaves no room"),
     ] {
@@ -36,19 +40,26 @@ fn refusals_read_well() {
         Refusal::Pools(vec![reason("a", "cpu"), reason("b", "nodes")]).to_string(),
         "nodepool \"a\": its limit on cpu leaves no room; nodepool \"b\": its limit on nodes leaves no room"
     );
-    assert_eq!(Refusal::Unsupported { field: "spec.x".into() }.to_string(), "`spec.x` is not supported yet");
+    assert_eq!(
+        Refusal::Unsupported { field: "spec.x".into() }.to_string(),
+        "`spec.x` is not supported yet"
+    );
 }
 
 #[test]
 fn a_launch_explains_itself() {
-    let plan = solve(&snapshot(pods("web", 2, 550, 1), catalogue(), vec![pool("a")]), &Options::default());
+    let plan =
+        solve(&snapshot(pods("web", 2, 550, 1), catalogue(), vec![pool("a")]), &Options::default());
     assert_eq!(
         plan.explain_launch(&plan.launches[0]),
         "d2 on-demand in z-1 at $0.096/h: cheapest of 18 offerings that hold 2 pods (1.1 vCPU, 2.0 GiB); next: d4 at $0.192/h"
     );
     let mut only = instance_type("d2", 2, 8, 96_000);
     only.offerings.truncate(1);
-    let plan = solve(&snapshot(vec![pod("web", 2000, 1)], vec![only], vec![pool("a")]), &Options::default());
+    let plan = solve(
+        &snapshot(vec![pod("web", 2000, 1)], vec![only], vec![pool("a")]),
+        &Options::default(),
+    );
     assert_eq!(
         plan.explain_launch(&plan.launches[0]),
         "d2 on-demand in z-1 at $0.096/h: the only offering that holds 1 pod (2.0 vCPU, 1.0 GiB)"

@@ -1,8 +1,11 @@
-//! Whether the scheduler could bind every pod where a plan puts it, as far as pods depend on each other.
+//! Whether the scheduler could bind every pod where a plan puts it, as far as pods depend on each
+//! other.
 //!
-//! Anti-affinity holds in whatever order pods are bound, so it is judged at the end. Spread and affinity depend on what is there when a pod is
-//! bound, so an order is looked for: a pod that has rules goes as soon as it can without being in the way of another, and a pod that is merely
-//! counted goes when that helps. A node whose zone is undecided counts as being wherever that does least harm.
+//! Anti-affinity holds in whatever order pods are bound, so it is judged at the end. Spread and
+//! affinity depend on what is there when a pod is bound, so an order is looked for: a pod that has
+//! rules goes as soon as it can without being in the way of another, and a pod that is merely
+//! counted goes when that helps. A node whose zone is undecided counts as being wherever that does
+//! least harm.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,15 +18,16 @@ use super::format::Problem;
 use super::places::Place;
 
 /// The most orders that are tried.
-const MOST_ORDERS: u64 = 24;
+const MAX_ORDERS: u64 = 24;
 
 /// About the most looks at a pod before no further order is tried.
-const MOST_LOOKS: usize = 40_000_000;
+const MAX_LOOKS: usize = 40_000_000;
 
 /// What is said of a pod that is not where its affinity wants it.
 const AFFINITY: &str = "affinity";
 
-/// What keeps pods from being bound, in words: what cannot be in any order, and what no order was found for.
+/// What keeps pods from being bound, in words: what cannot be in any order, and what no order was
+/// found for.
 #[derive(Default)]
 pub(super) struct Obstacles {
     pub(super) wrong: Vec<String>,
@@ -49,8 +53,8 @@ pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Obstacl
     }
     let mut looks = 0;
     let mut fewest: Option<Vec<(Item, &str)>> = None;
-    for order in 0..MOST_ORDERS {
-        if order > 0 && looks > MOST_LOOKS {
+    for order in 0..MAX_ORDERS {
+        if order > 0 && looks > MAX_LOOKS {
             break;
         }
         let size = |item: &Item| {
@@ -60,7 +64,8 @@ pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Obstacl
         let name = |item: &Item| problem.pods[item.class].name.as_str();
         match order {
             0 => items.sort_by_key(|item| (item.rank, item.class, item.place)),
-            // As solvers go: from the largest pods to the smallest, one class or all of a size after another.
+            // As solvers go: from the largest pods to the smallest, one class or all of a size
+            // after another.
             1 => items.sort_by(|a, b| (size(a), name(a), a.rank).cmp(&(size(b), name(b), b.rank))),
             2 => items.sort_by_key(|item| (size(item), item.rank)),
             _ => items.sort_by_key(|item| scramble(order, item)),
@@ -82,8 +87,7 @@ pub(super) fn bind(problem: &Problem, pods: &[Pod], places: &[Place]) -> Obstacl
     for (item, why) in stuck {
         let (class, place) = (&problem.pods[item.class].name, &places[item.place]);
         let what = format!("a pod of `{class}` cannot be bound to {}: {why}", place.name);
-        let spread =
-            |rule: &Rule| matches!(rule, Rule::Spread { counter, .. } if impossible.contains(counter));
+        let spread = |rule: &Rule| matches!(rule, Rule::Spread { counter, .. } if impossible.contains(counter));
         let surely = why == AFFINITY || rules.owned[item.class].iter().any(spread);
         let list = if surely { &mut obstacles.wrong } else { &mut obstacles.undecided };
         list.push(what);
@@ -124,7 +128,8 @@ struct Counter {
     /// How many domains have how many pods at most.
     levels: BTreeMap<usize, usize>,
     total: usize,
-    /// How many pods whose spread this counts are still to be bound in each domain: those that are not counted themselves, and those that are.
+    /// How many pods whose spread this counts are still to be bound in each domain: those that are
+    /// not counted themselves, and those that are.
     waiting: Vec<[usize; 2]>,
     /// The least skew that any of them allows.
     skew: usize,
@@ -236,7 +241,8 @@ impl Rules {
         for (class, pod) in problem.pods.iter().zip(pods) {
             let mut rules = Vec::new();
             for spread in &pod.spread {
-                let keys: Vec<&str> = pod.spread.iter().map(|other| other.topology_key.as_str()).collect();
+                let keys: Vec<&str> =
+                    pod.spread.iter().map(|other| other.topology_key.as_str()).collect();
                 let terms = spread.honor_affinity.then_some(pod.terms.as_slice());
                 let tolerations = spread.honor_taints.then_some(pod.tolerations.as_slice());
                 let counter = *numbers
@@ -265,13 +271,16 @@ impl Rules {
             }
             if !pod.affinity.is_empty() {
                 let together = pod.affinity.iter().map(|term| {
-                    *numbers.entry(Counted::Meant(&term.topology_key, &pod.affinity)).or_insert_with(|| {
-                        counters.push(Counter::new(places, &term.topology_key, |_| true));
-                        counters.len() - 1
-                    })
+                    *numbers
+                        .entry(Counted::Meant(&term.topology_key, &pod.affinity))
+                        .or_insert_with(|| {
+                            counters.push(Counter::new(places, &term.topology_key, |_| true));
+                            counters.len() - 1
+                        })
                 });
                 let counters = together.collect();
-                let own = pod.affinity.iter().all(|term| term.matches(&class.namespace, &pod.labels));
+                let own =
+                    pod.affinity.iter().all(|term| term.matches(&class.namespace, &pod.labels));
                 rules.push(Rule::Together { counters, own });
             }
             owned.push(rules);
@@ -306,9 +315,14 @@ impl Rules {
         !self.owned[class].is_empty() || !self.counted[class].is_empty()
     }
 
-    /// Binds pods; those that are left, and why. Where a pod must be in the way of others, it is the first, or the one that is in the way
-    /// of fewest.
-    fn attempt(&self, items: &[Item], fewest: bool, looks: &mut usize) -> Vec<(Item, &'static str)> {
+    /// Binds pods; those that are left, and why. Where a pod must be in the way of others, it is
+    /// the first, or the one that is in the way of fewest.
+    fn attempt(
+        &self,
+        items: &[Item],
+        fewest: bool,
+        looks: &mut usize,
+    ) -> Vec<(Item, &'static str)> {
         let mut counters = self.counters.clone();
         let (mut ruled, mut counted): (Vec<Item>, Vec<Item>) =
             items.iter().partition(|item| !self.owned[item.class].is_empty());
@@ -355,7 +369,8 @@ impl Rules {
         self.reasons(&counters, ruled)
     }
 
-    /// Binds a few of the pods that are in the way of others: the first, or those that are in the way of fewest.
+    /// Binds a few of the pods that are in the way of others: the first, or those that are in the
+    /// way of fewest.
     fn bind_few(&self, counters: &mut [Counter], ruled: &mut Vec<Item>, fewest: bool) {
         let few = (ruled.len() / 64).max(1);
         let mut order: Vec<(usize, usize)> = Vec::new();
@@ -386,7 +401,8 @@ impl Rules {
         crowded.map(waiting).sum()
     }
 
-    /// Binds pods group by group, in the order given; those that are left, and why. What cannot be bound yet is tried again after each group.
+    /// Binds pods group by group, in the order given; those that are left, and why. What cannot be
+    /// bound yet is tried again after each group.
     fn in_groups(
         &self,
         items: &[Item],
@@ -407,7 +423,8 @@ impl Rules {
         self.reasons(&counters, waiting)
     }
 
-    /// The counters whose spread cannot hold in any order: a domain's own pods exceed what the emptiest domain has in the end.
+    /// The counters whose spread cannot hold in any order: a domain's own pods exceed what the
+    /// emptiest domain has in the end.
     fn impossible(&self, items: &[Item]) -> BTreeSet<usize> {
         let mut last = self.counters.clone();
         for item in items {
@@ -433,8 +450,14 @@ impl Rules {
         left.into_iter().map(why).collect()
     }
 
-    /// Binds a pod if its rules allow it. With a set to note in what it waits for, only if it is in nobody's way.
-    fn try_bind(&self, counters: &mut [Counter], item: &Item, blocked: Option<&mut BTreeSet<usize>>) -> bool {
+    /// Binds a pod if its rules allow it. With a set to note in what it waits for, only if it is in
+    /// nobody's way.
+    fn try_bind(
+        &self,
+        counters: &mut [Counter],
+        item: &Item,
+        blocked: Option<&mut BTreeSet<usize>>,
+    ) -> bool {
         let obstacle = self.obstacle(counters, item);
         if let Some(blocked) = blocked {
             match obstacle {
@@ -471,7 +494,10 @@ impl Rules {
 
     /// A counter whose waiting pods a pod would be in the way of.
     fn crowds(&self, counters: &[Counter], item: &Item) -> Option<usize> {
-        self.counted[item.class].iter().copied().find(|number| counters[*number].is_crowded_by(item.place))
+        self.counted[item.class]
+            .iter()
+            .copied()
+            .find(|number| counters[*number].is_crowded_by(item.place))
     }
 
     fn add(&self, counters: &mut [Counter], item: &Item) {
@@ -494,7 +520,9 @@ impl Rules {
                 let first = *own && numbers.iter().all(|number| counters[*number].total == 0);
                 !numbers.iter().all(|number| {
                     let counter = &counters[*number];
-                    counter.domains[item.place].iter().any(|domain| first || counter.possible[*domain] > 0)
+                    counter.domains[item.place]
+                        .iter()
+                        .any(|domain| first || counter.possible[*domain] > 0)
                 })
             }
         })
@@ -542,7 +570,9 @@ fn exclusions(problem: &Problem, pods: &[Pod], places: &[Place]) -> Vec<String> 
                 _ => Domain::Undecided(number),
             };
             let running = place.running.iter().map(|one| (one, false));
-            for ((class, count), planned) in running.chain(place.planned.iter().map(|one| (one, true))) {
+            for ((class, count), planned) in
+                running.chain(place.planned.iter().map(|one| (one, true)))
+            {
                 let (owns, is_meant) = roles[*class];
                 if *count > 0 && (owns || is_meant) {
                     let inside = domains.entry(domain()).or_default();
@@ -555,12 +585,15 @@ fn exclusions(problem: &Problem, pods: &[Pod], places: &[Place]) -> Vec<String> 
         }
         let clash = |inside: &&Inside| {
             inside.planned
-                && ((inside.owners > 0 && inside.meant > 0) || (inside.both > 0 && inside.meant > 1))
+                && ((inside.owners > 0 && inside.meant > 0)
+                    || (inside.both > 0 && inside.meant > 1))
         };
         let clashes = domains.values().filter(clash).count();
         if clashes > 0 {
-            let class =
-                roles.iter().position(|(owns, _)| *owns).map_or("", |class| &problem.pods[class].name);
+            let class = roles
+                .iter()
+                .position(|(owns, _)| *owns)
+                .map_or("", |class| &problem.pods[class].name);
             wrong.push(format!(
                 "anti-affinity of `{class}` over `{}` is broken in {clashes} domains",
                 term.topology_key

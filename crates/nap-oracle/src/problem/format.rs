@@ -63,8 +63,10 @@ fn is_zero(amount: &i64) -> bool {
 impl Amounts {
     /// As the engine counts them.
     pub fn resources(&self) -> Resources {
-        let mut resources =
-            Resources::new().with(CPU, self.cpu_milli).with(MEMORY, self.memory_bytes).with(PODS, self.pods);
+        let mut resources = Resources::new()
+            .with(CPU, self.cpu_milli)
+            .with(MEMORY, self.memory_bytes)
+            .with(PODS, self.pods);
         for (name, amount) in &self.extended {
             resources.set(name, *amount);
         }

@@ -1,8 +1,10 @@
 //! What is wrong with a plan file, and what it costs.
 //!
-//! The same code judges whoever made the plan. It looks at classes and counts, so that plans of a hundred thousand pods can be judged, and shares
-//! no algorithm with the engine. A zone that a plan leaves open gets the benefit of the doubt, and so does the order in which pods are
-//! bound: a plan is valid if the scheduler could bind every pod where the plan puts it, in some order, for some choice of zones.
+//! The same code judges whoever made the plan. It looks at classes and counts, so that plans of a
+//! hundred thousand pods can be judged, and shares no algorithm with the engine. A zone that a plan
+//! leaves open gets the benefit of the doubt, and so does the order in which pods are bound: a plan
+//! is valid if the scheduler could bind every pod where the plan puts it, in some order, for some
+//! choice of zones.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +18,15 @@ use super::read::ProblemError;
 use super::snapshot::Understood;
 
 /// The most violations that are listed.
-const MOST_LISTED: usize = 20;
+const MAX_LISTED: usize = 20;
 
 /// What became of a plan before the judge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// What is wrong, in words, the first few. A plan without any is valid.
     pub violations: Vec<String>,
-    /// How many pods there is no known order of binding for, though none can be ruled out. They get the benefit of the doubt.
+    /// How many pods there is no known order of binding for, though none can be ruled out. They get
+    /// the benefit of the doubt.
     pub undecided: usize,
     /// What its machines cost together: each the cheapest available offering that it still admits.
     pub cost: UsdPerHour,
@@ -78,7 +81,7 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     fn say(&mut self, what: String) {
-        if self.verdict.violations.len() < MOST_LISTED {
+        if self.verdict.violations.len() < MAX_LISTED {
             self.verdict.violations.push(what);
         }
     }
@@ -97,14 +100,21 @@ impl Judge<'_> {
             *seen.entry(name).or_default() += count;
             self.verdict.unplaced += count;
         }
-        for name in seen.keys().filter(|name| !self.classes.contains_key(**name)).copied().collect::<Vec<_>>()
+        for name in seen
+            .keys()
+            .filter(|name| !self.classes.contains_key(**name))
+            .copied()
+            .collect::<Vec<_>>()
         {
             self.say(format!("class `{name}` does not exist"));
         }
         for class in &self.problem.pods {
             let seen = seen.get(class.name.as_str()).copied().unwrap_or(0);
             if seen != class.replicas {
-                self.say(format!("class `{}` has {} pods, the plan {seen}", class.name, class.replicas));
+                self.say(format!(
+                    "class `{}` has {} pods, the plan {seen}",
+                    class.name, class.replicas
+                ));
             }
         }
     }
@@ -113,12 +123,14 @@ impl Judge<'_> {
         for pool in &self.problem.node_pools {
             let mut used = Resources::new();
             for node in self.plan.nodes.iter().filter(|node| node.node_pool == pool.name) {
-                let capacity = self.problem.kind(&node.instance_type).map(|kind| kind.capacity.resources());
+                let capacity =
+                    self.problem.kind(&node.instance_type).map(|kind| kind.capacity.resources());
                 used.add(&capacity.unwrap_or_default().with("nodes", 1));
             }
             let headroom = self.problem.headroom(pool);
             let any = self.plan.nodes.iter().any(|node| node.node_pool == pool.name);
-            for (name, left) in headroom.iter().filter(|(name, left)| any && used.get(name) > *left) {
+            for (name, left) in headroom.iter().filter(|(name, left)| any && used.get(name) > *left)
+            {
                 self.say(format!(
                     "pool `{}` exceeds its limit on {name}: {left} left, {} used",
                     pool.name,
@@ -128,11 +140,13 @@ impl Judge<'_> {
         }
     }
 
-    /// The nodes that exist and those of the plan, each with its pods, and what is wrong with each by itself.
+    /// The nodes that exist and those of the plan, each with its pods, and what is wrong with each
+    /// by itself.
     fn places(&mut self) -> Vec<Place> {
         let (problem, plan, understood) = (self.problem, self.plan, self.understood);
-        let mut places: Vec<Place> =
-            (0..problem.nodes.len()).map(|number| Place::existing(problem, understood, number)).collect();
+        let mut places: Vec<Place> = (0..problem.nodes.len())
+            .map(|number| Place::existing(problem, understood, number))
+            .collect();
         for (name, pods) in &plan.existing {
             match problem.nodes.iter().position(|node| node.name == *name) {
                 Some(number) => places[number].planned = self.known(pods),
@@ -163,7 +177,10 @@ impl Judge<'_> {
                     let claimed = UsdPerHour::parse(&format!("{:.7}", node.price_usd_per_hour));
                     let near = |claimed: UsdPerHour| (claimed.micros() - price.micros()).abs() <= 1;
                     if !claimed.is_some_and(near) {
-                        self.say(format!("{about}: it costs {price}, not {}", node.price_usd_per_hour));
+                        self.say(format!(
+                            "{about}: it costs {price}, not {}",
+                            node.price_usd_per_hour
+                        ));
                     }
                 }
                 None => self.say(format!("{about}: its pods leave it no zone")),
@@ -174,6 +191,8 @@ impl Judge<'_> {
     }
 
     fn known(&self, pods: &BTreeMap<String, usize>) -> Vec<(usize, usize)> {
-        pods.iter().filter_map(|(name, count)| Some((*self.classes.get(name.as_str())?, *count))).collect()
+        pods.iter()
+            .filter_map(|(name, count)| Some((*self.classes.get(name.as_str())?, *count)))
+            .collect()
     }
 }

@@ -1,5 +1,5 @@
-//! The parts of a problem that Kubernetes has a JSON form for, in that form. Unlike the API server, a problem file has no room for fields
-//! that nobody reads: an unknown one is an error.
+//! The parts of a problem that Kubernetes has a JSON form for, in that form. Unlike the API server,
+//! a problem file has no room for fields that nobody reads: an unknown one is an error.
 
 use std::collections::BTreeMap;
 
@@ -112,7 +112,8 @@ pub struct PodAffinityTerm {
     /// In which namespaces; none is the pod's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// In which namespaces besides. Namespaces have just one label here, `kubernetes.io/metadata.name`.
+    /// In which namespaces besides. Namespaces have just one label here,
+    /// `kubernetes.io/metadata.name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
     /// Labels whose values, as the pod has them, the others must have too.

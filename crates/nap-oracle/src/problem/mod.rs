@@ -1,6 +1,8 @@
-//! Problems and plans as files, so that two solvers can be put side by side on the same bytes and judged by the same code.
+//! Problems and plans as files, so that two solvers can be put side by side on the same bytes and
+//! judged by the same code.
 //!
-//! - [`Problem`] is a file that says what is on offer and which pods wait; it becomes a snapshot for the engine.
+//! - [`Problem`] is a file that says what is on offer and which pods wait; it becomes a snapshot
+//!   for the engine.
 //! - [`PlanFile`] is a file that says which machines hold which pods, whoever decided so.
 //! - [`judge`] says what is wrong with a plan file for a problem, and what it costs.
 //!

@@ -1,4 +1,5 @@
-//! The nodes of a judged plan: what is there, what is undecided about it, and whether each pod by itself may be there.
+//! The nodes of a judged plan: what is there, what is undecided about it, and whether each pod by
+//! itself may be there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,8 @@ use super::snapshot::Understood;
 /// A node of the cluster that a plan would give.
 pub(super) struct Place {
     pub(super) name: String,
-    /// The values that each label may still have. One is what a node has for certain; a zone or a system may be undecided.
+    /// The values that each label may still have. One is what a node has for certain; a zone or a
+    /// system may be undecided.
     pub(super) labels: BTreeMap<String, BTreeSet<String>>,
     pub(super) taints: Vec<Taint>,
     pub(super) free: Resources,
@@ -35,7 +37,10 @@ impl Place {
             name: node.name.clone(),
             labels: own.into_iter().map(|(key, value)| (key, BTreeSet::from([value]))).collect(),
             taints: pool.map(|pool| understood.pools[pool].1.clone()).unwrap_or_default(),
-            free: problem.kind(&node.instance_type).map(InstanceType::allocatable).unwrap_or_default(),
+            free: problem
+                .kind(&node.instance_type)
+                .map(InstanceType::allocatable)
+                .unwrap_or_default(),
             running: Vec::new(),
             planned: Vec::new(),
         };
@@ -77,7 +82,10 @@ impl Place {
                 offer.available && offer.zone == *zone && offer.capacity_type == node.capacity_type
             });
             if !offered {
-                return Err(format!("{} {} is not on offer in `{zone}`", kind.name, node.capacity_type));
+                return Err(format!(
+                    "{} {} is not on offer in `{zone}`",
+                    kind.name, node.capacity_type
+                ));
             }
         }
         own.insert(labels::ZONE.to_owned(), zones);
@@ -92,19 +100,25 @@ impl Place {
             own.insert(key.to_owned(), one(value));
         }
         let (wanted, taints) = &understood.pools[pool];
-        let of_types = |key: &str| problem.instance_types.iter().any(|kind| kind.labels.contains_key(key));
+        let of_types =
+            |key: &str| problem.instance_types.iter().any(|kind| kind.labels.contains_key(key));
         for (key, wanted) in wanted.iter() {
             match own.get_mut(key) {
                 Some(values) => {
                     values.retain(|value| wanted.allows(value));
                     if values.is_empty() {
-                        return Err(format!("pool `{}` does not allow its `{key}`", node.node_pool));
+                        return Err(format!(
+                            "pool `{}` does not allow its `{key}`",
+                            node.node_pool
+                        ));
                     }
                 }
                 // A label that is not the types' own comes from the pool.
                 None if !of_types(key) => drop(own.insert(key.to_owned(), listed(wanted))),
                 None if wanted.allows_absent() => {}
-                None => return Err(format!("pool `{}` wants `{key}`, which it lacks", node.node_pool)),
+                None => {
+                    return Err(format!("pool `{}` wants `{key}`, which it lacks", node.node_pool));
+                }
             }
         }
         own.retain(|_, values| !values.is_empty());
@@ -138,11 +152,17 @@ impl Place {
         })
     }
 
-    /// Whether a spread constraint that looks only at the nodes of these terms and tolerations looks at this one.
-    pub(super) fn is_seen(&self, terms: Option<&[Requirements]>, tolerations: Option<&[Toleration]>) -> bool {
+    /// Whether a spread constraint that looks only at the nodes of these terms and tolerations
+    /// looks at this one.
+    pub(super) fn is_seen(
+        &self,
+        terms: Option<&[Requirements]>,
+        tolerations: Option<&[Toleration]>,
+    ) -> bool {
         terms.is_none_or(|terms| terms.iter().any(|term| self.may_suit(term)))
-            && tolerations
-                .is_none_or(|tolerations| self.taints.iter().all(|taint| tolerated(taint, tolerations)))
+            && tolerations.is_none_or(|tolerations| {
+                self.taints.iter().all(|taint| tolerated(taint, tolerations))
+            })
     }
 
     /// Puts the planned pods here, each by itself. What is wrong is said in words.
@@ -153,7 +173,9 @@ impl Place {
         }
         for (class, count) in self.planned.clone() {
             let (name, pod) = (&problem.pods[class].name, &pods[class]);
-            if let Some(taint) = self.taints.iter().find(|taint| !tolerated(taint, &pod.tolerations)) {
+            if let Some(taint) =
+                self.taints.iter().find(|taint| !tolerated(taint, &pod.tolerations))
+            {
                 wrong.push(format!("`{name}` does not tolerate taint `{}`", taint.key));
             }
             if let [term] = pod.terms.as_slice() {
@@ -168,8 +190,12 @@ impl Place {
             }
             take(&mut self.free, &pod.requests, count);
         }
-        let short: Vec<&str> =
-            self.free.iter().filter(|(_, amount)| *amount < 0).map(|(resource, _)| resource).collect();
+        let short: Vec<&str> = self
+            .free
+            .iter()
+            .filter(|(_, amount)| *amount < 0)
+            .map(|(resource, _)| resource)
+            .collect();
         if !short.is_empty() {
             wrong.push(format!("too little {}", short.join(", ")));
         }
@@ -181,7 +207,9 @@ impl Place {
         let zones = self.labels.get(labels::ZONE)?;
         let kind = problem.kind(&node.instance_type)?;
         let admitted = kind.offerings.iter().filter(|offer| {
-            offer.available && offer.capacity_type == node.capacity_type && zones.contains(&offer.zone)
+            offer.available
+                && offer.capacity_type == node.capacity_type
+                && zones.contains(&offer.zone)
         });
         admitted.filter_map(super::format::Offering::price).min()
     }
@@ -195,5 +223,9 @@ fn take(free: &mut Resources, requests: &Resources, count: usize) {
 }
 
 fn listed(wanted: &Requirement) -> BTreeSet<String> {
-    if wanted.operator() == nap_api::Operator::In { wanted.values().clone() } else { BTreeSet::new() }
+    if wanted.operator() == nap_api::Operator::In {
+        wanted.values().clone()
+    } else {
+        BTreeSet::new()
+    }
 }

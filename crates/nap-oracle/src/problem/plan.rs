@@ -61,12 +61,18 @@ impl PlanFile {
         let mut prices: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
         for kind in &problem.instance_types {
             for offer in &kind.offerings {
-                prices.insert((&kind.name, &offer.zone, &offer.capacity_type), offer.price_usd_per_hour);
+                prices.insert(
+                    (&kind.name, &offer.zone, &offer.capacity_type),
+                    offer.price_usd_per_hour,
+                );
             }
         }
         let nodes = plan.launches.iter().map(|launch| {
-            let offering =
-                (launch.instance_type.as_str(), launch.zone.as_str(), launch.capacity_type.as_str());
+            let offering = (
+                launch.instance_type.as_str(),
+                launch.zone.as_str(),
+                launch.capacity_type.as_str(),
+            );
             PlannedNode {
                 node_pool: launch.pool.clone(),
                 instance_type: launch.instance_type.clone(),

@@ -12,7 +12,7 @@ use super::format::{Amounts, InstanceType, Offering, PodClass, Problem};
 pub(super) const VERSION: u32 = 1;
 
 /// The most pods of one problem, a bound on memory.
-const MOST_PODS: usize = 2_000_000;
+const MAX_PODS: usize = 2_000_000;
 
 /// Why a problem file or a plan file is refused.
 #[derive(Debug, thiserror::Error)]
@@ -99,8 +99,8 @@ impl Problem {
             class.check()?;
         }
         let pods = self.pods.iter().try_fold(0_usize, |sum, class| sum.checked_add(class.replicas));
-        if pods.is_none_or(|pods| pods > MOST_PODS) {
-            return Err(ProblemError::invalid("pods", format!("more than {MOST_PODS} pods")));
+        if pods.is_none_or(|pods| pods > MAX_PODS) {
+            return Err(ProblemError::invalid("pods", format!("more than {MAX_PODS} pods")));
         }
         self.check_nodes()?;
         self.check_rules()
@@ -116,9 +116,12 @@ impl Problem {
                 return Err(dangling("nodePool", &node.node_pool));
             }
             let kind = self.instance_types.iter().find(|kind| kind.name == node.instance_type);
-            let Some(kind) = kind else { return Err(dangling("instanceType", &node.instance_type)) };
-            let offered =
-                |offer: &&Offering| offer.zone == node.zone && offer.capacity_type == node.capacity_type;
+            let Some(kind) = kind else {
+                return Err(dangling("instanceType", &node.instance_type));
+            };
+            let offered = |offer: &&Offering| {
+                offer.zone == node.zone && offer.capacity_type == node.capacity_type
+            };
             if !kind.offerings.iter().any(|offer| offered(&offer)) {
                 let name = format!("{} {} {}", node.instance_type, node.zone, node.capacity_type);
                 return Err(dangling("offering", &name));
@@ -133,7 +136,10 @@ impl Problem {
     }
 }
 
-fn unique<'n>(list: &'static str, names: impl Iterator<Item = &'n String>) -> Result<(), ProblemError> {
+fn unique<'n>(
+    list: &'static str,
+    names: impl Iterator<Item = &'n String>,
+) -> Result<(), ProblemError> {
     let mut seen = BTreeSet::new();
     for name in names {
         if name.is_empty() {
@@ -166,7 +172,9 @@ impl InstanceType {
                 return Err(ProblemError::Duplicate { list: "offerings", name });
             }
         }
-        for key in [nap_api::labels::ZONE, nap_api::labels::CAPACITY_TYPE, nap_api::labels::HOSTNAME] {
+        for key in
+            [nap_api::labels::ZONE, nap_api::labels::CAPACITY_TYPE, nap_api::labels::HOSTNAME]
+        {
             if self.labels.contains_key(key) {
                 let why = format!("`{key}` is decided by the offering or the node");
                 return Err(ProblemError::invalid(format!("{path}: labels"), why));

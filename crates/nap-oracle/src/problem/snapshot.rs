@@ -1,8 +1,9 @@
 //! From a problem to what the engine reads.
 //!
-//! The engine knows by itself which labels are well known; a problem says it with its instance types. Where the two differ, the pools are told: a
-//! label that only the file knows becomes one that every pool has an opinion on (any value will do, or none), and a label that only the
-//! engine knows becomes one that the pools' nodes do not have.
+//! The engine knows by itself which labels are well known; a problem says it with its instance
+//! types. Where the two differ, the pools are told: a label that only the file knows becomes one
+//! that every pool has an opinion on (any value will do, or none), and a label that only the engine
+//! knows becomes one that the pools' nodes do not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +22,14 @@ use super::terms::{NO_VALUE, Vocabulary, pool_requirements, taint};
 const CATALOGUE: &str = "problem";
 
 /// Labels that every node has, whatever its type says.
-const ALWAYS: [&str; 6] =
-    [labels::NODEPOOL, labels::ZONE, labels::CAPACITY_TYPE, labels::INSTANCE_TYPE, labels::ARCH, labels::OS];
+const ALWAYS: [&str; 6] = [
+    labels::NODEPOOL,
+    labels::ZONE,
+    labels::CAPACITY_TYPE,
+    labels::INSTANCE_TYPE,
+    labels::ARCH,
+    labels::OS,
+];
 
 /// The rules of a problem as plain data, one pod for each class.
 pub(super) struct Understood {
@@ -40,13 +47,17 @@ impl Problem {
 
     pub(super) fn understand(&self) -> Result<Understood, ProblemError> {
         let vocabulary = Vocabulary::of(self);
-        let pods: Vec<Pod> = self.pods.iter().map(|class| vocabulary.pod(class)).collect::<Result<_, _>>()?;
+        let pods: Vec<Pod> =
+            self.pods.iter().map(|class| vocabulary.pod(class)).collect::<Result<_, _>>()?;
         let mut daemons = Vec::new();
         for class in &self.daemons {
             let pod = vocabulary.pod(class)?;
             let path = format!("daemons: {}", class.name);
             if !(pod.spread.is_empty() && pod.affinity.is_empty() && pod.anti_affinity.is_empty()) {
-                return Err(ProblemError::invalid(path, "a daemon cannot have rules about other pods"));
+                return Err(ProblemError::invalid(
+                    path,
+                    "a daemon cannot have rules about other pods",
+                ));
             }
             let meant = |other: &Pod| {
                 let terms = other.affinity.iter().chain(&other.anti_affinity);
@@ -70,7 +81,8 @@ impl Problem {
         let mut pools = Vec::new();
         for pool in &self.node_pools {
             let path = format!("nodePools: {}: taints", pool.name);
-            let taints = pool.taints.iter().map(|one| taint(&path, one)).collect::<Result<_, _>>()?;
+            let taints =
+                pool.taints.iter().map(|one| taint(&path, one)).collect::<Result<_, _>>()?;
             pools.push((pool_requirements(pool)?, taints));
         }
         Ok(Understood { pods, daemons, pools, special: vocabulary.special.into_keys().collect() })
@@ -79,8 +91,12 @@ impl Problem {
     /// A fresh snapshot with every pod in it.
     pub fn snapshot(&self) -> Result<Snapshot, ProblemError> {
         let understood = self.understand()?;
-        let known: BTreeSet<&str> =
-            self.instance_types.iter().flat_map(|kind| kind.labels.keys()).map(String::as_str).collect();
+        let known: BTreeSet<&str> = self
+            .instance_types
+            .iter()
+            .flat_map(|kind| kind.labels.keys())
+            .map(String::as_str)
+            .collect();
         let mut places = Places::new();
         let catalogue: Catalogue =
             self.instance_types.iter().map(|kind| kind.read(&known, &mut places)).collect();
@@ -93,7 +109,9 @@ impl Problem {
                     requirements.set(key, Requirement::new(Operator::NotIn, [NO_VALUE]));
                 }
             }
-            for key in labels::WELL_KNOWN.iter().filter(|key| !known.contains(**key) && !ALWAYS.contains(key))
+            for key in labels::WELL_KNOWN
+                .iter()
+                .filter(|key| !known.contains(**key) && !ALWAYS.contains(key))
             {
                 if requirements.get(key).is_none() {
                     requirements.set(key, Requirement::does_not_exist());
@@ -144,7 +162,11 @@ impl Problem {
     }
 
     /// The labels of a node that exists.
-    pub(super) fn labels_of(&self, node: &ExistingNode, understood: &Understood) -> BTreeMap<String, String> {
+    pub(super) fn labels_of(
+        &self,
+        node: &ExistingNode,
+        understood: &Understood,
+    ) -> BTreeMap<String, String> {
         let mut own: BTreeMap<String, String> = BTreeMap::new();
         let number = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
         let pool = number.map(|number| &self.node_pools[number]);
@@ -155,7 +177,9 @@ impl Problem {
                 let mut allowed: Vec<&String> = values
                     .iter()
                     .filter(|value| {
-                        wanted.and_then(|wanted| wanted.get(key)).is_none_or(|wanted| wanted.allows(value))
+                        wanted
+                            .and_then(|wanted| wanted.get(key))
+                            .is_none_or(|wanted| wanted.allows(value))
                     })
                     .collect();
                 allowed.sort_by_key(|value| (*value != "linux", *value));
@@ -182,7 +206,8 @@ impl Problem {
         let own = self.labels_of(node, understood);
         let pool = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
         let taints = pool.map(|pool| understood.pools[pool].1.clone()).unwrap_or_default();
-        let mut free = self.kind(&node.instance_type).map(InstanceType::allocatable).unwrap_or_default();
+        let mut free =
+            self.kind(&node.instance_type).map(InstanceType::allocatable).unwrap_or_default();
         let suited = Requirements::from_labels(&own);
         for daemon in &understood.daemons {
             let suits = first_untolerated(&taints, &daemon.tolerations).is_none()
@@ -221,7 +246,11 @@ impl InstanceType {
     }
 
     /// As the engine reads it. `known` are the labels that some type has.
-    fn read<'p>(&'p self, known: &BTreeSet<&str>, places: &mut Places<'p>) -> nap_engine::InstanceType {
+    fn read<'p>(
+        &'p self,
+        known: &BTreeSet<&str>,
+        places: &mut Places<'p>,
+    ) -> nap_engine::InstanceType {
         let mut requirements = Requirements::new();
         for key in known {
             requirements.set(key, Requirement::does_not_exist());

@@ -1,4 +1,5 @@
-//! From the rules of a class, in Kubernetes' form, to the plain ones that the engine and the judge compare.
+//! From the rules of a class, in Kubernetes' form, to the plain ones that the engine and the judge
+//! compare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,8 @@ pub(super) const NO_VALUE: &str = "(none)";
 
 /// What the rules of a problem need to know about the rest of it.
 pub(super) struct Vocabulary {
-    /// The labels of instance types that the engine does not count as well known, with every value that a node can have.
+    /// The labels of instance types that the engine does not count as well known, with every value
+    /// that a node can have.
     pub(super) special: BTreeMap<String, BTreeSet<String>>,
     namespaces: BTreeSet<String>,
 }
@@ -44,12 +46,19 @@ impl Vocabulary {
         Self { special, namespaces }
     }
 
-    /// What one expression asks of a node. Where the engine would forget that a label must be there, its possible values are listed instead.
-    fn requirement(&self, path: &str, expression: &LabelExpression) -> Result<Requirement, ProblemError> {
+    /// What one expression asks of a node. Where the engine would forget that a label must be
+    /// there, its possible values are listed instead.
+    fn requirement(
+        &self,
+        path: &str,
+        expression: &LabelExpression,
+    ) -> Result<Requirement, ProblemError> {
         let operator = operator(path, expression)?;
         let requirement = Requirement::new(operator, expression.values.iter().map(String::as_str));
         let open = !matches!(operator, Operator::In | Operator::NotIn | Operator::DoesNotExist);
-        let Some(values) = self.special.get(&expression.key).filter(|_| open) else { return Ok(requirement) };
+        let Some(values) = self.special.get(&expression.key).filter(|_| open) else {
+            return Ok(requirement);
+        };
         let mut allowed: BTreeSet<&str> = values.iter().map(String::as_str).collect();
         allowed.retain(|value| requirement.allows(value));
         if allowed.is_empty() {
@@ -66,9 +75,10 @@ impl Vocabulary {
         for constraint in &class.topology_spread {
             spread.extend(spread_of(&path("topologySpread"), class, constraint)?);
         }
-        let related = |field: &str, terms: &[PodAffinityTerm]| -> Result<Vec<PodTerm>, ProblemError> {
-            terms.iter().map(|term| self.pod_term(&path(field), class, term)).collect()
-        };
+        let related =
+            |field: &str, terms: &[PodAffinityTerm]| -> Result<Vec<PodTerm>, ProblemError> {
+                terms.iter().map(|term| self.pod_term(&path(field), class, term)).collect()
+            };
         Ok(Pod {
             requests: class.requests.resources().with(PODS, 1),
             terms: self.terms(class)?,
@@ -94,7 +104,10 @@ impl Vocabulary {
         let mut terms = Vec::new();
         for term in &class.node_affinity {
             if term.match_expressions.is_empty() {
-                return Err(ProblemError::invalid(path, "a term without expressions matches no node"));
+                return Err(ProblemError::invalid(
+                    path,
+                    "a term without expressions matches no node",
+                ));
             }
             let mut all = base.clone();
             for expression in &term.match_expressions {
@@ -143,8 +156,10 @@ pub(super) fn pool_requirements(pool: &NodePool) -> Result<Requirements, Problem
     let mut requirements = Requirements::from_labels(&pool.labels);
     for expression in &pool.requirements {
         let operator = operator(&path, expression)?;
-        requirements
-            .add(&expression.key, Requirement::new(operator, expression.values.iter().map(String::as_str)));
+        requirements.add(
+            &expression.key,
+            Requirement::new(operator, expression.values.iter().map(String::as_str)),
+        );
     }
     requirements.add(labels::NODEPOOL, Requirement::is_in([pool.name.as_str()]));
     Ok(requirements)
@@ -160,7 +175,9 @@ fn spread_of(
         None => Ok(default),
         Some("Honor") => Ok(true),
         Some("Ignore") => Ok(false),
-        Some(other) => Err(ProblemError::invalid(path, format!("`{other}` is not Honor or Ignore"))),
+        Some(other) => {
+            Err(ProblemError::invalid(path, format!("`{other}` is not Honor or Ignore")))
+        }
     };
     let honor_affinity = policy(constraint.node_affinity_policy.as_deref(), true)?;
     let honor_taints = policy(constraint.node_taints_policy.as_deref(), false)?;
@@ -181,9 +198,10 @@ fn spread_of(
             honor_taints,
         })),
         "ScheduleAnyway" => Ok(None),
-        other => {
-            Err(ProblemError::invalid(path, format!("`{other}` is not DoNotSchedule or ScheduleAnyway")))
-        }
+        other => Err(ProblemError::invalid(
+            path,
+            format!("`{other}` is not DoNotSchedule or ScheduleAnyway"),
+        )),
     }
 }
 
@@ -198,7 +216,10 @@ fn operator(path: &str, expression: &LabelExpression) -> Result<Operator, Proble
         other => return Err(ProblemError::invalid(path, format!("`{other}` is not an operator"))),
     };
     if !values.contains(&expression.values.len()) {
-        let why = format!("{} of `{}` has the wrong number of values", expression.operator, expression.key);
+        let why = format!(
+            "{} of `{}` has the wrong number of values",
+            expression.operator, expression.key
+        );
         return Err(ProblemError::invalid(path, why));
     }
     Ok(operator)
@@ -249,11 +270,18 @@ fn toleration(path: &str, written: &Toleration) -> Result<nap_api::Toleration, P
     let exists = match written.operator.as_deref() {
         None | Some("" | "Equal") => false,
         Some("Exists") => true,
-        Some(other) => return Err(ProblemError::invalid(path, format!("`{other}` is not Equal or Exists"))),
+        Some(other) => {
+            return Err(ProblemError::invalid(path, format!("`{other}` is not Equal or Exists")));
+        }
     };
     let effect = match written.effect.as_deref() {
         None | Some("") => None,
         Some(name) => Some(effect(path, name)?),
     };
-    Ok(nap_api::Toleration { key: written.key.clone(), value: written.value.clone(), exists, effect })
+    Ok(nap_api::Toleration {
+        key: written.key.clone(),
+        value: written.value.clone(),
+        exists,
+        effect,
+    })
 }

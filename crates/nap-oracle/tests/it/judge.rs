@@ -1,6 +1,8 @@
-//! Runs a property over generated cases. A case that fails is made small and printed as a scenario file.
+//! Runs a property over generated cases. A case that fails is made small and printed as a scenario
+//! file.
 //!
-//! `NAP_CASES=5000` tries that many seeds instead of the usual number, `NAP_SEED=7` begins with that seed.
+//! `NAP_CASES=5000` tries that many seeds instead of the usual number, `NAP_SEED=7` begins with
+//! that seed.
 
 use nap_engine::{Options, Snapshot};
 use nap_oracle::{scenario, shrink};

@@ -16,7 +16,8 @@ fn ignoring() -> Options {
     Options { preferences: PreferencePolicy::Ignore, ..Options::default() }
 }
 
-/// A case that is small, and without what the exact solver refuses: weights, `minValues`, and a wish nobody can read.
+/// A case that is small, and without what the exact solver refuses: weights, `minValues`, and a
+/// wish nobody can read.
 fn small(seed: u64) -> Snapshot {
     let mut snapshot = generate(seed);
     snapshot.pods.truncate(SMALL);
@@ -50,14 +51,17 @@ fn no_plan_is_cheaper_than_the_optimum_and_no_bound_is_above_it() {
             let keeps_the_rules = check(&with_every_domain(snapshot), options, &plan).is_empty();
             let is_complete = plan.unplaced.is_empty() && keeps_the_rules;
             let Some(best) = best.map(|best| best.cost) else {
-                return is_complete.then(|| format!("there is no plan, and yet one for {}", plan.cost));
+                return is_complete
+                    .then(|| format!("there is no plan, and yet one for {}", plan.cost));
             };
             let outside = bound(snapshot, &all(snapshot));
             let own = plan.lower_bound.filter(|_| is_complete);
             let wrong = is_complete && plan.cost < best
                 || outside.is_none_or(|bound| bound > best)
                 || own.is_some_and(|bound| bound > best);
-            wrong.then(|| format!("{best} at best, {} found, bounds {own:?} and {outside:?}", plan.cost))
+            wrong.then(|| {
+                format!("{best} at best, {} found, bounds {own:?} and {outside:?}", plan.cost)
+            })
         },
     );
 }
@@ -78,7 +82,8 @@ fn small_plans_are_close_to_the_optimum() {
         if !plan.unplaced.is_empty() {
             incomplete += 1;
         } else if best.cost > UsdPerHour::ZERO && snapshot.reservations.is_empty() {
-            // In thousandths. What is reserved costs next to nothing, so that proportions say nothing.
+            // In thousandths. What is reserved costs next to nothing, so that proportions say
+            // nothing.
             ratios.push(plan.cost.micros() * 1000 / best.cost.micros());
         }
     }
@@ -91,11 +96,15 @@ fn small_plans_are_close_to_the_optimum() {
         half <= 1000 && most <= MOST && worst <= WORST,
         "{half}, {most}, {worst} per mille of the optimum"
     );
-    assert!(incomplete * 100 <= known * INCOMPLETE, "{incomplete} of {known} leave pods that have a place");
+    assert!(
+        incomplete * 100 <= known * INCOMPLETE,
+        "{incomplete} of {known} leave pods that have a place"
+    );
 }
 
-/// How far, in thousandths of the optimum, 95 of 100 small plans are from it at most, and the worst. The generator's prices differ wildly, with
-/// spot at a quarter in single zones: real ones are far kinder.
+/// How far, in thousandths of the optimum, 95 of 100 small plans are from it at most, and the
+/// worst. The generator's prices differ wildly, with spot at a quarter in single zones: real ones
+/// are far kinder.
 const MOST: i64 = 2000;
 const WORST: i64 = 10_000;
 /// In how many of a hundred cases that have a complete plan ours may be incomplete.
@@ -110,8 +119,9 @@ fn with_less(snapshot: &Snapshot, seed: u64) -> Option<Snapshot> {
                 let others = types.iter().enumerate().filter(|(other, _)| *other != kind);
                 let mut others =
                     others.flat_map(|(_, other)| &other.offerings).filter(|other| other.available);
-                let is_spare =
-                    others.any(|other| (&other.zone, other.capacity_type) == (&one.zone, one.capacity_type));
+                let is_spare = others.any(|other| {
+                    (&other.zone, other.capacity_type) == (&one.zone, one.capacity_type)
+                });
                 if one.available && is_spare && one.capacity_type != CapacityType::Reserved {
                     spare.push((name.clone(), kind, number));
                 }
@@ -136,8 +146,11 @@ fn one_more_offering_hardly_ever_makes_a_plan_dearer() {
         }
         let Some(less) = with_less(&snapshot, seed) else { continue };
         let (with, without) = (solve(&snapshot, &options), solve(&less, &options));
-        let is_equal =
-            with.unplaced.iter().map(|one| &one.pod).eq(without.unplaced.iter().map(|one| &one.pod));
+        let is_equal = with
+            .unplaced
+            .iter()
+            .map(|one| &one.pod)
+            .eq(without.unplaced.iter().map(|one| &one.pod));
         if !is_equal || without.cost == UsdPerHour::ZERO {
             continue;
         }
@@ -145,8 +158,14 @@ fn one_more_offering_hardly_ever_makes_a_plan_dearer() {
         dearer += usize::from(with.cost.micros() * 100 > without.cost.micros() * 101);
         worst = worst.max((with.cost.micros() * 1000 / without.cost.micros(), seed));
     }
-    println!("{compared} compared, {dearer} dearer by more than 1 %, the worst {worst:?} (per mille, seed)");
+    println!(
+        "{compared} compared, {dearer} dearer by more than 1 %, the worst {worst:?} (per mille, seed)"
+    );
     let case = || scenario(&generate(worst.1), &options);
-    assert!(dearer * 100 <= compared * 2, "{dearer} of {compared} are dearer by more than 1 %: {}", case());
+    assert!(
+        dearer * 100 <= compared * 2,
+        "{dearer} of {compared} are dearer by more than 1 %: {}",
+        case()
+    );
     assert!(worst.0 <= 4000, "{} per mille with an offering more: {}", worst.0, case());
 }

@@ -5,7 +5,8 @@ use nap_oracle::check;
 use nap_oracle::problem::{PlanFile, Problem, judge};
 use serde_json::{Value, json};
 
-/// Two types in two zones, two pools, a daemon, an existing node, and classes that touch every rule.
+/// Two types in two zones, two pools, a daemon, an existing node, and classes that touch every
+/// rule.
 fn base() -> Value {
     let spread = |key: &str| {
         json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule",
@@ -52,7 +53,8 @@ fn problem() -> Problem {
     Problem::parse(&base().to_string()).unwrap()
 }
 
-/// A valid plan for the base problem, by hand: one node in each zone besides the old one in z1, and one for the team.
+/// A valid plan for the base problem, by hand: one node in each zone besides the old one in z1, and
+/// one for the team.
 fn plan() -> Value {
     let node = |pool: &str, kind: &str, zone: &str, price: f64, pods: Value| {
         json!({"nodePool": pool, "instanceType": kind, "zone": zone, "capacityType": "on-demand", "priceUsdPerHour": price,
@@ -162,7 +164,8 @@ fn the_judge_catches_each_rule() {
 
 #[test]
 fn the_judge_counts_resources_with_daemons_and_overhead() {
-    // 3,900 milli-cores for pods, of which the daemon takes 200, another pod 100, and two pods the rest.
+    // 3,900 milli-cores for pods, of which the daemon takes 200, another pod 100, and two pods the
+    // rest.
     let mut changed = base();
     changed["pods"][2]["requests"]["cpuMilli"] = json!(1800);
     assert_eq!(violations(&changed, &plan()), [""; 0], "exactly full");
@@ -177,7 +180,11 @@ fn the_judge_counts_resources_with_daemons_and_overhead() {
 fn the_judge_knows_taints_and_limits() {
     let mut changed = base();
     changed["pods"][4]["tolerations"] = json!([]);
-    assert!(violations(&changed, &plan()).iter().any(|said| said.contains("does not tolerate taint `team`")));
+    assert!(
+        violations(&changed, &plan())
+            .iter()
+            .any(|said| said.contains("does not tolerate taint `team`"))
+    );
     let mut changed = base();
     changed["nodePools"][0]["limits"] = json!({"cpu": "12"});
     assert_eq!(violations(&changed, &plan()), [""; 0], "what exists counts too");
@@ -192,12 +199,17 @@ fn the_judge_knows_spread_and_affinity() {
     let mut uneven = plan();
     uneven["existing"]["old"] = json!({"plain": 3, "spread": 3});
     uneven["nodes"][1]["pods"]["spread"] = json!(1);
-    assert!(violations(&base(), &uneven).iter().any(|said| said.contains("`spread` cannot be bound")));
+    assert!(
+        violations(&base(), &uneven).iter().any(|said| said.contains("`spread` cannot be bound"))
+    );
     let mut torn = plan();
     torn["nodes"][0]["pods"]["together"] = json!(1);
     torn["nodes"][1]["pods"]["together"] = json!(1);
-    assert!(violations(&base(), &torn).iter().any(|said| said.contains("`together` cannot be bound")));
-    // An undecided zone gets the benefit of the doubt, but only among the zones that are still open.
+    assert!(
+        violations(&base(), &torn).iter().any(|said| said.contains("`together` cannot be bound"))
+    );
+    // An undecided zone gets the benefit of the doubt, but only among the zones that are still
+    // open.
     torn["nodes"][0]["openZones"] = json!(["z1", "z2"]);
     assert_eq!(violations(&base(), &torn), [""; 0]);
 }
@@ -244,5 +256,9 @@ fn labels_of_types_can_be_asked_for_and_others_cannot() {
     assert_eq!(ask(expression("size", "DoesNotExist", &[])).as_deref(), Some("small"));
     assert_eq!(ask(expression("size", "NotIn", &["large"])).as_deref(), Some("small"));
     assert_eq!(ask(expression("unheard-of", "Exists", &[])), None);
-    assert_eq!(ask(expression("topology.kubernetes.io/region", "Exists", &[])), None, "no type has it");
+    assert_eq!(
+        ask(expression("topology.kubernetes.io/region", "Exists", &[])),
+        None,
+        "no type has it"
+    );
 }

@@ -1,7 +1,10 @@
-//! What holds for every snapshot that the generator makes. A case that fails is made small and printed as a scenario file.
+//! What holds for every snapshot that the generator makes. A case that fails is made small and
+//! printed as a scenario file.
 
 use nap_engine::{Options, PodKey, PreferencePolicy, Snapshot, solve, solve_first_fit};
-use nap_oracle::{bound, check, generate, generate_options, incumbent_mix, overlooked, with_every_domain};
+use nap_oracle::{
+    bound, check, generate, generate_options, incumbent_mix, overlooked, with_every_domain,
+};
 
 use crate::judge::{judge, seeds};
 
@@ -40,8 +43,11 @@ fn a_preference_never_costs_a_pod_its_place() {
 #[test]
 fn the_guard_is_valid_and_never_beaten_by_its_successor_on_price() {
     // Both are compared by price alone, and each gives up slack only where it must.
-    let priced =
-        |seed| Options { node_cost: nap_units::UsdPerHour::ZERO, slack_percent: 0, ..generate_options(seed) };
+    let priced = |seed| Options {
+        node_cost: nap_units::UsdPerHour::ZERO,
+        slack_percent: 0,
+        ..generate_options(seed)
+    };
     judge(
         "guard",
         |seed| (generate(seed), priced(seed)),
@@ -94,14 +100,20 @@ fn no_plan_costs_less_than_a_bound() {
             let Some(mine) = plan.lower_bound else {
                 return (!plan.launches.is_empty()).then(|| "no bound".to_owned());
             };
-            let unplaced: Vec<&PodKey> = plan.unplaced.iter().map(|unplaced| &unplaced.pod).collect();
-            let placed: Vec<&PodKey> =
-                snapshot.pods.iter().map(|pod| &pod.key).filter(|key| !unplaced.contains(key)).collect();
+            let unplaced: Vec<&PodKey> =
+                plan.unplaced.iter().map(|unplaced| &unplaced.pod).collect();
+            let placed: Vec<&PodKey> = snapshot
+                .pods
+                .iter()
+                .map(|pod| &pod.key)
+                .filter(|key| !unplaced.contains(key))
+                .collect();
             // Where not every domain counts in the plan, the outside bound does not speak of it.
             let speaks = check(&with_every_domain(snapshot), options, &plan).is_empty();
             let theirs = bound(snapshot, &placed);
             let is_above = speaks && theirs.is_none_or(|theirs| theirs > plan.cost);
-            (mine > plan.cost || is_above).then(|| format!("{mine} and {theirs:?} for {}", plan.cost))
+            (mine > plan.cost || is_above)
+                .then(|| format!("{mine} and {theirs:?} for {}", plan.cost))
         },
     );
 }

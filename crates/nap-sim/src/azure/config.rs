@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nap_azure::AzureConfig;
-use nap_cloud::Clock;
+use nap_clock::Clock;
 
 use super::FaultPlan;
 
@@ -48,7 +48,8 @@ pub struct EmulatorConfig {
     pub default_family_quota: i64,
     /// ARM ids of the subnets that exist.
     pub subnets: BTreeSet<String>,
-    /// Every other subnet exists too, in any subscription: a playground must not refuse what a guide says.
+    /// Every other subnet exists too, in any subscription: a playground must not refuse what a
+    /// guide says.
     pub any_subnet: bool,
     /// What goes wrong.
     pub faults: FaultPlan,
@@ -89,8 +90,12 @@ impl EmulatorConfig {
 
     /// Settings for a provider of this cluster.
     pub fn azure_config(&self) -> AzureConfig {
-        let mut config =
-            AzureConfig::new(&self.subscription_id, &self.resource_group, &self.cluster_name, &self.region);
+        let mut config = AzureConfig::new(
+            &self.subscription_id,
+            &self.resource_group,
+            &self.cluster_name,
+            &self.region,
+        );
         config.node_resource_group.clone_from(&self.node_resource_group);
         config.agent_pool.clone_from(&self.agent_pool);
         config

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Failures to come. Thin on purpose: each kind is added with the first test that needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// Size and zone label (`0` without a zone) of machines that are accepted and then fail for lack of room.
+    /// Size and zone label (`0` without a zone) of machines that are accepted and then fail for
+    /// lack of room.
     pub capacity_errors: BTreeSet<(String, String)>,
     /// On-demand cores that a quota family may have, by its exact name.
     pub family_quota: BTreeMap<String, i64>,

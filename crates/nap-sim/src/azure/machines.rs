@@ -1,4 +1,5 @@
-//! Agent-pool machines: accepted at once, there after a while, and gone a while after they were deleted.
+//! Agent-pool machines: accepted at once, there after a while, and gone a while after they were
+//! deleted.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ impl Inner {
             .filter_map(|name| name.as_str().map(str::to_owned))
             .collect();
         let mut state = self.state();
-        let known: Vec<String> = names.into_iter().filter(|name| state.machines.contains_key(name)).collect();
+        let known: Vec<String> =
+            names.into_iter().filter(|name| state.machines.contains_key(name)).collect();
         if known.is_empty() {
             return refuse(400, "InvalidParameter", "Cannot find any valid machines to delete.");
         }
@@ -126,10 +128,13 @@ impl Inner {
         let config = &self.config;
         let invalid = |message: &str| Refusal::new(400, "InvalidParameter", message);
         let properties = body.get("properties").filter(|value| value.is_object());
-        let properties = properties.ok_or_else(|| invalid("Required parameter properties is missing."))?;
-        let text = |pointer: &str| properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let named =
-            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let properties =
+            properties.ok_or_else(|| invalid("Required parameter properties is missing."))?;
+        let text =
+            |pointer: &str| properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let named = name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         if name.is_empty() || name.len() > MAX_NAME || !named {
             return Err(invalid("The machine name is invalid."));
         }
@@ -149,7 +154,8 @@ impl Inner {
             .filter_map(|zone| zone.as_str().map(str::to_owned))
             .collect();
         if zones.len() > 1 || zones.iter().any(|zone| !sku.zones.contains(zone)) {
-            let message = format!("The zone(s) {zones:?} for resource '{name}' is not supported for {size}.");
+            let message =
+                format!("The zone(s) {zones:?} for resource '{name}' is not supported for {size}.");
             return Err(Refusal::new(400, "AvailabilityZoneNotSupported", message));
         }
         let capacity_type = match text("/priority") {
@@ -170,7 +176,10 @@ impl Inner {
         }
         let image = text("/nodeImageVersion");
         let published = published_images(config);
-        if !published.iter().any(|(gallery, sku, version)| format!("{gallery}-{sku}-{version}") == image) {
+        if !published
+            .iter()
+            .any(|(gallery, sku, version)| format!("{gallery}-{sku}-{version}") == image)
+        {
             return Err(invalid(&format!("The node image version '{image}' is not available.")));
         }
         if node_taints(properties).is_none() {
@@ -187,7 +196,8 @@ impl Inner {
         let incarnation = state.next();
         let digits = self.hash(&format!("vm/{name}/{incarnation}")) % 100_000_000;
         let vm_name = format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool);
-        let zone_label = zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
+        let zone_label =
+            zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
         Ok(MachineRecord {
             name: name.to_owned(),
             incarnation,
@@ -212,12 +222,12 @@ impl Inner {
     fn finish_create(&self, name: &str, incarnation: u64, operation: u64) -> Option<MachineEvent> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let machine = state
-            .machines
-            .get_mut(name)
-            .filter(|machine| machine.incarnation == incarnation && machine.state == MachineState::Creating);
+        let machine = state.machines.get_mut(name).filter(|machine| {
+            machine.incarnation == incarnation && machine.state == MachineState::Creating
+        });
         let Some(machine) = machine else {
-            let (code, message) = ("OperationPreempted".to_owned(), "the machine was deleted".to_owned());
+            let (code, message) =
+                ("OperationPreempted".to_owned(), "the machine was deleted".to_owned());
             state.operations.insert(operation, OperationRecord::Failed { code, message });
             return None;
         };
@@ -250,12 +260,15 @@ impl Inner {
         let state = &mut *guard;
         let code = match state.machines.get_mut(name) {
             Some(machine)
-                if machine.incarnation == incarnation && machine.state == MachineState::Creating =>
+                if machine.incarnation == incarnation
+                    && machine.state == MachineState::Creating =>
             {
-                let code =
-                    if machine.zones.is_empty() { "AllocationFailed" } else { "ZonalAllocationFailed" };
-                let message =
-                    "Allocation failed. We do not have sufficient capacity for the requested VM size.";
+                let code = if machine.zones.is_empty() {
+                    "AllocationFailed"
+                } else {
+                    "ZonalAllocationFailed"
+                };
+                let message = "Allocation failed. We do not have sufficient capacity for the requested VM size.";
                 machine.state = MachineState::Failed;
                 machine.error = Some((code.to_owned(), message.to_owned()));
                 code
@@ -263,10 +276,17 @@ impl Inner {
             _ => "OperationPreempted",
         };
         let message = "the machine could not be provisioned".to_owned();
-        state.operations.insert(operation, OperationRecord::Failed { code: code.to_owned(), message });
+        state
+            .operations
+            .insert(operation, OperationRecord::Failed { code: code.to_owned(), message });
     }
 
-    fn finish_delete(&self, name: &str, incarnation: u64, operation: Option<u64>) -> Option<MachineEvent> {
+    fn finish_delete(
+        &self,
+        name: &str,
+        incarnation: u64,
+        operation: Option<u64>,
+    ) -> Option<MachineEvent> {
         let mut state = self.state();
         if let Some(operation) = operation {
             state.operations.insert(operation, OperationRecord::Succeeded);
@@ -275,7 +295,10 @@ impl Inner {
         let machine = state.machines.remove(name)?;
         let billed = state.bill.get_mut(machine.billed?)?;
         billed.deleted = Some(self.config.clock.now());
-        Some(MachineEvent::Deleted { provider_id: machine.provider_id(), node_name: machine.vm_name })
+        Some(MachineEvent::Deleted {
+            provider_id: machine.provider_id(),
+            node_name: machine.vm_name,
+        })
     }
 
     /// Takes a running VM away; the machine stays. Answers whether there was one.
@@ -299,7 +322,8 @@ impl Inner {
         properties["provisioningState"] = machine.state.as_str().into();
         properties["resourceId"] = machine.vm_id.clone().into();
         let vm_state = if machine.evicted { "Deleted" } else { "Running" };
-        let mut status = json!({ "creationTimestamp": machine.created.to_string(), "vmState": vm_state });
+        let mut status =
+            json!({ "creationTimestamp": machine.created.to_string(), "vmState": vm_state });
         properties["kubernetes"]["nodeName"] = machine.vm_name.clone().into();
         if let Some((code, message)) = &machine.error {
             status["provisioningError"] = json!({
@@ -317,7 +341,11 @@ impl Inner {
         })
     }
 
-    fn operation_headers(&self, request: &ArmRequest, operation: u64) -> Vec<(&'static str, String)> {
+    fn operation_headers(
+        &self,
+        request: &ArmRequest,
+        operation: u64,
+    ) -> Vec<(&'static str, String)> {
         let version = request.query.get("api-version").map(String::as_str).unwrap_or_default();
         let url = format!(
             "{}/subscriptions/{}/providers/Microsoft.ContainerService/locations/{}/operations/{operation:016x}?api-version={version}",
@@ -326,7 +354,8 @@ impl Inner {
         vec![("azure-asyncoperation", url)]
     }
 
-    /// A number that follows from the seed and a name alone, so that it does not depend on what else happens.
+    /// A number that follows from the seed and a name alone, so that it does not depend on what
+    /// else happens.
     pub(crate) fn hash(&self, name: &str) -> u64 {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -47,7 +47,8 @@ impl Market {
         if let Some(filter) = request.query.get("$filter") {
             let location = quoted_after(filter, "location eq ").unwrap_or_default();
             if !location.eq_ignore_ascii_case(&config.region) {
-                let message = format!("The filter '{filter}' names no location of this subscription.");
+                let message =
+                    format!("The filter '{filter}' names no location of this subscription.");
                 return refuse(400, "InvalidFilter", &message);
             }
         }
@@ -61,9 +62,18 @@ impl Market {
         page(request, items, config.page_size, ("Items", "NextPageLink"))
     }
 
-    pub(crate) fn usages(&self, config: &EmulatorConfig, state: &State, request: &ArmRequest) -> Answer {
-        let mut families: Vec<&str> =
-            self.rows.iter().map(|row| row.family.as_str()).filter(|family| !family.is_empty()).collect();
+    pub(crate) fn usages(
+        &self,
+        config: &EmulatorConfig,
+        state: &State,
+        request: &ArmRequest,
+    ) -> Answer {
+        let mut families: Vec<&str> = self
+            .rows
+            .iter()
+            .map(|row| row.family.as_str())
+            .filter(|family| !family.is_empty())
+            .collect();
         families.sort_unstable();
         families.dedup();
         let usage = |name: &str, current: i64, limit: i64| {
@@ -74,7 +84,9 @@ impl Market {
         };
         let mut usages: Vec<Value> = families
             .into_iter()
-            .map(|family| usage(family, family_cores(state, family), family_limit(config, state, family)))
+            .map(|family| {
+                usage(family, family_cores(state, family), family_limit(config, state, family))
+            })
             .collect();
         let spot = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
         let limit = config.default_family_quota;
@@ -99,7 +111,9 @@ impl Market {
 
 /// On-demand cores of a family that are in use.
 pub(crate) fn family_cores(state: &State, family: &str) -> i64 {
-    state.cores(|machine| machine.capacity_type == CapacityType::OnDemand && machine.sku.family == family)
+    state.cores(|machine| {
+        machine.capacity_type == CapacityType::OnDemand && machine.sku.family == family
+    })
 }
 
 /// On-demand cores of a family that may be in use.
@@ -108,7 +122,9 @@ pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str)
 }
 
 /// Gallery, definition and version of every image: the newest, and one before it.
-pub(crate) fn published_images(config: &EmulatorConfig) -> Vec<(&'static str, &'static str, String)> {
+pub(crate) fn published_images(
+    config: &EmulatorConfig,
+) -> Vec<(&'static str, &'static str, String)> {
     let families = [
         (ImageFamily::Ubuntu2204, "1.33"),
         (ImageFamily::Ubuntu2404, "1.34"),
@@ -119,7 +135,8 @@ pub(crate) fn published_images(config: &EmulatorConfig) -> Vec<(&'static str, &'
         .into_iter()
         .flat_map(|(family, version)| images::definitions(family, version))
         .flat_map(|(gallery, definition)| {
-            ["202601.5.0", &config.image_version].map(|version| (gallery, definition, version.to_owned()))
+            ["202601.5.0", &config.image_version]
+                .map(|version| (gallery, definition, version.to_owned()))
         })
         .collect()
 }

@@ -1,9 +1,11 @@
-//! An Azure that fits in one process: the part of ARM that node auto-provisioning uses, answered from memory.
+//! An Azure that fits in one process: the part of ARM that node auto-provisioning uses, answered
+//! from memory.
 //!
-//! [`Emulator`] is a tower service over HTTP requests. In the same process it is handed to the provider directly, which
-//! needs no socket and runs on a paused clock; over TCP it is the fallback service of an axum router. Its state changes only
-//! by requests and by timers on the given clock, and everything that looks random follows from one seed, so two runs of the
-//! same requests are equal.
+//! [`Emulator`] is a tower service over HTTP requests. In the same process it is handed to the
+//! provider directly, which needs no socket and runs on a paused clock; over TCP it is the fallback
+//! service of an axum router. Its state changes only by requests and by timers on the given clock,
+//! and everything that looks random follows from one seed, so two runs of the same requests are
+//! equal.
 //!
 //! What it does not know it refuses with an ARM error, never with a made-up answer.
 
@@ -41,7 +43,8 @@ use market::Market;
 use request::{ArmRequest, refuse};
 use state::State;
 
-/// Events that may wait to be received; a world that does not listen for longer holds its own timers up, nothing else.
+/// Events that may wait to be received; a world that does not listen for longer holds its own
+/// timers up, nothing else.
 const MAX_WAITING_EVENTS: usize = 1024;
 
 /// The emulated Azure. Clones share one state.
@@ -58,7 +61,8 @@ pub(crate) struct Inner {
 }
 
 impl Emulator {
-    /// An Azure without machines, and where its machines are announced. An unknown region is refused.
+    /// An Azure without machines, and where its machines are announced. An unknown region is
+    /// refused.
     pub fn new(config: EmulatorConfig) -> Result<(Self, mpsc::Receiver<MachineEvent>), AzureError> {
         let (events, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
         let inner = Inner {
@@ -100,16 +104,17 @@ impl Emulator {
         self.0.state().tokens.clear();
     }
 
-    /// Takes the VM of a machine away, as Azure does with spot VMs; the machine stays until it is deleted. Answers whether
-    /// there was one.
+    /// Takes the VM of a machine away, as Azure does with spot VMs; the machine stays until it is
+    /// deleted. Answers whether there was one.
     pub fn evict(&self, machine: &str) -> bool {
         self.0.evict(machine)
     }
 
     /// Every machine that exists, in name order.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
-        let price =
-            |machine: &state::MachineRecord| self.0.market.price(&machine.sku.name, machine.capacity_type);
+        let price = |machine: &state::MachineRecord| {
+            self.0.market.price(&machine.sku.name, machine.capacity_type)
+        };
         self.0.state().machines.values().map(|machine| machine.shown(price(machine))).collect()
     }
 

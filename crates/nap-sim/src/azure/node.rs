@@ -1,7 +1,8 @@
-//! The node that a machine becomes: what AKS and the kubelet put on it, by the emulator's own reckoning.
+//! The node that a machine becomes: what AKS and the kubelet put on it, by the emulator's own
+//! reckoning.
 //!
-//! Capacity is not what the provider predicts: real machines have a little more memory than AKS's cautious estimate, and a
-//! controller must live with the difference.
+//! Capacity is not what the provider predicts: real machines have a little more memory than AKS's
+//! cautious estimate, and a controller must live with the difference.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,10 @@ use super::EmulatorConfig;
 use super::state::MachineRecord;
 
 /// What AKS and the kubelet put on the Node.
-pub(crate) fn node_labels(config: &EmulatorConfig, machine: &MachineRecord) -> BTreeMap<String, String> {
+pub(crate) fn node_labels(
+    config: &EmulatorConfig,
+    machine: &MachineRecord,
+) -> BTreeMap<String, String> {
     let sku = &machine.sku;
     let given = machine.properties.pointer("/kubernetes/nodeLabels").and_then(Value::as_object);
     let mut all: BTreeMap<String, String> = given
@@ -24,10 +28,12 @@ pub(crate) fn node_labels(config: &EmulatorConfig, machine: &MachineRecord) -> B
         .flatten()
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect();
-    let text =
-        |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let text = |pointer: &str| {
+        machine.properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    };
     let priority = if machine.capacity_type == CapacityType::Spot { "spot" } else { "regular" };
-    let os_sku = if text("/operatingSystem/osSKU") == "AzureLinux" { "AzureLinux" } else { "Ubuntu" };
+    let os_sku =
+        if text("/operatingSystem/osSKU") == "AzureLinux" { "AzureLinux" } else { "Ubuntu" };
     let cluster = cluster_label(&config.node_resource_group);
     let (cpu, memory) = (sku.vcpus.to_string(), sku.memory_mib().to_string());
     let mode = text("/mode").to_lowercase();
@@ -63,7 +69,8 @@ pub(crate) fn node_taints(properties: &Value) -> Option<Vec<Taint>> {
     let list = |pointer: &str| {
         properties.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
     };
-    let both = list("/kubernetes/nodeInitializationTaints").iter().chain(list("/kubernetes/nodeTaints"));
+    let both =
+        list("/kubernetes/nodeInitializationTaints").iter().chain(list("/kubernetes/nodeTaints"));
     both.map(|text| parse_taint(text.as_str()?)).collect()
 }
 
@@ -78,7 +85,10 @@ fn parse_taint(text: &str) -> Option<Taint> {
 
 /// Capacity and allocatable.
 #[expect(clippy::cast_possible_truncation, reason = "memory sizes are far below 2^53 bytes")]
-pub(crate) fn node_resources(config: &EmulatorConfig, machine: &MachineRecord) -> (Resources, Resources) {
+pub(crate) fn node_resources(
+    config: &EmulatorConfig,
+    machine: &MachineRecord,
+) -> (Resources, Resources) {
     let sku = &machine.sku;
     let number = |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_i64);
     // The kernel and the firmware keep about a twentieth.
@@ -86,7 +96,10 @@ pub(crate) fn node_resources(config: &EmulatorConfig, machine: &MachineRecord) -
     let mut capacity = Resources::new()
         .with(CPU, sku.vcpus * 1000)
         .with(MEMORY, memory)
-        .with(EPHEMERAL_STORAGE, number("/operatingSystem/osDiskSizeGB").unwrap_or(128) * 1_000_000_000)
+        .with(
+            EPHEMERAL_STORAGE,
+            number("/operatingSystem/osDiskSizeGB").unwrap_or(128) * 1_000_000_000,
+        )
         .with(PODS, number("/kubernetes/maxPods").unwrap_or(config.max_pods));
     if let Some(gpu) = sku.gpu
         && sku.gpus > 0
@@ -111,10 +124,17 @@ mod tests {
             "nodeInitializationTaints": ["a=b:NoSchedule", "karpenter.sh/unregistered:NoExecute"], "nodeTaints": [],
         }});
         let taints = node_taints(&properties).unwrap();
-        assert_eq!(taints[0], Taint { key: "a".into(), value: "b".into(), effect: Effect::NoSchedule });
+        assert_eq!(
+            taints[0],
+            Taint { key: "a".into(), value: "b".into(), effect: Effect::NoSchedule }
+        );
         assert_eq!(taints[1], Taint::new("karpenter.sh/unregistered", Effect::NoExecute));
         for bad in ["a", "a:Never", ":NoExecute"] {
-            assert_eq!(node_taints(&json!({ "kubernetes": { "nodeTaints": [bad] } })), None, "{bad}");
+            assert_eq!(
+                node_taints(&json!({ "kubernetes": { "nodeTaints": [bad] } })),
+                None,
+                "{bad}"
+            );
         }
     }
 }

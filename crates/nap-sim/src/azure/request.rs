@@ -25,7 +25,11 @@ pub(crate) struct ArmRequest {
 
 impl ArmRequest {
     pub(crate) fn new(head: Parts, body: Bytes) -> Self {
-        let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+        let host = head
+            .headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or("localhost");
         let base = match (head.uri.scheme_str(), head.uri.authority()) {
             (Some(scheme), Some(authority)) => format!("{scheme}://{authority}"),
             _ => format!("http://{host}"),
@@ -67,7 +71,8 @@ pub(crate) fn page<T: Serialize>(
     names: (&str, &str),
 ) -> Answer {
     let (items_name, link_name) = names;
-    let offset: usize = request.query.get("$skiptoken").and_then(|token| token.parse().ok()).unwrap_or(0);
+    let offset: usize =
+        request.query.get("$skiptoken").and_then(|token| token.parse().ok()).unwrap_or(0);
     let end = offset.saturating_add(size.max(1)).min(items.len());
     let mut link = Value::Null;
     if end < items.len() {
@@ -77,7 +82,9 @@ pub(crate) fn page<T: Serialize>(
     }
     // Written in one go: a list of a thousand sizes is too much for a tree of values.
     match serde_json::to_string(items.get(offset..end).unwrap_or_default()) {
-        Ok(items) => answer(200, format!(r#"{{"{items_name}":{items},"{link_name}":{link}}}"#).into(), &[]),
+        Ok(items) => {
+            answer(200, format!(r#"{{"{items_name}":{items},"{link_name}":{link}}}"#).into(), &[])
+        }
         Err(error) => refuse(500, "InternalServerError", &error.to_string()),
     }
 }
@@ -93,7 +100,8 @@ pub(crate) fn reply_with(status: u16, body: &Value, headers: &[(&'static str, St
 }
 
 fn answer(status: u16, body: Bytes, headers: &[(&'static str, String)]) -> Answer {
-    let mut response = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+    let mut response =
+        Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
     for (name, value) in headers {
         response = response.header(*name, value);
     }
@@ -166,7 +174,8 @@ mod tests {
 
     #[test]
     fn queries_survive_a_link() {
-        let uri = "https://arm.example/a/b?api-version=1&$filter=location%20eq%20%27eastus%27&odd=%zz%2";
+        let uri =
+            "https://arm.example/a/b?api-version=1&$filter=location%20eq%20%27eastus%27&odd=%zz%2";
         let (head, ()) = http::Request::builder().uri(uri).body(()).unwrap().into_parts();
         let request = ArmRequest::new(head, Bytes::new());
         assert_eq!(request.query.get("$filter").unwrap(), "location eq 'eastus'");

@@ -16,7 +16,9 @@ pub(crate) fn answer(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
     let lower = request.path.to_lowercase();
     let parts: Vec<&str> = lower.split('/').skip(1).collect();
     match parts.as_slice() {
-        [_, "oauth2", "v2.0", "token"] => count(inner, request, "token", entra_token(inner, request)),
+        [_, "oauth2", "v2.0", "token"] => {
+            count(inner, request, "token", entra_token(inner, request))
+        }
         ["metadata", "identity", "oauth2", "token"] => {
             count(inner, request, "token", metadata_token(inner, request))
         }
@@ -41,7 +43,8 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
         return count(inner, request, "fault", fault);
     }
     if request.query.get("api-version").is_none_or(String::is_empty) {
-        let message = "The api-version query parameter (?api-version=) is required for all requests.";
+        let message =
+            "The api-version query parameter (?api-version=) is required for all requests.";
         return refuse(400, "MissingApiVersionParameter", message);
     }
     let config = &inner.config;
@@ -50,8 +53,16 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     };
     if config.any_subnet
         && request.method == Method::GET
-        && let ["resourcegroups", _, "providers", "microsoft.network", "virtualnetworks", _, "subnets", _] =
-            rest
+        && let [
+            "resourcegroups",
+            _,
+            "providers",
+            "microsoft.network",
+            "virtualnetworks",
+            _,
+            "subnets",
+            _,
+        ] = rest
     {
         return count(inner, request, "subnets", subnet(inner, request));
     }
@@ -83,7 +94,8 @@ fn provider_level(
     match (provider, rest) {
         ("microsoft.compute", ["skus"]) => ("skus", inner.market.skus(config, request)),
         (_, ["locations", location, ..]) if !here(location) => {
-            let message = format!("No registered resource provider found for location '{location}'.");
+            let message =
+                format!("No registered resource provider found for location '{location}'.");
             ("unknown", refuse(400, "NoRegisteredProviderFound", &message))
         }
         ("microsoft.compute", ["locations", _, "usages"]) => {
@@ -108,7 +120,9 @@ fn group_level(
 ) -> (&'static str, Answer) {
     let config = &inner.config;
     match (provider, rest) {
-        ("microsoft.network", ["virtualnetworks", _, "subnets", _]) if request.method == Method::GET => {
+        ("microsoft.network", ["virtualnetworks", _, "subnets", _])
+            if request.method == Method::GET =>
+        {
             ("subnets", subnet(inner, request))
         }
         ("microsoft.containerservice", ["managedclusters", cluster, rest @ ..]) => {
@@ -122,7 +136,9 @@ fn group_level(
                 ["agentpools", pool, ..] if !pool.eq_ignore_ascii_case(&config.agent_pool) => {
                     ("agentPools", missing("managedClusters/agentPools", pool, group))
                 }
-                ["agentpools", _] if request.method == Method::GET => ("agentPools", agent_pool(inner)),
+                ["agentpools", _] if request.method == Method::GET => {
+                    ("agentPools", agent_pool(inner))
+                }
                 // Names keep their spelling, so they are taken from the path as it was written.
                 ["agentpools", _, "machines"] if request.method == Method::GET => {
                     ("machines", inner.list_machines(request))
@@ -146,7 +162,9 @@ fn group_level(
 }
 
 fn unauthorised(inner: &Inner, request: &ArmRequest) -> Option<Answer> {
-    let sent = request.header(header::AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
+    let sent = request
+        .header(header::AUTHORIZATION.as_str())
+        .and_then(|value| value.strip_prefix("Bearer "));
     let Some(token) = sent else {
         let message = "Authentication failed. The 'Authorization' header is missing.";
         return Some(refuse(401, "AuthenticationFailed", message));
@@ -163,8 +181,7 @@ fn fault(inner: &Inner) -> Option<Answer> {
     let faults = &mut inner.state().faults;
     if faults.throttle_next > 0 {
         faults.throttle_next -= 1;
-        let body =
-            json!({ "error": { "code": "TooManyRequests", "message": "The request is being throttled." } });
+        let body = json!({ "error": { "code": "TooManyRequests", "message": "The request is being throttled." } });
         return Some(reply_with(429, &body, &[("retry-after", "7".to_owned())]));
     }
     if faults.unavailable_next > 0 {
@@ -176,9 +193,15 @@ fn fault(inner: &Inner) -> Option<Answer> {
 
 fn entra_token(inner: &Inner, request: &ArmRequest) -> Answer {
     let form = String::from_utf8_lossy(&request.body);
-    let has = |name: &str| form.split('&').any(|pair| pair.starts_with(name) && pair.len() > name.len());
-    if request.method != Method::POST || !has("client_assertion=") || !has("client_id=") || !has("scope=") {
-        let body = json!({ "error": "invalid_request", "error_description": "a parameter is missing" });
+    let has =
+        |name: &str| form.split('&').any(|pair| pair.starts_with(name) && pair.len() > name.len());
+    if request.method != Method::POST
+        || !has("client_assertion=")
+        || !has("client_id=")
+        || !has("scope=")
+    {
+        let body =
+            json!({ "error": "invalid_request", "error_description": "a parameter is missing" });
         return reply(400, &body);
     }
     let (token, seconds) = issue(inner);
@@ -188,16 +211,23 @@ fn entra_token(inner: &Inner, request: &ArmRequest) -> Answer {
 fn metadata_token(inner: &Inner, request: &ArmRequest) -> Answer {
     if request.header("metadata") != Some("true") || !request.query.contains_key("resource") {
         let description = "Required metadata header or resource not specified";
-        return reply(400, &json!({ "error": "invalid_request", "error_description": description }));
+        return reply(
+            400,
+            &json!({ "error": "invalid_request", "error_description": description }),
+        );
     }
     let (token, seconds) = issue(inner);
-    reply(200, &json!({ "token_type": "Bearer", "expires_in": seconds.to_string(), "access_token": token }))
+    reply(
+        200,
+        &json!({ "token_type": "Bearer", "expires_in": seconds.to_string(), "access_token": token }),
+    )
 }
 
 fn issue(inner: &Inner) -> (String, u64) {
     let now = inner.config.clock.now();
     let lifetime = inner.config.token_lifetime;
-    let expires = SignedDuration::try_from(lifetime).ok().and_then(|lifetime| now.checked_add(lifetime).ok());
+    let expires =
+        SignedDuration::try_from(lifetime).ok().and_then(|lifetime| now.checked_add(lifetime).ok());
     let mut state = inner.state();
     state.tokens.retain(|_, end| *end > now);
     let token = format!("emulated-{:016x}", inner.hash(&format!("token/{}", state.next())));
@@ -212,8 +242,12 @@ fn operation(inner: &Inner, request: &ArmRequest, id: &str) -> Answer {
         return refuse(404, "NotFound", &format!("operation `{id}` is unknown"));
     };
     let body = match record {
-        OperationRecord::InProgress => json!({ "id": request.path, "name": id, "status": "InProgress" }),
-        OperationRecord::Succeeded => json!({ "id": request.path, "name": id, "status": "Succeeded" }),
+        OperationRecord::InProgress => {
+            json!({ "id": request.path, "name": id, "status": "InProgress" })
+        }
+        OperationRecord::Succeeded => {
+            json!({ "id": request.path, "name": id, "status": "Succeeded" })
+        }
         OperationRecord::Failed { code, message } => json!({
             "id": request.path, "name": id, "status": "Failed", "error": { "code": code, "message": message },
         }),
@@ -225,8 +259,12 @@ fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {
     let known = inner.config.subnets.iter().find(|id| id.eq_ignore_ascii_case(&request.path));
     match known.or(inner.config.any_subnet.then_some(&request.path)) {
         Some(id) => {
-            let properties = json!({ "addressPrefix": "10.224.0.0/16", "provisioningState": "Succeeded" });
-            reply(200, &json!({ "id": id, "name": id.rsplit('/').next(), "properties": properties }))
+            let properties =
+                json!({ "addressPrefix": "10.224.0.0/16", "provisioningState": "Succeeded" });
+            reply(
+                200,
+                &json!({ "id": id, "name": id.rsplit('/').next(), "properties": properties }),
+            )
         }
         None => refuse(404, "NotFound", &format!("Resource {} not found.", request.path)),
     }

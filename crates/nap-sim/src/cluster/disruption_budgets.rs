@@ -1,4 +1,5 @@
-//! The status of PodDisruptionBudgets: how many pods there should be, how many are healthy, how many may go.
+//! The status of PodDisruptionBudgets: how many pods there should be, how many are healthy, how
+//! many may go.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -41,7 +42,10 @@ fn status(
         .filter(|pod| {
             pod.namespace() == budget.namespace()
                 && !pods::is_finished(pod)
-                && spec.selector.as_ref().is_some_and(|selector| pods::selects(selector, pod.labels()))
+                && spec
+                    .selector
+                    .as_ref()
+                    .is_some_and(|selector| pods::selects(selector, pod.labels()))
         })
         .collect();
     let old = budget.status.clone().unwrap_or_default();
@@ -49,8 +53,8 @@ fn status(
     let mut disrupted = old.disrupted_pods.clone().unwrap_or_default();
     disrupted.retain(|name, since| {
         let until = since.0.checked_add(DISRUPTED_FOR).unwrap_or(since.0);
-        let held =
-            until > now && covered.iter().any(|pod| pod.name_any() == *name && !pods::is_deleting(pod));
+        let held = until > now
+            && covered.iter().any(|pod| pod.name_any() == *name && !pods::is_deleting(pod));
         if held {
             expiry = earliest(expiry, Some(until));
         }
@@ -59,7 +63,9 @@ fn status(
     let healthy = covered
         .iter()
         .filter(|pod| {
-            pods::is_ready(pod) && !pods::is_deleting(pod) && !disrupted.contains_key(&pod.name_any())
+            pods::is_ready(pod)
+                && !pods::is_deleting(pod)
+                && !disrupted.contains_key(&pod.name_any())
         })
         .count();
     let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
@@ -68,7 +74,8 @@ fn status(
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let (verdict, reason) =
         if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
-    let held = old.conditions.iter().flatten().find(|condition| condition.type_ == "DisruptionAllowed");
+    let held =
+        old.conditions.iter().flatten().find(|condition| condition.type_ == "DisruptionAllowed");
     let since = held
         .filter(|held| held.status == verdict)
         .map_or(whole_seconds(now), |held| held.last_transition_time.0);

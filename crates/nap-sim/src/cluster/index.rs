@@ -62,7 +62,8 @@ impl<T: ResourceExt> Mirror<T> {
     /// Takes in an object unless a newer one is known.
     pub(super) fn put(&mut self, object: T) {
         let key = key(&object);
-        let revision = |object: &T| object.resource_version().and_then(|text| text.parse::<u64>().ok());
+        let revision =
+            |object: &T| object.resource_version().and_then(|text| text.parse::<u64>().ok());
         let stale = self.objects.get(&key).is_some_and(|held| revision(held) > revision(&object));
         if !stale {
             self.insert(key, Arc::new(object));

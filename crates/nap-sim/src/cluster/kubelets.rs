@@ -1,8 +1,9 @@
-//! One kubelet per machine: it joins after the boot, becomes ready, runs the pods bound to its node, and dies with it.
+//! One kubelet per machine: it joins after the boot, becomes ready, runs the pods bound to its
+//! node, and dies with it.
 //!
-//! Around it, what the cloud controller and pod garbage collection do: the not-ready taint goes when the node is ready, and a
-//! machine that is gone takes its Node and its pods along. Containers are all `pause`: they start after a moment, never
-//! finish, and stop at once.
+//! Around it, what the cloud controller and pod garbage collection do: the not-ready taint goes
+//! when the node is ready, and a machine that is gone takes its Node and its pods along. Containers
+//! are all `pause`: they start after a moment, never finish, and stop at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +58,15 @@ impl Kubelets {
     /// Takes in what happened to a machine.
     pub(super) fn machine(&mut self, event: MachineEvent, now: Timestamp) {
         match event {
-            MachineEvent::Created { provider_id, node_name, labels, taints, capacity, allocatable, boot } => {
+            MachineEvent::Created {
+                provider_id,
+                node_name,
+                labels,
+                taints,
+                capacity,
+                allocatable,
+                boot,
+            } => {
                 let boot = SignedDuration::try_from(boot).unwrap_or_default();
                 let joins = now.checked_add(boot).unwrap_or(now);
                 self.addresses += 1;
@@ -81,11 +90,14 @@ impl Kubelets {
                         let life = Life::Booting(joins);
                         self.machines.insert(node_name, Machine { provider_id, node, life });
                     }
-                    Err(error) => tracing::error!(%error, node = node_name, "a machine does not make a node"),
+                    Err(error) => {
+                        tracing::error!(%error, node = node_name, "a machine does not make a node")
+                    }
                 }
             }
             MachineEvent::Deleted { provider_id, node_name } => {
-                let known = self.machines.get(&node_name).is_some_and(|m| m.provider_id == provider_id);
+                let known =
+                    self.machines.get(&node_name).is_some_and(|m| m.provider_id == provider_id);
                 if known {
                     self.machines.remove(&node_name);
                 }
@@ -95,7 +107,11 @@ impl Kubelets {
     }
 
     /// Does everything that is due and says when the next thing is.
-    pub(super) async fn pass(&mut self, index: &mut Index, writer: &mut Writer) -> Option<Timestamp> {
+    pub(super) async fn pass(
+        &mut self,
+        index: &mut Index,
+        writer: &mut Writer,
+    ) -> Option<Timestamp> {
         self.bury(index, writer).await;
         let mut wake = None;
         for (name, machine) in &mut self.machines {
@@ -197,7 +213,8 @@ async fn live(
 async fn drop_not_ready(name: &str, index: &mut Index, writer: &mut Writer) {
     let Some(node) = index.nodes.get(&(String::new(), name.to_owned())).cloned() else { return };
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let Some(taints) = taints.filter(|taints| taints.iter().any(|taint| taint.key == NOT_READY)) else {
+    let Some(taints) = taints.filter(|taints| taints.iter().any(|taint| taint.key == NOT_READY))
+    else {
         return;
     };
     let kept: Vec<_> = taints.iter().filter(|taint| taint.key != NOT_READY).collect();
@@ -269,14 +286,25 @@ fn conditions(stamp: &str, ready: bool) -> Value {
             "KubeletHasSufficientMemory",
             "kubelet has sufficient memory available"
         ),
-        condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        condition(
+            "DiskPressure",
+            false,
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure"
+        ),
+        condition(
+            "PIDPressure",
+            false,
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available"
+        ),
         condition("Ready", ready, reason, message),
     ])
 }
 
 fn node_info(labels: &BTreeMap<String, String>) -> Value {
-    let label = |key: &str, fallback: &str| labels.get(key).cloned().unwrap_or_else(|| fallback.to_owned());
+    let label =
+        |key: &str, fallback: &str| labels.get(key).cloned().unwrap_or_else(|| fallback.to_owned());
     json!({
         "architecture": label("kubernetes.io/arch", "amd64"),
         "operatingSystem": label("kubernetes.io/os", "linux"),
@@ -287,7 +315,11 @@ fn node_info(labels: &BTreeMap<String, String>) -> Value {
 }
 
 fn amounts(resources: &Resources) -> BTreeMap<String, String> {
-    resources.to_quantities().into_iter().map(|(name, quantity)| (name, quantity.to_string())).collect()
+    resources
+        .to_quantities()
+        .into_iter()
+        .map(|(name, quantity)| (name, quantity.to_string()))
+        .collect()
 }
 
 fn address(network: &str, number: u32) -> String {

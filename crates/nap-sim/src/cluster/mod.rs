@@ -1,5 +1,5 @@
-//! The parts of a cluster that are not nap: what kube-controller-manager, kube-scheduler, the cloud controller and the
-//! kubelets do, as far as a node provisioner can tell the difference.
+//! The parts of a cluster that are not nap: what kube-controller-manager, kube-scheduler, the cloud
+//! controller and the kubelets do, as far as a node provisioner can tell the difference.
 //!
 //! ```text
 //! watches ──► index (plain maps) ──► one pass: workloads, kubelets, budgets, scheduler ──► writes ──► API server
@@ -7,10 +7,11 @@
 //!                 └────────────────────── answers of the writes ◄────────────────────────────┘
 //! ```
 //!
-//! Everything runs in one task. All news is read before a pass, a pass goes through its objects in key order, and what it wrote
-//! is in the index before the next step reads it: the same events in the same order lead to the same writes. StatefulSets and
-//! Jobs are not run yet: their objects can be stored, but no pods come of them. Nor are running pods evicted for a `NoExecute`
-//! taint that comes later.
+//! Everything runs in one task. All news is read before a pass, a pass goes through its objects in
+//! key order, and what it wrote is in the index before the next step reads it: the same events in
+//! the same order lead to the same writes. StatefulSets and Jobs are not run yet: their objects can
+//! be stored, but no pods come of them. Nor are running pods evicted for a `NoExecute` taint that
+//! comes later.
 
 mod disruption_budgets;
 mod index;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use tokio::sync::mpsc;
 
 use crate::machines::MachineEvent;
@@ -37,7 +38,11 @@ use write::Writer;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs the cluster for as long as the future is polled.
-pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<MachineEvent>) -> Infallible {
+pub async fn run(
+    client: Client,
+    clock: Clock,
+    machines: mpsc::Receiver<MachineEvent>,
+) -> Infallible {
     let mut news = News::new(&client);
     let mut index = Index::default();
     let mut machines = Some(machines);

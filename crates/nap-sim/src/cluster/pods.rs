@@ -51,7 +51,8 @@ pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String
     exact.into_iter().all(|(key, value)| labels.get(key) == Some(value))
         && selector.match_expressions.iter().flatten().all(|expression| {
             let found = labels.get(&expression.key);
-            let listed = |value: &String| expression.values.iter().flatten().any(|wanted| wanted == value);
+            let listed =
+                |value: &String| expression.values.iter().flatten().any(|wanted| wanted == value);
             match expression.operator.as_str() {
                 "In" => found.is_some_and(listed),
                 "NotIn" => !found.is_some_and(listed),
@@ -102,7 +103,9 @@ pub(super) fn resources(
     list: &BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
     rounding: Rounding,
 ) -> Resources {
-    let parsed: Vec<(&str, Quantity)> =
-        list.iter().filter_map(|(name, text)| Some((name.as_str(), text.0.parse().ok()?))).collect();
+    let parsed: Vec<(&str, Quantity)> = list
+        .iter()
+        .filter_map(|(name, text)| Some((name.as_str(), text.0.parse().ok()?)))
+        .collect();
     Resources::from_quantities(parsed.iter().map(|(name, quantity)| (*name, quantity)), rounding)
 }

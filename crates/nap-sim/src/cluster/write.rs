@@ -1,5 +1,5 @@
-//! Writes, and what becomes of those that fail: a lost race is normal (the watch brings the truth), anything else is logged
-//! and tried again.
+//! Writes, and what becomes of those that fail: a lost race is normal (the watch brings the truth),
+//! anything else is logged and tried again.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -64,8 +64,12 @@ impl Writer {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    pub(super) async fn create<T>(&mut self, mirror: &mut Mirror<T>, namespace: &str, object: &Value)
-    where
+    pub(super) async fn create<T>(
+        &mut self,
+        mirror: &mut Mirror<T>,
+        namespace: &str,
+        object: &Value,
+    ) where
         T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
             + Debug
@@ -87,7 +91,10 @@ impl Writer {
 
     pub(super) async fn patch<T>(&mut self, mirror: &mut Mirror<T>, of: &Key, patch: &Value)
     where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
     {
         let api = self.api::<T>(&of.0);
         let result = api.patch(&of.1, &PatchParams::default(), &Patch::Merge(patch)).await;
@@ -99,11 +106,15 @@ impl Writer {
     /// Merges a status by the strategic rules, so that conditions merge by type.
     pub(super) async fn patch_status<T>(&mut self, mirror: &mut Mirror<T>, of: &Key, status: &Value)
     where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
     {
         let api = self.api::<T>(&of.0);
         let patch = json!({ "status": status });
-        let result = api.patch_status(&of.1, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        let result =
+            api.patch_status(&of.1, &PatchParams::default(), &Patch::Strategic(&patch)).await;
         if let Some(patched) = self.check("patch status", &of.1, result) {
             mirror.put(patched);
         }
@@ -129,7 +140,10 @@ impl Writer {
     /// Deletes the very object that was looked at, not a new one of its name.
     pub(super) async fn delete<T>(&mut self, mirror: &mut Mirror<T>, object: &T, grace: Option<u32>)
     where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
     {
         let of = key(object);
         let parameters = DeleteParams {

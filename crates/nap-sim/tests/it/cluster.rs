@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, 
 use kube::{Client, ResourceExt};
 use nap_api::Taint;
 use nap_apiserver::{ApiServer, Config};
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_sim::cluster;
 use nap_sim::machines::MachineEvent;
 use nap_units::Resources;
@@ -69,7 +69,8 @@ impl World {
     }
 
     async fn add_tainted_machine(&self, name: &str, milli_cpu: i64, taints: Vec<Taint>) {
-        let size: Resources = [("cpu", milli_cpu), ("memory", 8 << 30), ("pods", 10)].into_iter().collect();
+        let size: Resources =
+            [("cpu", milli_cpu), ("memory", 8 << 30), ("pods", 10)].into_iter().collect();
         let event = MachineEvent::Created {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
@@ -83,8 +84,10 @@ impl World {
     }
 
     async fn remove_machine(&self, name: &str) {
-        let event =
-            MachineEvent::Deleted { provider_id: format!("azure:///{name}"), node_name: name.to_owned() };
+        let event = MachineEvent::Deleted {
+            provider_id: format!("azure:///{name}"),
+            node_name: name.to_owned(),
+        };
         self.machines.send(event).await.unwrap();
     }
 
@@ -123,11 +126,14 @@ fn phase(pod: &Pod) -> &str {
 }
 
 pub(crate) fn running(pods: &[Pod]) -> usize {
-    pods.iter().filter(|pod| phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()).count()
+    pods.iter()
+        .filter(|pod| phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none())
+        .count()
 }
 
 fn unschedulable(pod: &Pod) -> String {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let conditions =
+        pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let found = conditions.into_iter().find(|condition| condition.type_ == "PodScheduled").unwrap();
     assert_eq!(found.status, "False");
     format!("{}: {}", found.reason.unwrap_or_default(), found.message.unwrap_or_default())
@@ -142,7 +148,8 @@ async fn a_deployment_waits_for_a_machine_then_runs_and_scales() {
     assert_eq!(pods.len(), 3);
     assert_eq!(unschedulable(&pods[0]), "Unschedulable: no nodes available to schedule pods");
     let events: Api<Event> = world.api();
-    let events = events.list(&ListParams::default().fields("reason=FailedScheduling")).await.unwrap();
+    let events =
+        events.list(&ListParams::default().fields("reason=FailedScheduling")).await.unwrap();
     assert_eq!(events.items.len(), 3);
 
     world.add_machine("small", 2000).await;
@@ -154,7 +161,10 @@ async fn a_deployment_waits_for_a_machine_then_runs_and_scales() {
     let pods = world.pods().await;
     assert_eq!(running(&pods), 2);
     let waiting = pods.iter().find(|pod| phase(pod) == "Pending").unwrap();
-    assert_eq!(unschedulable(waiting), "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(
+        unschedulable(waiting),
+        "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
+    );
 
     world.add_machine("second", 2000).await;
     world.wait(60).await;
@@ -188,7 +198,10 @@ async fn a_budget_blocks_an_eviction_until_it_can_spare_a_pod() {
     world.wait(120).await;
     let budgets: Api<PodDisruptionBudget> = world.api();
     let status = budgets.get("web").await.unwrap().status.unwrap();
-    assert_eq!((status.current_healthy, status.desired_healthy, status.disruptions_allowed), (2, 2, 0));
+    assert_eq!(
+        (status.current_healthy, status.desired_healthy, status.disruptions_allowed),
+        (2, 2, 0)
+    );
     let victim = world.pods().await[0].name_any();
     let refused = world.api::<Pod>().evict(&victim, &EvictParams::default()).await.unwrap_err();
     assert!(matches!(&refused, kube::Error::Api(status) if status.code == 429), "{refused}");
@@ -196,7 +209,8 @@ async fn a_budget_blocks_an_eviction_until_it_can_spare_a_pod() {
     world.scale(3).await;
     world.wait(30).await;
     world.api::<Pod>().evict(&victim, &EvictParams::default()).await.unwrap();
-    let again = world.pods().await.iter().map(ResourceExt::name_any).find(|name| *name != victim).unwrap();
+    let again =
+        world.pods().await.iter().map(ResourceExt::name_any).find(|name| *name != victim).unwrap();
     let refused = world.api::<Pod>().evict(&again, &EvictParams::default()).await.unwrap_err();
     assert!(matches!(&refused, kube::Error::Api(status) if status.code == 429), "{refused}");
     world.wait(60).await;
@@ -286,7 +300,8 @@ async fn a_new_template_rolls_out_without_losing_too_many() {
     assert_eq!(running(&pods), 4);
     assert!(
         pods.iter()
-            .all(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("pause:3.10"))
+            .all(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref()
+                == Some("pause:3.10"))
     );
     let sets = world.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap();
     assert_eq!(sets.items.len(), 2);

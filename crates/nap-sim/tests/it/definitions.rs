@@ -63,8 +63,10 @@ async fn node_claims_are_immutable_but_their_status_is_not() {
     let world = World::start();
     node_pools(&world).await;
     let kind = GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim");
-    let claims: Api<DynamicObject> =
-        Api::all_with(world.client.clone(), &ApiResource::from_gvk_with_plural(&kind, "nodeclaims"));
+    let claims: Api<DynamicObject> = Api::all_with(
+        world.client.clone(),
+        &ApiResource::from_gvk_with_plural(&kind, "nodeclaims"),
+    );
     let claim = serde_json::from_value(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "one" },
         "spec": {

@@ -24,9 +24,13 @@ async fn a_node_that_is_too_large_is_replaced_and_the_pods_never_wait_for_the_ne
         user.until_running(3).await;
         let (before, old) = (price(&user), user.claims().await[0].name_any());
         user.scale("inflate", 1).await;
-        user.until("the fleet is cheaper", async || price(&user) < before && user.machines() == 1).await;
+        user.until("the fleet is cheaper", async || price(&user) < before && user.machines() == 1)
+            .await;
         let told = user.events("DisruptionTerminating").await;
-        assert!(told.iter().any(|text| text.contains("replace") && text.contains("saving $")), "{told:?}");
+        assert!(
+            told.iter().any(|text| text.contains("replace") && text.contains("saving $")),
+            "{told:?}"
+        );
         user.until("the old claim is gone", async || {
             user.claims().await.iter().all(|claim| claim.name_any() != old)
         })
@@ -54,7 +58,9 @@ async fn empty_nodes_go_after_consolidate_after_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn never_means_never_and_a_budget_of_zero_blocks() {
-    for disruption in [json!({ "consolidateAfter": "Never" }), json!({ "budgets": [{ "nodes": "0" }] })] {
+    for disruption in
+        [json!({ "consolidateAfter": "Never" }), json!({ "budgets": [{ "nodes": "0" }] })]
+    {
         let user = User::new().await;
         user.run(async {
             user.default_pool(json!({ "spec": { "disruption": disruption } })).await;
@@ -75,13 +81,18 @@ async fn do_not_disrupt_is_honoured_until_it_is_taken_away() {
         user.default_pool(json!({})).await;
         user.deploy("inflate", 3, json!({})).await;
         user.until_running(3).await;
-        let pods: Vec<String> = user.list::<Pod>().await.iter().map(ResourceExt::name_any).collect();
+        let pods: Vec<String> =
+            user.list::<Pod>().await.iter().map(ResourceExt::name_any).collect();
         let api: Api<Pod> = Api::namespaced(user.client.clone(), "default");
         let annotate = async |value: serde_json::Value| {
             let patch = json!({ "metadata": { "annotations": { labels::DO_NOT_DISRUPT: value } } });
             for pod in &pods {
                 let _gone = api
-                    .patch(pod, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(&patch))
+                    .patch(
+                        pod,
+                        &kube::api::PatchParams::default(),
+                        &kube::api::Patch::Merge(&patch),
+                    )
                     .await;
             }
         };
@@ -106,13 +117,15 @@ async fn a_changed_template_replaces_nodes_and_the_new_one_is_ready_before_the_o
         user.deploy("inflate", 3, json!({})).await;
         user.until_running(3).await;
         let old = user.claims().await[0].name_any();
-        let patch = json!({ "spec": { "template": { "metadata": { "labels": { "wave": "two" } } } } });
+        let patch =
+            json!({ "spec": { "template": { "metadata": { "labels": { "wave": "two" } } } } });
         user.patch::<NodePool>("default", patch).await;
         let order = Mutex::new(Vec::new());
         user.until("the old node is gone", async || {
             let claims = user.claims().await;
-            let leaving =
-                claims.iter().any(|one| one.name_any() == old && one.metadata.deletion_timestamp.is_some());
+            let leaving = claims
+                .iter()
+                .any(|one| one.name_any() == old && one.metadata.deletion_timestamp.is_some());
             let ready = claims.iter().any(|one| {
                 one.name_any() != old
                     && one

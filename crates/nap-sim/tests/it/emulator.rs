@@ -1,4 +1,5 @@
-//! The emulator by itself: what it refuses, that it repeats, and that it can be reached over a socket.
+//! The emulator by itself: what it refuses, that it repeats, and that it can be reached over a
+//! socket.
 
 use std::sync::Arc;
 
@@ -6,16 +7,24 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use nap_azure::AzureProvider;
 use nap_azure::arm::{ManagedIdentity, TokenProvider, WorkloadIdentity, https_client};
-use nap_cloud::{Clock, CloudProvider};
+use nap_clock::Clock;
+use nap_cloud::CloudProvider;
 use nap_sim::azure::{Emulator, EmulatorConfig};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::world::{self, DEFAULT_POOL, World, claim};
 
-const BASE: &str = "https://management.azure.com/subscriptions/00000000-0000-0000-0000-000000000001";
+const BASE: &str =
+    "https://management.azure.com/subscriptions/00000000-0000-0000-0000-000000000001";
 
-async fn send(emulator: &Emulator, token: &str, method: Method, url: &str, body: Value) -> (u16, String) {
+async fn send(
+    emulator: &Emulator,
+    token: &str,
+    method: Method,
+    url: &str,
+    body: Value,
+) -> (u16, String) {
     let request = Request::builder()
         .method(method)
         .uri(url)
@@ -49,10 +58,17 @@ async fn what_azure_would_refuse_is_refused_with_its_codes() {
     );
     let body = |size: &str, zone: &str, image: &str| json!({ "zones": [zone], "properties": { "hardware": { "vmSize": size }, "nodeImageVersion": image } });
     let image = "AKSUbuntu-2404gen2containerd-202610.12.0";
-    let usages =
-        |region: &str| format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1");
+    let usages = |region: &str| {
+        format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1")
+    };
     for (method, url, body, status, code) in [
-        (Method::GET, machine.replace("?api-version=1", ""), json!({}), 400, "MissingApiVersionParameter"),
+        (
+            Method::GET,
+            machine.replace("?api-version=1", ""),
+            json!({}),
+            400,
+            "MissingApiVersionParameter",
+        ),
         (Method::GET, machine.clone(), json!({}), 404, "NotFound"),
         (Method::GET, usages("atlantis"), json!({}), 400, "NoRegisteredProviderFound"),
         (Method::PUT, machine.clone(), body("Standard_X9", "1", image), 400, "VMSizeNotSupported"),
@@ -83,7 +99,13 @@ async fn what_azure_would_refuse_is_refused_with_its_codes() {
         ),
         (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", image), 201, ""),
         (Method::PUT, machine.clone(), body("Standard_D4s_v5", "1", image), 200, ""),
-        (Method::PUT, machine.clone(), body("Standard_D8s_v5", "1", image), 400, "PropertyChangeNotAllowed"),
+        (
+            Method::PUT,
+            machine.clone(),
+            body("Standard_D8s_v5", "1", image),
+            400,
+            "PropertyChangeNotAllowed",
+        ),
     ] {
         let answer = send(&world.emulator, &token, method.clone(), &url, body).await;
         assert_eq!(answer, (status, code.to_owned()), "{method} {url}");
@@ -94,7 +116,8 @@ async fn what_azure_would_refuse_is_refused_with_its_codes() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_region_is_refused_with_a_hint() {
-    let error = Emulator::new(EmulatorConfig::new("eastsu", 1, world::clock())).err().unwrap().to_string();
+    let error =
+        Emulator::new(EmulatorConfig::new("eastsu", 1, world::clock())).err().unwrap().to_string();
     assert!(error.contains("`eastsu` is unknown") && error.contains("eastus"), "{error}");
 }
 
@@ -136,12 +159,17 @@ async fn workload_identity_exchanges_its_file_for_a_token() {
     assert_eq!(token.expires.duration_since(world.clock.now()).as_secs(), 3600);
     let config = world::config(&world.clock).azure_config();
     let fixed = nap_azure::arm::StaticToken(token.secret);
-    let provider =
-        AzureProvider::new(config, world.clock.clone(), world.emulator.http_service(), Arc::new(fixed));
+    let provider = AzureProvider::new(
+        config,
+        world.clock.clone(),
+        world.emulator.http_service(),
+        Arc::new(fixed),
+    );
     assert_eq!(provider.list().await.unwrap(), []);
 }
 
-/// The one test with a socket and the real clock: the same value behind axum, and the TLS client on plain HTTP.
+/// The one test with a socket and the real clock: the same value behind axum, and the TLS client on
+/// plain HTTP.
 #[tokio::test]
 async fn the_emulator_can_be_reached_over_a_socket() {
     let clock = Clock::starting_at("2026-11-01T00:00:00Z".parse().unwrap(), 1000);

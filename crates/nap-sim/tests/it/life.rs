@@ -26,13 +26,22 @@ async fn a_machine_is_made_found_and_deleted() {
     assert!(made.allocatable.get(CPU) >= 3000);
     assert!(made.annotations[labels::AKS_MACHINE_RESOURCE_ID].ends_with("/machines/default-abc12"));
 
-    let Some(MachineEvent::Created { provider_id, node_name, labels: node, taints, allocatable, .. }) =
-        world.events.recv().await
+    let Some(MachineEvent::Created {
+        provider_id,
+        node_name,
+        labels: node,
+        taints,
+        allocatable,
+        ..
+    }) = world.events.recv().await
     else {
         panic!("the machine is announced first");
     };
     assert_eq!(provider_id, made.provider_id);
-    assert!(provider_id.ends_with(&node_name) && provider_id.contains("/resourceGroups/mc_nap_nap_eastus/"));
+    assert!(
+        provider_id.ends_with(&node_name)
+            && provider_id.contains("/resourceGroups/mc_nap_nap_eastus/")
+    );
     assert!(taints.contains(&Taint::new(taints::UNREGISTERED, Effect::NoExecute)));
     assert!(
         allocatable.get(MEMORY) >= made.allocatable.get(MEMORY),
@@ -51,7 +60,10 @@ async fn a_machine_is_made_found_and_deleted() {
     assert!(world.provider.get(&made.provider_id).await.unwrap().deleting);
     assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
     assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::NotFound);
-    assert_eq!(world.provider.get(&made.provider_id).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(
+        world.provider.get(&made.provider_id).await.unwrap_err().class,
+        ErrorClass::NotFound
+    );
     assert_eq!(world.provider.list().await.unwrap(), []);
 }
 
@@ -104,8 +116,7 @@ async fn an_orphan_is_deleted_by_its_id_and_foreign_ids_are_refused() {
     world.provider.delete_orphan(&made.provider_id).await.unwrap();
     world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(world.emulator.machines(), []);
-    let foreign =
-        "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/other";
+    let foreign = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/other";
     assert_eq!(world.provider.get(foreign).await.unwrap_err().class, ErrorClass::Invalid);
     assert_eq!(world.provider.delete_orphan(foreign).await.unwrap_err().class, ErrorClass::Invalid);
 }
@@ -117,8 +128,10 @@ async fn a_burst_of_claims_gets_one_machine_each() {
         faults.capacity_errors.insert(("Standard_D2as_v5".to_owned(), "eastus-1".to_owned()));
         faults.throttle_next = 5;
     });
-    let claims: Vec<_> = (0..40).map(|n| claim(&format!("default-{n:05}"), "1", &DEFAULT_POOL)).collect();
-    let made = join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class))).await;
+    let claims: Vec<_> =
+        (0..40).map(|n| claim(&format!("default-{n:05}"), "1", &DEFAULT_POOL)).collect();
+    let made =
+        join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class))).await;
     let ids: BTreeSet<String> = made.into_iter().map(|made| made.unwrap().provider_id).collect();
     assert_eq!(ids.len(), 40);
     assert_eq!(world.provider.list().await.unwrap().len(), 40);
@@ -140,7 +153,10 @@ async fn zones_are_spread_over_claims() {
 #[tokio::test(start_paused = true)]
 async fn money_is_counted_from_creation_to_deletion() {
     let world = World::new().await;
-    let wanted = [(labels::INSTANCE_TYPE, &["Standard_D4s_v5"][..]), (labels::CAPACITY_TYPE, &["on-demand"])];
+    let wanted = [
+        (labels::INSTANCE_TYPE, &["Standard_D4s_v5"][..]),
+        (labels::CAPACITY_TYPE, &["on-demand"]),
+    ];
     let claim = claim("default-abc12", "1", &wanted);
     world.provider.create(&claim, &world.class).await.unwrap();
     let billed = world.emulator.bill().remove(0);
@@ -163,7 +179,10 @@ async fn an_evicted_machine_counts_as_gone_and_can_still_be_deleted() {
     assert!(!world.emulator.evict("default-abc12"));
     assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
     assert!(world.emulator.bill()[0].deleted.is_some());
-    assert_eq!(world.provider.get(&made.provider_id).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(
+        world.provider.get(&made.provider_id).await.unwrap_err().class,
+        ErrorClass::NotFound
+    );
     world.provider.delete(&claim).await.unwrap();
     world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(world.emulator.machines(), []);

@@ -1,5 +1,5 @@
-//! The whole world on a paused clock: what a user of a cluster with nap in it would notice, and the real Azure provider
-//! against the emulated Azure.
+//! The whole world on a paused clock: what a user of a cluster with nap in it would notice, and the
+//! real Azure provider against the emulated Azure.
 
 mod cluster;
 mod definitions;

@@ -17,13 +17,18 @@ async fn instance_types_come_from_all_pages() {
     let d4 = types.iter().find(|kind| kind.name == "Standard_D4s_v5").unwrap();
     assert_eq!(d4.offerings.len(), 8, "three zones and the region, two ways to pay");
     assert_eq!(d4.requirements.get(labels::SKU_SERIES).unwrap().single(), Some("Ds_v5"));
-    let price = |kind| d4.offerings.iter().find(|offering| offering.capacity_type == kind).unwrap().price;
+    let price =
+        |kind| d4.offerings.iter().find(|offering| offering.capacity_type == kind).unwrap().price;
     assert_eq!(price(CapacityType::OnDemand).to_string(), "$0.192");
     assert!(price(CapacityType::Spot) < price(CapacityType::OnDemand));
     assert!(d4.offerings.iter().all(|offering| offering.available));
     let burstable = types.iter().find(|kind| kind.name == "Standard_B4ms").unwrap();
-    let spot = burstable.offerings.iter().filter(|offering| offering.capacity_type == CapacityType::Spot);
-    assert!(spot.into_iter().all(|offering| !offering.available), "burstable sizes are not sold as spot");
+    let spot =
+        burstable.offerings.iter().filter(|offering| offering.capacity_type == CapacityType::Spot);
+    assert!(
+        spot.into_iter().all(|offering| !offering.available),
+        "burstable sizes are not sold as spot"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,8 +51,7 @@ async fn sizes_and_prices_are_fetched_once_for_many_questions() {
 #[tokio::test(start_paused = true)]
 async fn subnets_are_checked() {
     let world = World::new().await;
-    let base =
-        "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/byo/providers/Microsoft.Network";
+    let base = "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/byo/providers/Microsoft.Network";
     for (id, reason) in [
         (format!("{base}/virtualNetworks/v/subnets/missing"), "SubnetNotFound"),
         ("/not/a/subnet".to_owned(), "SubnetIDInvalid"),
@@ -58,7 +62,11 @@ async fn subnets_are_checked() {
         assert_eq!(report.problems["SubnetsReady"].0, reason);
         assert_eq!(report.kubernetes_version.as_deref(), Some("1.34.1"));
         assert_eq!(report.images.len(), 3);
-        assert!(report.images[0].id.ends_with("/AKSUbuntu/images/2404gen2containerd/versions/202610.12.0"));
+        assert!(
+            report.images[0]
+                .id
+                .ends_with("/AKSUbuntu/images/2404gen2containerd/versions/202610.12.0")
+        );
     }
 }
 
@@ -75,13 +83,15 @@ async fn a_class_that_is_not_ready_makes_no_machines() {
 async fn a_refresh_rewrites_one_region() {
     let world = World::new().await;
     let service = world.emulator.http_service();
-    let prices = ArmClient::anonymous(service.clone(), world.clock.clone(), "https://prices.azure.com");
+    let prices =
+        ArmClient::anonymous(service.clone(), world.clock.clone(), "https://prices.azure.com");
     let embedded = Catalogue::embedded();
     let mut catalogue = Catalogue::default();
     let subscription = "00000000-0000-0000-0000-000000000001";
-    let found = refresh::refresh(&mut catalogue, world.provider.arm(), &prices, subscription, "East US")
-        .await
-        .unwrap();
+    let found =
+        refresh::refresh(&mut catalogue, world.provider.arm(), &prices, subscription, "East US")
+            .await
+            .unwrap();
     assert_eq!(found.sizes, embedded.skus_in("eastus").count());
     assert_eq!(found.unpriced, 0);
     assert_eq!(catalogue.prices_in("eastus").on_demand, embedded.prices_in("eastus").on_demand);
@@ -99,8 +109,9 @@ async fn a_refresh_rewrites_one_region() {
         world.clock.clone(),
         "https://management.azure.com",
     );
-    let error =
-        refresh::refresh(&mut catalogue, &refused, &prices, subscription, "eastus").await.unwrap_err();
+    let error = refresh::refresh(&mut catalogue, &refused, &prices, subscription, "eastus")
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("access token is invalid"), "{error}");
     assert!(read == catalogue, "a failed refresh changes nothing");
 }

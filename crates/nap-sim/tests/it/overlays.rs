@@ -62,10 +62,16 @@ async fn of_two_overlays_that_contradict_each_other_one_is_refused() {
         })
         .await;
         user.pass(10).await;
-        assert_eq!(ready(&user, "first").await.unwrap(), ("False".to_owned(), "Conflict".to_owned()));
+        assert_eq!(
+            ready(&user, "first").await.unwrap(),
+            ("False".to_owned(), "Conflict".to_owned())
+        );
         assert_eq!(ready(&user, "second").await.unwrap().0, "True");
         user.delete::<NodeOverlay>("second").await;
-        user.until("the first counts now", async || ready(&user, "first").await.unwrap().0 == "True").await;
+        user.until("the first counts now", async || {
+            ready(&user, "first").await.unwrap().0 == "True"
+        })
+        .await;
     })
     .await;
 }

@@ -55,7 +55,8 @@ async fn ten_pods_of_one_cpu_run_on_the_cheapest_machines_that_hold_them() {
 async fn room_that_is_there_is_used_before_anything_is_bought() {
     let user = User::new().await;
     user.run(async {
-        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } })).await;
+        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } }))
+            .await;
         user.deploy("first", 3, json!({})).await;
         user.until_running(3).await;
         let before = user.machines_ever();
@@ -234,7 +235,8 @@ async fn a_tight_plan_is_realised() {
     .await;
 }
 
-/// The urgent pods keep away from the others and would take any machine, whoever it was bought for: theirs are opened first.
+/// The urgent pods keep away from the others and would take any machine, whoever it was bought for:
+/// theirs are opened first.
 #[tokio::test(start_paused = true)]
 async fn machines_for_urgent_pods_are_opened_first() {
     let user = User::new().await;
@@ -277,7 +279,10 @@ async fn a_pod_with_nine_disks_gets_a_machine_that_can_attach_them() {
                     "resources": { "requests": { "storage": "1Gi" } },
                 },
             });
-            claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+            claims
+                .create(&PostParams::default(), &serde_json::from_value(claim).unwrap())
+                .await
+                .unwrap();
         }
         let volumes: Vec<_> = (0..disks)
             .map(|number| {
@@ -288,17 +293,16 @@ async fn a_pod_with_nine_disks_gets_a_machine_that_can_attach_them() {
         user.deploy("database", 1, json!({ "spec": { "volumes": volumes } })).await;
         user.until("a machine is ready", async || {
             user.claims().await.iter().any(|claim| {
-                claim
-                    .status
-                    .as_ref()
-                    .is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+                claim.status.as_ref().is_some_and(|status| {
+                    conditions::is_true(&status.conditions, conditions::READY)
+                })
             })
         })
         .await;
         let claims = user.claims().await;
         let status = claims[0].status.as_ref().unwrap();
-        let can_attach =
-            status.allocatable["attachable-volumes-csi-disk.csi.azure.com"].to_units(Rounding::Down);
+        let can_attach = status.allocatable["attachable-volumes-csi-disk.csi.azure.com"]
+            .to_units(Rounding::Down);
         assert!(can_attach >= disks, "{can_attach} disks");
         assert_eq!(user.machines_ever(), 1);
     })
@@ -339,11 +343,13 @@ async fn pods_without_spread_constraints_have_those_of_the_cluster() {
     let default_spread = vec![DefaultSpread { spread, must_hold: true }];
     let user = User::with(with_options(Options { default_spread, ..Options::default() })).await;
     user.run(async {
-        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } })).await;
+        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } }))
+            .await;
         user.deploy("web", 3, json!({})).await;
         user.until_running(3).await;
         let nodes = user.nodes().await;
-        let zones: BTreeSet<&String> = nodes.iter().map(|node| &node.labels()[labels::ZONE]).collect();
+        let zones: BTreeSet<&String> =
+            nodes.iter().map(|node| &node.labels()[labels::ZONE]).collect();
         assert_eq!(zones.len(), 3, "{zones:?}");
     })
     .await;

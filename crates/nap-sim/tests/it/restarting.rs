@@ -77,7 +77,8 @@ async fn a_machine_that_no_claim_names_is_removed() {
         user.until_running(1).await;
         let claim = user.claims().await[0].name_any();
         user.scale("inflate", 0).await;
-        // What an impatient admin does: the finalizer is torn off, so the machine is never asked to go.
+        // What an impatient admin does: the finalizer is torn off, so the machine is never asked to
+        // go.
         user.delete::<NodeClaim>(&claim).await;
         user.patch::<NodeClaim>(&claim, json!({ "metadata": { "finalizers": null } })).await;
         user.until("the claim is gone", async || user.claims().await.is_empty()).await;

@@ -83,7 +83,10 @@ async fn a_node_class_that_asks_for_too_much_says_so_and_makes_no_nodes() {
         let class: AKSNodeClass = user.api().get("default").await.unwrap();
         let conditions = class.status.unwrap().conditions;
         let checked = conditions::get(&conditions, "ValidationSucceeded").unwrap();
-        assert_eq!((checked.status.as_str(), checked.reason.as_str()), ("False", "NotSupportedYet"));
+        assert_eq!(
+            (checked.status.as_str(), checked.reason.as_str()),
+            ("False", "NotSupportedYet")
+        );
         assert!(checked.message.contains("spec.fipsMode"), "{}", checked.message);
     })
     .await;

@@ -1,4 +1,5 @@
-//! Taking a cluster over from the incumbent, or from an older nap: no node is replaced because of it.
+//! Taking a cluster over from the incumbent, or from an older nap: no node is replaced because of
+//! it.
 
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
@@ -24,7 +25,8 @@ async fn a_class_keeps_what_its_author_wrote() {
     .await;
 }
 
-/// Objects that were hashed in another way get the new hash, and claims with them; a claim that had drifted before still has.
+/// Objects that were hashed in another way get the new hash, and claims with them; a claim that had
+/// drifted before still has.
 #[tokio::test(start_paused = true)]
 async fn another_way_of_hashing_replaces_no_node() {
     let user = User::new().await;

@@ -18,8 +18,10 @@ async fn deleting_a_node_drains_it_and_its_pods_run_again_elsewhere() {
         user.until_running(3).await;
         let old = user.nodes().await[0].name_any();
         user.delete::<Node>(&old).await;
-        user.until("the node is gone", async || user.nodes().await.iter().all(|node| node.name_any() != old))
-            .await;
+        user.until("the node is gone", async || {
+            user.nodes().await.iter().all(|node| node.name_any() != old)
+        })
+        .await;
         user.until_running(3).await;
         user.pass(300).await;
         assert_eq!(user.machines(), user.claims().await.len());
@@ -85,17 +87,26 @@ async fn a_drain_waits_for_a_disruption_budget() {
 async fn a_termination_grace_period_ends_the_wait() {
     let user = User::new().await;
     user.run(async {
-        user.default_pool(json!({ "spec": { "template": { "spec": { "terminationGracePeriod": "5m" } } } }))
-            .await;
-        let protected = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
+        user.default_pool(
+            json!({ "spec": { "template": { "spec": { "terminationGracePeriod": "5m" } } } }),
+        )
+        .await;
+        let protected =
+            json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
         user.deploy("protected", 1, protected).await;
         user.until_running(1).await;
         let node = user.nodes().await[0].name_any();
         user.delete::<Node>(&node).await;
         user.pass(200).await;
-        assert!(user.nodes().await.iter().any(|one| one.name_any() == node), "the pod was not waited for");
+        assert!(
+            user.nodes().await.iter().any(|one| one.name_any() == node),
+            "the pod was not waited for"
+        );
         user.pass(200).await;
-        assert!(user.nodes().await.iter().all(|one| one.name_any() != node), "the wait did not end");
+        assert!(
+            user.nodes().await.iter().all(|one| one.name_any() != node),
+            "the wait did not end"
+        );
         user.until_running(1).await;
     })
     .await;

@@ -13,7 +13,9 @@ const ON_DEMAND: (&str, &[&str]) = (labels::CAPACITY_TYPE, &["on-demand"]);
 
 fn full(world: &World, size: &str, zones: &[&str]) {
     world.emulator.set_faults(|faults| {
-        faults.capacity_errors.extend(zones.iter().map(|zone| (size.to_owned(), (*zone).to_owned())));
+        faults
+            .capacity_errors
+            .extend(zones.iter().map(|zone| (size.to_owned(), (*zone).to_owned())));
     });
 }
 
@@ -21,8 +23,11 @@ fn full(world: &World, size: &str, zones: &[&str]) {
 async fn a_full_zone_falls_through_to_the_next_offering() {
     let world = World::new().await;
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2"]);
-    let made =
-        world.provider.create(&claim("default-abc12", "1", &[SIZE, ON_DEMAND]), &world.class).await.unwrap();
+    let made = world
+        .provider
+        .create(&claim("default-abc12", "1", &[SIZE, ON_DEMAND]), &world.class)
+        .await
+        .unwrap();
     assert_eq!(made.labels[labels::ZONE], "eastus-3");
     assert_eq!(world.emulator.machines().len(), 1, "nothing is left of the failed tries");
     assert_eq!(world.emulator.bill().len(), 1);
@@ -34,8 +39,11 @@ async fn a_size_without_room_falls_through_to_another_size() {
     let all = ["eastus-1", "eastus-2", "eastus-3", "0"];
     full(&world, "Standard_D4s_v5", &all);
     let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v4"][..]);
-    let made =
-        world.provider.create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class).await.unwrap();
+    let made = world
+        .provider
+        .create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class)
+        .await
+        .unwrap();
     assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v4");
 }
 
@@ -51,11 +59,18 @@ async fn what_failed_is_remembered_and_forgiven() {
     let available = |types: &nap_engine::Catalogue, size: &str| {
         let kind = types.iter().find(|kind| kind.name == size).unwrap();
         let demand = |kind: CapacityType| kind == CapacityType::OnDemand;
-        kind.offerings.iter().filter(|offering| offering.available && demand(offering.capacity_type)).count()
+        kind.offerings
+            .iter()
+            .filter(|offering| offering.available && demand(offering.capacity_type))
+            .count()
     };
     let types = world.provider.instance_types(&world.class).await.unwrap();
     assert_eq!(available(&types, "Standard_D4s_v5"), 0);
-    assert_eq!(available(&types, "Standard_D16s_v5"), 0, "larger sizes of the family are not tried either");
+    assert_eq!(
+        available(&types, "Standard_D16s_v5"),
+        0,
+        "larger sizes of the family are not tried either"
+    );
     assert_eq!(available(&types, "Standard_D2s_v5"), 4);
     world.emulator.set_faults(|faults| faults.capacity_errors.clear());
     world.clock.sleep(Duration::from_hours(2)).await;
@@ -73,8 +88,11 @@ async fn a_family_without_quota_is_left_for_another() {
         faults.family_quota.insert("standardDSv5Family".to_owned(), 2);
     });
     let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v4"][..]);
-    let made =
-        world.provider.create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class).await.unwrap();
+    let made = world
+        .provider
+        .create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class)
+        .await
+        .unwrap();
     assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v4");
     let error = world
         .provider
@@ -97,7 +115,10 @@ async fn quota_that_is_known_is_not_overrun() {
     }
     let before = world.emulator.requests()["PUT machine"];
     let third = claim("default-00003", "1", &[SIZE, ON_DEMAND]);
-    assert_eq!(world.provider.create(&third, &world.class).await.unwrap_err().class, ErrorClass::Capacity);
+    assert_eq!(
+        world.provider.create(&third, &world.class).await.unwrap_err().class,
+        ErrorClass::Capacity
+    );
     assert_eq!(world.emulator.requests()["PUT machine"], before, "Azure is not even asked");
 }
 
@@ -105,7 +126,8 @@ async fn quota_that_is_known_is_not_overrun() {
 async fn spot_without_quota_becomes_on_demand() {
     let world = World::with(|config| config.faults.spot_quota = Some(0)).await;
     let both = [SIZE, (labels::CAPACITY_TYPE, &["spot", "on-demand"][..])];
-    let made = world.provider.create(&claim("default-abc12", "1", &both), &world.class).await.unwrap();
+    let made =
+        world.provider.create(&claim("default-abc12", "1", &both), &world.class).await.unwrap();
     assert_eq!(made.labels[labels::CAPACITY_TYPE], "on-demand");
 }
 
@@ -134,7 +156,11 @@ async fn tokens_are_renewed_before_they_end_and_after_they_are_refused() {
     world.clock.sleep(Duration::from_secs(3600 - 200)).await;
     world.provider.list().await.unwrap();
     assert_eq!(world.emulator.requests()["GET token"], 2);
-    assert_eq!(world.emulator.requests().get("GET refused"), None, "no request was sent with an old token");
+    assert_eq!(
+        world.emulator.requests().get("GET refused"),
+        None,
+        "no request was sent with an old token"
+    );
     world.emulator.revoke_tokens();
     world.provider.list().await.unwrap();
     assert_eq!(world.emulator.requests()["GET token"], 3);
@@ -143,11 +169,15 @@ async fn tokens_are_renewed_before_they_end_and_after_they_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_nothing_satisfies_is_a_capacity_error() {
     let world = World::new().await;
-    for wanted in
-        [claim("default-abc12", "100000", &DEFAULT_POOL), claim("x-1", "1", &[(labels::ARCH, &["s390x"])])]
-    {
+    for wanted in [
+        claim("default-abc12", "100000", &DEFAULT_POOL),
+        claim("x-1", "1", &[(labels::ARCH, &["s390x"])]),
+    ] {
         let error = world.provider.create(&wanted, &world.class).await.unwrap_err();
-        assert_eq!((error.class, error.code.as_str()), (ErrorClass::Capacity, "InsufficientCapacity"));
+        assert_eq!(
+            (error.class, error.code.as_str()),
+            (ErrorClass::Capacity, "InsufficientCapacity")
+        );
     }
     assert_eq!(world.emulator.requests().get("PUT machine"), None);
 }

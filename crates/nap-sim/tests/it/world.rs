@@ -10,7 +10,8 @@ use nap_api::{
     AKSNodeClass, AKSNodeClassStatus, NillableDuration, NodeClaim, NodeClaimSpec, Operator, labels,
 };
 use nap_azure::AzureProvider;
-use nap_cloud::{Clock, CloudProvider};
+use nap_clock::Clock;
+use nap_cloud::CloudProvider;
 use nap_sim::azure::{Emulator, EmulatorConfig};
 use nap_sim::machines::MachineEvent;
 use tokio::sync::mpsc;
@@ -75,7 +76,9 @@ pub fn claim(name: &str, cpu: &str, requirements: &[(&str, &[&str])]) -> NodeCla
         taints: Vec::new(),
         startup_taints: Vec::new(),
         requirements,
-        resources: ResourceRequirements { requests: [("cpu".to_owned(), cpu.parse().unwrap())].into() },
+        resources: ResourceRequirements {
+            requests: [("cpu".to_owned(), cpu.parse().unwrap())].into(),
+        },
         node_class_ref: NodeClassRef {
             group: labels::AZURE_GROUP.to_owned(),
             kind: "AKSNodeClass".to_owned(),
@@ -90,5 +93,8 @@ pub fn claim(name: &str, cpu: &str, requirements: &[(&str, &[&str])]) -> NodeCla
 }
 
 /// What the default pool of AKS asks for.
-pub const DEFAULT_POOL: [(&str, &[&str]); 3] =
-    [(labels::ARCH, &["amd64"]), (labels::CAPACITY_TYPE, &["on-demand"]), (labels::SKU_FAMILY, &["D"])];
+pub const DEFAULT_POOL: [(&str, &[&str]); 3] = [
+    (labels::ARCH, &["amd64"]),
+    (labels::CAPACITY_TYPE, &["on-demand"]),
+    (labels::SKU_FAMILY, &["D"]),
+];

@@ -121,8 +121,8 @@ fn what_leaves_the_range_of_64_bits_stays_at_its_end() {
 #[test]
 fn what_is_not_a_quantity_is_refused() {
     for text in [
-        "", "+", "-", ".", "Ki", "m", "1.2.3", "1 Gi", " 1", "1 ", "1ki", "1K", "1g", "1mi", "1Gib", "1e",
-        "1e+", "1e1.5", "1Ee", "0x10", "--1", "+-1", "1,5", "١", "1é", "NaN", "inf",
+        "", "+", "-", ".", "Ki", "m", "1.2.3", "1 Gi", " 1", "1 ", "1ki", "1K", "1g", "1mi",
+        "1Gib", "1e", "1e+", "1e1.5", "1Ee", "0x10", "--1", "+-1", "1,5", "١", "1é", "NaN", "inf",
     ] {
         assert!(text.parse::<Quantity>().is_err(), "`{text}` was read");
     }
@@ -135,7 +135,8 @@ fn equality_and_order_go_by_value() {
     assert_eq!(read("1"), read("1000m"));
     assert_eq!(read("1Gi"), read("1073741824"));
     assert_eq!(read("1e3"), read("1k"));
-    let sorted = ["-1Gi", "-1", "-1n", "0", "1n", "999m", "1", "1k", "1Ki", "1M", "1Mi", "1E", "1Ei"];
+    let sorted =
+        ["-1Gi", "-1", "-1n", "0", "1n", "999m", "1", "1k", "1Ki", "1M", "1Mi", "1E", "1Ei"];
     assert!(sorted.map(read).is_sorted_by(|a, b| a < b));
 }
 

@@ -64,7 +64,8 @@ pub(super) struct GenArgs {
     /// Whether preferences count, for `preferences`
     #[arg(long, value_enum, default_value = "ignore")]
     pub(super) policy: Policy,
-    /// A file with the columns `cpu_milli` and `memory_mib`, and perhaps `replicas` and `gpu`, for `trace`
+    /// A file with the columns `cpu_milli` and `memory_mib`, and perhaps `replicas` and `gpu`, for
+    /// `trace`
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
     /// How many times each pod of the trace occurs
@@ -81,7 +82,8 @@ pub(super) struct GenArgs {
 /// The kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// The mix of the incumbent's own benchmark: plain, zone spread, host spread, zone affinity, host exclusion
+    /// The mix of the incumbent's own benchmark: plain, zone spread, host spread, zone affinity,
+    /// host exclusion
     Mix,
     /// The plain pods of that mix only
     Plain,
@@ -170,8 +172,8 @@ pub(super) struct CompareArgs {
     /// The problem files
     #[arg(required = true)]
     pub(super) problems: Vec<PathBuf>,
-    /// The other solver: a program that takes `--problem`, `--plan` and `--repeat`, such as that of `bench/karpenter`. Without it only
-    /// nap is measured
+    /// The other solver: a program that takes `--problem`, `--plan` and `--repeat`, such as that of
+    /// `bench/karpenter`. Without it only nap is measured
     #[arg(long, value_name = "BINARY")]
     pub(super) peer: Option<PathBuf>,
     /// How many times both take their turn

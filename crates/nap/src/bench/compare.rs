@@ -1,4 +1,5 @@
-//! Two solvers in turn on the same core, on the same files; both plans before the same judge, at the same prices.
+//! Two solvers in turn on the same core, on the same files; both plans before the same judge, at
+//! the same prices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,7 +106,8 @@ pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
 }
 
 fn lines(args: &CompareArgs, folder: &Path) -> anyhow::Result<Vec<Line>> {
-    let pinned = Command::new("taskset").arg("--version").output().is_ok_and(|done| done.status.success());
+    let pinned =
+        Command::new("taskset").arg("--version").output().is_ok_and(|done| done.status.success());
     if !pinned {
         eprintln!("warning: `taskset` is not there, so the solvers are not pinned to a core");
     }
@@ -174,8 +176,8 @@ impl Runner<'_> {
     fn peer(&self, peer: &Path, turn: &TurnArgs<'_>) -> anyhow::Result<Turn> {
         let plan = self.folder.join(format!("peer-{}.json", turn.round));
         let text = self.run(peer, &[], turn, &plan)?;
-        let report: PeerReport =
-            serde_json::from_str(&text).with_context(|| format!("what {} printed", peer.display()))?;
+        let report: PeerReport = serde_json::from_str(&text)
+            .with_context(|| format!("what {} printed", peer.display()))?;
         Ok(Turn {
             version: report.version,
             first: None,

@@ -55,7 +55,8 @@ pub(super) fn table(lines: &[Line]) -> String {
 fn cells(line: &Line, side: &Side, solver: &str) -> Vec<String> {
     let dash = || "–".to_owned();
     let (low, high) = side.cost;
-    let cost = if high - low < 0.0005 { format!("{low:.3}") } else { format!("{low:.3}–{high:.3}") };
+    let cost =
+        if high - low < 0.0005 { format!("{low:.3}") } else { format!("{low:.3}–{high:.3}") };
     vec![
         line.name.clone(),
         line.pods.to_string(),
@@ -78,7 +79,11 @@ fn cells(line: &Line, side: &Side, solver: &str) -> Vec<String> {
 
 fn markdown(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
     let mut text = String::new();
@@ -167,7 +172,8 @@ fn remarks(lines: &[Line]) -> String {
             let times = largest.pods as f64 / line.pods as f64;
             (large / small).ln() / times.ln()
         };
-        let first = line.nap.first.zip(largest.nap.first).map(|(small, large)| exponent(small, large));
+        let first =
+            line.nap.first.zip(largest.nap.first).map(|(small, large)| exponent(small, large));
         let _ = writeln!(
             text,
             "- Growth of nap's time on `{name}` from {} to {} pods: exponent {:.2} to the final plan{}.",
@@ -206,7 +212,8 @@ fn remarks(lines: &[Line]) -> String {
                 );
             }
             if let Some(wrong) = &side.wrong {
-                let _ = writeln!(text, "- {solver} on `{}`: a plan is not valid: {wrong}.", line.name);
+                let _ =
+                    writeln!(text, "- {solver} on `{}`: a plan is not valid: {wrong}.", line.name);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_engine::{Catalogue, Options, Plan, Snapshot, solve, solve_first_fit};
 use nap_oracle::problem::{PlanFile, Problem};
 use nap_units::UsdPerHour;
@@ -43,7 +43,8 @@ pub(super) struct Report {
     pub(super) first_plan_seconds: Seconds,
     /// To the plan that is carried out.
     pub(super) final_plan_seconds: Seconds,
-    /// What is spent on a catalogue once, when it is read or has changed, and on no decision: putting its offerings in order.
+    /// What is spent on a catalogue once, when it is read or has changed, and on no decision:
+    /// putting its offerings in order.
     pub(super) catalogue_seconds: Seconds,
     /// On the core, to the final plan, where the system says it.
     pub(super) final_plan_cpu_seconds: Option<Seconds>,
@@ -291,7 +292,8 @@ mod tests {
             assert!(json.get(key).is_some(), "{key} is missing in {json}");
         }
         assert!(
-            json["finalPlanSeconds"]["median"].is_number() && json["finalPlanSeconds"]["p99"].is_number()
+            json["finalPlanSeconds"]["median"].is_number()
+                && json["finalPlanSeconds"]["p99"].is_number()
         );
     }
 }

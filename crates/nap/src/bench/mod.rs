@@ -1,8 +1,10 @@
-//! `nap bench`: how long decisions take and what they cost, on problem files, ours beside the incumbent's.
+//! `nap bench`: how long decisions take and what they cost, on problem files, ours beside the
+//! incumbent's.
 //!
 //! - `measure` solves problems and says how long it took and what came out.
 //! - `generate` writes problem files: `nap bench gen`.
-//! - `compare` runs nap and another solver in turn on the same core, judges both plans and prices them alike.
+//! - `compare` runs nap and another solver in turn on the same core, judges both plans and prices
+//!   them alike.
 
 mod args;
 mod compare;
@@ -35,7 +37,9 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
 /// The table without files: plain pods and the incumbent's mix, by size.
 fn standard(args: &BenchArgs) -> anyhow::Result<()> {
     if args.plan.is_some() {
-        return Err(UserError::new("--plan needs a --problem", "make one with `nap bench gen`").into());
+        return Err(
+            UserError::new("--plan needs a --problem", "make one with `nap bench gen`").into()
+        );
     }
     let mut problems = Vec::new();
     for kind in [Kind::Plain, Kind::Mix] {
@@ -86,7 +90,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
 fn read_problem(path: &Path) -> anyhow::Result<Problem> {
     let text = read(path)?;
     let hint = "the format is described in docs/problem-format.md";
-    Problem::parse(&text).map_err(|error| UserError::new(format!("{}: {error}", path.display()), hint).into())
+    Problem::parse(&text)
+        .map_err(|error| UserError::new(format!("{}: {error}", path.display()), hint).into())
 }
 
 fn read_plan(path: &Path) -> anyhow::Result<PlanFile> {

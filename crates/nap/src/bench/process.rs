@@ -1,4 +1,5 @@
-//! What the system says about this process: memory and time on the core. Linux says it in `/proc`; elsewhere it is unknown.
+//! What the system says about this process: memory and time on the core. Linux says it in `/proc`;
+//! elsewhere it is unknown.
 
 /// The most memory that was resident since the start or since [`forget_peak`], in MiB.
 pub(super) fn peak_mib() -> Option<f64> {
@@ -17,7 +18,8 @@ fn status_mib(name: &str) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// Makes the peak start from what is resident now. Where that is not possible the peak is that of the whole run.
+/// Makes the peak start from what is resident now. Where that is not possible the peak is that of
+/// the whole run.
 pub(super) fn forget_peak() {
     // An error means that the system has no such thing, and the peak is still true, just larger.
     drop(std::fs::write("/proc/self/clear_refs", "5"));

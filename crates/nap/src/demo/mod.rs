@@ -1,14 +1,14 @@
 //! `nap demo`: the whole story on the embedded cluster, with its own expectations.
 //!
-//! It does what a user would do with kubectl, through the API server, and watches what nap makes of it. An expectation that
-//! does not come true ends the demo with an error.
+//! It does what a user would do with kubectl, through the API server, and watches what nap makes of
+//! it. An expectation that does not come true ends the demo with an error.
 
 mod observe;
 
 use std::time::Duration;
 
 use anyhow::ensure;
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_sim::world::{World, WorldConfig};
 use nap_units::UsdPerHour;
 use observe::{Fleet, Observer};
@@ -46,13 +46,16 @@ async fn tell(world: &World) -> anyhow::Result<()> {
     world.install_crds().await?;
     manifests::apply(observer.client(), manifests::DEFAULT_NODEPOOL).await?;
     observer
-        .until("the default NodePool is ready", PATIENCE, |fleet| fleet.ready_pools().contains("default"))
+        .until("the default NodePool is ready", PATIENCE, |fleet| {
+            fleet.ready_pools().contains("default")
+        })
         .await?;
     observer.say("The default NodePool is ready: on-demand Linux machines of the D family.");
 
     observe::command("kubectl apply -f examples/inflate.yaml");
     manifests::apply(observer.client(), manifests::INFLATE).await?;
-    let fleet = observer.until("10 pods are pending", PATIENCE, |fleet| fleet.pending() == 10).await?;
+    let fleet =
+        observer.until("10 pods are pending", PATIENCE, |fleet| fleet.pending() == 10).await?;
     observer.say(&format!("{} pods are pending: no node has room for them.", fleet.pending()));
 
     let grown = scale_up(&observer).await?;
@@ -68,7 +71,9 @@ async fn tell(world: &World) -> anyhow::Result<()> {
 
 async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
     observer.until("NodeClaims exist", PATIENCE, |fleet| !fleet.claims.is_empty()).await?;
-    observer.until("a machine is launched", PATIENCE, |fleet| fleet.launched() == fleet.claims.len()).await?;
+    observer
+        .until("a machine is launched", PATIENCE, |fleet| fleet.launched() == fleet.claims.len())
+        .await?;
     observer.say("Azure has made the machines; they boot.");
     observer
         .until("every node is ready", PATIENCE, |fleet| fleet.ready_nodes() == fleet.claims.len())
@@ -115,7 +120,10 @@ async fn to_zero(observer: &Observer<'_>) -> anyhow::Result<()> {
     observer.scale("inflate", 0).await?;
     let fleet = observer
         .until("nothing is left", PATIENCE, |fleet| {
-            fleet.pods.is_empty() && fleet.claims.is_empty() && fleet.nodes.is_empty() && fleet.machines == 0
+            fleet.pods.is_empty()
+                && fleet.claims.is_empty()
+                && fleet.nodes.is_empty()
+                && fleet.machines == 0
         })
         .await?;
     ensure!(fleet.price() == UsdPerHour::ZERO, "an empty fleet costs {}/h", fleet.price());

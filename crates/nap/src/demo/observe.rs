@@ -102,7 +102,8 @@ impl<'a> Observer<'a> {
                 Some((same, when)) if same == names => Some((same, when)),
                 _ => Some((names, clock.now())),
             };
-            let held = since.as_ref().map(|(_, when)| clock.now().duration_since(*when).unsigned_abs());
+            let held =
+                since.as_ref().map(|(_, when)| clock.now().duration_since(*when).unsigned_abs());
             if held.is_some_and(|held| held >= quiet) {
                 return Ok(fleet);
             }
@@ -131,7 +132,10 @@ impl<'a> Observer<'a> {
             nodes: Api::all(self.client.clone()).list(&all).await?.items,
             pools: Api::all(self.client.clone()).list(&all).await?.items,
             machines: machines.len(),
-            prices: machines.into_iter().map(|machine| (machine.provider_id, machine.price)).collect(),
+            prices: machines
+                .into_iter()
+                .map(|machine| (machine.provider_id, machine.price))
+                .collect(),
         })
     }
 
@@ -146,15 +150,19 @@ impl<'a> Observer<'a> {
         let selector = format!("source=karpenter,reason={reason}");
         let mut events = api.list(&ListParams::default().fields(&selector)).await?.items;
         events.retain(|event| event.involved_object.kind.as_deref() == Some("NodeClaim"));
-        events.sort_by_key(|event| (event.event_time.as_ref().map(|time| time.0), event.name_any()));
+        events
+            .sort_by_key(|event| (event.event_time.as_ref().map(|time| time.0), event.name_any()));
         Ok(events)
     }
 
     /// Says what events of a reason have to say, each once.
     async fn tell_events(&self, reason: &str, introduction: &str) -> anyhow::Result<()> {
         for event in self.news(reason).await? {
-            let fresh =
-                self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(event.name_any());
+            let fresh = self
+                .told
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .insert(event.name_any());
             if let Some(message) = event.message.as_deref().filter(|_| fresh) {
                 let message = message.strip_prefix("Disrupting NodeClaim: ").unwrap_or(message);
                 self.say(&format!("{introduction}: {message}"));
@@ -179,7 +187,10 @@ pub fn command(text: &str) {
 
 /// Shows the fleet as `kubectl get nodeclaims` would, with prices.
 pub fn table(fleet: &Fleet) {
-    println!("        {:<16} {:<24} {:<10} {:<12} {:>10}", "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE");
+    println!(
+        "        {:<16} {:<24} {:<10} {:<12} {:>10}",
+        "NODECLAIM", "TYPE", "ZONE", "CAPACITY", "PRICE"
+    );
     for claim in &fleet.claims {
         let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
         println!(
@@ -274,7 +285,8 @@ impl Fleet {
 
     /// What one claim's machine costs.
     pub fn price_of(&self, claim: &NodeClaim) -> UsdPerHour {
-        let id = claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
+        let id =
+            claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
         self.prices
             .iter()
             .find(|(one, _)| one.eq_ignore_ascii_case(&id))

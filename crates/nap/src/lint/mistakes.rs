@@ -1,5 +1,5 @@
-//! What is allowed and hardly meant: budgets that do nothing or stop everything, requirements that no VM size meets, limits below one
-//! node, pools that no pod comes to.
+//! What is allowed and hardly meant: budgets that do nothing or stop everything, requirements that
+//! no VM size meets, limits below one node, pools that no pod comes to.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use crate::catalogue;
 
-/// Looks through pools, with the node classes and workloads that came with them. Each finding has its place.
+/// Looks through pools, with the node classes and workloads that came with them. Each finding has
+/// its place.
 pub fn find(
     pools: &[(String, NodePool)],
     classes: &[AKSNodeClass],
@@ -21,12 +22,14 @@ pub fn find(
     region: &str,
 ) -> anyhow::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    let workloads: Vec<Vec<Toleration>> = objects.iter().filter_map(|object| tolerations(object)).collect();
+    let workloads: Vec<Vec<Toleration>> =
+        objects.iter().filter_map(|object| tolerations(object)).collect();
     let mut markets = Vec::new();
     for (place, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let market = Market::of(pool, &catalogue::instance_types(&catalogue::settings(region, class))?);
+        let market =
+            Market::of(pool, &catalogue::instance_types(&catalogue::settings(region, class))?);
         let mut say = |text: String| found.push((place.clone(), text));
         budgets(pool, &mut say);
         market.unmet.iter().cloned().for_each(&mut say);
@@ -64,7 +67,9 @@ fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
                 "{field}: allows no node at any time, so nothing it applies to ever happens; allow some, or give it a schedule with gaps"
             )),
             Some(Oddity::NeverBlocks) => {
-                say(format!("{field}: allows every node, so it limits nothing; remove it, or lower `nodes`"));
+                say(format!(
+                    "{field}: allows every node, so it limits nothing; remove it, or lower `nodes`"
+                ));
             }
             None => {}
         }
@@ -94,7 +99,8 @@ impl Market {
                 machine.extend(&offering.requirements);
                 if meets(&machine, &wanted) {
                     met = true;
-                    let key = (kind.name.clone(), offering.zone.clone(), offering.capacity_type.as_str());
+                    let key =
+                        (kind.name.clone(), offering.zone.clone(), offering.capacity_type.as_str());
                     market.offerings.insert(key);
                 }
             }
@@ -112,8 +118,9 @@ impl Market {
 
 fn meets(machine: &Requirements, wanted: &Requirements) -> bool {
     // A label that machines do not have by nature is put on them by the pool.
-    let known =
-        wanted.iter().filter(|(key, _)| machine.get(key).is_some() || nap_api::labels::is_well_known(key));
+    let known = wanted
+        .iter()
+        .filter(|(key, _)| machine.get(key).is_some() || nap_api::labels::is_well_known(key));
     let mut asked = Requirements::new();
     for (key, requirement) in known {
         asked.set(key, requirement.clone());
@@ -121,7 +128,8 @@ fn meets(machine: &Requirements, wanted: &Requirements) -> bool {
     machine.compatible(&asked, Undefined::Deny).is_ok()
 }
 
-/// Requirements that no size meets, each on its own; or, if each can be met, that they cannot be met together.
+/// Requirements that no size meets, each on its own; or, if each can be met, that they cannot be
+/// met together.
 fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<String> {
     let mut said = Vec::new();
     let any = |wanted: &Requirements| {
@@ -156,7 +164,8 @@ fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<Str
     }
     if said.is_empty() && nothing_left {
         said.push(
-            "spec.template.spec.requirements: no VM size of the region meets them all together".to_owned(),
+            "spec.template.spec.requirements: no VM size of the region meets them all together"
+                .to_owned(),
         );
     }
     said
@@ -184,7 +193,8 @@ fn limits(pool: &NodePool, market: &Market, say: &mut impl FnMut(String)) {
 }
 
 fn tolerated(pool: &NodePool, workloads: &[Vec<Toleration>], say: &mut impl FnMut(String)) {
-    let taints: Vec<&Taint> = pool.spec.template.spec.taints.iter().filter(|taint| taint.repels()).collect();
+    let taints: Vec<&Taint> =
+        pool.spec.template.spec.taints.iter().filter(|taint| taint.repels()).collect();
     let reached = |tolerations: &Vec<Toleration>| {
         taints.iter().all(|taint| tolerations.iter().any(|toleration| toleration.tolerates(taint)))
     };
@@ -200,7 +210,8 @@ fn tolerated(pool: &NodePool, workloads: &[Vec<Toleration>], say: &mut impl FnMu
     }
 }
 
-/// Whether pods that suit a pool always go to another one: it comes first, has no bound and repels nobody.
+/// Whether pods that suit a pool always go to another one: it comes first, has no bound and repels
+/// nobody.
 fn shadows(other: &NodePool, other_market: &Market, pool: &NodePool, market: &Market) -> bool {
     let repels = other.spec.template.spec.taints.iter().any(Taint::repels);
     let template = |pool: &NodePool| pool.spec.template.metadata.labels.clone();

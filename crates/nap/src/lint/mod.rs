@@ -1,7 +1,8 @@
 //! `nap lint`: what would become of manifests, without a cluster.
 //!
-//! The manifests are applied to an embedded API server that nobody else sees, so that the verdict is the one a cluster would give. What it
-//! takes is then read as nap reads it, and looked through for what is allowed but is hardly meant.
+//! The manifests are applied to an embedded API server that nobody else sees, so that the verdict
+//! is the one a cluster would give. What it takes is then read as nap reads it, and looked through
+//! for what is allowed but is hardly meant.
 
 mod mistakes;
 
@@ -50,7 +51,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the files and prints what was found. Fails if anything is refused, or if asked to, at anything that looks like a mistake.
+/// Checks the files and prints what was found. Fails if anything is refused, or if asked to, at
+/// anything that looks like a mistake.
 pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
     let mut findings = Vec::new();
     let mut objects = Vec::new();
@@ -84,7 +86,8 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
         }
         match value.get("kind").and_then(Value::as_str) {
             Some("NodePool") => {
-                let pool: NodePool = serde_json::from_value(stored).context("reading a NodePool")?;
+                let pool: NodePool =
+                    serde_json::from_value(stored).context("reading a NodePool")?;
                 let problems = validation::validate_nodepool(&pool);
                 for problem in problems {
                     note(Level::Error, problem);
@@ -118,9 +121,12 @@ fn conclude(findings: &[Finding], args: &LintArgs) -> anyhow::Result<()> {
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-    let summary = format!("{errors} refused, {warnings} likely mistakes, in {} files", args.files.len());
+    let summary =
+        format!("{errors} refused, {warnings} likely mistakes, in {} files", args.files.len());
     if errors > 0 || (args.deny_warnings && warnings > 0) {
-        return Err(UserError::new(summary, "each line above names the field and what to do").into());
+        return Err(
+            UserError::new(summary, "each line above names the field and what to do").into()
+        );
     }
     println!("{summary}");
     Ok(())
@@ -152,8 +158,9 @@ fn read(file: &Path) -> anyhow::Result<Vec<Object>> {
     Ok(objects
         .into_iter()
         .map(|value| {
-            let text =
-                |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or("?").to_owned();
+            let text = |pointer: &str| {
+                value.pointer(pointer).and_then(Value::as_str).unwrap_or("?").to_owned()
+            };
             let place = format!("{}: {}/{}", file.display(), text("/kind"), text("/metadata/name"));
             Object { place, value }
         })
@@ -179,19 +186,24 @@ impl Judge {
     async fn new() -> anyhow::Result<Self> {
         // Nothing of an object's own time is shown, so any time will do.
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let config = Config { now: Arc::new(move || now), seed: 1, git_version: "v1.34.0".to_owned() };
+        let config =
+            Config { now: Arc::new(move || now), seed: 1, git_version: "v1.34.0".to_owned() };
         let client = Client::new(ApiServer::new(config), "default");
         let definitions = nap_api::crds::all();
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());
         for definition in &definitions {
-            api.create(&PostParams::default(), definition).await.context("installing the definitions")?;
+            api.create(&PostParams::default(), definition)
+                .await
+                .context("installing the definitions")?;
         }
         Ok(Self { client, definitions })
     }
 
     async fn judge(&self, object: &Value) -> anyhow::Result<Verdict> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
+        let text =
+            |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let (api_version, kind, name) =
+            (text("/apiVersion"), text("/kind"), text("/metadata/name"));
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let refused = |problem: String| Ok(Verdict::Refused(vec![problem]));
         if kind.is_empty() || api_version.is_empty() {
@@ -202,13 +214,17 @@ impl Judge {
         if of_group.peek().is_none() {
             return Ok(Verdict::NotOurs);
         }
-        let Some(definition) = of_group.find(|definition| definition.spec.names.kind == kind) else {
+        let Some(definition) = of_group.find(|definition| definition.spec.names.kind == kind)
+        else {
             return refused(format!("kind: there is no `{kind}` in `{group}`"));
         };
         let mut versions = definition.spec.versions.iter();
         if !versions.any(|served| served.name == version) {
-            let current = definition.spec.versions.first().map_or("", |current| current.name.as_str());
-            return refused(format!("apiVersion: `{api_version}` is not served; write `{group}/{current}`"));
+            let current =
+                definition.spec.versions.first().map_or("", |current| current.name.as_str());
+            return refused(format!(
+                "apiVersion: `{api_version}` is not served; write `{group}/{current}`"
+            ));
         }
         if name.is_empty() {
             return refused("metadata.name: a name is needed".to_owned());
@@ -232,7 +248,8 @@ impl Judge {
                     .filter(|cause| cause.field != "<nil>")
                     .map(|cause| format!("{}: {}", cause.field, cause.message))
                     .collect();
-                let problems = if causes.is_empty() { vec![status.message.clone()] } else { causes };
+                let problems =
+                    if causes.is_empty() { vec![status.message.clone()] } else { causes };
                 Ok(Verdict::Refused(problems))
             }
             Err(other) => Err(other.into()),

@@ -1,7 +1,8 @@
 //! A cluster as manifests describe it.
 //!
-//! The manifests fill the same index that the controllers fill from watches, so that a plan for files and a plan of the controllers are made from
-//! the same snapshot. What a running cluster would have added by itself (a status that says that a pod waits, a namespace, a priority) is
+//! The manifests fill the same index that the controllers fill from watches, so that a plan for
+//! files and a plan of the controllers are made from the same snapshot. What a running cluster
+//! would have added by itself (a status that says that a pod waits, a namespace, a priority) is
 //! filled in first.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,10 +25,11 @@ use crate::manifests::DEFAULT_NODEPOOL;
 use crate::user_error::UserError;
 
 /// The most pods that are planned for at once.
-const MOST_PODS: usize = 500_000;
+const MAX_PODS: usize = 500_000;
 
 /// The StorageClasses for disks that every AKS cluster has; the first one is the default.
-const AKS_DISKS: [&str; 5] = ["default", "managed-csi", "managed-csi-premium", "managed", "managed-premium"];
+const AKS_DISKS: [&str; 5] =
+    ["default", "managed-csi", "managed-csi-premium", "managed", "managed-premium"];
 
 /// What is known of a cluster, and what should be said about it.
 #[derive(Default)]
@@ -51,7 +53,8 @@ struct Objects {
     keep_ties: bool,
 }
 
-/// The cluster that manifests describe. What ties pods together is only kept if something depends on it.
+/// The cluster that manifests describe. What ties pods together is only kept if something depends
+/// on it.
 pub fn from_manifests(documents: Vec<Document>, keep_ties: bool) -> anyhow::Result<Cluster> {
     let mut objects = Objects { keep_ties, ..Objects::default() };
     for document in documents {
@@ -60,7 +63,8 @@ pub fn from_manifests(documents: Vec<Document>, keep_ties: bool) -> anyhow::Resu
     if !objects.left_out.is_empty() {
         let kinds = objects.left_out.iter().map(|(kind, count)| format!("{kind} ({count})"));
         let kinds: Vec<String> = kinds.collect();
-        objects.note(format!("left out, as they make no difference to a plan: {}", kinds.join(", ")));
+        objects
+            .note(format!("left out, as they make no difference to a plan: {}", kinds.join(", ")));
     }
     objects.check_pools()?;
     objects.make_pods()?;
@@ -87,7 +91,11 @@ impl Objects {
                 let deployment: Deployment = named(document)?;
                 let selector = deployment.spec.map(|spec| spec.selector).unwrap_or_default();
                 let spec = Some(ReplicaSetSpec { selector, ..ReplicaSetSpec::default() });
-                known.apply_replica_set(&ReplicaSet { metadata: deployment.metadata, spec, status: None });
+                known.apply_replica_set(&ReplicaSet {
+                    metadata: deployment.metadata,
+                    spec,
+                    status: None,
+                });
             }
             _ => {}
         }
@@ -96,7 +104,8 @@ impl Objects {
 
     fn take(&mut self, mut document: Document) -> anyhow::Result<()> {
         normalise::manifest(&mut document.value);
-        let group = document.text("/apiVersion").split_once('/').map_or("", |(group, _)| group).to_owned();
+        let group =
+            document.text("/apiVersion").split_once('/').map_or("", |(group, _)| group).to_owned();
         let kind = document.text("/kind").to_owned();
         let document = &document;
         if self.keep_ties && group == "apps" {
@@ -108,9 +117,15 @@ impl Objects {
                 let pod = named(document)?;
                 self.pods.push(pod);
             }
-            ("apps", "Deployment") => self.workload(Workload::deployment(named(document)?), document)?,
-            ("apps", "ReplicaSet") => self.workload(Workload::replica_set(named(document)?), document)?,
-            ("apps", "StatefulSet") => self.workload(Workload::stateful_set(named(document)?), document)?,
+            ("apps", "Deployment") => {
+                self.workload(Workload::deployment(named(document)?), document)?
+            }
+            ("apps", "ReplicaSet") => {
+                self.workload(Workload::replica_set(named(document)?), document)?
+            }
+            ("apps", "StatefulSet") => {
+                self.workload(Workload::stateful_set(named(document)?), document)?
+            }
             ("batch", "Job") => self.workload(Workload::job(named(document)?), document)?,
             ("batch", "CronJob") => {
                 let run = Workload::cron_job(named(document)?);
@@ -133,7 +148,8 @@ impl Objects {
             ("karpenter.sh", "NodeClaim") => state.apply_claim(document.read()?),
             ("karpenter.azure.com", "AKSNodeClass") => state.apply_class(document.read()?),
             ("karpenter.sh", "NodePool") => {
-                let copy = Document { place: document.place.clone(), value: document.value.clone() };
+                let copy =
+                    Document { place: document.place.clone(), value: document.value.clone() };
                 self.pools.push((document.read()?, copy));
             }
             ("karpenter.sh", "NodeOverlay") => state.apply_overlay(document.read()?),
@@ -155,8 +171,8 @@ impl Objects {
     }
 
     fn workload(&mut self, workload: Workload, document: &Document) -> anyhow::Result<()> {
-        if workload.wanted() > MOST_PODS {
-            return Err(document.error(format!("wants more than {MOST_PODS} pods at once")));
+        if workload.wanted() > MAX_PODS {
+            return Err(document.error(format!("wants more than {MAX_PODS} pods at once")));
         }
         self.workloads.insert(workload.owner.clone(), workload);
         Ok(())
@@ -168,7 +184,9 @@ impl Objects {
                 return Err(document.error(problem));
             }
             let reference = &pool.spec.template.spec.node_class_ref;
-            if (reference.group.as_str(), reference.kind.as_str()) != (labels::AZURE_GROUP, "AKSNodeClass") {
+            if (reference.group.as_str(), reference.kind.as_str())
+                != (labels::AZURE_GROUP, "AKSNodeClass")
+            {
                 return Err(document.error(format!(
                     "spec.template.spec.nodeClassRef: is {}/{}, not {}/AKSNodeClass",
                     reference.group,
@@ -187,8 +205,8 @@ impl Objects {
         }
         let expanded = expand(&self.workloads, &self.pods);
         let total = self.pods.len() + expanded.pods.len();
-        if total > MOST_PODS {
-            let message = format!("the manifests make {total} pods, more than {MOST_PODS}");
+        if total > MAX_PODS {
+            let message = format!("the manifests make {total} pods, more than {MAX_PODS}");
             return Err(UserError::new(message, "plan for a part of them at a time").into());
         }
         let state = &mut self.cluster.state;
@@ -240,7 +258,8 @@ fn named<T: DeserializeOwned + kube::Resource>(document: &Document) -> anyhow::R
     Ok(object)
 }
 
-/// What a server adds to a pod that is created: the number of its priority, and what its runtime takes.
+/// What a server adds to a pod that is created: the number of its priority, and what its runtime
+/// takes.
 fn admit(
     spec: &mut PodSpec,
     priorities: &BTreeMap<String, PriorityClass>,
@@ -251,7 +270,10 @@ fn admit(
             Some("system-cluster-critical") => Some(2_000_000_000),
             Some("system-node-critical") => Some(2_000_001_000),
             Some(name) => priorities.get(name).map(|class| class.value),
-            None => priorities.values().find(|one| one.global_default == Some(true)).map(|one| one.value),
+            None => priorities
+                .values()
+                .find(|one| one.global_default == Some(true))
+                .map(|one| one.value),
         };
     }
     if spec.overhead.is_none()
@@ -273,15 +295,18 @@ impl Cluster {
             let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
             volumes.into_iter().flatten().any(|volume| volume.ephemeral.is_some())
         });
-        let unbound =
-            claims.filter(|spec| spec.volume_name.as_deref().unwrap_or_default().is_empty()).count();
+        let unbound = claims
+            .filter(|spec| spec.volume_name.as_deref().unwrap_or_default().is_empty())
+            .count();
         if unbound == 0 && !ephemeral {
             return;
         }
         for name in AKS_DISKS {
-            let is_default = ("storageclass.kubernetes.io/is-default-class".to_owned(), "true".to_owned());
+            let is_default =
+                ("storageclass.kubernetes.io/is-default-class".to_owned(), "true".to_owned());
             let annotations = (name == AKS_DISKS[0]).then(|| BTreeMap::from([is_default]));
-            let metadata = ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
+            let metadata =
+                ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
             self.state.apply_storage_class(StorageClass {
                 metadata,
                 provisioner: "disk.csi.azure.com".to_owned(),
@@ -315,7 +340,8 @@ impl Cluster {
             .collect();
         for name in used {
             if !self.state.classes.contains_key(&name) {
-                self.notes.push(format!("AKSNodeClass `{name}` is not given: its defaults are used"));
+                self.notes
+                    .push(format!("AKSNodeClass `{name}` is not given: its defaults are used"));
                 let mut class = AKSNodeClass::default();
                 class.metadata.name = Some(name);
                 self.state.apply_class(class);
@@ -326,7 +352,8 @@ impl Cluster {
 
     /// Pools that nobody has looked at yet are as ready as they would be in a cluster.
     pub fn make_ready(&mut self) {
-        let pools: Vec<NodePool> = self.state.pools.values().map(|pool| NodePool::clone(pool)).collect();
+        let pools: Vec<NodePool> =
+            self.state.pools.values().map(|pool| NodePool::clone(pool)).collect();
         for mut pool in pools {
             let name = pool.name_any();
             let class = self.state.classes.get(&pool.spec.template.spec.node_class_ref.name);
@@ -375,18 +402,26 @@ impl Cluster {
             .count();
         if count > 0 {
             let nodes = self::count(count, "node");
-            self.notes.push(format!("{nodes} given without a NodeClaim: limits are counted without them"));
+            self.notes.push(format!(
+                "{nodes} given without a NodeClaim: limits are counted without them"
+            ));
         }
     }
 }
 
 /// Why a pod is not among those that need a place.
 pub fn settled(pod: &Pod) -> String {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty());
+    let node = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .filter(|name| !name.is_empty());
     match node {
         _ if !pods::is_active(pod) => "it has ended".to_owned(),
         Some(node) => format!("it runs on node `{node}` already"),
-        None if pods::is_daemon(pod) => "it belongs to a DaemonSet, which places it by itself".to_owned(),
+        None if pods::is_daemon(pod) => {
+            "it belongs to a DaemonSet, which places it by itself".to_owned()
+        }
         None if pods::is_provisionable(pod) => "a machine is on its way for it".to_owned(),
         None => "the scheduler has not said that it finds no room for it".to_owned(),
     }

@@ -1,5 +1,5 @@
-//! A plan as a document for programs. `docs/plan.md` describes it and `docs/plan.schema.json` is its schema; what changes here changes there, and
-//! what could break a reader changes the version.
+//! A plan as a document for programs. `docs/plan.md` describes it and `docs/plan.schema.json` is
+//! its schema; what changes here changes there, and what could break a reader changes the version.
 
 use nap_engine::{Change, Launch, Place, PoolReason, Refusal, Remedy, Rule, Unsuitable};
 use nap_units::UsdPerHour;
@@ -101,7 +101,10 @@ impl PlanDocument {
         let unschedulable = plan.unplaced.iter().map(|unplaced| UnschedulableDocument {
             pod: unplaced.pod.to_string(),
             reasons: reasons(&unplaced.refusal),
-            smallest_change: decision.remedies.get(&unplaced.pod).map(|remedy| change(problem, remedy)),
+            smallest_change: decision
+                .remedies
+                .get(&unplaced.pod)
+                .map(|remedy| change(problem, remedy)),
         });
         Self {
             version: VERSION,
@@ -143,7 +146,8 @@ fn dollars(price: UsdPerHour) -> f64 {
 }
 
 fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
-    let whole = |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
+    let whole =
+        |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
     match refusal {
         Refusal::Unsupported { field } if field.starts_with("spec.volumes: ") => whole("volume"),
         Refusal::Unsupported { .. } => whole("unsupported"),
@@ -165,7 +169,11 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
         Unsuitable::Rule(Rule::AntiAffinity(_)) => "antiAffinity",
         _ => "other",
     };
-    ReasonDocument { node_pool: Some(of_pool.pool.clone()), reason, message: of_pool.why.to_string() }
+    ReasonDocument {
+        node_pool: Some(of_pool.pool.clone()),
+        reason,
+        message: of_pool.why.to_string(),
+    }
 }
 
 fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
@@ -184,12 +192,17 @@ fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
         price_usd_per_hour: dollars(remedy.place.price()),
         ..ChangeDocument::default()
     };
-    let about =
-        |kind, key: &String| ChangeDocument { kind, key: Some(key.clone()), ..ChangeDocument::default() };
+    let about = |kind, key: &String| ChangeDocument {
+        kind,
+        key: Some(key.clone()),
+        ..ChangeDocument::default()
+    };
     let said = match &remedy.change {
-        Change::Tolerate { taint } => {
-            ChangeDocument { kind: "tolerate", taint: Some(taint_text(taint)), ..ChangeDocument::default() }
-        }
+        Change::Tolerate { taint } => ChangeDocument {
+            kind: "tolerate",
+            taint: Some(taint_text(taint)),
+            ..ChangeDocument::default()
+        },
         Change::DropRequirement { key } => about("dropRequirement", key),
         Change::DropSpread { key } => about("dropSpread", key),
         Change::DropAffinity { key } => about("dropAffinity", key),

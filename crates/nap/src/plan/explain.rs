@@ -1,11 +1,14 @@
-//! One pod's point of view: where it goes and why, or why it goes nowhere and what would change that.
+//! One pod's point of view: where it goes and why, or why it goes nowhere and what would change
+//! that.
 
 use std::fmt::Write as _;
 
 use nap_engine::{Funnel, Options, Pod, Refusal, after, funnel};
 
 use super::cluster::count;
-use super::words::{cents, change_text, list, place_text, requests_text, size_text, taint_text, wrap};
+use super::words::{
+    cents, change_text, list, place_text, requests_text, size_text, taint_text, wrap,
+};
 use super::{Decision, Problem};
 
 /// The step that volumes stand for.
@@ -22,12 +25,18 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
         );
     }
     if let Some(launch) = plan.launches.iter().find(|launch| launch.pods.contains(&pod.key)) {
-        let mut text =
-            format!("{} gets a new VM of nodepool \"{}\" (asks for {asks})\n", pod.key, launch.pool);
+        let mut text = format!(
+            "{} gets a new VM of nodepool \"{}\" (asks for {asks})\n",
+            pod.key, launch.pool
+        );
         text.push_str(&wrap(&plan.explain_launch(launch), 2));
         let _ = writeln!(text, "  {}/month", cents(launch.price.per_month()));
-        let others: Vec<String> =
-            launch.pods.iter().filter(|other| **other != pod.key).map(ToString::to_string).collect();
+        let others: Vec<String> = launch
+            .pods
+            .iter()
+            .filter(|other| **other != pod.key)
+            .map(ToString::to_string)
+            .collect();
         if !others.is_empty() {
             let _ = writeln!(
                 text,
@@ -44,15 +53,21 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
         return text;
     }
     let mut text = format!("{} has no place (asks for {asks})\n", pod.key);
-    let refusal =
-        plan.unplaced.iter().find(|unplaced| unplaced.pod == pod.key).map(|unplaced| &unplaced.refusal);
+    let refusal = plan
+        .unplaced
+        .iter()
+        .find(|unplaced| unplaced.pod == pod.key)
+        .map(|unplaced| &unplaced.refusal);
     match refusal {
         Some(Refusal::Pools(reasons)) => {
             // What the rest of the plan takes is not there for this pod.
             let left = after(&problem.snapshot, plan);
             for steps in funnel(&left, &Options::default(), pod) {
                 let why = reasons.iter().find(|reason| reason.pool == steps.pool);
-                text.push_str(&steps_text(&steps, why.map(|reason| reason.why.to_string()).as_deref()));
+                text.push_str(&steps_text(
+                    &steps,
+                    why.map(|reason| reason.why.to_string()).as_deref(),
+                ));
             }
         }
         Some(other) => text.push_str(&wrap(&other.to_string(), 2)),

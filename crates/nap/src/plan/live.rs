@@ -15,10 +15,14 @@ use crate::user_error::UserError;
 /// How many objects are asked for at once.
 const PAGE: u32 = 500;
 
-/// Reads everything that a decision depends on. What ties pods together only if something depends on it.
+/// Reads everything that a decision depends on. What ties pods together only if something depends
+/// on it.
 pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result<Cluster> {
     let client = connect(args).await.map_err(|error| {
-        UserError::new(format!("{error:#}"), "name manifests with -f, or set KUBECONFIG or pass --kubeconfig")
+        UserError::new(
+            format!("{error:#}"),
+            "name manifests with -f, or set KUBECONFIG or pass --kubeconfig",
+        )
     })?;
     let mut cluster = Cluster::default();
     let state = &mut cluster.state;
@@ -69,7 +73,8 @@ where
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
             Err(error) => {
                 let message = format!("could not list {}: {error}", K::plural(&()));
-                let hint = "`kubectl get` of the same kind says more; reading is all that is needed";
+                let hint =
+                    "`kubectl get` of the same kind says more; reading is all that is needed";
                 return Err(UserError::new(message, hint).into());
             }
         }

@@ -1,7 +1,8 @@
 //! `nap plan`, `nap explain` and `nap replay`: what would happen, without letting it happen.
 //!
-//! Manifests or a live cluster fill the index that the controllers use ([`cluster`], [`live`]); the engine decides about its snapshot; and the
-//! decision is shown as a table ([`table`]), as a document ([`document`]), or from the point of view of one pod ([`explain`]). A snapshot that was
+//! Manifests or a live cluster fill the index that the controllers use ([`cluster`], [`live`]); the
+//! engine decides about its snapshot; and the decision is shown as a table ([`table`]), as a
+//! document ([`document`]), or from the point of view of one pod ([`explain`]). A snapshot that was
 //! kept ([`record`]) is decided about again to the same result.
 
 mod cluster;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use nap_cloud::Clock;
+use nap_clock::Clock;
 use nap_controllers::state::catalogues::Refused;
 use nap_engine::{Catalogue, Changes, Options, Plan, Pod, PodKey, Remedy, Snapshot, solve};
 use nap_units::{Resources, Rounding};
@@ -33,7 +34,7 @@ use document::PlanDocument;
 use record::Record;
 
 /// For how many different pods without a place the smallest change is looked for.
-const MOST_REMEDIES: usize = 100;
+const MAX_REMEDIES: usize = 100;
 
 /// What is decided about.
 pub struct Problem {
@@ -56,13 +57,21 @@ pub struct Decision {
 }
 
 impl Problem {
-    fn new(cluster: &mut Cluster, region: String, options: Options, now: Timestamp) -> anyhow::Result<Self> {
+    fn new(
+        cluster: &mut Cluster,
+        region: String,
+        options: Options,
+        now: Timestamp,
+    ) -> anyhow::Result<Self> {
         let state = &cluster.state;
         let mut of_classes: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
         let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
         for (name, class) in &state.classes {
             let settings = settings(&region, Some(class));
-            let same = known.iter().find(|(other, _)| *other == settings).map(|(_, types)| Arc::clone(types));
+            let same = known
+                .iter()
+                .find(|(other, _)| *other == settings)
+                .map(|(_, types)| Arc::clone(types));
             let types = match same {
                 Some(types) => types,
                 None => Arc::new(instance_types(&settings)?),
@@ -88,7 +97,8 @@ impl Problem {
         Ok(Self { region, snapshot, options, limits })
     }
 
-    /// Decides, and looks for the smallest change for pods without a place: for those that are asked about, or the first of all.
+    /// Decides, and looks for the smallest change for pods without a place: for those that are
+    /// asked about, or the first of all.
     pub fn solve(&self, asked: Option<&PodKey>) -> Decision {
         let plan = solve(&self.snapshot, &self.options);
         let remedies = self.remedies(&plan, asked);
@@ -101,14 +111,17 @@ impl Problem {
         if plan.unplaced.is_empty() {
             return remedies;
         }
-        let pods: BTreeMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+        let pods: BTreeMap<&PodKey, &Pod> =
+            self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
         let mut changes = Changes::new(&self.snapshot, plan, &self.options);
         let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
-        for unplaced in plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod)) {
+        for unplaced in
+            plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod))
+        {
             let Some(pod) = pods.get(&unplaced.pod) else { continue };
             let alike = Pod { key: PodKey::new(pod.key.parts().0, ""), ..(*pod).clone() };
             if !known.contains_key(&alike) {
-                if known.len() == MOST_REMEDIES {
+                if known.len() == MAX_REMEDIES {
                     continue;
                 }
                 let found = changes.smallest(pod, &unplaced.refusal);
@@ -129,7 +142,8 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
     let (mut cluster, now) = if source.files.is_empty() {
         (live::from_cluster(&source.cluster, ties).await?, Clock::wall().now())
     } else {
-        // Whatever the manifests say of time is long past: the same files give the same plan at any time.
+        // Whatever the manifests say of time is long past: the same files give the same plan at any
+        // time.
         (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
     };
     let region = source.region.clone().or_else(|| live::region_of(&cluster));
@@ -203,7 +217,8 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
         key.0 == wanted || number.is_some_and(|number| number.parse::<u32>().is_ok())
     };
     let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.0 == wanted);
-    if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key))) {
+    if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key)))
+    {
         return show(&explain::explain(&problem, &problem.solve(Some(&pod.key)), pod));
     }
     if let Some((key, pod)) = cluster.state.pods.iter().find(|(key, _)| is_of(key)) {

@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 use crate::user_error::UserError;
 
 /// How deep folders are walked.
-const MOST_DEPTH: usize = 32;
-/// How often an unreadable document is read again without one of its fields, to find out which one it is.
-const MOST_TRIES: usize = 2_000;
+const MAX_DEPTH: usize = 32;
+/// How often an unreadable document is read again without one of its fields, to find out which one
+/// it is.
+const MAX_TRIES: usize = 2_000;
 
 /// One object of a manifest.
 pub struct Document {
@@ -30,7 +31,9 @@ impl Document {
     /// The object as a type. An error names the field.
     pub fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         T::deserialize(&self.value).map_err(|error| {
-            let field = Culprit::<T>::find(&self.value).map(|field| format!("{field}: ")).unwrap_or_default();
+            let field = Culprit::<T>::find(&self.value)
+                .map(|field| format!("{field}: "))
+                .unwrap_or_default();
             self.error(format!("{field}{error}"))
         })
     }
@@ -40,7 +43,8 @@ impl Document {
         let kind = self.text("/kind");
         let name = self.text("/metadata/name");
         let message = format!("{}: {kind} `{name}`: {problem}", self.place);
-        UserError::new(message, "`kubectl explain` and `nap lint -f FILE` say what a field may be").into()
+        UserError::new(message, "`kubectl explain` and `nap lint -f FILE` say what a field may be")
+            .into()
     }
 }
 
@@ -49,14 +53,16 @@ pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
     let mut documents = Vec::new();
     for path in paths {
         if path == Path::new("-") {
-            let text = std::io::read_to_string(std::io::stdin()).context("reading standard input")?;
+            let text =
+                std::io::read_to_string(std::io::stdin()).context("reading standard input")?;
             parse("standard input", &text, &mut documents)?;
             continue;
         }
         let mut files = Vec::new();
-        find(path, true, MOST_DEPTH, &mut files)?;
+        find(path, true, MAX_DEPTH, &mut files)?;
         for file in files {
-            let text = std::fs::read_to_string(&file).map_err(|error| cannot_read(&file, &error))?;
+            let text =
+                std::fs::read_to_string(&file).map_err(|error| cannot_read(&file, &error))?;
             parse(&file.display().to_string(), &text, &mut documents)?;
         }
     }
@@ -71,7 +77,11 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> anyhow::Error {
 fn find(path: &Path, named: bool, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let metadata = std::fs::metadata(path).map_err(|error| cannot_read(path, &error))?;
     if metadata.is_dir() {
-        anyhow::ensure!(depth > 0, "{}: folders are nested more than {MOST_DEPTH} deep", path.display());
+        anyhow::ensure!(
+            depth > 0,
+            "{}: folders are nested more than {MAX_DEPTH} deep",
+            path.display()
+        );
         let entries = std::fs::read_dir(path).map_err(|error| cannot_read(path, &error))?;
         let mut entries: Vec<PathBuf> =
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
@@ -80,9 +90,9 @@ fn find(path: &Path, named: bool, depth: usize, files: &mut Vec<PathBuf>) -> any
             find(&entry, false, depth - 1, files)?;
         }
     } else if named
-        || path
-            .extension()
-            .is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+        || path.extension().is_some_and(|extension| {
+            ["yaml", "yml", "json"].iter().any(|known| extension == *known)
+        })
     {
         files.push(path.to_owned());
     }
@@ -156,9 +166,11 @@ fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyho
     if api_version.is_empty() || kind.is_empty() {
         let missing = if kind.is_empty() { "kind" } else { "apiVersion" };
         let message = format!("{place}: {missing}: is missing, so nobody knows what this is");
-        return Err(
-            UserError::new(message, "each document is one Kubernetes object, or a List of them").into()
-        );
+        return Err(UserError::new(
+            message,
+            "each document is one Kubernetes object, or a List of them",
+        )
+        .into());
     }
     let of_items = kind.strip_suffix("List").map(str::to_owned);
     match (of_items, value.get_mut("items").map(Value::take)) {
@@ -181,7 +193,8 @@ fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyho
     }
 }
 
-/// Finds the field that makes a document unreadable: the innermost one without which it can be read.
+/// Finds the field that makes a document unreadable: the innermost one without which it can be
+/// read.
 struct Culprit<T> {
     tries: usize,
     whole: Value,
@@ -200,7 +213,8 @@ impl<T: DeserializeOwned> Culprit<T> {
         }))
     }
 
-    /// A field that must be there cannot be left out; but if leaving it out changes the complaint, it was what the complaint was about.
+    /// A field that must be there cannot be left out; but if leaving it out changes the complaint,
+    /// it was what the complaint was about.
     fn deepen(&mut self, path: &mut Vec<String>) {
         let complaint = self.complaint_without(&[]);
         if complaint.as_ref().is_none_or(|complaint| complaint.starts_with("missing field")) {
@@ -244,11 +258,12 @@ impl<T: DeserializeOwned> Culprit<T> {
         None
     }
 
-    /// What is wrong with the document without one of its fields. Nothing is left out for an empty path.
+    /// What is wrong with the document without one of its fields. Nothing is left out for an empty
+    /// path.
     fn complaint_without(&mut self, path: &[String]) -> Option<String> {
         let complaint = |whole: &Value| T::deserialize(whole).err().map(|error| error.to_string());
         self.tries += 1;
-        let Some((last, parents)) = path.split_last().filter(|_| self.tries <= MOST_TRIES) else {
+        let Some((last, parents)) = path.split_last().filter(|_| self.tries <= MAX_TRIES) else {
             return complaint(&self.whole);
         };
         let before = at(&mut self.whole, parents)?.clone();
@@ -314,7 +329,8 @@ mod tests {
 
     #[test]
     fn the_field_that_is_wrong_is_found() {
-        let container = |name: serde_json::Value| json!({ "name": name, "ports": [{ "containerPort": 80 }] });
+        let container =
+            |name: serde_json::Value| json!({ "name": name, "ports": [{ "containerPort": 80 }] });
         for (spec, field) in [
             (json!({ "replicas": "many" }), "spec.replicas"),
             (
@@ -325,7 +341,10 @@ mod tests {
             let value = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" }, "spec": spec });
             let document = Document { place: "file".to_owned(), value };
             let error = document.read::<Deployment>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("file: Deployment `web`: {field}: invalid type")), "{error}");
+            assert!(
+                error.starts_with(&format!("file: Deployment `web`: {field}: invalid type")),
+                "{error}"
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 /// What the file says it is.
 const KIND: &str = "nap plan";
 /// The most differences that are shown.
-const MOST_DIFFERENCES: usize = 20;
+const MAX_DIFFERENCES: usize = 20;
 
 /// The file that `nap plan --save` writes.
 #[derive(Serialize, Deserialize)]
@@ -70,8 +70,8 @@ impl Record {
                 "`nap plan --save FILE` writes what `nap replay` reads",
             ))
         };
-        let text =
-            std::fs::read_to_string(file).map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| refuse(format!("cannot be read: {error}")))?;
         let head: Value =
             serde_json::from_str(&text).map_err(|error| refuse(format!("is not JSON: {error}")))?;
         if head.get("kind").and_then(Value::as_str) != Some(KIND) {
@@ -81,11 +81,13 @@ impl Record {
             let version = head.get("version").cloned().unwrap_or_default();
             return Err(refuse(format!("has version {version}; this nap reads version {VERSION}")));
         }
-        serde_json::from_value(head).map_err(|error| refuse(format!("cannot be understood: {error}")))
+        serde_json::from_value(head)
+            .map_err(|error| refuse(format!("cannot be understood: {error}")))
     }
 }
 
-/// Where the stored plan and the present one differ: the field, what was stored, and what it is now.
+/// Where the stored plan and the present one differ: the field, what was stored, and what it is
+/// now.
 pub fn differences(stored: &Value, present: &PlanDocument) -> anyhow::Result<Vec<String>> {
     // Numbers are compared as they are written.
     let text = serde_json::to_string(present).context("writing the plan")?;
@@ -96,7 +98,7 @@ pub fn differences(stored: &Value, present: &PlanDocument) -> anyhow::Result<Vec
 }
 
 fn compare(path: &str, stored: &Value, present: &Value, found: &mut Vec<String>) {
-    if found.len() == MOST_DIFFERENCES || stored == present {
+    if found.len() == MAX_DIFFERENCES || stored == present {
         return;
     }
     let at = |step: &str| if path.is_empty() { step.to_owned() } else { format!("{path}.{step}") };
@@ -104,7 +106,9 @@ fn compare(path: &str, stored: &Value, present: &Value, found: &mut Vec<String>)
         (Value::Object(old), Value::Object(new)) => {
             let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
             for key in keys {
-                let value = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or_default();
+                let value = |map: &serde_json::Map<String, Value>| {
+                    map.get(key).cloned().unwrap_or_default()
+                };
                 compare(&at(key), &value(old), &value(new), found);
             }
         }

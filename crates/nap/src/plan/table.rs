@@ -106,7 +106,8 @@ fn cells(alike: &[&Launch]) -> Vec<String> {
     ]
 }
 
-const HEADS: [&str; 8] = ["VMS", "SIZE", "ZONE", "CAPACITY", "NODEPOOL", "PODS", "PER HOUR", "PER MONTH"];
+const HEADS: [&str; 8] =
+    ["VMS", "SIZE", "ZONE", "CAPACITY", "NODEPOOL", "PODS", "PER HOUR", "PER MONTH"];
 /// Numbers are set to the right.
 const NUMBERS: [bool; 8] = [true, false, false, false, false, true, true, true];
 const NODEPOOL: usize = 4;
@@ -115,7 +116,8 @@ const NODEPOOL: usize = 4;
 fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let head: Vec<String> = HEADS.iter().map(|head| (*head).to_owned()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
-    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
     let total: usize = widths.iter().sum::<usize>() + 2 * (HEADS.len() - 1);
     widths[NODEPOOL] =
@@ -160,7 +162,9 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
     for one in unplaced {
         let remedy = |pod: &Unplaced| decision.remedies.get(&pod.pod);
         let alike = |group: &&mut Vec<&Unplaced>| {
-            group.first().is_some_and(|first| first.refusal == one.refusal && remedy(first) == remedy(one))
+            group
+                .first()
+                .is_some_and(|first| first.refusal == one.refusal && remedy(first) == remedy(one))
         };
         match groups.iter_mut().find(alike) {
             Some(group) => group.push(one),

@@ -41,7 +41,9 @@ pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> Str
             format!("let the pod ask for at most {} of {resource}", quantity(resource, *amount))
         }
         Change::DropSpread { key } => format!("remove the pod's topology spread over `{key}`"),
-        Change::DropAffinity { key } => format!("remove the pod's affinity to other pods over `{key}`"),
+        Change::DropAffinity { key } => {
+            format!("remove the pod's affinity to other pods over `{key}`")
+        }
         Change::DropAntiAffinity { key } => {
             format!("remove the anti-affinity over `{key}` from the pod and its equals")
         }
@@ -61,7 +63,10 @@ pub fn place_text(remedy: &Remedy) -> String {
     match &remedy.place {
         Place::Existing => "it then fits on a machine that is there or planned anyway".to_owned(),
         Place::New { instance_type, zone, capacity_type, price, .. } => {
-            format!("it then gets {instance_type} {capacity_type} in {zone} at {}", price_text(*price))
+            format!(
+                "it then gets {instance_type} {capacity_type} in {zone} at {}",
+                price_text(*price)
+            )
         }
     }
 }
@@ -119,7 +124,8 @@ fn stem(name: &str) -> &str {
     }
 }
 
-/// Items separated by commas, in lines that begin with so many spaces. After a few lines it only says how many more there are.
+/// Items separated by commas, in lines that begin with so many spaces. After a few lines it only
+/// says how many more there are.
 pub fn list(items: &[String], indent: usize, most_lines: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut shown = 0;
@@ -127,7 +133,9 @@ pub fn list(items: &[String], indent: usize, most_lines: usize) -> String {
         let text = if index + 1 < items.len() { format!("{item}, ") } else { item.clone() };
         let full = lines.len() == most_lines;
         match lines.last_mut() {
-            Some(line) if indent + line.len() + text.trim_end().len() <= WIDTH - 16 => line.push_str(&text),
+            Some(line) if indent + line.len() + text.trim_end().len() <= WIDTH - 16 => {
+                line.push_str(&text)
+            }
             _ if full => break,
             _ => lines.push(text),
         }
@@ -170,7 +178,11 @@ pub fn size_text(requests: &Resources) -> String {
         let tenths = (i128::from(amount.max(0)) * 10 + i128::from(unit) / 2) / i128::from(unit);
         format!("{}.{}", tenths / 10, tenths % 10)
     };
-    format!("{} vCPU, {} GiB", tenths(requests.get(CPU), 1000), tenths(requests.get(MEMORY), 1 << 30))
+    format!(
+        "{} vCPU, {} GiB",
+        tenths(requests.get(CPU), 1000),
+        tenths(requests.get(MEMORY), 1 << 30)
+    )
 }
 
 #[cfg(test)]
@@ -179,8 +191,14 @@ mod tests {
 
     #[test]
     fn pods_that_are_alike_are_counted_together() {
-        let keys =
-            ["a/web-1", "a/web-2", "a/api-7d4b9c6f5d-x2x4z", "a/api-7d4b9c6f5d-k9jqw", "a/db-0", "b/solo"];
+        let keys = [
+            "a/web-1",
+            "a/web-2",
+            "a/api-7d4b9c6f5d-x2x4z",
+            "a/api-7d4b9c6f5d-k9jqw",
+            "a/db-0",
+            "b/solo",
+        ];
         let keys: Vec<PodKey> = keys.iter().map(|key| PodKey((*key).to_owned())).collect();
         assert_eq!(pods_text(&keys), ["a/api (2)", "a/db-0", "a/web (2)", "b/solo"]);
     }
@@ -194,10 +212,14 @@ mod tests {
 
     #[test]
     fn lines_stay_within_the_terminal() {
-        let items: Vec<String> = (0..200).map(|number| format!("namespace/workload-{number}")).collect();
+        let items: Vec<String> =
+            (0..200).map(|number| format!("namespace/workload-{number}")).collect();
         let text = list(&items, 4, 2);
         assert!(text.ends_with(" more\n") && text.lines().count() == 2, "{text}");
         let words = wrap(&"word ".repeat(60), 2);
-        assert!(text.lines().chain(words.lines()).all(|line| line.chars().count() <= WIDTH), "{text}{words}");
+        assert!(
+            text.lines().chain(words.lines()).all(|line| line.chars().count() <= WIDTH),
+            "{text}{words}"
+        );
     }
 }

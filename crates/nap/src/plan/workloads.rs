@@ -66,7 +66,10 @@ impl Workload {
     pub fn replica_set(object: ReplicaSet) -> Self {
         let (owner, parent) = (owner_of("ReplicaSet", &object), parent_of(&object));
         let spec = object.spec.unwrap_or_default();
-        Self { parent, ..Self::new(owner, count(spec.replicas, 1), spec.template.unwrap_or_default()) }
+        Self {
+            parent,
+            ..Self::new(owner, count(spec.replicas, 1), spec.template.unwrap_or_default())
+        }
     }
 
     /// A StatefulSet.
@@ -87,7 +90,8 @@ impl Workload {
         let ended = status.conditions.iter().flatten().any(|condition| {
             matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
         });
-        let mut job = Self::of_job(owner, object.spec.unwrap_or_default(), count(status.succeeded, 0));
+        let mut job =
+            Self::of_job(owner, object.spec.unwrap_or_default(), count(status.succeeded, 0));
         if ended {
             job.wanted = 0;
         }
@@ -107,7 +111,8 @@ impl Workload {
 
     fn of_job(owner: Owner, spec: JobSpec, succeeded: usize) -> Self {
         let left = count(spec.completions, usize::MAX).saturating_sub(succeeded);
-        let wanted = if spec.suspend == Some(true) { 0 } else { count(spec.parallelism, 1).min(left) };
+        let wanted =
+            if spec.suspend == Some(true) { 0 } else { count(spec.parallelism, 1).min(left) };
         Self::new(owner, wanted, spec.template)
     }
 
@@ -139,7 +144,11 @@ impl Workload {
             };
             let volumes = spec.volumes.get_or_insert_default();
             volumes.retain(|one| one.name != volume);
-            volumes.push(Volume { name: volume, persistent_volume_claim: Some(source), ..Volume::default() });
+            volumes.push(Volume {
+                name: volume,
+                persistent_volume_claim: Some(source),
+                ..Volume::default()
+            });
         }
         // A Deployment makes its pods through a ReplicaSet; here that one has the same name.
         let maker = if *kind == "Deployment" { "ReplicaSet" } else { kind };
@@ -183,8 +192,8 @@ pub struct Expanded {
     pub claims: Vec<PersistentVolumeClaim>,
 }
 
-/// Expands every workload. Pods that are there already count towards what their workload wants, and a workload that another one makes is left to
-/// that one.
+/// Expands every workload. Pods that are there already count towards what their workload wants, and
+/// a workload that another one makes is left to that one.
 pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expanded {
     let mut have: BTreeMap<Owner, usize> = BTreeMap::new();
     let mut hashes: BTreeMap<Owner, String> = BTreeMap::new();
@@ -196,8 +205,11 @@ pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expand
             }
         }
     }
-    let running: BTreeSet<&Owner> =
-        workloads.values().filter(|one| !one.finished).filter_map(|one| one.parent.as_ref()).collect();
+    let running: BTreeSet<&Owner> = workloads
+        .values()
+        .filter(|one| !one.finished)
+        .filter_map(|one| one.parent.as_ref())
+        .collect();
     let mut names: BTreeSet<(String, String)> =
         existing.iter().map(|pod| (pod.namespace().unwrap_or_default(), pod.name_any())).collect();
     let mut expanded = Expanded::default();
@@ -215,7 +227,8 @@ pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expand
             let taken = names.contains(&(namespace.clone(), plain.clone()));
             // A StatefulSet's pods have exactly these names; others may have any.
             if !taken || *kind != "StatefulSet" {
-                let free = if taken { format!("{name}-{}-{number}", kind.to_lowercase()) } else { plain };
+                let free =
+                    if taken { format!("{name}-{}-{number}", kind.to_lowercase()) } else { plain };
                 names.insert((namespace.clone(), free.clone()));
                 let hash = hashes.get(owner).map(String::as_str);
                 expanded.pods.push(workload.pod(free, number, hash));

@@ -1,4 +1,5 @@
-//! Problem files from end to end: generated, solved, judged; and what is wrong with one is said in one line.
+//! Problem files from end to end: generated, solved, judged; and what is wrong with one is said in
+//! one line.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,8 @@ fn a_problem_is_generated_solved_and_judged() {
     let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let (problem, plan) = (file("mix.json"), file("plan.json"));
     run(&["bench", "gen", "mix", "--pods", "50", "--types", "40", "--out", &problem]);
-    let printed = run(&["bench", "--problem", &problem, "--plan", &plan, "--repeat", "2", "--json"]);
+    let printed =
+        run(&["bench", "--problem", &problem, "--plan", &plan, "--repeat", "2", "--json"]);
     let report: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(report["pods"], 50);
     assert_eq!(report["unplaced"], 0);
@@ -50,7 +52,8 @@ fn a_comparison_writes_its_page() {
     let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let (problem, page) = (file("one.json"), file("page.md"));
     run(&["bench", "gen", "one-class", "--pods", "10", "--types", "10", "--out", &problem]);
-    let table = run(&["bench", "compare", &problem, "--rounds", "2", "--repeat", "1", "--write", &page]);
+    let table =
+        run(&["bench", "compare", &problem, "--rounds", "2", "--repeat", "1", "--write", &page]);
     assert!(table.contains("one-class-10-fake400-t10-s1") && table.contains("2 of 2"), "{table}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains(&table.trim_end().to_owned()), "{page}");
@@ -75,7 +78,10 @@ fn what_is_wrong_with_a_file_is_one_line_that_names_it() {
         let done = output(&["bench", "--problem", &path.to_string_lossy()]);
         let error = text(&done.stderr);
         assert!(!done.status.success());
-        assert!(error.starts_with("error: ") && error.contains(name) && error.contains(word), "{error}");
+        assert!(
+            error.starts_with("error: ") && error.contains(name) && error.contains(word),
+            "{error}"
+        );
         assert!(error.contains("\nhint: "), "{error}");
     }
 }

@@ -45,7 +45,9 @@ fn without_a_cluster_the_missing_file_is_named() {
 #[test]
 fn help_and_version_help() {
     let help = text(&output(&["--help"]).stdout);
-    for command in ["demo", "try", "run", "plan", "explain", "replay", "sim", "bench", "crds", "version"] {
+    for command in
+        ["demo", "try", "run", "plan", "explain", "replay", "sim", "bench", "crds", "version"]
+    {
         assert!(help.contains(command), "{help}");
     }
     assert!(text(&nap(&["version"]).output().unwrap().stdout).starts_with("nap "));

@@ -5,7 +5,8 @@ use crate::process::{Cluster, nap, text};
 #[test]
 fn installing_again_changes_nothing() {
     let cluster = Cluster::start(&["--no-controllers"]);
-    let output = nap(&["crds", "install", "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
+    let output =
+        nap(&["crds", "install", "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{errors}");
     for kind in [

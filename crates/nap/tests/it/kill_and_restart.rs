@@ -1,4 +1,5 @@
-//! `nap run` in its own process is killed in the middle of a scale-up and finishes the work after a restart.
+//! `nap run` in its own process is killed in the middle of a scale-up and finishes the work after a
+//! restart.
 
 use crate::process::Cluster;
 
@@ -21,5 +22,8 @@ fn a_kill_in_the_middle_of_a_scale_up_costs_no_machine() {
     assert_eq!(cluster.ok(&["get", "nodes", "-o", "name"]).lines().count(), claims);
     second.kill();
     let farewell = cluster.stop();
-    assert!(farewell.contains(&format!("{claims} machine(s) made")), "{claims} claims, but: {farewell}");
+    assert!(
+        farewell.contains(&format!("{claims} machine(s) made")),
+        "{claims} claims, but: {farewell}"
+    );
 }

@@ -22,7 +22,8 @@ fn the_commands_of_the_guides_work() {
     cluster.apply(OLD_NODE_CLASS);
     cluster.until("the pool is ready", &["get", "nodepools"], |text| text.contains("True"));
     cluster.apply(INFLATE);
-    let running = ["get", "pods", "-l", "app=inflate", "--field-selector=status.phase=Running", "-o", "name"];
+    let running =
+        ["get", "pods", "-l", "app=inflate", "--field-selector=status.phase=Running", "-o", "name"];
     cluster.until("10 pods run", &running, |text| text.lines().count() == 10);
 
     let all = cluster.ok(&["get", "nodes,nodeclaims,nodepools"]);

@@ -10,7 +10,8 @@ fn lint(test: &str, yaml: &str, more: &[&str]) -> (bool, String) {
     let file = folder.join(format!("lint-{test}.yaml"));
     std::fs::write(&file, yaml).unwrap();
     let file = file.display().to_string();
-    let arguments: Vec<&str> = ["lint", "-f", &file].into_iter().chain(more.iter().copied()).collect();
+    let arguments: Vec<&str> =
+        ["lint", "-f", &file].into_iter().chain(more.iter().copied()).collect();
     let output = output(&arguments);
     (output.status.success(), text(&output.stdout))
 }
@@ -51,8 +52,7 @@ fn old_spellings_are_explained() {
 
 #[test]
 fn what_is_wrong_is_refused_with_its_field() {
-    let class =
-        "apiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata:\n  name: default\nspec:\n";
+    let class = "apiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata:\n  name: default\nspec:\n";
     for (test, yaml, expected) in [
         (
             "policy",
@@ -88,7 +88,8 @@ fn what_is_wrong_is_refused_with_its_field() {
 
 #[test]
 fn likely_mistakes_are_named() {
-    let heavy = format!("{}---\n{}", pool("light", "", D_FAMILY), pool("heavy", "  weight: 10\n", ""));
+    let heavy =
+        format!("{}---\n{}", pool("light", "", D_FAMILY), pool("heavy", "  weight: 10\n", ""));
     let tainted = pool("a", "", D_FAMILY)
         .replace("    spec:\n", "    spec:\n      taints: [{ key: gpu, effect: NoSchedule }]\n");
     let workload = "---\napiVersion: v1\nkind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";

@@ -47,8 +47,10 @@ fn plan(test: &str, yaml: &str) -> Value {
 
 fn pods_of(plan: &Value) -> Vec<&str> {
     let launches = plan["launches"].as_array().unwrap().iter();
-    let mut pods: Vec<&str> =
-        launches.flat_map(|launch| launch["pods"].as_array().unwrap()).filter_map(Value::as_str).collect();
+    let mut pods: Vec<&str> = launches
+        .flat_map(|launch| launch["pods"].as_array().unwrap())
+        .filter_map(Value::as_str)
+        .collect();
     pods.sort_unstable();
     pods
 }
@@ -123,8 +125,10 @@ fn each_workload_becomes_its_pods() {
     .concat();
     let (document, notes) = said(&["plan", "-o", "json"], "workloads", &yaml);
     let plan: Value = serde_json::from_str(&document).unwrap();
-    let expected =
-        ["daily-1", "db-0", "db-1", "once-1", "once-2", "set-1", "set-2", "solo", "web-1", "web-2", "web-3"];
+    let expected = [
+        "daily-1", "db-0", "db-1", "once-1", "once-2", "set-1", "set-2", "solo", "web-1", "web-2",
+        "web-3",
+    ];
     assert_eq!(pods_of(&plan), expected.map(|name| format!("default/{name}")));
     for note in [
         "CronJob `default/daily`: planned for one run of 1 pod",
@@ -144,7 +148,8 @@ fn overlays_change_what_vms_cost_and_a_contradiction_is_noted() {
     let plain = plan("no-overlay", &web);
     let overlay = |name: &str, says: &str| {
         let key = "node.kubernetes.io/instance-type";
-        let requirements = format!("[{{ key: {key}, operator: In, values: [{}] }}]", chosen(&plain));
+        let requirements =
+            format!("[{{ key: {key}, operator: In, values: [{}] }}]", chosen(&plain));
         object("NodeOverlay", name, &format!("spec: {{ requirements: {requirements}, {says} }}"))
     };
     let dear = plan("dear", &format!("{web}{}", overlay("dear", r#"priceAdjustment: "+900%""#)));
@@ -158,7 +163,10 @@ fn overlays_change_what_vms_cost_and_a_contradiction_is_noted() {
     let cheap: Value = serde_json::from_str(&document).unwrap();
     assert_eq!(chosen(&cheap), chosen(&plain));
     assert_eq!(cheap["launches"][0]["priceUsdPerHour"], 0.001);
-    assert!(notes.contains("NodeOverlay `a` does not count: it contradicts another one"), "{notes}");
+    assert!(
+        notes.contains("NodeOverlay `a` does not count: it contradicts another one"),
+        "{notes}"
+    );
 }
 
 #[test]
@@ -171,7 +179,11 @@ fn disks_that_one_vm_cannot_attach_need_a_larger_one() {
         (0..count).map(claim).collect::<Vec<_>>().join(", ")
     };
     let database = |count| {
-        workload("StatefulSet", "db", &format!("replicas: 1, volumeClaimTemplates: [{}]", claims(count)))
+        workload(
+            "StatefulSet",
+            "db",
+            &format!("replicas: 1, volumeClaimTemplates: [{}]", claims(count)),
+        )
     };
     let price = |plan: &Value| plan["costUsdPerHour"].as_f64().unwrap();
     let few = plan("one-disk", &database(1));
@@ -213,9 +225,15 @@ fn daemons_and_node_classes_make_vms_larger_and_fuller() {
     assert_eq!(pods_of(&alone), pods_of(&with_daemons));
     assert!(with_daemons["costUsdPerHour"].as_f64() > alone["costUsdPerHour"].as_f64());
     let class = object("AKSNodeClass", "default", "spec: { maxPods: 10 }");
-    let many =
-        format!("{class}{}", workload("Deployment", "web", "replicas: 31").replace("cpu: 1 ", "cpu: 1m "));
-    assert_eq!(plan("max-pods", &many)["launches"].as_array().unwrap().len(), 4, "10 pods fit on a node");
+    let many = format!(
+        "{class}{}",
+        workload("Deployment", "web", "replicas: 31").replace("cpu: 1 ", "cpu: 1m ")
+    );
+    assert_eq!(
+        plan("max-pods", &many)["launches"].as_array().unwrap().len(),
+        4,
+        "10 pods fit on a node"
+    );
 }
 
 #[test]
@@ -298,7 +316,8 @@ fn folders_lists_and_standard_input_are_read() {
         r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b", "namespace": "x"}, "spec": {}}"#
     );
     let solo = pod("a", &containers("1"));
-    let files = [("one/list.json", list.as_str()), ("two.yml", solo.as_str()), ("notes.txt", "not: [yaml")];
+    let files =
+        [("one/list.json", list.as_str()), ("two.yml", solo.as_str()), ("notes.txt", "not: [yaml")];
     let folder = folder("folder", &files);
     let found = output(&["plan", "-o", "json", "-f", &folder.display().to_string()]);
     let found: Value = serde_json::from_slice(&found.stdout).unwrap();
@@ -328,7 +347,11 @@ fn what_cannot_be_read_is_one_line_with_its_place() {
             "document 1: Deployment `web`: spec.replicas: invalid type",
         ),
         ("name", good.replace("name: web", "labels: {}"), "metadata.name: a name is needed"),
-        ("crowd", good.replace("replicas: 1", "replicas: 2000000000"), "wants more than 500000 pods"),
+        (
+            "crowd",
+            good.replace("replicas: 1", "replicas: 2000000000"),
+            "wants more than 500000 pods",
+        ),
         (
             "operator",
             pool("weight: 1", "expireAfter: Never", "- { key: a, operator: Like }"),
@@ -336,7 +359,11 @@ fn what_cannot_be_read_is_one_line_with_its_place() {
         ),
         (
             "weight",
-            pool("weight: 1", "nodeClassRef2: 1", "- { key: karpenter.sh/nodepool, operator: Exists }"),
+            pool(
+                "weight: 1",
+                "nodeClassRef2: 1",
+                "- { key: karpenter.sh/nodepool, operator: Exists }",
+            ),
             "NodePool `only`: spec.template.spec.requirements",
         ),
     ] {
@@ -347,11 +374,19 @@ fn what_cannot_be_read_is_one_line_with_its_place() {
         assert_eq!(error.lines().count(), 2, "one line and a hint: {error}");
     }
     let missing = output(&["plan", "-f", "does/not/exist"]);
-    assert!(text(&missing.stderr).contains("does/not/exist: cannot be read"), "{}", text(&missing.stderr));
+    assert!(
+        text(&missing.stderr).contains("does/not/exist: cannot be read"),
+        "{}",
+        text(&missing.stderr)
+    );
     let region = run(&["plan", "--region", "eastsu"], "region", &good);
     assert!(text(&region.stderr).contains("`eastsu`"), "{}", text(&region.stderr));
     let nobody = run(&["explain", "pod", "nobody"], "nobody", &good);
-    assert!(text(&nobody.stderr).contains("there is no pod `default/nobody`"), "{}", text(&nobody.stderr));
+    assert!(
+        text(&nobody.stderr).contains("there is no pod `default/nobody`"),
+        "{}",
+        text(&nobody.stderr)
+    );
 }
 
 /// Every kind of refusal that a manifest alone can bring about.
@@ -428,8 +463,11 @@ fn a_pod_without_a_place_is_told_what_would_help() {
         ),
         ("lost", &["claim `none` does not exist", "No single change"]),
     ] {
-        let (text, _) =
-            said(&["explain", "pod", &format!("default/{name}")], &format!("explain-{name}"), &refusals());
+        let (text, _) = said(
+            &["explain", "pod", &format!("default/{name}")],
+            &format!("explain-{name}"),
+            &refusals(),
+        );
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in expected {
             assert!(
@@ -459,7 +497,8 @@ fn a_limit_that_is_reached_is_told_with_the_limit_that_would_do() {
         (&change["kind"], &change["nodePool"], &change["resource"]),
         (&"raiseLimit".into(), &"only".into(), &"cpu".into())
     );
-    let raised = yaml.replace("cpu: 8 }", &format!("cpu: {} }}", change["amount"].as_str().unwrap()));
+    let raised =
+        yaml.replace("cpu: 8 }", &format!("cpu: {} }}", change["amount"].as_str().unwrap()));
     let after = plan("limit-raised", &raised);
     assert!(after["unschedulable"].as_array().unwrap().len() < unschedulable.len(), "{change}");
     let pod = unschedulable[0]["pod"].as_str().unwrap();
@@ -493,7 +532,9 @@ fn the_tables_fit_the_terminal() {
     );
     let (table, _) = said(&["plan"], "table", &yaml);
     assert!(
-        table.contains("VMS  SIZE") && table.contains("a-nodepool-with") && table.contains("default/web ("),
+        table.contains("VMS  SIZE")
+            && table.contains("a-nodepool-with")
+            && table.contains("default/web ("),
         "{table}"
     );
     let (wide, _) = said(&["plan", "-o", "wide"], "wide", &yaml);

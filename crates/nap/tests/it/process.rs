@@ -27,7 +27,9 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// The kubectl to test with.
 pub fn kubectl() -> Command {
-    Command::new(nap_controlplane_build::kubectl().expect("tests that need kubectl are ignored without it"))
+    Command::new(
+        nap_controlplane_build::kubectl().expect("tests that need kubectl are ignored without it"),
+    )
 }
 
 /// A child process that does not outlive the test.
@@ -47,12 +49,17 @@ impl Process {
     /// Asks politely, waits, and returns what is left of its output.
     pub fn stop(mut self) -> String {
         let id = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().is_ok_and(|status| status.success()));
+        assert!(
+            Command::new("kill").args(["-TERM", &id]).status().is_ok_and(|status| status.success())
+        );
         let mut rest = String::new();
         if let Some(stdout) = self.0.stdout.as_mut() {
             stdout.read_to_string(&mut rest).expect("its output is text");
         }
-        assert!(self.0.wait().is_ok_and(|status| status.success()), "it did not end cleanly: {rest}");
+        assert!(
+            self.0.wait().is_ok_and(|status| status.success()),
+            "it did not end cleanly: {rest}"
+        );
         rest
     }
 }
@@ -76,7 +83,8 @@ impl Cluster {
     /// Starts it and waits until it says where it is.
     pub fn start(arguments: &[&str]) -> Self {
         let mut command = nap(&["try", "--speed", "30"]);
-        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
+        let mut child =
+            command.args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         let mut kubeconfig = None;
         loop {
@@ -105,7 +113,11 @@ impl Cluster {
 
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
         let mut command = kubectl();
-        command.args(arguments).env("KUBECONFIG", &self.kubeconfig).output().expect("kubectl starts")
+        command
+            .args(arguments)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .output()
+            .expect("kubectl starts")
     }
 
     /// What kubectl prints; it must succeed.

@@ -16,8 +16,9 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::objects;
 
-/// How long the scheduler has for its first look at all pods: it takes seconds, and minutes mean that it is gone.
-const MOST_WAITING: Duration = Duration::from_mins(3);
+/// How long the scheduler has for its first look at all pods: it takes seconds, and minutes mean
+/// that it is gone.
+const MAX_WAITING: Duration = Duration::from_mins(3);
 /// How long the scheduler has for a case: it tries a pod again after a second.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long nothing must have happened before a case counts as settled.
@@ -45,9 +46,11 @@ impl Bench {
         let plane = PLANE.get_or_init(async || Plane::start(Parts::Scheduler).await.unwrap()).await;
         let client = plane.client().await.unwrap();
         for name in ["other", "daemons"] {
-            make::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } })).await;
+            make::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } }))
+                .await;
         }
-        let urgent = json!({ "metadata": { "name": "urgent" }, "value": 1, "preemptionPolicy": "Never" });
+        let urgent =
+            json!({ "metadata": { "name": "urgent" }, "value": 1, "preemptionPolicy": "Never" });
         make::<PriorityClass>(&Api::all(client.clone()), urgent).await;
         Self { client, _turn: turn }
     }
@@ -75,7 +78,7 @@ impl Bench {
     pub(super) async fn wait_until_all_are_judged(&self) {
         let began = tokio::time::Instant::now();
         while self.places().await.unjudged > 0 {
-            assert!(began.elapsed() < MOST_WAITING, "the scheduler has not looked at every pod");
+            assert!(began.elapsed() < MAX_WAITING, "the scheduler has not looked at every pod");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -84,7 +87,8 @@ impl Bench {
     pub(super) async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
         let planned = by_pod(nodes);
         if hint == Hint::Nominated {
-            // The scheduler may just be trying a pod in vain, and take its nomination away: it is opened when they have been seen.
+            // The scheduler may just be trying a pod in vain, and take its nomination away: it is
+            // opened when they have been seen.
             self.nominate_again(&planned, &Places::default(), pods).await;
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_millis(30)).await;
@@ -99,7 +103,8 @@ impl Bench {
         }
     }
 
-    /// The scheduler may have tried a pod while its node was still closed, and taken its nomination away: it gets it again, for a while.
+    /// The scheduler may have tried a pod while its node was still closed, and taken its nomination
+    /// away: it gets it again, for a while.
     async fn second_looks(&self, planned: &BTreeMap<PodKey, String>, pods: &Pods<'_>) {
         for _ in 0..20 {
             let now = self.places().await;
@@ -111,9 +116,10 @@ impl Bench {
         }
     }
 
-    /// Nominates pods that are neither bound nor nominated. The scheduler counts pods that are nominated to a node as if they were there, so those
-    /// that must be spread would keep each other away: no more of them are nominated at a time than may be there together. Returns whether any
-    /// were.
+    /// Nominates pods that are neither bound nor nominated. The scheduler counts pods that are
+    /// nominated to a node as if they were there, so those that must be spread would keep each
+    /// other away: no more of them are nominated at a time than may be there together. Returns
+    /// whether any were.
     async fn nominate_again(
         &self,
         planned: &BTreeMap<PodKey, String>,
@@ -176,12 +182,14 @@ impl Bench {
         let api: Api<Node> = Api::all(self.client.clone());
         let node = api.get(name).await.unwrap();
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        let taints: Vec<_> = taints.into_iter().filter(|taint| taint.key != objects::HELD).collect();
+        let taints: Vec<_> =
+            taints.into_iter().filter(|taint| taint.key != objects::HELD).collect();
         let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
         api.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Waits until everything planned is bound, or nothing happens any more; nominates again what lost its nomination. Returns where pods are.
+    /// Waits until everything planned is bound, or nothing happens any more; nominates again what
+    /// lost its nomination. Returns where pods are.
     pub(super) async fn settle(
         &self,
         planned: &BTreeMap<PodKey, String>,
@@ -236,7 +244,8 @@ impl Bench {
         for namespace in ["default", "other", "daemons"] {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
             pods.delete_collection(&now, &ListParams::default()).await.unwrap();
-            let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+            let claims: Api<PersistentVolumeClaim> =
+                Api::namespaced(self.client.clone(), namespace);
             claims.delete_collection(&now, &ListParams::default()).await.unwrap();
         }
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
@@ -252,7 +261,10 @@ pub(super) type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
 
 /// The node that each pod is for.
 pub(super) fn by_pod(nodes: &[(String, Vec<PodKey>)]) -> BTreeMap<PodKey, String> {
-    nodes.iter().flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone()))).collect()
+    nodes
+        .iter()
+        .flat_map(|(node, pods)| pods.iter().map(|pod| (pod.clone(), node.clone())))
+        .collect()
 }
 
 /// Whether a pod's spread constraints allow so many pods on a node that has none.

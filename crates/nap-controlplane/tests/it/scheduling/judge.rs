@@ -18,7 +18,8 @@ const REPLANS: usize = 4;
 
 static CASE: AtomicU32 = AtomicU32::new(0);
 
-/// Puts a plan before the scheduler. What it leaves is planned for anew, with the machines and pods as they are then.
+/// Puts a plan before the scheduler. What it leaves is planned for anew, with the machines and pods
+/// as they are then.
 pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint: Hint) -> Outcome {
     let prefix = format!("case-{}-", CASE.fetch_add(1, Ordering::Relaxed));
     // What the engine does not know, these objects do not have.
@@ -45,7 +46,8 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
     }
     // Machines are bought for pods that the scheduler has looked at, and come a while after.
     bench.wait_until_all_are_judged().await;
-    let there: Vec<String> = snapshot.nodes.iter().map(|node| format!("{prefix}{}", node.name)).collect();
+    let there: Vec<String> =
+        snapshot.nodes.iter().map(|node| format!("{prefix}{}", node.name)).collect();
     let mut places = carry_out(bench, &plan, &there, launches, &prefix, hint, &pods).await;
 
     let mut outcome = Outcome { cost: plan.cost, ..Outcome::default() };
@@ -67,7 +69,8 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
         let kind = nap_engine::Pod { key: PodKey::default(), ..pod.clone() };
         kinds.entry(kind).or_default().push(&pod.key);
     }
-    let count = |pods: &[&PodKey], is: &dyn Fn(&PodKey) -> bool| pods.iter().filter(|key| is(key)).count();
+    let count =
+        |pods: &[&PodKey], is: &dyn Fn(&PodKey) -> bool| pods.iter().filter(|key| is(key)).count();
     for (kind, pods) in &kinds {
         outcome.kinds.push(Kind {
             pod: pods[0].clone(),
@@ -93,7 +96,8 @@ fn new_name(round: usize, index: usize) -> String {
     format!("new-{round}-{index}")
 }
 
-/// Makes the nodes of a plan's launches, closed, and says which pods they are for, in the order in which they are to be opened.
+/// Makes the nodes of a plan's launches, closed, and says which pods they are for, in the order in
+/// which they are to be opened.
 async fn create_launches(
     bench: &Bench,
     snapshot: &Snapshot,
@@ -115,7 +119,8 @@ async fn create_launches(
     launches.into_iter().map(|(_, launch)| launch).collect()
 }
 
-/// Opens nodes: those that are there already at once, and new ones one by one. Returns where pods are then.
+/// Opens nodes: those that are there already at once, and new ones one by one. Returns where pods
+/// are then.
 async fn carry_out(
     bench: &Bench,
     plan: &Plan,
@@ -157,7 +162,10 @@ fn left_by(
         })
     };
     let on = |node: &str| -> Vec<PodKey> {
-        let here = before.pods.iter().filter(|pod| places.get(&pod.key).is_some_and(|there| there == node));
+        let here = before
+            .pods
+            .iter()
+            .filter(|pod| places.get(&pod.key).is_some_and(|there| there == node));
         here.map(|pod| pod.key.clone()).collect()
     };
     let mut done = plan.clone();
@@ -185,10 +193,13 @@ fn left_by(
     left
 }
 
-/// Whether a pod has no place because of what a pool may buy, which is nothing to the scheduler: it may find room on a node for others.
+/// Whether a pod has no place because of what a pool may buy, which is nothing to the scheduler: it
+/// may find room on a node for others.
 fn is_pool_matter(unplaced: &Unplaced) -> bool {
     let Refusal::Pools(reasons) = &unplaced.refusal else { return false };
-    reasons.iter().any(|reason| matches!(reason.why, Unsuitable::Limit(_) | Unsuitable::MinValues { .. }))
+    reasons
+        .iter()
+        .any(|reason| matches!(reason.why, Unsuitable::Limit(_) | Unsuitable::MinValues { .. }))
 }
 
 fn scrambled(name: &str) -> u64 {

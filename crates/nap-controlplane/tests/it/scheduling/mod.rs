@@ -1,9 +1,12 @@
-//! Plans before the real scheduler: it must bind what the engine placed, and leave what the engine called unschedulable.
+//! Plans before the real scheduler: it must bind what the engine placed, and leave what the engine
+//! called unschedulable.
 //!
-//! The nodes of a plan are made as objects, held back by a taint, and released, new ones one by one and by turns as the controller releases them:
-//! first the pods that a node was bought for are nominated to it, then the taint goes. Lost nominations are given again more often than the controller
-//! does it, so this shows what nomination can do, not how the controller's timing does. What is not bound then is planned for anew, as the
-//! controller does it. The same runs without nomination, to see what that would cost.
+//! The nodes of a plan are made as objects, held back by a taint, and released, new ones one by one
+//! and by turns as the controller releases them: first the pods that a node was bought for are
+//! nominated to it, then the taint goes. Lost nominations are given again more often than the
+//! controller does it, so this shows what nomination can do, not how the controller's timing does.
+//! What is not bound then is planned for anew, as the controller does it. The same runs without
+//! nomination, to see what that would cost.
 
 mod bench;
 mod judge;
@@ -15,7 +18,8 @@ use std::sync::Arc;
 
 use nap_api::{Requirements, labels};
 use nap_engine::{
-    ATTACHABLE_VOLUMES, CapacityType, InstanceType, Offering, Options, Plan, PodKey, Pool, Snapshot, solve,
+    ATTACHABLE_VOLUMES, CapacityType, InstanceType, Offering, Options, Plan, PodKey, Pool,
+    Snapshot, solve,
 };
 use nap_units::{CPU, PODS, Resources, UsdPerHour};
 use serde_json::json;
@@ -31,7 +35,8 @@ const APART: u64 = 1000;
 /// How often something is tried that depends on who is faster.
 const TRIES: usize = 3;
 
-/// Every generated plan is realised with nomination, and what has no place in it has none before the scheduler either.
+/// Every generated plan is realised with nomination, and what has no place in it has none before
+/// the scheduler either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn the_scheduler_agrees_with_the_engine() {
@@ -52,7 +57,8 @@ async fn the_scheduler_agrees_with_the_engine() {
             for rule in &kind.rules {
                 tallies.entry(rule).or_default().add(kind, is_realised);
             }
-            if kind.depends_on_others() { &mut dependent } else { &mut others }.add(kind, is_realised);
+            if kind.depends_on_others() { &mut dependent } else { &mut others }
+                .add(kind, is_realised);
         }
         report(&seed.to_string(), &snapshot, &plan, &outcome);
     }
@@ -61,7 +67,11 @@ async fn the_scheduler_agrees_with_the_engine() {
         eprintln!("{rule:>14}: {tally:?}");
     }
     eprintln!("pods that depend on others: {dependent:?}\nother pods: {others:?}");
-    assert_eq!(others.too_many + dependent.too_many, 0, "the engine refuses what the scheduler binds");
+    assert_eq!(
+        others.too_many + dependent.too_many,
+        0,
+        "the engine refuses what the scheduler binds"
+    );
     assert_eq!(others.too_few, 0, "planned pods are not bound");
     let (few, planned) = (dependent.too_few, dependent.planned);
     assert!(
@@ -72,8 +82,9 @@ async fn the_scheduler_agrees_with_the_engine() {
 
 /// Says where the scheduler did otherwise than planned, and writes down all about it.
 fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
-    let differs =
-        |kind: &&Kind| kind.at_once < kind.planned || (kind.at_once > kind.planned && !kind.is_pool_matter);
+    let differs = |kind: &&Kind| {
+        kind.at_once < kind.planned || (kind.at_once > kind.planned && !kind.is_pool_matter)
+    };
     let different: Vec<&Kind> = outcome.kinds.iter().filter(differs).collect();
     if different.is_empty() {
         return;
@@ -92,8 +103,8 @@ fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// Large pods on nodes that just hold them, small ones three to a node: a packing that a scheduler does not find by itself. With nomination it is
-/// realised; what it would cost without is printed.
+/// Large pods on nodes that just hold them, small ones three to a node: a packing that a scheduler
+/// does not find by itself. With nomination it is realised; what it would cost without is printed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn a_tight_plan_is_realised() {
@@ -102,8 +113,9 @@ async fn a_tight_plan_is_realised() {
     assert!(with_and_without_nomination(&bench, &tight(), is_realised).await);
 }
 
-/// The incumbent's own mix of pods, of which most have rules about zones and hosts. Not every pod gets its place, because the scheduler tries
-/// them in an order of its own; but it costs less than without nomination.
+/// The incumbent's own mix of pods, of which most have rules about zones and hosts. Not every pod
+/// gets its place, because the scheduler tries them in an order of its own; but it costs less than
+/// without nomination.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn nomination_makes_the_incumbents_mix_cheaper() {
@@ -113,8 +125,8 @@ async fn nomination_makes_the_incumbents_mix_cheaper() {
     assert!(with_and_without_nomination(&bench, &snapshot, is_cheaper).await);
 }
 
-/// Carries out the plan for all pods; in the end every pod is bound. Returns whether something holds, by chance not at the first try: the
-/// scheduler races with whoever nominates.
+/// Carries out the plan for all pods; in the end every pod is bound. Returns whether something
+/// holds, by chance not at the first try: the scheduler races with whoever nominates.
 async fn with_and_without_nomination(
     bench: &Bench,
     snapshot: &Snapshot,
@@ -149,7 +161,8 @@ fn number<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The objects say how many volumes a node takes: of a plan that forgot about it, only so many pods are bound.
+/// The objects say how many volumes a node takes: of a plan that forgot about it, only so many pods
+/// are bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn the_scheduler_counts_attached_volumes() {
@@ -168,11 +181,13 @@ async fn the_scheduler_counts_attached_volumes() {
     }
     let outcome = judge(&bench, &snapshot, &careless, Hint::Nominated).await;
     assert_eq!((outcome.planned(), outcome.at_once()), (3, 2));
-    let outcome = judge(&bench, &snapshot, &solve(&snapshot, &Options::default()), Hint::Nominated).await;
+    let outcome =
+        judge(&bench, &snapshot, &solve(&snapshot, &Options::default()), Hint::Nominated).await;
     assert_eq!((outcome.planned(), outcome.at_once()), (3, 3));
 }
 
-/// 20 pods of 7 CPUs and 120 of 0.6, and machines that just hold one of the former, or three of the latter.
+/// 20 pods of 7 CPUs and 120 of 0.6, and machines that just hold one of the former, or three of the
+/// latter.
 fn tight() -> Snapshot {
     let pod = |name: String, milli: i64| nap_engine::Pod {
         key: PodKey::new("default", &name),

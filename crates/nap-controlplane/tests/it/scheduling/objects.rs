@@ -8,8 +8,8 @@ use kube::ResourceExt;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Operator, Requirements, Taint, Toleration, labels, taints};
 use nap_engine::{
-    ATTACHABLE_VOLUMES, Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector, Snapshot, Spread,
-    Weighted,
+    ATTACHABLE_VOLUMES, Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector,
+    Snapshot, Spread, Weighted,
 };
 use nap_units::{PODS, Quantity, Resources};
 use serde_json::{Value, json};
@@ -32,17 +32,23 @@ fn countable(resources: &Resources) -> BTreeMap<String, Quantity> {
 
 /// How many volumes of each driver.
 fn attached(resources: &Resources) -> impl Iterator<Item = (&str, i64)> {
-    resources.iter().filter_map(|(name, count)| Some((name.strip_prefix(ATTACHABLE_VOLUMES)?, count)))
+    resources
+        .iter()
+        .filter_map(|(name, count)| Some((name.strip_prefix(ATTACHABLE_VOLUMES)?, count)))
 }
 
 /// A node that is not released yet.
-fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: &Resources) -> Machine {
+fn node(
+    name: &str,
+    labels: &BTreeMap<String, String>,
+    tainted: &[Taint],
+    room: &Resources,
+) -> Machine {
     let mut distinct: BTreeMap<(&str, &str), &Taint> = BTreeMap::new();
     for taint in tainted {
         distinct.entry((&taint.key, taint.effect.as_str())).or_insert(taint);
     }
-    let taint =
-        |taint: &Taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect.as_str() });
+    let taint = |taint: &Taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect.as_str() });
     let mut list: Vec<Value> = distinct.into_values().map(taint).collect();
     list.push(json!({ "key": HELD, "effect": "NoSchedule" }));
     let amounts = countable(room);
@@ -57,8 +63,8 @@ fn node(name: &str, labels: &BTreeMap<String, String>, tainted: &[Taint], room: 
     (node, typed(json!({ "metadata": { "name": name }, "spec": { "drivers": drivers } })))
 }
 
-/// The nodes that are there, with room for their residents besides what is free, and the residents. Names get a prefix: the scheduler may not
-/// have heard yet that nodes of the case before are gone.
+/// The nodes that are there, with room for their residents besides what is free, and the residents.
+/// Names get a prefix: the scheduler may not have heard yet that nodes of the case before are gone.
 pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Machine>, Vec<Pod>) {
     let mut residents = Vec::new();
     let nodes = snapshot.nodes.iter().map(|there| {
@@ -79,12 +85,16 @@ pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Machine>, Vec<
 /// The node that a launch gives, and its daemons.
 pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Machine, Vec<Pod>) {
     let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool).unwrap();
-    let kind =
-        snapshot.catalogues[&pool.catalogue].iter().find(|kind| kind.name == launch.instance_type).unwrap();
+    let kind = snapshot.catalogues[&pool.catalogue]
+        .iter()
+        .find(|kind| kind.name == launch.instance_type)
+        .unwrap();
     let offering = kind
         .offerings
         .iter()
-        .find(|offering| offering.zone == launch.zone && offering.capacity_type == launch.capacity_type)
+        .find(|offering| {
+            offering.zone == launch.zone && offering.capacity_type == launch.capacity_type
+        })
         .unwrap();
     let mut own = pool.requirements.labels();
     own.extend(kind.requirements.labels());
@@ -143,7 +153,8 @@ fn selector(selector: &Selector) -> Value {
 }
 
 fn term(term: &PodTerm) -> Value {
-    let mut value = json!({ "topologyKey": term.topology_key, "labelSelector": selector(&term.selector) });
+    let mut value =
+        json!({ "topologyKey": term.topology_key, "labelSelector": selector(&term.selector) });
     match &term.namespaces {
         Namespaces::All => value["namespaceSelector"] = json!({}),
         Namespaces::Named(names) => value["namespaces"] = json!(names),
@@ -154,8 +165,10 @@ fn term(term: &PodTerm) -> Value {
 /// What pods must have and what they would like of other pods.
 fn terms(needed: &[PodTerm], liked: &[Weighted<PodTerm>]) -> Value {
     let needed: Vec<Value> = needed.iter().map(term).collect();
-    let liked: Vec<Value> =
-        liked.iter().map(|one| json!({ "weight": one.weight, "podAffinityTerm": term(&one.term) })).collect();
+    let liked: Vec<Value> = liked
+        .iter()
+        .map(|one| json!({ "weight": one.weight, "podAffinityTerm": term(&one.term) }))
+        .collect();
     json!({
         "requiredDuringSchedulingIgnoredDuringExecution": needed,
         "preferredDuringSchedulingIgnoredDuringExecution": liked,
@@ -227,7 +240,8 @@ pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
         .map(|one| json!({ "weight": one.weight, "preference": { "matchExpressions": match_expressions(&one.term) } }))
         .collect();
     let mut node_affinity = json!({ "preferredDuringSchedulingIgnoredDuringExecution": preferred });
-    // A term without wishes is met everywhere, and so is the whole list; Kubernetes has no such term.
+    // A term without wishes is met everywhere, and so is the whole list; Kubernetes has no such
+    // term.
     if !pod.terms.iter().any(Requirements::is_empty) {
         node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = node_terms(&pod.terms);
     }
@@ -239,7 +253,8 @@ pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
     spec["priority"] = Value::Null;
     spec["tolerations"] = pod.tolerations.iter().map(toleration).collect();
     let soft = liked.spread.iter().map(|one| spread(one, false));
-    spec["topologySpreadConstraints"] = pod.spread.iter().map(|one| spread(one, true)).chain(soft).collect();
+    spec["topologySpreadConstraints"] =
+        pod.spread.iter().map(|one| spread(one, true)).chain(soft).collect();
     if pod.priority > 0 {
         spec["priorityClassName"] = json!("urgent");
     }

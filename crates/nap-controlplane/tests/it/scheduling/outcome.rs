@@ -41,7 +41,8 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// Whether rules between pods decide where they may be, or others go first: then the order in which nodes come may matter.
+    /// Whether rules between pods decide where they may be, or others go first: then the order in
+    /// which nodes come may matter.
     pub(super) fn depends_on_others(&self) -> bool {
         self.is_outranked || self.rules.iter().any(|rule| COUPLING.contains(rule))
     }
@@ -74,7 +75,10 @@ pub(super) fn rules_of(pod: &nap_engine::Pod) -> Vec<&'static str> {
         ("node affinity", !pod.terms.iter().any(Requirements::is_empty)),
         ("host ports", !pod.host_ports.is_empty()),
         ("volume zones", !pod.volume_terms.is_empty()),
-        ("attach limits", pod.requests.iter().any(|(name, _)| name.starts_with(ATTACHABLE_VOLUMES))),
+        (
+            "attach limits",
+            pod.requests.iter().any(|(name, _)| name.starts_with(ATTACHABLE_VOLUMES)),
+        ),
         ("preferences", pod.preferences != Preferences::default()),
         ("priority", pod.priority > 0),
     ];
@@ -101,7 +105,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// With the pods of a kind; `is_realised` says whether all planned pods of the case were bound at once.
+    /// With the pods of a kind; `is_realised` says whether all planned pods of the case were bound
+    /// at once.
     pub(super) fn add(&mut self, kind: &Kind, is_realised: bool) {
         let at_once = kind.at_once.min(kind.planned);
         let bound = kind.bound.min(kind.planned);

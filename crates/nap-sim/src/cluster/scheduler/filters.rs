@@ -78,7 +78,8 @@ impl Candidate {
         self.untolerated(spec).is_none() && (!self.unschedulable || tolerates_unschedulable(spec))
     }
 
-    /// Why the pod cannot run here; nothing when it can. The first filter that refuses speaks alone, as in kube-scheduler.
+    /// Why the pod cannot run here; nothing when it can. The first filter that refuses speaks
+    /// alone, as in kube-scheduler.
     pub(in crate::cluster) fn problems(&self, spec: &PodSpec, needs: &Resources) -> Vec<String> {
         if self.unschedulable && !tolerates_unschedulable(spec) {
             return vec!["node(s) were unschedulable".to_owned()];
@@ -105,8 +106,10 @@ impl Candidate {
 
     /// The first taint that keeps the pod away.
     fn untolerated(&self, spec: &PodSpec) -> Option<&Taint> {
-        let hard =
-            self.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+        let hard = self
+            .taints
+            .iter()
+            .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
         hard.into_iter().find(|taint| !tolerates(spec, taint))
     }
 
@@ -118,16 +121,19 @@ impl Candidate {
 
     /// The node selector and the required node affinity.
     pub(in crate::cluster) fn is_selected(&self, spec: &PodSpec) -> bool {
-        let exact =
-            spec.node_selector.iter().flatten().all(|(key, value)| self.labels.get(key) == Some(value));
-        let required = spec
-            .affinity
-            .as_ref()
-            .and_then(|affinity| affinity.node_affinity.as_ref())
-            .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+        let exact = spec
+            .node_selector
+            .iter()
+            .flatten()
+            .all(|(key, value)| self.labels.get(key) == Some(value));
+        let required =
+            spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()).and_then(
+                |affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref(),
+            );
         exact
-            && required
-                .is_none_or(|selector| selector.node_selector_terms.iter().any(|term| self.meets(term)))
+            && required.is_none_or(|selector| {
+                selector.node_selector_terms.iter().any(|term| self.meets(term))
+            })
     }
 
     /// A term without requirements selects nothing.
@@ -137,13 +143,16 @@ impl Candidate {
         let given = term.match_expressions.as_ref().is_some_and(|list| !list.is_empty())
             || term.match_fields.as_ref().is_some_and(|list| !list.is_empty());
         given
-            && labels.into_iter().all(|requirement| holds(requirement, self.labels.get(&requirement.key)))
-            && fields
+            && labels
                 .into_iter()
-                .all(|requirement| requirement.key == "metadata.name" && holds(requirement, Some(&self.name)))
+                .all(|requirement| holds(requirement, self.labels.get(&requirement.key)))
+            && fields.into_iter().all(|requirement| {
+                requirement.key == "metadata.name" && holds(requirement, Some(&self.name))
+            })
     }
 
-    /// Whether a daemon with this spec belongs here: it tolerates what a daemon must and asks for no room.
+    /// Whether a daemon with this spec belongs here: it tolerates what a daemon must and asks for
+    /// no room.
     pub(in crate::cluster) fn wants_daemon(&self, spec: &PodSpec) -> bool {
         self.untolerated(spec).is_none() && self.is_selected(spec)
     }
@@ -152,8 +161,10 @@ impl Candidate {
 fn holds(requirement: &NodeSelectorRequirement, found: Option<&String>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let number = |text: &String| text.parse::<i64>().ok();
-    let compare = |wanted: std::cmp::Ordering| match (found.and_then(number), values.first().and_then(number))
-    {
+    let compare = |wanted: std::cmp::Ordering| match (
+        found.and_then(number),
+        values.first().and_then(number),
+    ) {
         (Some(found), Some(bound)) => found.cmp(&bound) == wanted,
         _ => false,
     };
@@ -175,8 +186,8 @@ fn tolerates(spec: &PodSpec, taint: &Taint) -> bool {
 fn matches_taint(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or_default();
     let key = toleration.key.as_deref().unwrap_or_default();
-    let same_value =
-        toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    let same_value = toleration.value.as_deref().unwrap_or_default()
+        == taint.value.as_deref().unwrap_or_default();
     let exists = toleration.operator.as_deref() == Some("Exists");
     (effect.is_empty() || effect == taint.effect)
         && (key.is_empty() && exists || key == taint.key)
@@ -193,10 +204,12 @@ fn tolerates_unschedulable(spec: &PodSpec) -> bool {
 }
 
 fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (String, i32)> {
-    spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
-        let number = port.host_port.filter(|number| *number > 0)?;
-        Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), number))
-    })
+    spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(
+        |port| {
+            let number = port.host_port.filter(|number| *number > 0)?;
+            Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), number))
+        },
+    )
 }
 
 /// A hard constraint that this scheduler cannot judge.

@@ -1,8 +1,11 @@
-//! Binds pending pods, as kube-scheduler does with its default profile: highest priority first, filters that must all pass,
-//! and a simple score (the emptiest node, then the first by name). A nominated node is tried first and its room is kept from pods of no
-//! higher priority; a pod that finds no place loses its nomination, and is tried again when nodes or the pods on them have changed.
+//! Binds pending pods, as kube-scheduler does with its default profile: highest priority first,
+//! filters that must all pass, and a simple score (the emptiest node, then the first by name). A
+//! nominated node is tried first and its room is kept from pods of no higher priority; a pod that
+//! finds no place loses its nomination, and is tried again when nodes or the pods on them have
+//! changed.
 //!
-//! A pod with a hard constraint that is not understood here is never bound: it stays pending with a message that says so.
+//! A pod with a hard constraint that is not understood here is never bound: it stays pending with a
+//! message that says so.
 
 mod filters;
 mod relations;
@@ -35,7 +38,8 @@ pub(super) struct Tried {
 
 /// Tries pending pods once, against nodes that count what was bound before.
 pub(super) async fn pass(index: &mut Index, writer: &mut Writer, tried: &mut Tried) {
-    let mut pending: Vec<Arc<Pod>> = index.pods.values().filter(|pod| is_waiting(pod)).cloned().collect();
+    let mut pending: Vec<Arc<Pod>> =
+        index.pods.values().filter(|pod| is_waiting(pod)).cloned().collect();
     if pending.is_empty() {
         return;
     }
@@ -141,7 +145,8 @@ impl Nominations {
         }
     }
 
-    /// What a pod must find free on a node: what it needs, and what others of the same or a higher priority were promised.
+    /// What a pod must find free on a node: what it needs, and what others of the same or a higher
+    /// priority were promised.
     fn with_others(&self, node: &str, pod: &Pod, needs: &Resources) -> Resources {
         let mut all = needs.clone();
         for (who, urgency, amount) in self.0.get(node).into_iter().flatten() {
@@ -185,16 +190,19 @@ fn place(
             *reasons.entry(problem).or_default() += 1;
         }
     }
-    // Where nothing else is in the way, only the constraint that cannot be judged here is: a new node would not help.
+    // Where nothing else is in the way, only the constraint that cannot be judged here is: a new
+    // node would not help.
     if let (false, Some(what)) = (feasible.is_empty(), filters::unsupported(spec)) {
-        let message = format!("the embedded scheduler does not support {what}, so the pod is left alone");
+        let message =
+            format!("the embedded scheduler does not support {what}, so the pod is left alone");
         return Err(Refusal { reason: "SchedulerError", message });
     }
-    let chosen = feasible.iter().find(|node| Some(node.name.as_str()) == nomination(pod)).or_else(|| {
-        feasible.iter().min_by_key(|node| {
-            (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
-        })
-    });
+    let chosen =
+        feasible.iter().find(|node| Some(node.name.as_str()) == nomination(pod)).or_else(|| {
+            feasible.iter().min_by_key(|node| {
+                (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
+            })
+        });
     if let Some(node) = chosen {
         return Ok(node.name.clone());
     }
@@ -212,7 +220,11 @@ fn emptiness(node: &Candidate, needs: &Resources) -> i64 {
         .map(|name| {
             let all = node.allocatable.get(name);
             let free = node.free.get(name).saturating_sub(needs.get(name)).max(0);
-            if all > 0 { i64::try_from(i128::from(free) * 1000 / i128::from(all)).unwrap_or(0) } else { 0 }
+            if all > 0 {
+                i64::try_from(i128::from(free) * 1000 / i128::from(all)).unwrap_or(0)
+            } else {
+                0
+            }
         })
         .sum()
 }

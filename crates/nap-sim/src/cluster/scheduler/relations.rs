@@ -1,6 +1,8 @@
-//! The filters that compare a pod with other pods: topology spread, affinity and anti-affinity, in kube-scheduler's words.
+//! The filters that compare a pod with other pods: topology spread, affinity and anti-affinity, in
+//! kube-scheduler's words.
 //!
-//! Written after kube-scheduler and not after the engine, so that a plan which misreads a rule shows as pods that stay pending.
+//! Written after kube-scheduler and not after the engine, so that a plan which misreads a rule
+//! shows as pods that stay pending.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +36,11 @@ struct SpreadState<'p> {
 impl<'p> Relations<'p> {
     pub(super) fn of(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Self {
         let together = required(spec, |affinity| {
-            affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.clone()
+            affinity
+                .pod_affinity
+                .as_ref()?
+                .required_during_scheduling_ignored_during_execution
+                .clone()
         });
         let apart = anti_affinity(spec);
         let mut closed = BTreeSet::new();
@@ -69,9 +75,12 @@ impl<'p> Relations<'p> {
     pub(super) fn problem(&self, node: &Candidate) -> Option<&'static str> {
         for spread in &self.spreads {
             let Some(value) = node.labels().get(&spread.constraint.topology_key) else {
-                return Some("node(s) didn't match pod topology spread constraints (missing required label)");
+                return Some(
+                    "node(s) didn't match pod topology spread constraints (missing required label)",
+                );
             };
-            let least_domains = usize::try_from(spread.constraint.min_domains.unwrap_or(1)).unwrap_or(0);
+            let least_domains =
+                usize::try_from(spread.constraint.min_domains.unwrap_or(1)).unwrap_or(0);
             let least = match spread.counts.values().min() {
                 Some(least) if spread.counts.len() >= least_domains => *least,
                 _ => 0,
@@ -85,15 +94,20 @@ impl<'p> Relations<'p> {
             return Some("node(s) didn't satisfy existing pods anti-affinity rules");
         }
         let (apart, excluded) = &self.excluded;
-        if apart.iter().filter_map(|term| domain(node, term)).any(|domain| excluded.contains(&domain)) {
+        if apart
+            .iter()
+            .filter_map(|term| domain(node, term))
+            .any(|domain| excluded.contains(&domain))
+        {
             return Some("node(s) didn't match pod anti-affinity rules");
         }
         if let Some((together, found, is_own)) = &self.wanted {
-            let domains: Vec<Option<Domain>> = together.iter().map(|term| domain(node, term)).collect();
+            let domains: Vec<Option<Domain>> =
+                together.iter().map(|term| domain(node, term)).collect();
             let first = found.is_empty() && *is_own;
-            let fits = domains
-                .iter()
-                .all(|domain| domain.as_ref().is_some_and(|domain| first || found.contains(domain)));
+            let fits = domains.iter().all(|domain| {
+                domain.as_ref().is_some_and(|domain| first || found.contains(domain))
+            });
             if !fits {
                 return Some("node(s) didn't match pod affinity rules");
             }
@@ -108,7 +122,9 @@ pub(super) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
         affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.clone()
     });
     let selects = |term: &PodAffinityTerm| {
-        term.namespace_selector.as_ref().is_some_and(|selector| *selector != LabelSelector::default())
+        term.namespace_selector
+            .as_ref()
+            .is_some_and(|selector| *selector != LabelSelector::default())
     };
     together.iter().chain(&anti_affinity(spec)).any(selects).then_some("namespace selectors")
 }
@@ -122,7 +138,11 @@ fn required<T>(
 
 fn anti_affinity(spec: &PodSpec) -> Vec<PodAffinityTerm> {
     required(spec, |affinity| {
-        affinity.pod_anti_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.clone()
+        affinity
+            .pod_anti_affinity
+            .as_ref()?
+            .required_during_scheduling_ignored_during_execution
+            .clone()
     })
 }
 
@@ -160,7 +180,8 @@ fn agrees(keys: Option<&[String]>, owner: &Pod, other: &Pod, same: bool) -> bool
                 operator: if same { "In" } else { "NotIn" }.to_owned(),
                 values: Some(vec![value.clone()]),
             };
-            let selector = LabelSelector { match_expressions: Some(vec![rule]), ..LabelSelector::default() };
+            let selector =
+                LabelSelector { match_expressions: Some(vec![rule]), ..LabelSelector::default() };
             pods::selects(&selector, other.labels())
         },
     )
@@ -180,11 +201,12 @@ fn spreads<'p>(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Vec<Spre
         .map(|constraint| {
             let mut counts: BTreeMap<String, i32> = BTreeMap::new();
             for node in nodes {
-                let has_all = hard.iter().all(|other| node.labels().contains_key(&other.topology_key));
-                let by_affinity =
-                    constraint.node_affinity_policy.as_deref() == Some("Ignore") || node.is_selected(spec);
-                let by_taints =
-                    constraint.node_taints_policy.as_deref() != Some("Honor") || node.tolerates_all(spec);
+                let has_all =
+                    hard.iter().all(|other| node.labels().contains_key(&other.topology_key));
+                let by_affinity = constraint.node_affinity_policy.as_deref() == Some("Ignore")
+                    || node.is_selected(spec);
+                let by_taints = constraint.node_taints_policy.as_deref() != Some("Honor")
+                    || node.tolerates_all(spec);
                 let Some(value) = node.labels().get(&constraint.topology_key) else { continue };
                 if has_all && by_affinity && by_taints {
                     let here = node

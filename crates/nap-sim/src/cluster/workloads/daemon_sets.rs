@@ -54,7 +54,8 @@ pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &
     update_status(set, &uid, &hash, wanted.len(), index, writer).await;
 }
 
-/// The pods of the set by the node they are meant for; those on their way out still hold their place.
+/// The pods of the set by the node they are meant for; those on their way out still hold their
+/// place.
 fn assigned(uid: &str, index: &Index) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
     for pod in index.pods.managed_by(uid).filter(|pod| !pods::is_finished(pod)) {
@@ -81,11 +82,18 @@ fn target(pod: &Pod) -> String {
         .unwrap_or_default()
 }
 
-fn daemon_pod(set: &DaemonSet, template: &Value, pod_spec: &Value, hash: &str, node: &str) -> Value {
+fn daemon_pod(
+    set: &DaemonSet,
+    template: &Value,
+    pod_spec: &Value,
+    hash: &str,
+    node: &str,
+) -> Value {
     let mut spec = pod_spec.clone();
     // The scheduler binds it, to this node and no other.
     let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
-    let required = &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let required =
+        &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     match required["nodeSelectorTerms"].as_array_mut() {
         Some(terms) => {
             for term in terms {
@@ -134,7 +142,8 @@ fn tolerate_as_daemon(spec: &mut Value) {
 async fn replace_outdated(uid: &str, hash: &str, index: &mut Index, writer: &mut Writer) {
     let owned: Vec<_> = index.pods.managed_by(uid).cloned().collect();
     let outdated = |pod: &Pod| pod.labels().get(HASH_LABEL).map(String::as_str) != Some(hash);
-    let settled = owned.iter().all(|pod| !pods::is_deleting(pod) && (pods::is_ready(pod) || outdated(pod)));
+    let settled =
+        owned.iter().all(|pod| !pods::is_deleting(pod) && (pods::is_ready(pod) || outdated(pod)));
     if let (true, Some(pod)) = (settled, owned.iter().find(|pod| outdated(pod))) {
         writer.delete(&mut index.pods, pod, None).await;
     }
@@ -151,7 +160,8 @@ async fn update_status(
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let owned: Vec<_> = index.pods.managed_by(uid).filter(|pod| !pods::is_deleting(pod)).collect();
     let ready = count(owned.iter().filter(|pod| pods::is_ready(pod)).count());
-    let updated = owned.iter().filter(|pod| pod.labels().get(HASH_LABEL).map(String::as_str) == Some(hash));
+    let updated =
+        owned.iter().filter(|pod| pod.labels().get(HASH_LABEL).map(String::as_str) == Some(hash));
     let status = DaemonSetStatus {
         desired_number_scheduled: count(wanted),
         current_number_scheduled: count(owned.len()),

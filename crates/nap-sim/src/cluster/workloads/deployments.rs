@@ -16,7 +16,11 @@ use crate::cluster::write::Writer;
 const HASH_LABEL: &str = "pod-template-hash";
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-pub(super) async fn reconcile(deployment: &Arc<Deployment>, index: &mut Index, writer: &mut Writer) {
+pub(super) async fn reconcile(
+    deployment: &Arc<Deployment>,
+    index: &mut Index,
+    writer: &mut Writer,
+) {
     if deployment.metadata.deletion_timestamp.is_some() {
         return;
     }
@@ -58,16 +62,20 @@ fn available(set: &ReplicaSet) -> i32 {
 fn slack(deployment: &Deployment) -> (i32, i32) {
     let spec = deployment.spec.as_ref();
     let desired = spec.and_then(|spec| spec.replicas).unwrap_or(1);
-    let rolling =
-        spec.and_then(|spec| spec.strategy.as_ref()).and_then(|strategy| strategy.rolling_update.as_ref());
+    let rolling = spec
+        .and_then(|spec| spec.strategy.as_ref())
+        .and_then(|strategy| strategy.rolling_update.as_ref());
     let quarter = IntOrString::String("25%".to_owned());
-    let surge = rolling.and_then(|rolling| rolling.max_surge.clone()).unwrap_or_else(|| quarter.clone());
+    let surge =
+        rolling.and_then(|rolling| rolling.max_surge.clone()).unwrap_or_else(|| quarter.clone());
     let missing = rolling.and_then(|rolling| rolling.max_unavailable.clone()).unwrap_or(quarter);
     let surge = resolve(&surge, desired);
     // Too few is rounded down, too many is rounded up; one of them must be possible.
     let missing = match &missing {
         IntOrString::Int(number) => *number,
-        IntOrString::String(text) => text.trim_end_matches('%').parse::<i32>().unwrap_or(0) * desired / 100,
+        IntOrString::String(text) => {
+            text.trim_end_matches('%').parse::<i32>().unwrap_or(0) * desired / 100
+        }
     };
     if surge == 0 && missing == 0 { (0, 1) } else { (surge, missing) }
 }
@@ -113,7 +121,8 @@ async fn create(
     writer.patch(&mut index.deployments, &key(deployment), &patch).await;
 }
 
-/// One step of the rollout: grow the new set as far as the surge allows, shrink the old ones as far as availability allows.
+/// One step of the rollout: grow the new set as far as the surge allows, shrink the old ones as far
+/// as availability allows.
 async fn roll(
     deployment: &Deployment,
     current: &ReplicaSet,
@@ -136,7 +145,8 @@ async fn roll(
     }
     let (surge, missing) = slack(deployment);
     let total = replicas(current) + old_total;
-    // The deployment itself was scaled down, or nothing is left of the old: no need to go step by step.
+    // The deployment itself was scaled down, or nothing is left of the old: no need to go step by
+    // step.
     let grown = if old_total == 0 || replicas(current) > desired {
         desired
     } else {
@@ -169,12 +179,20 @@ async fn scale(set: &ReplicaSet, wanted: i32, index: &mut Index, writer: &mut Wr
     }
 }
 
-async fn forget_history(limit: Option<i32>, uid: &str, name: &str, index: &mut Index, writer: &mut Writer) {
+async fn forget_history(
+    limit: Option<i32>,
+    uid: &str,
+    name: &str,
+    index: &mut Index,
+    writer: &mut Writer,
+) {
     let limit = usize::try_from(limit.unwrap_or(10)).unwrap_or(0);
     let (_, old) = owned(uid, name, index);
     let idle: Vec<_> = old
         .into_iter()
-        .filter(|set| replicas(set) == 0 && set.status.as_ref().is_none_or(|status| status.replicas == 0))
+        .filter(|set| {
+            replicas(set) == 0 && set.status.as_ref().is_none_or(|status| status.replicas == 0)
+        })
         .collect();
     for set in idle.iter().take(idle.len().saturating_sub(limit)) {
         writer.delete(&mut index.replica_sets, &**set, None).await;
@@ -188,13 +206,16 @@ async fn update_status(
     index: &mut Index,
     writer: &mut Writer,
 ) {
-    // Only what the ReplicaSets report, as the real controller does; they are a step behind their pods.
+    // Only what the ReplicaSets report, as the real controller does; they are a step behind their
+    // pods.
     let Some(deployment) = index.deployments.get(&key(deployment)).cloned() else { return };
     let (current, old) = owned(uid, name, index);
     let sets: Vec<&Arc<ReplicaSet>> = current.iter().chain(&old).collect();
     let sum = |count: fn(&ReplicaSet) -> i32| sets.iter().map(|set| count(set)).sum::<i32>();
     let held = |set: &ReplicaSet| set.status.as_ref().map_or(0, |status| status.replicas);
-    let ready = |set: &ReplicaSet| set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
+    let ready = |set: &ReplicaSet| {
+        set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0)
+    };
     let desired = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let (total, up) = (sum(held), sum(available));
     let updated = current.as_ref().map_or(0, |set| held(set));
@@ -203,7 +224,12 @@ async fn update_status(
     let enough = up >= desired - missing;
     let done = updated == desired && total == desired && up >= desired;
     let available_condition = if enough {
-        ("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.".to_owned())
+        (
+            "Available",
+            "True",
+            "MinimumReplicasAvailable",
+            "Deployment has minimum availability.".to_owned(),
+        )
     } else {
         (
             "Available",
@@ -220,12 +246,19 @@ async fn update_status(
             format!("ReplicaSet \"{name}\" has successfully progressed."),
         )
     } else {
-        ("Progressing", "True", "ReplicaSetUpdated", format!("ReplicaSet \"{name}\" is progressing."))
+        (
+            "Progressing",
+            "True",
+            "ReplicaSetUpdated",
+            format!("ReplicaSet \"{name}\" is progressing."),
+        )
     };
-    let now = jiff::Timestamp::from_second(writer.now().as_second()).unwrap_or_else(|_| writer.now());
+    let now =
+        jiff::Timestamp::from_second(writer.now().as_second()).unwrap_or_else(|_| writer.now());
     let conditions = [available_condition, progress].map(|(kind, verdict, reason, message)| {
         let held = old_status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
-        let same = held.filter(|held| held.status == verdict && held.reason.as_deref() == Some(reason));
+        let same =
+            held.filter(|held| held.status == verdict && held.reason.as_deref() == Some(reason));
         DeploymentCondition {
             type_: kind.to_owned(),
             status: verdict.to_owned(),
@@ -236,7 +269,9 @@ async fn update_status(
                     .and_then(|held| held.last_transition_time.clone())
                     .unwrap_or(Time(now)),
             ),
-            last_update_time: Some(same.and_then(|held| held.last_update_time.clone()).unwrap_or(Time(now))),
+            last_update_time: Some(
+                same.and_then(|held| held.last_update_time.clone()).unwrap_or(Time(now)),
+            ),
         }
     });
     let status = DeploymentStatus {

@@ -1,7 +1,7 @@
 //! Deployments, ReplicaSets and DaemonSets: pods come and go as their owners say.
 //!
-//! Thin where a node provisioner cannot tell: no proportional scaling during a rollout, no adoption of orphans, and a ready
-//! pod counts as available at once. StatefulSets and Jobs are not run yet.
+//! Thin where a node provisioner cannot tell: no proportional scaling during a rollout, no adoption
+//! of orphans, and a ready pod counts as available at once. StatefulSets and Jobs are not run yet.
 
 mod daemon_sets;
 mod deployments;

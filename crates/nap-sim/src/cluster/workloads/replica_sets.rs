@@ -70,7 +70,9 @@ fn active(uid: &str, index: &Index) -> Vec<Arc<Pod>> {
 }
 
 /// Which pod goes first: unscheduled, then not running, then not ready, then cheap, then young.
-fn deletion_rank(pod: &Pod) -> (bool, bool, bool, i64, std::cmp::Reverse<Option<jiff::Timestamp>>, String) {
+fn deletion_rank(
+    pod: &Pod,
+) -> (bool, bool, bool, i64, std::cmp::Reverse<Option<jiff::Timestamp>>, String) {
     let cost = pod.annotations().get("controller.kubernetes.io/pod-deletion-cost");
     (
         !pods::node_of(pod).is_empty(),

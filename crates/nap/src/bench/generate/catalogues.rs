@@ -1,4 +1,5 @@
-//! What is on offer in generated problems: made-up types of the incumbent's benchmarks, or Azure's own.
+//! What is on offer in generated problems: made-up types of the incumbent's benchmarks, or Azure's
+//! own.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,9 @@ pub(super) fn types(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<Ins
         CatalogueKind::Fake400 => Ok((1..=400).map(|cores| fake(cores, 2)).collect()),
         CatalogueKind::Fake1500 => {
             let ratios = [2, 4, 8].into_iter();
-            Ok(ratios.flat_map(|ratio| (1..=500).map(move |cores| everywhere(fake(cores, ratio)))).collect())
+            Ok(ratios
+                .flat_map(|ratio| (1..=500).map(move |cores| everywhere(fake(cores, ratio))))
+                .collect())
         }
         CatalogueKind::Kwok => Ok(kwok()),
         CatalogueKind::D | CatalogueKind::Def64 | CatalogueKind::Azure => azure(kind, region),
@@ -82,7 +85,8 @@ fn everywhere(mut kind: InstanceType) -> InstanceType {
     kind
 }
 
-/// A type of the incumbent's benchmark: so many cores, and a multiple of that in GiB; there it is twice.
+/// A type of the incumbent's benchmark: so many cores, and a multiple of that in GiB; there it is
+/// twice.
 fn fake(cores: i64, ratio: i64) -> InstanceType {
     let memory = ratio * cores * GIBIBYTE;
     #[expect(clippy::cast_precision_loss, reason = "the recipe of the price is in floats")]
@@ -121,7 +125,10 @@ fn kwok() -> Vec<InstanceType> {
             for system in ["linux", "windows"] {
                 for arch in ["amd64", "arm64"] {
                     let memory = cores * ratio * GIBIBYTE;
-                    #[expect(clippy::cast_precision_loss, reason = "the recipe of the price is in floats")]
+                    #[expect(
+                        clippy::cast_precision_loss,
+                        reason = "the recipe of the price is in floats"
+                    )]
                     let price = 0.025 * cores as f64 + 0.001 * memory as f64 / 1e9;
                     let zones = ["test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"];
                     let mut offerings = offers(&zones, "on-demand", price);
@@ -137,7 +144,10 @@ fn kwok() -> Vec<InstanceType> {
                             cpu_milli: cores * 1000,
                             memory_bytes: memory,
                             pods: (16 * cores).min(1024),
-                            extended: BTreeMap::from([("ephemeral-storage".to_owned(), 20 * GIBIBYTE)]),
+                            extended: BTreeMap::from([(
+                                "ephemeral-storage".to_owned(),
+                                20 * GIBIBYTE,
+                            )]),
                         },
                         overhead: Amounts {
                             cpu_milli: 100,
@@ -159,7 +169,8 @@ fn kwok() -> Vec<InstanceType> {
     types
 }
 
-/// Azure's types in a region, from the embedded catalogue. Offerings without a zone are left out: the format has zones only.
+/// Azure's types in a region, from the embedded catalogue. Offerings without a zone are left out:
+/// the format has zones only.
 fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>> {
     let settings = Settings {
         region: region.to_owned(),
@@ -172,7 +183,8 @@ fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>>
     let all = from_catalogue(Catalogue::embedded(), &settings).map_err(|error| match error {
         AzureError::UnknownRegion { name, nearest } => {
             let hint = format!("did you mean {}?", nearest.join(", "));
-            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint).into()
+            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint)
+                .into()
         }
         other => anyhow::Error::from(other),
     })?;
@@ -187,7 +199,8 @@ fn value<'r>(requirements: &'r Requirements, key: &str) -> Option<&'r str> {
 fn wanted(kind: CatalogueKind, one: &nap_engine::InstanceType) -> bool {
     let label = |key: &str| value(&one.requirements, key).unwrap_or_default();
     let family = label(labels::SKU_FAMILY);
-    let general = label(labels::ARCH) == "amd64" && label(labels::SKU_STORAGE_PREMIUM_CAPABLE) == "true";
+    let general =
+        label(labels::ARCH) == "amd64" && label(labels::SKU_STORAGE_PREMIUM_CAPABLE) == "true";
     match kind {
         CatalogueKind::D => {
             general

@@ -1,4 +1,5 @@
-//! Fixed workloads: the deployments of the incumbent's performance suite, and Cluster Autoscaler's packing case.
+//! Fixed workloads: the deployments of the incumbent's performance suite, and Cluster Autoscaler's
+//! packing case.
 
 use nap_api::labels;
 use nap_oracle::problem::{Amounts, InstanceType, Offering, PodClass, TopologySpreadConstraint};
@@ -85,10 +86,14 @@ pub(super) fn deployments(case: Case) -> Vec<PodClass> {
     }
 }
 
-/// All are spread over zones; the first three exclude each other by host, the next three are spread over hosts.
+/// All are spread over zones; the first three exclude each other by host, the next three are spread
+/// over hosts.
 fn wide(index: usize, shape: (i64, i64)) -> PodClass {
     let replicas = if index < 20 { 35 } else { 30 };
-    let made = spread(deployment(&format!("wide-deployment-{}", index + 1), replicas, shape), labels::ZONE);
+    let made = spread(
+        deployment(&format!("wide-deployment-{}", index + 1), replicas, shape),
+        labels::ZONE,
+    );
     match index {
         0..3 => apart(made),
         3..6 => spread(made, labels::HOSTNAME),
@@ -115,6 +120,7 @@ pub(super) fn golden_type() -> InstanceType {
 
 /// 50,000 small pods and 1,000 of about twice the size: 2,595 nodes hold them, and no fewer.
 pub(super) fn golden() -> Vec<PodClass> {
-    let amounts = |cpu_milli, memory_bytes| Amounts { cpu_milli, memory_bytes, ..Amounts::default() };
+    let amounts =
+        |cpu_milli, memory_bytes| Amounts { cpu_milli, memory_bytes, ..Amounts::default() };
     vec![class("small", 50_000, amounts(50, 100)), class("large", 1_000, amounts(95, 190))]
 }

@@ -1,4 +1,5 @@
-//! Problems that are hard on a solver: everything different, everything equal, too large, too many pools, too little room.
+//! Problems that are hard on a solver: everything different, everything equal, too large, too many
+//! pools, too little room.
 
 use std::collections::BTreeSet;
 
@@ -36,12 +37,18 @@ pub(super) fn one_class(pods: usize) -> Vec<PodClass> {
 
 /// Pods of a tenth to nine tenths of the largest type.
 pub(super) fn giants(rng: &mut Pcg64Mcg, pods: usize, types: &[InstanceType]) -> Vec<PodClass> {
-    let largest = types.iter().max_by_key(|kind| (kind.capacity.cpu_milli, kind.capacity.memory_bytes));
-    let (cpu, memory) =
-        largest.map_or((1000, 1024), |kind| (kind.capacity.cpu_milli, kind.capacity.memory_bytes / MEBIBYTE));
+    let largest =
+        types.iter().max_by_key(|kind| (kind.capacity.cpu_milli, kind.capacity.memory_bytes));
+    let (cpu, memory) = largest.map_or((1000, 1024), |kind| {
+        (kind.capacity.cpu_milli, kind.capacity.memory_bytes / MEBIBYTE)
+    });
     let mut made: Vec<PodClass> = Vec::new();
     for tenth in 1..=9 {
-        made.push(class(format!("giant-{tenth}"), 0, requests(cpu * tenth / 10, memory * tenth / 10)));
+        made.push(class(
+            format!("giant-{tenth}"),
+            0,
+            requests(cpu * tenth / 10, memory * tenth / 10),
+        ));
     }
     for _ in 0..pods {
         let drawn = rng.random_range(0..made.len());
@@ -61,7 +68,11 @@ pub(super) fn pools(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
         pool.weight = i32::try_from(number % 3).unwrap_or(0);
         pool.labels.insert(TEAM.to_owned(), team.clone());
         if number % 2 == 1 {
-            pool.taints.push(Taint { key: TEAM.to_owned(), value: team, effect: "NoSchedule".to_owned() });
+            pool.taints.push(Taint {
+                key: TEAM.to_owned(),
+                value: team,
+                effect: "NoSchedule".to_owned(),
+            });
         }
         problem.node_pools.push(pool);
     }
@@ -97,7 +108,8 @@ pub(super) fn limits(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
             let cores = (wanted / 1000 * ninths / 9).max(1);
             let mut pool = NodePool { weight, ..named_pool(name) };
             pool.requirements.clone_from(&template.requirements);
-            pool.limits.extend(cores.to_string().parse().ok().map(|limit| ("cpu".to_owned(), limit)));
+            pool.limits
+                .extend(cores.to_string().parse().ok().map(|limit| ("cpu".to_owned(), limit)));
             pool
         })
         .collect();

@@ -1,4 +1,5 @@
-//! The pods of the incumbent's own benchmark, by its recipe: five equal parts, of which all but the first depend on other pods.
+//! The pods of the incumbent's own benchmark, by its recipe: five equal parts, of which all but the
+//! first depend on other pods.
 
 use std::collections::BTreeMap;
 

@@ -69,8 +69,7 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
         Kind::Plain => problem.pods = mixes::plain(&mut rng, pods),
         Kind::Preferences => {
             if args.policy == Policy::Respect {
-                let hint =
-                    "`--policy ignore` writes the same pods as they count when preferences decide nothing";
+                let hint = "`--policy ignore` writes the same pods as they count when preferences decide nothing";
                 return Err(UserError::new("the problem format has no preferences", hint).into());
             }
             problem.pods = mixes::preferences(&mut rng, pods);
@@ -81,13 +80,14 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
             problem.pods = deployments::golden();
         }
         Kind::Trace => {
-            let path = args
-                .csv
-                .as_ref()
-                .ok_or_else(|| UserError::new("a trace needs a file", "give one with `--csv FILE`"))?;
-            let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+            let path = args.csv.as_ref().ok_or_else(|| {
+                UserError::new("a trace needs a file", "give one with `--csv FILE`")
+            })?;
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
             let times = usize::try_from(args.times)?;
-            problem.pods = traces::pods(&text, times).with_context(|| format!("{}", path.display()))?;
+            problem.pods =
+                traces::pods(&text, times).with_context(|| format!("{}", path.display()))?;
         }
         Kind::Distinct => problem.pods = hard::distinct(&mut rng, pods),
         Kind::OneClass => problem.pods = hard::one_class(pods),
@@ -161,7 +161,8 @@ fn recipe(args: &GenArgs, catalogue: CatalogueKind) -> String {
 
 /// What a small system node runs: eight daemons that together take 350 milli-cores and 500 MiB.
 fn daemons() -> Vec<PodClass> {
-    let shapes = [(100, 150), (60, 100), (50, 60), (40, 50), (40, 50), (30, 40), (20, 30), (10, 20)];
+    let shapes =
+        [(100, 150), (60, 100), (50, 60), (40, 50), (40, 50), (30, 40), (20, 30), (10, 20)];
     let daemon = |(number, (cpu, memory)): (usize, (i64, i64))| PodClass {
         name: format!("daemon-{number}"),
         namespace: "kube-system".to_owned(),
@@ -182,7 +183,13 @@ fn requests(cpu_milli: i64, memory_mib: i64) -> Amounts {
 
 /// A class without rules.
 fn class(name: impl Into<String>, replicas: usize, requests: Amounts) -> PodClass {
-    PodClass { name: name.into(), replicas, namespace: "default".to_owned(), requests, ..PodClass::default() }
+    PodClass {
+        name: name.into(),
+        replicas,
+        namespace: "default".to_owned(),
+        requests,
+        ..PodClass::default()
+    }
 }
 
 fn expression(key: &str, operator: &str, values: &[&str]) -> LabelExpression {

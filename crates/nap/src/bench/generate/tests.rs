@@ -31,8 +31,14 @@ fn kinds() -> impl Iterator<Item = Kind> {
 fn the_same_arguments_give_the_same_file() {
     for kind in kinds() {
         let text = problem(&args(kind, 200)).unwrap().to_text();
-        assert!(text == problem(&args(kind, 200)).unwrap().to_text(), "{kind:?} differs from run to run");
-        assert!(text == Problem::parse(&text).unwrap().to_text(), "{kind:?} changes when it is read");
+        assert!(
+            text == problem(&args(kind, 200)).unwrap().to_text(),
+            "{kind:?} differs from run to run"
+        );
+        assert!(
+            text == Problem::parse(&text).unwrap().to_text(),
+            "{kind:?} changes when it is read"
+        );
     }
     let other = GenArgs { seed: 2, ..args(Kind::Mix, 200) };
     assert_ne!(problem(&args(Kind::Mix, 200)).unwrap().pods, problem(&other).unwrap().pods);
@@ -42,7 +48,11 @@ fn the_same_arguments_give_the_same_file() {
 fn the_mix_follows_its_recipe() {
     let made = problem(&args(Kind::Mix, 1003)).unwrap();
     let count = |part: &str| -> usize {
-        made.pods.iter().filter(|class| class.name.starts_with(part)).map(|class| class.replicas).sum()
+        made.pods
+            .iter()
+            .filter(|class| class.name.starts_with(part))
+            .map(|class| class.replicas)
+            .sum()
     };
     assert_eq!(count("plain-"), 203, "the rest of the division is plain");
     for part in ["zone-spread-", "host-spread-", "zone-together-", "host-apart-"] {
@@ -61,9 +71,14 @@ fn catalogues_are_as_large_as_they_say() {
     assert_eq!(count(CatalogueKind::Fake400), 400);
     assert_eq!(count(CatalogueKind::Fake1500), 1500);
     assert_eq!(count(CatalogueKind::Kwok), 144);
-    let (d, def64, all) = (count(CatalogueKind::D), count(CatalogueKind::Def64), count(CatalogueKind::Azure));
+    let (d, def64, all) =
+        (count(CatalogueKind::D), count(CatalogueKind::Def64), count(CatalogueKind::Azure));
     assert!(100 < d && d < def64 && def64 < all, "{d} {def64} {all}");
-    let thin = GenArgs { types: Some(40), catalogue: Some(CatalogueKind::Azure), ..args(Kind::OneClass, 1) };
+    let thin = GenArgs {
+        types: Some(40),
+        catalogue: Some(CatalogueKind::Azure),
+        ..args(Kind::OneClass, 1)
+    };
     assert_eq!(problem(&thin).unwrap().instance_types.len(), 40);
 }
 
@@ -86,7 +101,8 @@ fn every_kind_can_be_solved_and_judged() {
 
 #[test]
 fn preferences_that_cannot_be_said_are_refused() {
-    let error = problem(&GenArgs { policy: Policy::Respect, ..args(Kind::Preferences, 10) }).unwrap_err();
+    let error =
+        problem(&GenArgs { policy: Policy::Respect, ..args(Kind::Preferences, 10) }).unwrap_err();
     assert!(error.to_string().contains("no preferences"), "{error}");
 }
 
@@ -94,7 +110,8 @@ fn preferences_that_cannot_be_said_are_refused() {
 fn traces_are_read_by_their_columns() {
     let text = "pod,memory_mib,cpu_milli,gpu\na,128,100,0\nb,128,100,0\nc,256,100,0\nd,1,1,1\n";
     let pods = traces::pods(text, 3).unwrap();
-    let counts: Vec<(&str, usize)> = pods.iter().map(|class| (class.name.as_str(), class.replicas)).collect();
+    let counts: Vec<(&str, usize)> =
+        pods.iter().map(|class| (class.name.as_str(), class.replicas)).collect();
     assert_eq!(counts, [("shape-100m-128mi", 6), ("shape-100m-256mi", 3)]);
     for (text, word) in [
         ("pod,cpu_milli\na,1\n", "memory_mib"),

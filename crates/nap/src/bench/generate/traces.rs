@@ -7,7 +7,8 @@ use nap_oracle::problem::PodClass;
 
 use super::{class, requests};
 
-/// The classes of a CSV file. Rows that ask for GPUs are left out: shares of a GPU cannot be said in the format.
+/// The classes of a CSV file. Rows that ask for GPUs are left out: shares of a GPU cannot be said
+/// in the format.
 pub(super) fn pods(text: &str, times: usize) -> anyhow::Result<Vec<PodClass>> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').map(str::trim).collect();
@@ -27,11 +28,14 @@ pub(super) fn pods(text: &str, times: usize) -> anyhow::Result<Vec<PodClass>> {
             continue;
         }
         let replicas = replicas.map(number).transpose()?.unwrap_or(1);
-        *shapes.entry((number(cpu)?, number(memory)?)).or_default() += usize::try_from(replicas)? * times;
+        *shapes.entry((number(cpu)?, number(memory)?)).or_default() +=
+            usize::try_from(replicas)? * times;
     }
     ensure!(!shapes.is_empty(), "no row without a GPU");
-    let made = shapes.into_iter().filter(|(_, replicas)| *replicas > 0).map(|((cpu, memory), replicas)| {
-        class(format!("shape-{cpu}m-{memory}mi"), replicas, requests(cpu, memory))
-    });
+    let made = shapes.into_iter().filter(|(_, replicas)| *replicas > 0).map(
+        |((cpu, memory), replicas)| {
+            class(format!("shape-{cpu}m-{memory}mi"), replicas, requests(cpu, memory))
+        },
+    );
     Ok(made.collect())
 }

@@ -9,12 +9,15 @@ use crate::process::{nap, output, text};
 
 #[test]
 fn the_document_keeps_to_its_schema_and_to_itself() {
-    let schema: Value = serde_json::from_str(include_str!("../../../../../docs/plan.schema.json")).unwrap();
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../../../docs/plan.schema.json")).unwrap();
     let yaml = format!(
         "{}{}",
         refusals(),
-        workload("Deployment", "web", "replicas: 3")
-            .replace("spec: { containers", "spec: { tolerations: [{ operator: Exists }], containers")
+        workload("Deployment", "web", "replicas: 3").replace(
+            "spec: { containers",
+            "spec: { tolerations: [{ operator: Exists }], containers"
+        )
     );
     let document = plan("schema", &yaml);
     let mut problems = Vec::new();
@@ -29,8 +32,10 @@ fn the_document_keeps_to_its_schema_and_to_itself() {
         .collect();
     assert_eq!(reasons, ["requirements", "resources", "resources", "volume", "taint"]);
 
-    let (first, second) =
-        (said(&["plan", "-o", "json"], "stable", &yaml).0, said(&["plan", "-o", "json"], "stable", &yaml).0);
+    let (first, second) = (
+        said(&["plan", "-o", "json"], "stable", &yaml).0,
+        said(&["plan", "-o", "json"], "stable", &yaml).0,
+    );
     assert_eq!(first, second);
     let mut turned: Vec<&str> = yaml.split("---\n").collect();
     turned.reverse();
@@ -47,7 +52,8 @@ fn the_document_keeps_to_its_schema_and_to_itself() {
 /// Checks a value against the part of JSON Schema that the schema uses.
 fn validate(path: &str, value: &Value, schema: &Value, root: &Value, problems: &mut Vec<String>) {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-        let target = root.pointer(reference.trim_start_matches('#')).expect("a reference leads somewhere");
+        let target =
+            root.pointer(reference.trim_start_matches('#')).expect("a reference leads somewhere");
         return validate(path, value, target, root, problems);
     }
     if let Some(choices) = schema.get("oneOf").and_then(Value::as_array) {
@@ -64,7 +70,8 @@ fn validate(path: &str, value: &Value, schema: &Value, root: &Value, problems: &
     if schema.get("const").is_some_and(|only| only != value) {
         problems.push(format!("{path}: is {value}"));
     }
-    if schema.get("enum").and_then(Value::as_array).is_some_and(|allowed| !allowed.contains(value)) {
+    if schema.get("enum").and_then(Value::as_array).is_some_and(|allowed| !allowed.contains(value))
+    {
         problems.push(format!("{path}: {value} is not listed"));
     }
     let name = match value {
@@ -85,8 +92,12 @@ fn validate(path: &str, value: &Value, schema: &Value, root: &Value, problems: &
     }
     if let Some(map) = value.as_object() {
         let known = schema.get("properties").and_then(Value::as_object);
-        for key in
-            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+        for key in schema
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
         {
             if !map.contains_key(key) {
                 problems.push(format!("{path}.{key}: is missing"));
@@ -126,14 +137,20 @@ fn a_stored_plan_is_made_again_to_the_byte() {
     let price = |plan: &str| {
         serde_json::from_str::<Value>(plan).unwrap()["launches"][0]["priceUsdPerHour"].to_string()
     };
-    let other =
-        written.replacen(&format!("\"priceUsdPerHour\":{}", price(&planned)), "\"priceUsdPerHour\":99.5", 1);
+    let other = written.replacen(
+        &format!("\"priceUsdPerHour\":{}", price(&planned)),
+        "\"priceUsdPerHour\":99.5",
+        1,
+    );
     assert_ne!(other, written);
     std::fs::write(&stored, other).unwrap();
     let changed = output(&["replay", &file]);
     assert!(!changed.status.success());
     let error = text(&changed.stderr);
-    assert!(error.contains("stored 99.5, now ") && error.contains("differs from the stored one"), "{error}");
+    assert!(
+        error.contains("stored 99.5, now ") && error.contains("differs from the stored one"),
+        "{error}"
+    );
 
     for (content, expected) in [
         ("{", "is not JSON"),
@@ -150,7 +167,8 @@ fn a_stored_plan_is_made_again_to_the_byte() {
     }
 }
 
-/// The example of the README is run as it stands there. `NAP_BLESS=1` writes what it prints into the README.
+/// The example of the README is run as it stands there. `NAP_BLESS=1` writes what it prints into
+/// the README.
 #[test]
 fn the_readme_shows_what_is_printed() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");

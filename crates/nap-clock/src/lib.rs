@@ -1,7 +1,8 @@
 //! The one source of time: real, scaled or virtual.
 //!
-//! A world that runs at ten times the speed has a clock whose hours pass in six minutes, and a world on tokio's paused clock
-//! has one that jumps from timer to timer. Code that takes its time from here runs unchanged in all of them.
+//! A world that runs at ten times the speed has a clock whose hours pass in six minutes, and a
+//! world on tokio's paused clock has one that jumps from timer to timer. Code that takes its time
+//! from here runs unchanged in all of them.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ impl Clock {
         Self(Kind::Wall)
     }
 
-    /// A clock that starts at `epoch` and runs `speed` times as fast as tokio's. On a paused tokio clock, with speed 1, it
-    /// is virtual. Must be made inside a tokio runtime.
+    /// A clock that starts at `epoch` and runs `speed` times as fast as tokio's. On a paused tokio
+    /// clock, with speed 1, it is virtual. Must be made inside a tokio runtime.
     pub fn starting_at(epoch: Timestamp, speed: u32) -> Self {
         Self(Kind::Scaled { epoch, start: Instant::now(), speed: speed.max(1) })
     }
