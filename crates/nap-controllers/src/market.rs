@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::join_all;
 use kube::ResourceExt;
-use nap_engine::{Plan, Prepared, Snapshot, solve_with};
+use nap_engine::{Plan, Snapshot, SolverCache, solve_with};
 
 use crate::context::Context;
 use crate::state::catalogues::Catalogues;
@@ -15,7 +15,7 @@ use crate::state::catalogues::Catalogues;
 #[derive(Default)]
 pub struct Kept {
     catalogues: Mutex<Arc<Catalogues>>,
-    prepared: Mutex<Option<Arc<Prepared>>>,
+    prepared: Mutex<Option<Arc<SolverCache>>>,
 }
 
 impl Context {
@@ -54,7 +54,7 @@ impl Context {
             let mut kept = self.kept.prepared.lock().unwrap_or_else(PoisonError::into_inner);
             match kept.as_ref().filter(|prepared| prepared.suits(snapshot)) {
                 Some(prepared) => Arc::clone(prepared),
-                None => Arc::clone(kept.insert(Arc::new(Prepared::new(snapshot)))),
+                None => Arc::clone(kept.insert(Arc::new(SolverCache::new(snapshot)))),
             }
         };
         solve_with(&prepared, snapshot, &self.settings.engine)

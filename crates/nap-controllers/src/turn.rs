@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_api::{NodeClaim, labels};
-use nap_engine::{Plan, Snapshot, turns};
+use nap_engine::{Plan, Snapshot, release_order};
 
 /// A machine's turn among those of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Turn {
 impl Turn {
     /// The turns of a plan's launches; none have one where the order does not matter.
     pub fn of(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Option<Self>> {
-        let numbers = turns(snapshot, plan);
+        let numbers = release_order(snapshot, plan);
         let matters = numbers.iter().any(|number| *number > 0);
         let turn =
             |number| matters.then(|| Self { plan: now.as_millisecond().to_string(), number });

@@ -9,13 +9,13 @@
 //! Pods that are alike form a class, and classes are placed in order of priority, then size. What
 //! exists is free and is filled first; the rest is packed onto hypothetical nodes, each of which
 //! becomes the cheapest offering that holds its pods. Packing is tried several times: once in the
-//! incumbent's own manner; then with the size of nodes capped at each of a few sizes, because nodes
+//! incumbent's own fill_rule; then with the size of nodes capped at each of a few sizes, because nodes
 //! that grow without a cap end up on the largest type on offer, whatever it costs; and node by
 //! node, with pods that complement each other, on the type that is cheapest for what it holds,
 //! rules between pods included. Where no pod depends on another, column generation seeks loads for
 //! all of them at once. Pods that are left get a last try with what the scheduler itself would
 //! allow. The cheapest plan that places most pods wins, so a plan never costs more than the
-//! incumbent's manner would; in the end, its nodes that waste most are taken apart and packed
+//! incumbent's fill_rule would; in the end, its nodes that waste most are taken apart and packed
 //! again.
 //!
 //! | module | what it knows |
@@ -33,9 +33,9 @@
 //! | `catalogue` | the instance types on offer, in order |
 //! | `prepared` | what daemons take on them in each pool |
 //! | `table` | what each type of a pool has, and counts against its limits |
-//! | `market` | which offerings suit which requirements |
+//! | `offerings` | which offerings suit which requirements |
 //! | `diversity` | how many values of a label a node's choice must keep |
-//! | `shelf` | which drafts of nodes are looked at first |
+//! | `shelf` | which bins of nodes are looked at first |
 //! | `offer` | what a class of pods would open a new node with |
 //! | `pack` | how hypothetical nodes are filled within the limits |
 //! | `packing` | what came of it, and what it costs |
@@ -52,7 +52,7 @@
 //! | `worth` | what a unit of each resource is worth at the prices on offer |
 //! | `certificate` | what placing the pods costs at least |
 //! | `solve` | which packing wins, and the plan that it becomes |
-//! | `launch` | which offering a draft becomes, and what else would do |
+//! | `launch` | which offering a bin becomes, and what else would do |
 //! | `choice` | the same for nodes that are alike |
 //! | `alternatives` | the latter, as places in the catalogue |
 //! | `refuse` | why a pod has no place, as data |
@@ -60,59 +60,32 @@
 //! | `change` | which single change would give it a place |
 //! | `reason` | reasons as text |
 
-mod alternatives;
-mod catalogue;
-mod certificate;
-mod change;
-mod choice;
 mod classes;
-mod closing;
-mod columns;
-mod coupled;
-mod coupling;
-mod diversity;
-mod existing;
-mod funnel;
-mod groups;
+mod explain;
 mod intern;
-mod launch;
-mod market;
 mod model;
-mod offer;
-mod overlay;
-mod pack;
+mod offerings;
+mod optimize;
 mod packing;
-mod patterns;
-mod preferences;
-mod prepared;
-mod realise;
-mod reason;
-mod recipes;
-mod refuse;
-mod repair;
-mod rules;
-mod shelf;
+mod plan;
 mod simplex;
-mod sizes;
 mod solve;
-mod table;
 mod topology;
-mod turns;
-mod weave;
-mod worth;
 
-pub use alternatives::Alternatives;
-pub use catalogue::Catalogue;
-pub use change::{Change, Changes, Place, Remedy, after};
-pub use coupling::{HostPort, LabelRule, Namespaces, PodTerm, Resident, Selector, Spread};
-pub use funnel::{Funnel, funnel};
+pub use explain::funnel::{Funnel, funnel};
+pub use explain::remedy::{Change, Remedy, RemedyPlacement, RemedySearch, after};
+pub use model::alternatives::Alternatives;
+pub use model::catalogue::Catalogue;
+pub use model::pod_rules::{
+    HostPort, LabelRule, Namespaces, PodTerm, RunningPods, Selector, Spread,
+};
 pub use model::{
     ATTACHABLE_VOLUMES, Alternative, CapacityType, Daemon, DefaultSpread, InstanceType, Launch,
     MinValuesPolicy, Node, Offering, Options, Placement, Plan, Pod, PodKey, Pool, PoolReason,
-    PreferencePolicy, Preferences, RESERVATION_ID, Refusal, Rule, Snapshot, Tier, Unplaced,
-    Unsuitable, Weighted,
+    PoolRejection, PreferencePolicy, Preferences, RESERVATION_ID, Refusal, Rule, Snapshot, Tier,
+    Unplaced, Weighted,
 };
-pub use overlay::{Overlay, OverlayConflict, PriceChange, overlay};
-pub use prepared::Prepared;
+pub use offerings::daemon_overhead::SolverCache;
+pub use offerings::overlay::{Overlay, OverlayConflict, PriceChange, overlay};
+pub use plan::release_order::release_order;
 pub use solve::{solve, solve_first_fit, solve_with};
-pub use turns::turns;

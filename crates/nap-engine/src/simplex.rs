@@ -170,7 +170,7 @@ impl Simplex {
         multipliers
     }
 
-    /// Changes what the variables gain. What is solved stays a solution, though no longer the best.
+    /// RemedySearch what the variables gain. What is solved stays a solution, though no longer the best.
     pub(crate) fn regain(&mut self, gain: &[f64]) {
         let mut now = vec![0.0; self.width];
         for (column, stands_for) in self.in_column.iter().enumerate() {

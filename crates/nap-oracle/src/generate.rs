@@ -7,7 +7,7 @@ use nap_api::{Effect, Operator, Requirement, Requirements, Taint, Toleration, la
 use nap_engine::{
     CapacityType, Daemon, DefaultSpread, HostPort, InstanceType, MinValuesPolicy, Namespaces, Node,
     Offering, Options, Overlay, Pod, PodKey, PodTerm, Pool, PreferencePolicy, PriceChange,
-    RESERVATION_ID, Resident, Selector, Snapshot, Spread, Weighted, overlay,
+    RESERVATION_ID, RunningPods, Selector, Snapshot, Spread, Weighted, overlay,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -215,7 +215,7 @@ fn node(dice: &mut Dice, number: i64) -> Node {
     let cpu = dice.between(0, 6);
     let residents = (0..dice.between(0, 2)).map(|_| {
         let app = *dice.pick(&APPS);
-        Resident {
+        RunningPods {
             namespace: "default".to_owned(),
             labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
             anti_affinity: if dice.chance(20) { vec![term(dice)] } else { Vec::new() },

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use nap_api::Operator;
 use nap_engine::{
-    HostPort, LabelRule, Namespaces, PodTerm, Preferences, Resident, Selector, Spread, Weighted,
+    HostPort, LabelRule, Namespaces, PodTerm, Preferences, RunningPods, Selector, Spread, Weighted,
 };
 
 use super::snapshot::term_requirements;
@@ -145,8 +145,8 @@ impl State {
         &self,
         on_it: impl Iterator<Item = &'p Pod>,
         interest: &Interest,
-    ) -> Vec<Resident> {
-        let mut residents: BTreeMap<Resident, u32> = BTreeMap::new();
+    ) -> Vec<RunningPods> {
+        let mut residents: BTreeMap<RunningPods, u32> = BTreeMap::new();
         for pod in on_it.filter(|pod| pods::is_active(pod)) {
             let namespace = pod.namespace().unwrap_or_default();
             let anti_affinity = self.anti_affinity(pod);
@@ -156,11 +156,12 @@ impl State {
                 || interest.includes(&namespace, pod.labels());
             if matters {
                 let labels = pod.labels().clone();
-                let resident = Resident { namespace, labels, anti_affinity, host_ports, count: 0 };
+                let resident =
+                    RunningPods { namespace, labels, anti_affinity, host_ports, count: 0 };
                 *residents.entry(resident).or_default() += 1;
             }
         }
-        residents.into_iter().map(|(resident, count)| Resident { count, ..resident }).collect()
+        residents.into_iter().map(|(resident, count)| RunningPods { count, ..resident }).collect()
     }
 }
 

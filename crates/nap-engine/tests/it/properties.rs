@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nap_api::requirement::Undefined;
 use nap_api::{Operator, Toleration, labels};
 use nap_engine::{
-    CapacityType, InstanceType, Options, Plan, Pod, Pool, Prepared, Snapshot, solve,
+    CapacityType, InstanceType, Options, Plan, Pod, Pool, Snapshot, SolverCache, solve,
     solve_first_fit, solve_with,
 };
 use nap_units::{CPU, MEMORY, Resources};
@@ -213,8 +213,8 @@ proptest! {
     fn what_was_prepared_changes_nothing(snapshot in any_snapshot(), other in any_snapshot()) {
         let options = Options::default();
         let plan = solve(&snapshot, &options);
-        prop_assert_eq!(&solve_with(&Prepared::new(&snapshot), &snapshot, &options), &plan);
-        prop_assert_eq!(&solve_with(&Prepared::new(&other), &snapshot, &options), &plan);
+        prop_assert_eq!(&solve_with(&SolverCache::new(&snapshot), &snapshot, &options), &plan);
+        prop_assert_eq!(&solve_with(&SolverCache::new(&other), &snapshot, &options), &plan);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nap_api::{Operator, Toleration, labels};
 use nap_engine::{
-    CapacityType, Options, Plan, Refusal, Snapshot, Tier, Unsuitable, solve, solve_first_fit,
+    CapacityType, Options, Plan, PoolRejection, Refusal, Snapshot, Tier, solve, solve_first_fit,
 };
 use nap_units::{CPU, MEMORY, Resources, UsdPerHour};
 
@@ -17,7 +17,7 @@ fn run(snapshot: &Snapshot) -> Plan {
     solve(snapshot, &Options::default())
 }
 
-fn why(plan: &Plan) -> Unsuitable {
+fn why(plan: &Plan) -> PoolRejection {
     match &plan.unplaced.first().expect("a pod without a place").refusal {
         Refusal::Pools(reasons) => reasons.first().expect("one reason for each pool").why.clone(),
         other => panic!("{other:?}"),
@@ -85,7 +85,7 @@ fn loads_for_all_pods_at_once_beat_one_after_another() {
         instance_type("e8", 8, 64, 504_000),
     ];
     let plan = run(&snapshot(all, types, vec![pool("a")]));
-    assert!(matches!(plan.tier, Tier::Columns | Tier::Repaired), "{:?}", plan.tier);
+    assert!(matches!(plan.tier, Tier::ColumnGeneration | Tier::RuinAndRecreate), "{:?}", plan.tier);
     let gap = plan.gap_percent().unwrap_or(f64::MAX);
     assert!(gap < 2.0, "{gap} % above the bound");
 }
@@ -183,7 +183,7 @@ fn a_pool_whose_taint_is_not_tolerated_is_passed_over() {
     bought.sort();
     assert_eq!(bought, ["a d2 z-2 $0.096 1", "gpu d2 z-1 $0.096 1"].map(str::to_owned));
     let plan = run(&snapshot(vec![pod("plain", 500, 1)], catalogue(), vec![gpu]));
-    assert_eq!(why(&plan), Unsuitable::Taint(tainted("gpu")));
+    assert_eq!(why(&plan), PoolRejection::Taint(tainted("gpu")));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn an_offering_that_cannot_be_had_is_never_chosen() {
     assert!(plan.launches[0].alternatives.iter().all(|other| &*other.instance_type != "d2"));
     types.truncate(1);
     let plan = run(&snapshot(vec![pod("web", 500, 1)], types, vec![pool("a")]));
-    let funnel = Unsuitable::Offerings {
+    let funnel = PoolRejection::Offerings {
         total: 3,
         compatible: 3,
         large_enough: 3,
@@ -314,17 +314,17 @@ fn limits_hold_within_one_plan() {
     limited.headroom = Resources::new().with(CPU, 20_000);
     let plan = run(&snapshot(pods("web", 40, 1000, 1), catalogue(), vec![limited.clone()]));
     assert_eq!(plan.unplaced.len(), 20);
-    assert_eq!(why(&plan), Unsuitable::Limit(CPU.to_owned()));
+    assert_eq!(why(&plan), PoolRejection::Limit(CPU.to_owned()));
     let mut two = limited.clone();
     two.headroom = Resources::new().with("nodes", 2);
     let plan = run(&snapshot(pods("web", 200, 1000, 1), catalogue(), vec![two]));
     assert_eq!((plan.launches.len(), plan.unplaced.len()), (2, 72));
-    assert_eq!(why(&plan), Unsuitable::Limit("nodes".to_owned()));
+    assert_eq!(why(&plan), PoolRejection::Limit("nodes".to_owned()));
     let mut none = limited;
     none.headroom = Resources::new().with(MEMORY, 0);
     assert_eq!(
         why(&run(&snapshot(vec![pod("web", 1, 0)], catalogue(), vec![none]))),
-        Unsuitable::Limit(MEMORY.into())
+        PoolRejection::Limit(MEMORY.into())
     );
 }
 
@@ -358,10 +358,10 @@ fn reasons_name_the_step_that_failed() {
     let refused = |pod| why(&run(&snapshot(vec![pod], catalogue(), vec![pool("a")])));
     let mut custom = pod("web", 100, 1);
     custom.terms = vec![wants(&[("team", Operator::In, &["x"])])];
-    assert_eq!(refused(custom), Unsuitable::Requirements("label `team` is not defined".into()));
+    assert_eq!(refused(custom), PoolRejection::Requirements("label `team` is not defined".into()));
     let mut gpu = pod("web", 100, 1);
     gpu.terms = vec![wants(&[(labels::SKU_GPU_NAME, Operator::In, &["A100"])])];
-    let funnel = |compatible, large_enough, shortage: Option<&str>| Unsuitable::Offerings {
+    let funnel = |compatible, large_enough, shortage: Option<&str>| PoolRejection::Offerings {
         total: 18,
         compatible,
         large_enough,
@@ -378,7 +378,7 @@ fn reasons_name_the_step_that_failed() {
     assert_eq!(refused(small), funnel(3, 0, Some(CPU)));
     assert_eq!(
         why(&run(&snapshot(vec![pod("web", 1, 1)], Vec::new(), vec![pool("a")]))),
-        Unsuitable::Offerings {
+        PoolRejection::Offerings {
             total: 0,
             compatible: 0,
             large_enough: 0,

@@ -15,8 +15,8 @@ use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Effect, Requirements, Taint, Toleration, labels};
 use nap_engine::{
     CapacityType, Catalogue, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay,
-    Plan, Pod, PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, Resident, Selector,
-    Snapshot, Spread, Weighted, overlay, solve,
+    Plan, Pod, PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, RunningPods,
+    Selector, Snapshot, Spread, Weighted, overlay, solve,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 use serde::Deserialize;
@@ -426,7 +426,7 @@ impl NodeOf {
             residents: self
                 .pods
                 .iter()
-                .map(|pod| Resident {
+                .map(|pod| RunningPods {
                     namespace: pod.namespace().to_owned(),
                     labels: pod.labels.clone(),
                     anti_affinity: pod.terms(&pod.anti_affinity),

@@ -1,14 +1,14 @@
 //! What people read.
 
 use nap_api::{Effect, Taint};
-use nap_engine::{Options, PoolReason, Refusal, Unsuitable, solve};
+use nap_engine::{Options, PoolReason, PoolRejection, Refusal, solve};
 
 use crate::build::{catalogue, instance_type, pod, pods, pool, snapshot};
 
 #[test]
 fn refusals_read_well() {
     let offerings =
-        |compatible, large_enough, available, shortage: Option<&str>| Unsuitable::Offerings {
+        |compatible, large_enough, available, shortage: Option<&str>| PoolRejection::Offerings {
             total: 412,
             compatible,
             large_enough,
@@ -27,14 +27,14 @@ fn refusals_read_well() {
             offerings(9, 4, 0, None),
             "412 offerings, 9 compatible, 4 large enough, none available at present",
         ),
-        (Unsuitable::Taint(taint), "taint `gpu=yes:NoSchedule` is not tolerated"),
-        (Unsuitable::Limit("cpu".into()), "its limit on cpu leaves no room"),
+        (PoolRejection::Taint(taint), "taint `gpu=yes:NoSchedule` is not tolerated"),
+        (PoolRejection::Limit("cpu".into()), "its limit on cpu leaves no room"),
     ] {
         assert_eq!(why.to_string(), text);
     }
     let reason = |pool: &str, resource: &str| PoolReason {
         pool: pool.to_owned(),
-        why: Unsuitable::Limit(resource.to_owned()),
+        why: PoolRejection::Limit(resource.to_owned()),
     };
     assert_eq!(
         Refusal::Pools(vec![reason("a", "cpu"), reason("b", "nodes")]).to_string(),

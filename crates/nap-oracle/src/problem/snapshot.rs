@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 use nap_api::{Operator, Requirement, Requirements, labels};
-use nap_engine::{Catalogue, Daemon, Node, Offering, Pod, PodKey, Pool, Resident, Snapshot};
+use nap_engine::{Catalogue, Daemon, Node, Offering, Pod, PodKey, Pool, RunningPods, Snapshot};
 use nap_units::{Resources, Rounding, UsdPerHour};
 
 use super::format::{ExistingNode, InstanceType, NodePool, Problem};
@@ -222,7 +222,7 @@ impl Problem {
             for _ in 0..*count {
                 free.subtract(&pod.requests);
             }
-            residents.push(Resident {
+            residents.push(RunningPods {
                 namespace: class.namespace.clone(),
                 labels: class.labels.clone(),
                 anti_affinity: pod.anti_affinity.clone(),

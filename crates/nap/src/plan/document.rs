@@ -1,7 +1,9 @@
 //! A plan as a document for programs. `docs/plan.md` describes it and `docs/plan.schema.json` is
 //! its schema; what changes here changes there, and what could break a reader changes the version.
 
-use nap_engine::{Change, Launch, Place, PoolReason, Refusal, Remedy, Rule, Unsuitable};
+use nap_engine::{
+    Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule,
+};
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
@@ -158,15 +160,17 @@ fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
 
 fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
     let reason = match &of_pool.why {
-        Unsuitable::Taint(_) => "taint",
-        Unsuitable::Requirements(_) | Unsuitable::Offerings { compatible: 0, .. } => "requirements",
-        Unsuitable::Offerings { large_enough: 0, .. } => "resources",
-        Unsuitable::Offerings { available: 0, .. } => "availability",
-        Unsuitable::MinValues { .. } => "minValues",
-        Unsuitable::Limit(_) => "limit",
-        Unsuitable::Rule(Rule::Spread(_)) => "spread",
-        Unsuitable::Rule(Rule::Affinity(_)) => "affinity",
-        Unsuitable::Rule(Rule::AntiAffinity(_)) => "antiAffinity",
+        PoolRejection::Taint(_) => "taint",
+        PoolRejection::Requirements(_) | PoolRejection::Offerings { compatible: 0, .. } => {
+            "requirements"
+        }
+        PoolRejection::Offerings { large_enough: 0, .. } => "resources",
+        PoolRejection::Offerings { available: 0, .. } => "availability",
+        PoolRejection::MinValues { .. } => "minValues",
+        PoolRejection::Limit(_) => "limit",
+        PoolRejection::Rule(Rule::Spread(_)) => "spread",
+        PoolRejection::Rule(Rule::Affinity(_)) => "affinity",
+        PoolRejection::Rule(Rule::AntiAffinity(_)) => "antiAffinity",
         _ => "other",
     };
     ReasonDocument {
@@ -178,13 +182,15 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
 
 fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
     let machine = match &remedy.place {
-        Place::Existing => None,
-        Place::New { instance_type, zone, capacity_type, price, .. } => Some(AlternativeDocument {
-            instance_type: instance_type.clone(),
-            zone: zone.clone(),
-            capacity_type: capacity_type.as_str(),
-            price_usd_per_hour: dollars(*price),
-        }),
+        RemedyPlacement::Existing => None,
+        RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {
+            Some(AlternativeDocument {
+                instance_type: instance_type.clone(),
+                zone: zone.clone(),
+                capacity_type: capacity_type.as_str(),
+                price_usd_per_hour: dollars(*price),
+            })
+        }
     };
     let blank = ChangeDocument {
         message: change_text(&problem.limits, &remedy.change),

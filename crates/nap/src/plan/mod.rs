@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_clock::Clock;
 use nap_controllers::state::catalogues::Refused;
-use nap_engine::{Catalogue, Changes, Options, Plan, Pod, PodKey, Remedy, Snapshot, solve};
+use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
 use crate::catalogue::{DEFAULT_REGION, instance_types, settings};
@@ -113,7 +113,7 @@ impl Problem {
         }
         let pods: BTreeMap<&PodKey, &Pod> =
             self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
-        let mut changes = Changes::new(&self.snapshot, plan, &self.options);
+        let mut changes = RemedySearch::new(&self.snapshot, plan, &self.options);
         let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
         for unplaced in
             plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod))

@@ -1,10 +1,10 @@
-//! Changes, prices and pods in words.
+//! RemedySearch, prices and pods in words.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use nap_api::Taint;
-use nap_engine::{Change, Place, PodKey, Remedy};
+use nap_engine::{Change, PodKey, Remedy, RemedyPlacement};
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
 /// How wide text may be.
@@ -61,8 +61,10 @@ pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> Str
 /// What a pod gets after a change.
 pub fn place_text(remedy: &Remedy) -> String {
     match &remedy.place {
-        Place::Existing => "it then fits on a machine that is there or planned anyway".to_owned(),
-        Place::New { instance_type, zone, capacity_type, price, .. } => {
+        RemedyPlacement::Existing => {
+            "it then fits on a machine that is there or planned anyway".to_owned()
+        }
+        RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {
             format!(
                 "it then gets {instance_type} {capacity_type} in {zone} at {}",
                 price_text(*price)

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nap_api::labels;
 use nap_engine::{
-    Options, Placement, Plan, PodKey, Refusal, Snapshot, Unplaced, Unsuitable, after, solve, turns,
+    Options, Placement, Plan, PodKey, PoolRejection, Refusal, Snapshot, Unplaced, after,
+    release_order, solve,
 };
 use nap_units::Resources;
 
@@ -106,7 +107,9 @@ async fn create_launches(
     round: usize,
 ) -> Vec<(String, Vec<PodKey>)> {
     let (mut machines, mut daemons, mut launches) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, (launch, turn)) in plan.launches.iter().zip(turns(snapshot, plan)).enumerate() {
+    for (index, (launch, turn)) in
+        plan.launches.iter().zip(release_order(snapshot, plan)).enumerate()
+    {
         let name = format!("{prefix}{}", new_name(round, index));
         let (machine, of_it) = objects::launched(snapshot, launch, &name);
         machines.push(machine);
@@ -197,9 +200,9 @@ fn left_by(
 /// may find room on a node for others.
 fn is_pool_matter(unplaced: &Unplaced) -> bool {
     let Refusal::Pools(reasons) = &unplaced.refusal else { return false };
-    reasons
-        .iter()
-        .any(|reason| matches!(reason.why, Unsuitable::Limit(_) | Unsuitable::MinValues { .. }))
+    reasons.iter().any(|reason| {
+        matches!(reason.why, PoolRejection::Limit(_) | PoolRejection::MinValues { .. })
+    })
 }
 
 fn scrambled(name: &str) -> u64 {

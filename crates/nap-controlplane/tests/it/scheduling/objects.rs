@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Operator, Requirements, Taint, Toleration, labels, taints};
 use nap_engine::{
-    ATTACHABLE_VOLUMES, Daemon, HostPort, Launch, Namespaces, PodTerm, Resident, Selector,
+    ATTACHABLE_VOLUMES, Daemon, HostPort, Launch, Namespaces, PodTerm, RunningPods, Selector,
     Snapshot, Spread, Weighted,
 };
 use nap_units::{PODS, Quantity, Resources};
@@ -116,7 +116,7 @@ pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Mac
     (node(name, &own, &pool.taints, &kind.allocatable), daemons)
 }
 
-fn resident_pod(name: &str, resident: &Resident, node: &str) -> Pod {
+fn resident_pod(name: &str, resident: &RunningPods, node: &str) -> Pod {
     let mut spec = pod_spec(&Resources::new(), &resident.host_ports);
     spec["nodeName"] = json!(node);
     spec["affinity"] = json!({ "podAntiAffinity": terms(&resident.anti_affinity, &[]) });

@@ -1,0 +1,151 @@
+//! Decisions in words: one line each, fit for an event, a log or a terminal.
+
+use std::fmt;
+
+use nap_units::{CPU, MEMORY};
+
+use crate::classes::HOST_PORT;
+use crate::model::{Launch, Plan, PoolReason, PoolRejection, Refusal, Rule};
+use crate::plan::launches::MAX_ALTERNATIVES;
+
+/// How a field begins that is understood well enough, but says that a node would not help.
+const VOLUMES: &str = "spec.volumes: ";
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported { field } if field.starts_with(VOLUMES) => f.write_str(field),
+            Self::Unsupported { field } => write!(f, "`{field}` is not supported yet"),
+            Self::NoPools => f.write_str("there is no nodepool that could make nodes"),
+            Self::Pools(reasons) => {
+                for (position, reason) in reasons.iter().enumerate() {
+                    if position > 0 {
+                        f.write_str("; ")?;
+                    }
+                    reason.fmt(f)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for PoolReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nodepool \"{}\": {}", self.pool, self.why)
+    }
+}
+
+impl fmt::Display for PoolRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taint(taint) => {
+                write!(f, "taint `{}", taint.key)?;
+                if !taint.value.is_empty() {
+                    write!(f, "={}", taint.value)?;
+                }
+                write!(f, ":{}` is not tolerated", taint.effect.as_str())
+            }
+            Self::Requirements(conflict) if conflict.is_empty() => {
+                f.write_str("its requirements do not suit the pod")
+            }
+            Self::Requirements(conflict) => f.write_str(conflict),
+            Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
+            Self::MinValues { key, wanted, found } => {
+                write!(
+                    f,
+                    "its minValues asks for {wanted} values of `{key}`; left for the pod: {found}"
+                )
+            }
+            Self::Rule(rule) => rule.fmt(f),
+            Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
+            Self::Offerings { total, compatible: 0, .. } => {
+                write!(f, "{}, none compatible", offerings(*total))
+            }
+            Self::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
+                write!(f, "{}, {compatible} compatible, none ", offerings(*total))?;
+                match shortage {
+                    Some(port) if port.starts_with(HOST_PORT) => write!(f, "with {port} free"),
+                    Some(resource) => write!(f, "with enough {resource}"),
+                    None => f.write_str("large enough in every resource at once"),
+                }
+            }
+            Self::Offerings { total, compatible, large_enough, available, .. } => {
+                write!(
+                    f,
+                    "{}, {compatible} compatible, {large_enough} large enough, ",
+                    offerings(*total)
+                )?;
+                match available {
+                    0 => f.write_str("none available at present"),
+                    available => write!(f, "{available} available, but no room in this plan"),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spread(key) => write!(f, "no `{key}` left within the pod's topology spread"),
+            Self::Affinity(key) => {
+                write!(f, "no `{key}` with a pod that the pod's affinity asks for")
+            }
+            Self::AntiAffinity(key) => {
+                write!(f, "no `{key}` without a pod that excludes the pod or is excluded by it")
+            }
+        }
+    }
+}
+
+fn offerings(count: usize) -> String {
+    if count == 1 { "1 offering".to_owned() } else { format!("{count} offerings") }
+}
+
+impl Plan {
+    /// By how many percent the plan's cost exceeds its lower bound: it is at most this far from the
+    /// best there is. `None` without a bound that says anything.
+    #[expect(clippy::cast_precision_loss, reason = "costs are far below 2^52 micro-dollars")]
+    pub fn gap_percent(&self) -> Option<f64> {
+        let bound = self.lower_bound?.micros();
+        (bound > 0).then(|| (self.cost.micros() - bound) as f64 / bound as f64 * 100.0)
+    }
+
+    /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next
+    /// best.
+    pub fn explain_launch(&self, launch: &Launch) -> String {
+        let Launch { instance_type, capacity_type, zone, price, .. } = launch;
+        let pods = match launch.pods.len() {
+            1 => "1 pod".to_owned(),
+            count => format!("{count} pods"),
+        };
+        let cpu = tenths(launch.requests.get(CPU), 1000);
+        let memory = tenths(launch.requests.get(MEMORY), 1 << 30);
+        let choice = match launch.alternatives.len() {
+            0 => "the only offering that holds".to_owned(),
+            MAX_ALTERNATIVES => {
+                format!("cheapest of more than {MAX_ALTERNATIVES} offerings that hold")
+            }
+            others => format!("cheapest of {} offerings that hold", others + 1),
+        };
+        let other_type =
+            launch.alternatives.iter().find(|other| *other.instance_type != **instance_type);
+        let next = match (other_type, launch.alternatives.iter().next()) {
+            (Some(next), _) => format!("; next: {} at {}/h", next.instance_type, next.price),
+            (None, Some(next)) => {
+                format!("; next: {} in {} at {}/h", next.capacity_type, next.zone, next.price)
+            }
+            (None, None) => String::new(),
+        };
+        format!(
+            "{instance_type} {capacity_type} in {zone} at {price}/h: {choice} {pods} ({cpu} vCPU, {memory} GiB){next}"
+        )
+    }
+}
+
+/// An amount in larger units with one decimal, rounded to the nearest.
+fn tenths(amount: i64, unit: i64) -> String {
+    let tenths = (i128::from(amount.max(0)) * 10 + i128::from(unit) / 2) / i128::from(unit);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}

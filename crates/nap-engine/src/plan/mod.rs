@@ -1,0 +1,5 @@
+//! plan.
+
+pub(crate) mod alternatives_cache;
+pub(crate) mod launches;
+pub(crate) mod release_order;

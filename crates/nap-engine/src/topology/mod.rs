@@ -1,0 +1,4 @@
+//! topology.
+
+pub(crate) mod counts;
+pub(crate) mod groups;
