@@ -18,7 +18,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-controlplane-build", &[]),
     (
         "nap-controlplane",
-        &["nap-controlplane-build", "nap-units", "nap-api", "nap-engine", "nap-controllers"],
+        &[
+            "nap-controlplane-build",
+            "nap-clock",
+            "nap-units",
+            "nap-api",
+            "nap-engine",
+            "nap-controllers",
+        ],
     ),
     (
         "nap-sim",

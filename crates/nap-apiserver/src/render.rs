@@ -7,9 +7,9 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::error::ApiError;
 use crate::request::View;
 use crate::resources::Resource;
-use crate::status::ApiError;
 use crate::{ResponseBody, full, table};
 
 /// The stored object in the version of `resource`. Conversion only rewrites `apiVersion`; the

@@ -15,11 +15,11 @@ use http_body::Frame;
 use serde_json::{Value, json};
 use tokio::time::Sleep;
 
+use crate::error::ApiError;
 use crate::request::View;
 use crate::resources::{GroupResource, Resource};
 use crate::selectors::Filter;
 use crate::server::State;
-use crate::status::ApiError;
 use crate::{lock, render};
 
 /// How long a watch lasts when the client does not say.

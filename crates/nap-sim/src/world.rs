@@ -92,12 +92,9 @@ impl World {
         emulator.any_subnet = true;
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;
-        let now = {
-            let clock = clock.clone();
-            Arc::new(move || clock.now())
-        };
         let git_version = format!("v{KUBERNETES_VERSION}");
-        let server = ApiServer::new(nap_apiserver::Config { now, seed: config.seed, git_version });
+        let config = nap_apiserver::Config { clock: clock.clone(), seed: config.seed, git_version };
+        let server = ApiServer::new(config);
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
         let settings = Settings::default();

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub(crate) use definition::{complete, resources_of};
 
-use crate::status::{FieldError, Problem};
+use crate::error::{FieldError, Problem};
 use schema::Schema;
 
 /// The schema of one version of a custom resource, ready to use.

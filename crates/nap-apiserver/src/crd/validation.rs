@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::schema::Schema;
-use crate::status::{FieldError, Problem};
+use crate::error::{FieldError, Problem};
 
 /// Validates a whole custom resource; `old` is the object an update replaces.
 pub(crate) fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {

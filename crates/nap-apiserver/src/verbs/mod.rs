@@ -19,13 +19,13 @@ pub(crate) use delete::{DeleteOptions, FOREGROUND};
 pub(crate) use update::Outcome;
 
 use crate::ResponseBody;
-use crate::meta;
+use crate::error::{ApiError, FieldError, Result};
+use crate::object;
 use crate::protobuf;
 use crate::render;
 use crate::request::{ApiRequest, Query};
 use crate::resources::Resource;
 use crate::server::State;
-use crate::status::{ApiError, FieldError, Result};
 
 /// What to do about fields the kind does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,7 +98,7 @@ pub(crate) fn decode_yaml(body: &Bytes) -> Result<Value> {
 /// Checks that the body is of the kind the path names, and fills both when they are missing.
 fn check_kind(resource: &Resource, object: &mut Value) -> Result<()> {
     let api_version = resource.api_version();
-    let map = meta::object(object);
+    let map = object::fields_mut(object);
     for (field, expected, name) in
         [("apiVersion", &api_version, "API version"), ("kind", &resource.kind, "kind")]
     {

@@ -8,12 +8,12 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::ResponseBody;
+use crate::error::{ApiError, Result};
 use crate::render;
 use crate::request::{ApiRequest, Query};
 use crate::resources::Resource;
 use crate::selectors::Filter;
 use crate::server::State;
-use crate::status::{ApiError, Result};
 use crate::store::Key;
 use crate::watch::{DEFAULT_TIMEOUT, Watch, bookmark, write_event};
 

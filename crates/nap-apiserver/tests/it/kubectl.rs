@@ -1,9 +1,9 @@
 //! Real kubectl against the server on a loopback socket.
 
 use std::process::{Output, Stdio};
-use std::sync::Arc;
 
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -18,9 +18,8 @@ struct Cluster {
 
 impl Cluster {
     async fn start(name: &str) -> Self {
-        let epoch: jiff::Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         let server = ApiServer::new(Config {
-            now: Arc::new(move || epoch),
+            clock: Clock::fixed("2030-01-01T00:00:00Z".parse().unwrap()),
             seed: 1,
             git_version: "v1.34.2".to_owned(),
         });

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::Arc;
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error, ResourceExt};
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use nap_controlplane::{Parts, Plane};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -107,9 +107,8 @@ impl Cluster {
 
 /// An embedded server without definitions.
 fn embedded_server() -> ApiServer {
-    let now: jiff::Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
     ApiServer::new(Config {
-        now: Arc::new(move || now),
+        clock: Clock::fixed("2030-01-01T00:00:00Z".parse().unwrap()),
         seed: 1,
         git_version: "v1.36.4".to_owned(),
     })

@@ -1,7 +1,6 @@
 //! The embedded cluster: pods are made, scheduled, run and removed without nap.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
@@ -29,9 +28,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn start() -> Self {
         let clock = Clock::starting_at("2030-01-01T00:00:00Z".parse().unwrap(), 1);
-        let stamps = clock.clone();
         let server = ApiServer::new(Config {
-            now: Arc::new(move || stamps.now()),
+            clock: clock.clone(),
             seed: 1,
             git_version: "v1.34.2".to_owned(),
         });

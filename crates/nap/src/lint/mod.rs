@@ -8,7 +8,6 @@ mod mistakes;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -17,6 +16,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
 use nap_api::{AKSNodeClass, NodePool, normalise, validation};
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use serde_json::Value;
 
 use crate::cli::LintArgs;
@@ -184,10 +184,9 @@ struct Judge {
 
 impl Judge {
     async fn new() -> anyhow::Result<Self> {
-        // Nothing of an object's own time is shown, so any time will do.
-        let now = jiff::Timestamp::UNIX_EPOCH;
-        let config =
-            Config { now: Arc::new(move || now), seed: 1, git_version: "v1.34.0".to_owned() };
+        // `nap lint` prints no timestamp of an object, so any time serves.
+        let clock = Clock::fixed(jiff::Timestamp::UNIX_EPOCH);
+        let config = Config { clock, seed: 1, git_version: "v1.34.0".to_owned() };
         let client = Client::new(ApiServer::new(config), "default");
         let definitions = nap_api::crds::all();
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());

@@ -23,8 +23,8 @@ pub(crate) fn integer(value: &Value, path: &[&str]) -> Option<i64> {
     at(value, path).and_then(Value::as_i64)
 }
 
-/// `value` as an object, replacing whatever else it was.
-pub(crate) fn object(value: &mut Value) -> &mut Map<String, Value> {
+/// The fields of `value`; anything that is not an object becomes an empty one first.
+pub(crate) fn fields_mut(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});
     }
@@ -36,19 +36,19 @@ pub(crate) fn object(value: &mut Value) -> &mut Map<String, Value> {
 
 /// The object under `key`, created when missing.
 pub(crate) fn child<'a>(value: &'a mut Value, key: &str) -> &'a mut Value {
-    object(value).entry(key).or_insert_with(|| json!({}))
+    fields_mut(value).entry(key).or_insert_with(|| json!({}))
 }
 
 /// Sets `key` unless it holds something other than null.
 pub(crate) fn default(value: &mut Value, key: &str, fallback: impl FnOnce() -> Value) {
-    let map = object(value);
+    let map = fields_mut(value);
     if map.get(key).is_none_or(Value::is_null) {
         map.insert(key.to_owned(), fallback());
     }
 }
 
 pub(crate) fn metadata(value: &mut Value) -> &mut Map<String, Value> {
-    object(child(value, "metadata"))
+    fields_mut(child(value, "metadata"))
 }
 
 pub(crate) fn name(value: &Value) -> &str {

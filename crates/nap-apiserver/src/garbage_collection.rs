@@ -7,10 +7,10 @@
 use serde_json::{Value, json};
 
 use crate::crd;
-use crate::meta;
+use crate::error::{ApiError, FieldError, Result};
+use crate::object;
 use crate::resources::{GroupResource, Resource};
 use crate::server::State;
-use crate::status::{ApiError, FieldError, Result};
 use crate::store::Key;
 use crate::verbs::{DeleteOptions, FOREGROUND, WriteOptions};
 
@@ -35,17 +35,17 @@ impl State {
 
     fn collect_if_orphaned(&mut self, collection: &GroupResource, key: &Key) {
         let Some(object) = self.store.get(collection, key) else { return };
-        let owners = meta::list(&object, &["metadata", "ownerReferences"]);
+        let owners = object::list(&object, &["metadata", "ownerReferences"]);
         let all_gone = !owners.is_empty()
             && owners.iter().all(|owner| {
                 // An owner of a kind that is not served cannot be judged absent.
                 let known = self
                     .registry
-                    .by_kind(meta::text(owner, &["apiVersion"]), meta::text(owner, &["kind"]))
+                    .by_kind(object::text(owner, &["apiVersion"]), object::text(owner, &["kind"]))
                     .is_some();
-                known && self.store.located(meta::text(owner, &["uid"])).is_none()
+                known && self.store.located(object::text(owner, &["uid"])).is_none()
             });
-        if !all_gone || meta::is_deleting(&object) {
+        if !all_gone || object::is_deleting(&object) {
             return;
         }
         if let Some(resource) = self.registry.any(collection) {
@@ -64,10 +64,10 @@ impl State {
             let Some(finalizer) = self.finished(&collection, &object) else { continue };
             self.terminating.remove(&(collection.clone(), key.clone()));
             let mut object = (*object).clone();
-            if let Some(Value::Array(list)) = meta::metadata(&mut object).get_mut("finalizers") {
+            if let Some(Value::Array(list)) = object::metadata(&mut object).get_mut("finalizers") {
                 list.retain(|held| held.as_str() != Some(finalizer));
             }
-            let ends = meta::finalizers(&object).is_empty();
+            let ends = object::finalizers(&object).is_empty();
             self.store.put(&collection, object.clone());
             if ends {
                 self.store.remove(&collection, &key);
@@ -81,18 +81,18 @@ impl State {
     /// The finalizer to drop when nothing holds the object any more.
     fn finished(&self, collection: &GroupResource, object: &Value) -> Option<&'static str> {
         if collection.group.is_empty() && collection.plural == "namespaces" {
-            return self.namespace_contents(meta::name(object)).is_empty().then_some("");
+            return self.namespace_contents(object::name(object)).is_empty().then_some("");
         }
         if (collection.group.as_str(), collection.plural.as_str()) == DEFINITIONS {
             let defined = defined_by(object);
             let left = self.store.collections.get(&defined).is_some_and(|c| !c.objects.is_empty());
             return (!left).then_some(DEFINITION_FINALIZER);
         }
-        let uid = meta::uid(object);
+        let uid = object::uid(object);
         let blocked = self.store.dependents_of(uid).into_iter().any(|(collection, key)| {
             self.store.get(&collection, &key).is_some_and(|dependent| {
-                meta::list(&dependent, &["metadata", "ownerReferences"]).iter().any(|owner| {
-                    meta::text(owner, &["uid"]) == uid
+                object::list(&dependent, &["metadata", "ownerReferences"]).iter().any(|owner| {
+                    object::text(owner, &["uid"]) == uid
                         && owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true)
                 })
             })
@@ -139,7 +139,7 @@ impl State {
                 self.forget_definition(&collection, object);
                 return false;
             }
-            let metadata = meta::metadata(object);
+            let metadata = object::metadata(object);
             let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
             if let Value::Array(list) = finalizers {
                 list.push(json!(DEFINITION_FINALIZER));
@@ -169,9 +169,9 @@ impl State {
         for (collection, key) in self.store.dependents_of(uid) {
             let Some(dependent) = self.store.get(&collection, &key) else { continue };
             let mut dependent = (*dependent).clone();
-            let metadata = meta::metadata(&mut dependent);
+            let metadata = object::metadata(&mut dependent);
             if let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") {
-                owners.retain(|owner| meta::text(owner, &["uid"]) != uid);
+                owners.retain(|owner| object::text(owner, &["uid"]) != uid);
                 if owners.is_empty() {
                     metadata.remove("ownerReferences");
                 }
@@ -188,12 +188,12 @@ impl State {
         options: &WriteOptions,
     ) -> Result<()> {
         let resources = crd::resources_of(definition)
-            .map_err(|errors| ApiError::invalid(resource, meta::name(definition), &errors))?;
+            .map_err(|errors| ApiError::invalid(resource, object::name(definition), &errors))?;
         let defined = defined_by(definition);
         if self.registry.any(&defined).is_some_and(|served| !served.is_custom()) {
             let error =
                 FieldError::forbidden("spec.names.plural", "is served by the API server itself");
-            return Err(ApiError::invalid(resource, meta::name(definition), &[error]));
+            return Err(ApiError::invalid(resource, object::name(definition), &[error]));
         }
         if options.dry_run {
             return Ok(());
@@ -217,7 +217,7 @@ impl State {
 
 fn defined_by(definition: &Value) -> GroupResource {
     GroupResource::new(
-        meta::text(definition, &["spec", "group"]),
-        meta::text(definition, &["spec", "names", "plural"]),
+        object::text(definition, &["spec", "group"]),
+        object::text(definition, &["spec", "names", "plural"]),
     )
 }
