@@ -161,7 +161,7 @@ impl ApiError {
     }
 }
 
-/// What is wrong with one field.
+/// Cause of an `Invalid` status: one field and its violation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Problem {
     Invalid(Value, String),

@@ -58,14 +58,14 @@ pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 /// Requests with a larger body are refused, as etcd's limit makes the real server do.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// What a server needs from outside: time, a seed, and the version it claims to be.
+/// Inputs of a server: a clock, a seed, and the version that it reports.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The clock that stamps objects.
     pub clock: Clock,
     /// The seed of generated names and uids.
     pub seed: u64,
-    /// What `/version` says, for example `v1.34.2`.
+    /// `gitVersion` of `/version`, for example `v1.34.2`.
     pub git_version: String,
 }
 
@@ -81,7 +81,7 @@ impl ApiServer {
         Self { state: Arc::new(Mutex::new(State::new(config))) }
     }
 
-    /// How many watches wait for news. For tests and metrics.
+    /// Number of watches that wait for an event. For tests and metrics.
     pub fn idle_watches(&self) -> usize {
         lock(&self.state).store.collections.values().map(|c| c.wakers.len()).sum()
     }

@@ -59,7 +59,7 @@ pub(crate) fn event<'a>(
     Cow::Owned(table::render(resource, &[object], &metadata, now, first, include))
 }
 
-/// What `PartialObjectMetadata` shows of an object.
+/// An object as `PartialObjectMetadata`.
 pub(crate) fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",

@@ -1,4 +1,4 @@
-//! What a request asks for: path, query and negotiated view, parsed once and without panics.
+//! Requests: path, query and negotiated view, parsed once and without panics.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl ApiRequest {
         }
     }
 
-    /// How the client wants objects to be shown.
+    /// Representation of objects that the client negotiated.
     pub(crate) fn view(&self) -> Result<View> {
         if self.accept.is_empty() {
             return Ok(View::Object);
@@ -81,7 +81,7 @@ pub(crate) enum View {
     Metadata,
 }
 
-/// What the rows of a Table carry beside their cells.
+/// Content of Table rows beside their cells (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Include {
     None,

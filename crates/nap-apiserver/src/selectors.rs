@@ -189,7 +189,7 @@ impl FieldRequirement {
         (found == self.value) == self.equal
     }
 
-    /// What an unset field compares as: the zero value of its type.
+    /// Value that an unset field compares as: the zero value of its type.
     fn absent(&self) -> String {
         let last = self.paths.first().and_then(|path| path.last()).map(String::as_str);
         match last {
@@ -224,7 +224,7 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<FieldRequirement>
     Ok(requirements)
 }
 
-/// Where a field selector key looks, or `None` when the kind does not support it.
+/// Path of a field selector key; `None` if the kind does not support it.
 fn field_paths(resource: &Resource, key: &str) -> Option<Vec<Vec<String>>> {
     let own = vec![key.split('.').map(str::to_owned).collect::<Vec<_>>()];
     if key == "metadata.name" || (key == "metadata.namespace" && resource.namespaced) {

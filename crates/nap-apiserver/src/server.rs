@@ -13,9 +13,9 @@ use crate::store::{Key, Store};
 use crate::verbs::WriteOptions;
 use crate::{Config, ResponseBody, discovery, lock, object, openapi, render};
 
-/// How long an event is kept.
+/// Lifetime of an event.
 const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_hours(1);
-/// How often old events are looked for.
+/// Interval between sweeps of expired events.
 const EVENT_SWEEP: jiff::SignedDuration = jiff::SignedDuration::from_mins(1);
 
 /// Everything the server knows.
@@ -27,7 +27,7 @@ pub(crate) struct State {
     /// Objects being deleted whose end the server itself waits for: namespaces, definitions and
     /// owners with foreground deletion.
     pub(crate) terminating: BTreeSet<(GroupResource, Key)>,
-    /// When old events were last thrown away.
+    /// Time of the last sweep of expired events.
     swept: jiff::Timestamp,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Change {
 pub(crate) struct Collection {
     pub(crate) objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<Arc<Change>>,
-    /// How many changes were dropped from the front of `history`.
+    /// Number of changes that were dropped from the front of `history`.
     dropped: u64,
     /// The newest revision that was dropped.
     dropped_revision: u64,

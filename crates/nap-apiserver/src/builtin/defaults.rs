@@ -220,7 +220,7 @@ fn holds_quantities(resource: &Resource) -> bool {
     }
 }
 
-/// Where resource lists stand in built-in kinds.
+/// Fields of built-in kinds that hold resource lists.
 const RESOURCE_LISTS: [&str; 12] = [
     "requests",
     "limits",

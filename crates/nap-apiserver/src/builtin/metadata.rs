@@ -81,7 +81,7 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What an update may not do to metadata.
+/// Rules for updates of metadata.
 pub(crate) fn check_update(old: &Value, new: &Value) -> Vec<FieldError> {
     if !object::is_deleting(old) {
         return Vec::new();

@@ -10,7 +10,7 @@ use crate::server::State;
 
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 
-/// What every pod spec gets, also inside a template.
+/// Defaults of every pod spec, also inside a template.
 pub(crate) fn defaults(spec: &mut Value) {
     object::default(spec, "restartPolicy", || json!("Always"));
     object::default(spec, "terminationGracePeriodSeconds", || json!(30));
@@ -36,7 +36,7 @@ pub(crate) fn defaults(spec: &mut Value) {
     }
 }
 
-/// What only a pod itself gets when it is created.
+/// Defaults of a pod at creation, not of a template.
 pub(crate) fn pod_defaults(state: &State, pod: &mut Value) -> Result<()> {
     let name = object::name(pod).to_owned();
     let spec = object::child(pod, "spec");

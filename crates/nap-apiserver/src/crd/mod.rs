@@ -18,7 +18,7 @@ use schema::Schema;
 pub(crate) struct CustomSchema {
     schema: Schema,
     rules: CompiledSchema,
-    /// As written in the CRD; what `/openapi/v3` publishes.
+    /// The schema as written in the CRD; `/openapi/v3` publishes it.
     pub(crate) raw: Value,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Schema {
     pub(crate) not: Option<Box<Schema>>,
 }
 
-/// What is said about properties that are not listed.
+/// Schema of properties that are not listed (`additionalProperties`).
 #[derive(Debug, Default)]
 pub(crate) enum Additional {
     #[default]

@@ -22,7 +22,7 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Grace of a pod that names none.
 const DEFAULT_GRACE: i64 = 30;
 
-/// What happens to the objects that the deleted one owns.
+/// Propagation policy: the fate of dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Propagation {
     #[default]
@@ -154,7 +154,7 @@ impl State {
         Ok(outcome)
     }
 
-    /// As [`Self::delete`], leaving the consequences to the caller's garbage collection.
+    /// Deletes like [`Self::delete`] but leaves garbage collection to the caller.
     pub(crate) fn delete_one(
         &mut self,
         resource: &Arc<Resource>,

@@ -27,7 +27,7 @@ use crate::request::{ApiRequest, Query};
 use crate::resources::Resource;
 use crate::server::State;
 
-/// What to do about fields the kind does not have.
+/// Treatment of unknown fields (`fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FieldValidation {
     #[default]
@@ -36,7 +36,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// How a write is carried out, and the warnings it collects.
+/// Options of a write, and the warnings that it collects.
 #[derive(Debug, Default)]
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,

@@ -198,7 +198,7 @@ fn too_large(wanted: u64, current: u64) -> ApiError {
     error
 }
 
-/// Where the next page starts: the revision of the whole list and the last key shown.
+/// Continue token: the revision of the whole list and the last key returned.
 struct Continue {
     revision: u64,
     after: Key,

@@ -17,7 +17,7 @@ use crate::resources::Resource;
 use crate::server::State;
 use crate::store::Key;
 
-/// What a write did.
+/// Effect of a write.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The object as it is now; unchanged objects keep their resourceVersion.

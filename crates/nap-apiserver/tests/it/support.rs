@@ -37,7 +37,7 @@ pub(crate) fn pod(name: &str) -> Pod {
     }))
 }
 
-/// What the server said when it refused.
+/// The status of a refused request.
 pub(crate) fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> (u16, String, String) {
     match result {
         Err(Error::Api(status)) => (status.code, status.reason.clone(), status.message.clone()),
