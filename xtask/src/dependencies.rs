@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-api", &["nap-units"]),
     ("nap-engine", &["nap-units", "nap-api"]),
     ("nap-oracle", &["nap-units", "nap-api", "nap-engine"]),
+    ("nap-problem", &["nap-units", "nap-api", "nap-engine"]),
     ("nap-cloud", &["nap-units", "nap-api", "nap-engine"]),
     ("nap-azure", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-controllers", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
@@ -50,8 +51,14 @@ const BINARY: &str = "nap";
 /// Crates that tests of any crate may use besides: the judge, and the world that they run in.
 /// Nothing else is exempt: what a test needs from the rest of the workspace, it needs from a crate
 /// that its own crate may use.
-const FOR_TESTS: &[&str] =
-    &["nap-oracle", "nap-apiserver", "nap-sim", "nap-controlplane", "nap-controlplane-build"];
+const FOR_TESTS: &[&str] = &[
+    "nap-oracle",
+    "nap-problem",
+    "nap-apiserver",
+    "nap-sim",
+    "nap-controlplane",
+    "nap-controlplane-build",
+];
 
 /// Crates that must not be direct dependencies, and what does their job here.
 const BANNED: &[(&str, &str)] = &[

@@ -33,9 +33,9 @@ use nap_engine::{
 use nap_units::{Resources, UsdPerHour};
 
 use crate::cluster::{Machine, Running, clash, selected, tolerated};
+use crate::knapsack_bound::knapsack_bound;
 use crate::patterns::is_host;
 use crate::places::{Bought, Class, Place, places};
-use crate::whole_pods::whole_pods_bound;
 
 /// The most choices of machines that get rows of their own.
 const MAX_CHOICES: usize = 40;
@@ -53,7 +53,7 @@ pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     relaxation.apart_by_zone();
     relaxation.together_by_zone();
     relaxation.limits();
-    let whole = relaxation.whole_pods();
+    let whole = relaxation.knapsack_bound();
     let SolveOutcome::Solution(solution) = relaxation.problem.solve().ok()? else { return None };
     #[expect(
         clippy::cast_possible_truncation,
@@ -286,7 +286,7 @@ impl<'a> Relaxation<'a> {
     }
 
     /// The bound that knows that pods are whole, where nothing is there yet.
-    fn whole_pods(&self) -> UsdPerHour {
+    fn knapsack_bound(&self) -> UsdPerHour {
         if self.standing().next().is_some() || !self.snapshot.reservations.is_empty() {
             return UsdPerHour::ZERO;
         }
@@ -305,7 +305,7 @@ impl<'a> Relaxation<'a> {
         };
         let exclusive = groups.max_by_key(size).unwrap_or_else(|| vec![false; self.classes.len()]);
         let bought: Vec<&Place<'_>> = self.purchases.iter().map(|one| one.place).collect();
-        whole_pods_bound(self.classes, &bought, &exclusive)
+        knapsack_bound(self.classes, &bought, &exclusive)
     }
 
     fn spread_over_zones(&mut self) {

@@ -5,8 +5,6 @@
 //!   it. [`overlooked`] says which pods it would bind besides.
 //! - [`bound`] is the least that any plan can cost, by a linear program on an off-the-shelf solver.
 //! - [`exact`] is the cheapest plan of a small case, by a mixed-integer program on the same solver.
-//! - [`incumbent_mix`] is the incumbent's own benchmark.
-//! - [`problem`] reads problems and plans from files and judges whoever made the plan.
 //! - [`generate`] makes snapshots that touch every rule, from a seed; [`shrink`] makes one that
 //!   fails smaller.
 
@@ -15,17 +13,14 @@ mod check;
 mod cluster;
 mod exact;
 mod generate;
-mod mix;
+mod knapsack_bound;
 mod patterns;
 mod places;
-pub mod problem;
 mod shrink;
-mod whole_pods;
 
 pub use bound::bound;
 pub use check::{Violation, check, overlooked};
 pub use exact::{NotModelled, exact};
 pub use generate::{generate, generate_options};
-pub use mix::incumbent_mix;
 pub use places::with_every_domain;
 pub use shrink::{scenario, shrink};

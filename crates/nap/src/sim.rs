@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use nap_clock::Clock;
-use nap_sim::scenario::{self, Report};
+use nap_sim::simulation::{self, Report};
 use nap_sim::world::{World, WorldConfig};
 
 use crate::cli::SimArgs;
@@ -42,7 +42,7 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
     manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
     tokio::select! {
         biased;
-        report = scenario::run(&world, args.world.seed, args.hours) => Ok(report?),
+        report = simulation::run(&world, args.world.seed, args.hours) => Ok(report?),
         result = world.run(true) => {
             result?;
             anyhow::bail!("the embedded cluster stopped")

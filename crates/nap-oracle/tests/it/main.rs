@@ -2,5 +2,4 @@
 
 mod judge;
 mod optimum;
-mod problems;
 mod properties;

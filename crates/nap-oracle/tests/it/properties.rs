@@ -2,9 +2,8 @@
 //! printed as a scenario file.
 
 use nap_engine::{Options, PodKey, PreferencePolicy, Snapshot, solve, solve_first_fit};
-use nap_oracle::{
-    bound, check, generate, generate_options, incumbent_mix, overlooked, with_every_domain,
-};
+use nap_oracle::{bound, check, generate, generate_options, overlooked, with_every_domain};
+use nap_problem::generate::incumbent_mix;
 
 use crate::judge::{judge, seeds};
 
@@ -118,16 +117,27 @@ fn no_plan_costs_less_than_a_bound() {
     );
 }
 
+/// Percent above the lower bound that a plan for 200 pods of the incumbent's mix may cost: the
+/// worst of the seeds, and their mean.
+const MAX_MIX_GAP: (f64, f64) = (9.0, 6.0);
+
 #[test]
-fn overlapping_rules_are_kept_whoever_is_bound_first_and_cost_little() {
+fn incumbent_mix_is_placed_validly_and_near_the_bound() {
     let options = Options::default();
-    let snapshot = incumbent_mix(200, false);
-    let plan = solve(&snapshot, &options);
-    assert_eq!(check(&snapshot, &options, &plan), []);
-    assert_eq!(plan.unplaced, []);
-    let gap = plan.gap_percent().unwrap_or(f64::MAX);
-    assert!(gap < 5.0, "{gap} % above the bound");
-    assert_eq!(check(&snapshot, &options, &solve_first_fit(&snapshot, &options)), []);
+    let mut gaps = Vec::new();
+    for seed in 1..=10 {
+        let snapshot = incumbent_mix(200, seed).snapshot().unwrap();
+        let plan = solve(&snapshot, &options);
+        assert_eq!(check(&snapshot, &options, &plan), [], "seed {seed}");
+        assert_eq!(plan.unplaced, [], "seed {seed}");
+        let first_fit = solve_first_fit(&snapshot, &options);
+        assert_eq!(check(&snapshot, &options, &first_fit), [], "first fit, seed {seed}");
+        assert!(plan.cost <= first_fit.cost, "seed {seed}");
+        gaps.push(plan.gap_percent().unwrap_or(f64::MAX));
+    }
+    let worst = gaps.iter().copied().fold(0.0, f64::max);
+    let mean = gaps.iter().sum::<f64>() / 10.0;
+    assert!(worst <= MAX_MIX_GAP.0 && mean <= MAX_MIX_GAP.1, "mean {mean} %: {gaps:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use nap_api::Taint;
 use nap_apiserver::{ApiServer, Config};
 use nap_clock::Clock;
 use nap_sim::cluster;
-use nap_sim::machines::MachineEvent;
+use nap_sim::vm_events::VmEvent;
 use nap_units::Resources;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 pub(crate) struct World {
     pub(crate) client: Client,
     clock: Clock,
-    machines: mpsc::Sender<MachineEvent>,
+    machines: mpsc::Sender<VmEvent>,
     _tasks: JoinSet<()>,
 }
 
@@ -69,7 +69,7 @@ impl World {
     async fn add_tainted_machine(&self, name: &str, milli_cpu: i64, taints: Vec<Taint>) {
         let size: Resources =
             [("cpu", milli_cpu), ("memory", 8 << 30), ("pods", 10)].into_iter().collect();
-        let event = MachineEvent::Created {
+        let event = VmEvent::Created {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
             labels: BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]),
@@ -82,7 +82,7 @@ impl World {
     }
 
     async fn remove_machine(&self, name: &str) {
-        let event = MachineEvent::Deleted {
+        let event = VmEvent::Deleted {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
         };

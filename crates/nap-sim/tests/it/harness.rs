@@ -89,7 +89,7 @@ impl User {
                 } },
             },
         });
-        merge(&mut pool, changes);
+        json_patch::merge(&mut pool, &changes);
         self.create(pool).await
     }
 
@@ -110,7 +110,7 @@ impl User {
                 },
             },
         });
-        merge(&mut deployment["spec"]["template"], template);
+        json_patch::merge(&mut deployment["spec"]["template"], &template);
         let object: Deployment = serde_json::from_value(deployment).unwrap();
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
         api.create(&PostParams::default(), &object).await.unwrap()
@@ -201,17 +201,5 @@ impl User {
 
     pub async fn until_running(&self, pods: usize) {
         self.until(&format!("{pods} pods run"), async || self.running().await == pods).await;
-    }
-}
-
-/// RFC 7386, without removal.
-fn merge(target: &mut Value, changes: Value) {
-    match (target, changes) {
-        (Value::Object(target), Value::Object(changes)) => {
-            for (key, change) in changes {
-                merge(target.entry(key).or_insert(Value::Null), change);
-            }
-        }
-        (target, change) => *target = change,
     }
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use nap_api::{Effect, Taint, labels, taints};
 use nap_azure::machines::Machines;
 use nap_cloud::{CloudProvider, ErrorClass};
-use nap_sim::machines::MachineEvent;
+use nap_sim::vm_events::VmEvent;
 use nap_units::{CPU, MEMORY};
 use serde_json::json;
 
@@ -26,13 +26,8 @@ async fn a_machine_is_made_found_and_deleted() {
     assert!(made.allocatable.get(CPU) >= 3000);
     assert!(made.annotations[labels::AKS_MACHINE_RESOURCE_ID].ends_with("/machines/default-abc12"));
 
-    let Some(MachineEvent::Created {
-        provider_id,
-        node_name,
-        labels: node,
-        taints,
-        allocatable,
-        ..
+    let Some(VmEvent::Created {
+        provider_id, node_name, labels: node, taints, allocatable, ..
     }) = world.events.recv().await
     else {
         panic!("the machine is announced first");
@@ -58,7 +53,7 @@ async fn a_machine_is_made_found_and_deleted() {
     world.provider.delete(&claim).await.unwrap();
     world.provider.delete(&claim).await.unwrap();
     assert!(world.provider.get(&made.provider_id).await.unwrap().deleting);
-    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert!(matches!(world.events.recv().await, Some(VmEvent::Deleted { .. })));
     assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::NotFound);
     assert_eq!(
         world.provider.get(&made.provider_id).await.unwrap_err().class,
@@ -174,10 +169,10 @@ async fn an_evicted_machine_counts_as_gone_and_can_still_be_deleted() {
     let mut world = World::new().await;
     let claim = claim("default-abc12", "1", &[(labels::CAPACITY_TYPE, &["spot"])]);
     let made = world.provider.create(&claim, &world.class).await.unwrap();
-    assert!(matches!(world.events.recv().await, Some(MachineEvent::Created { .. })));
+    assert!(matches!(world.events.recv().await, Some(VmEvent::Created { .. })));
     assert!(world.emulator.evict("default-abc12"));
     assert!(!world.emulator.evict("default-abc12"));
-    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert!(matches!(world.events.recv().await, Some(VmEvent::Deleted { .. })));
     assert!(world.emulator.bill()[0].deleted.is_some());
     assert_eq!(
         world.provider.get(&made.provider_id).await.unwrap_err().class,

@@ -7,7 +7,7 @@ mod disrupting;
 mod emulator;
 mod harness;
 mod life;
-mod market;
+mod offerings;
 mod overlays;
 mod provisioning;
 mod restarting;

@@ -13,13 +13,13 @@ use nap_azure::AzureProvider;
 use nap_clock::Clock;
 use nap_cloud::CloudProvider;
 use nap_sim::azure::{Emulator, EmulatorConfig};
-use nap_sim::machines::MachineEvent;
+use nap_sim::vm_events::VmEvent;
 use tokio::sync::mpsc;
 
 pub struct World {
     pub clock: Clock,
     pub emulator: Emulator,
-    pub events: mpsc::Receiver<MachineEvent>,
+    pub events: mpsc::Receiver<VmEvent>,
     pub provider: AzureProvider,
     pub class: AKSNodeClass,
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nap_problem::generate::deployments;
 
 /// Options of `nap bench`.
 #[derive(Clone, Debug, Args)]
@@ -124,6 +125,20 @@ pub(super) enum CatalogueKind {
     Def64,
     /// Every type that Azure has in the region, on demand and spot
     Azure,
+}
+
+impl From<Case> for deployments::Case {
+    fn from(case: Case) -> Self {
+        match case {
+            Case::Basic => Self::Basic,
+            Case::HostSpread => Self::HostSpread,
+            Case::HostSpreadXl => Self::HostSpreadXl,
+            Case::DoNotDisrupt => Self::DoNotDisrupt,
+            Case::Drift => Self::Drift,
+            Case::Interference => Self::Interference,
+            Case::Wide => Self::Wide,
+        }
+    }
 }
 
 /// The cases of the performance suite.

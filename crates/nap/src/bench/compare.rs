@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use nap_oracle::problem::{Problem, judge};
+use nap_problem::{Problem, judge};
 use serde::Deserialize;
 
 use super::args::CompareArgs;

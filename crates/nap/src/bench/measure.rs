@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use nap_clock::Clock;
 use nap_engine::{Catalogue, Options, Plan, Snapshot, solve, solve_first_fit};
-use nap_oracle::problem::{PlanFile, Problem};
+use nap_problem::{PlanFile, Problem};
 use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 

@@ -16,7 +16,7 @@ mod process;
 use std::path::Path;
 
 use anyhow::Context as _;
-use nap_oracle::problem::{PlanFile, Problem, judge};
+use nap_problem::{PlanFile, Problem, judge};
 
 pub use args::BenchArgs;
 use args::{BenchCommand, JudgeArgs, Kind};

@@ -120,7 +120,8 @@ async fn a_tight_plan_is_realised() {
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn nomination_makes_the_incumbents_mix_cheaper() {
     let bench = Bench::start().await;
-    let snapshot = nap_oracle::incumbent_mix(number("NAP_PODS", 100), false);
+    let snapshot =
+        nap_problem::generate::incumbent_mix(number("NAP_PODS", 100), 1).snapshot().unwrap();
     let is_cheaper = |plain: &Outcome, nominated: &Outcome| nominated.more < plain.more;
     assert!(with_and_without_nomination(&bench, &snapshot, is_cheaper).await);
 }

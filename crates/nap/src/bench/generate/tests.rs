@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use nap_engine::{Options, solve};
-use nap_oracle::problem::{PlanFile, judge};
+use nap_problem::{PlanFile, judge};
 
 use super::*;
 
@@ -104,21 +104,4 @@ fn preferences_that_cannot_be_said_are_refused() {
     let error =
         problem(&GenArgs { policy: Policy::Respect, ..args(Kind::Preferences, 10) }).unwrap_err();
     assert!(error.to_string().contains("no preferences"), "{error}");
-}
-
-#[test]
-fn traces_are_read_by_their_columns() {
-    let text = "pod,memory_mib,cpu_milli,gpu\na,128,100,0\nb,128,100,0\nc,256,100,0\nd,1,1,1\n";
-    let pods = traces::pods(text, 3).unwrap();
-    let counts: Vec<(&str, usize)> =
-        pods.iter().map(|class| (class.name.as_str(), class.replicas)).collect();
-    assert_eq!(counts, [("shape-100m-128mi", 6), ("shape-100m-256mi", 3)]);
-    for (text, word) in [
-        ("pod,cpu_milli\na,1\n", "memory_mib"),
-        ("cpu_milli,memory_mib\n1,2\nx,2\n", "line 3"),
-        ("cpu_milli,memory_mib,gpu\n1,2,1\n", "no row"),
-    ] {
-        let error = traces::pods(text, 1).unwrap_err().to_string();
-        assert!(error.contains(word), "{error}");
-    }
 }

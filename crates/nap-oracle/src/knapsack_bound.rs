@@ -61,7 +61,7 @@ struct Case {
 /// What pods of these classes cost at least on machines of these places, each of which can be
 /// bought any number of times. `exclusive` says of each class whether its pods exclude each other
 /// by host.
-pub(crate) fn whole_pods_bound(
+pub(crate) fn knapsack_bound(
     classes: &[Class<'_>],
     places: &[&Place<'_>],
     exclusive: &[bool],

@@ -2,7 +2,7 @@
 
 use nap_engine::{Options, solve};
 use nap_oracle::check;
-use nap_oracle::problem::{PlanFile, Problem, judge};
+use nap_problem::{PlanFile, Problem, judge};
 use serde_json::{Value, json};
 
 /// Two types in two zones, two pools, a daemon, an existing node, and classes that touch every

@@ -1,4 +1,5 @@
-//! What the emulated Azure sells: sizes, prices, quota and images, from the embedded catalogue.
+//! The region's read-only APIs: VM sizes, retail prices, quota usages and node images, from the
+//! embedded catalogue.
 
 use nap_api::aksnodeclass::ImageFamily;
 use nap_azure::AzureError;
@@ -14,14 +15,14 @@ use super::EmulatorConfig;
 use super::request::{Answer, ArmRequest, page, refuse};
 use super::state::State;
 
-/// The offers of one region.
-pub(crate) struct Market {
+/// Sizes and prices of one region.
+pub(crate) struct RegionCatalogue {
     rows: Vec<ResourceSku>,
     prices: Prices,
     items: Vec<PriceItem>,
 }
 
-impl Market {
+impl RegionCatalogue {
     pub(crate) fn new(config: &EmulatorConfig) -> Result<Self, AzureError> {
         let catalogue = Catalogue::embedded();
         let region = catalogue.region(&config.region)?;
@@ -33,7 +34,7 @@ impl Market {
         })
     }
 
-    /// A size by its exact name, if nodes can have it.
+    /// The VM size with this exact name; `None` if AKS nodes cannot have it.
     pub(crate) fn sku(&self, config: &EmulatorConfig, name: &str) -> Option<Sku> {
         let row = self.rows.iter().find(|row| row.name == name)?;
         Sku::read(row, &config.region).ok()
@@ -109,19 +110,19 @@ impl Market {
     }
 }
 
-/// On-demand cores of a family that are in use.
+/// On-demand vCPUs of a quota family that are in use.
 pub(crate) fn family_cores(state: &State, family: &str) -> i64 {
     state.cores(|machine| {
         machine.capacity_type == CapacityType::OnDemand && machine.sku.family == family
     })
 }
 
-/// On-demand cores of a family that may be in use.
+/// On-demand vCPU quota of a family.
 pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str) -> i64 {
     state.faults.family_quota.get(family).copied().unwrap_or(config.default_family_quota)
 }
 
-/// Gallery, definition and version of every image: the newest, and one before it.
+/// Gallery, definition and version of the newest and the previous version of every image.
 pub(crate) fn published_images(
     config: &EmulatorConfig,
 ) -> Vec<(&'static str, &'static str, String)> {
@@ -141,7 +142,7 @@ pub(crate) fn published_images(
         .collect()
 }
 
-/// Rows as the price API has them, with those that a reader must leave out.
+/// Rows of the retail price API, including those that a client must filter out.
 fn price_items(region: &str, prices: &Prices) -> Vec<PriceItem> {
     let mut items = Vec::new();
     for (name, price) in &prices.on_demand {
@@ -173,7 +174,7 @@ fn dollars(micros: i64) -> f64 {
     micros as f64 / 1e6
 }
 
-/// The quoted text after a phrase.
+/// The single-quoted text after `phrase`; `None` if there is none.
 fn quoted_after<'a>(text: &'a str, phrase: &str) -> Option<&'a str> {
     text.split_once(phrase)?.1.strip_prefix('\'')?.split('\'').next()
 }

@@ -7,28 +7,28 @@ use nap_api::{Effect, Operator, Requirement, Requirements, labels};
 use nap_engine::{LabelRule, Namespaces, Pod, PodTerm, Selector, Spread};
 use nap_units::PODS;
 
-use super::format::{NodePool, PodClass, Problem};
-use super::kubernetes::{
+use crate::format::{NodePool, PodClass, Problem};
+use crate::kubernetes::{
     LabelExpression, LabelSelector, PodAffinityTerm, Taint, Toleration, TopologySpreadConstraint,
 };
-use super::read::ProblemError;
+use crate::read::ProblemError;
 
 /// The label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// A value that no label can have.
-pub(super) const NO_VALUE: &str = "(none)";
+pub(crate) const NO_VALUE: &str = "(none)";
 
 /// What the rules of a problem need to know about the rest of it.
-pub(super) struct Vocabulary {
+pub(crate) struct Vocabulary {
     /// The labels of instance types that the engine does not count as well known, with every value
     /// that a node can have.
-    pub(super) special: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) special: BTreeMap<String, BTreeSet<String>>,
     namespaces: BTreeSet<String>,
 }
 
 impl Vocabulary {
-    pub(super) fn of(problem: &Problem) -> Self {
+    pub(crate) fn of(problem: &Problem) -> Self {
         let mut special: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (key, values) in problem.instance_types.iter().flat_map(|kind| &kind.labels) {
             if !labels::is_well_known(labels::normalise(key)) {
@@ -69,7 +69,7 @@ impl Vocabulary {
     }
 
     /// A pod of a class, without a name.
-    pub(super) fn pod(&self, class: &PodClass) -> Result<Pod, ProblemError> {
+    pub(crate) fn pod(&self, class: &PodClass) -> Result<Pod, ProblemError> {
         let path = |field: &str| format!("pods: {}: {field}", class.name);
         let mut spread = Vec::new();
         for constraint in &class.topology_spread {
@@ -151,7 +151,7 @@ impl Vocabulary {
 }
 
 /// The requirements of a pool, its labels and its name included.
-pub(super) fn pool_requirements(pool: &NodePool) -> Result<Requirements, ProblemError> {
+pub(crate) fn pool_requirements(pool: &NodePool) -> Result<Requirements, ProblemError> {
     let path = format!("nodePools: {}: requirements", pool.name);
     let mut requirements = Requirements::from_labels(&pool.labels);
     for expression in &pool.requirements {
@@ -261,7 +261,7 @@ fn effect(path: &str, name: &str) -> Result<Effect, ProblemError> {
     }
 }
 
-pub(super) fn taint(path: &str, written: &Taint) -> Result<nap_api::Taint, ProblemError> {
+pub(crate) fn taint(path: &str, written: &Taint) -> Result<nap_api::Taint, ProblemError> {
     let effect = effect(path, &written.effect)?;
     Ok(nap_api::Taint { key: written.key.clone(), value: written.value.clone(), effect })
 }

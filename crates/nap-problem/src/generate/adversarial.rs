@@ -1,24 +1,24 @@
-//! Problems that are hard on a solver: everything different, everything equal, too large, too many
-//! pools, too little room.
+//! Problems that are hard on a solver: all pods distinct, all pods equal, huge pods, many pools,
+//! exhausted limits, unschedulable pods.
 
 use std::collections::BTreeSet;
 
-use nap_oracle::problem::{InstanceType, NodePool, PodClass, Problem, Taint, Toleration};
+use crate::{InstanceType, NodePool, PodClass, Problem, Taint, Toleration};
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
 use super::{MEBIBYTE, class, mixes, named_pool, requests};
 
-/// How many pods fit nowhere in the case of that name.
+/// Number of pods that fit on no instance type.
 const UNSCHEDULABLE: usize = 1000;
 
-/// How many pools the case of that name has.
+/// Number of NodePools.
 const POOLS: usize = 100;
 
 const TEAM: &str = "example.com/team";
 
-/// Every pod asks for something else.
-pub(super) fn distinct(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
+/// Pods of which no two have equal requests.
+pub fn distinct(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     let mut seen = BTreeSet::new();
     let mut made = Vec::with_capacity(pods);
     while made.len() < pods {
@@ -30,13 +30,13 @@ pub(super) fn distinct(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     made
 }
 
-/// All pods are alike.
-pub(super) fn one_class(pods: usize) -> Vec<PodClass> {
+/// One class of equal pods.
+pub fn one_class(pods: usize) -> Vec<PodClass> {
     vec![class("same", pods, requests(500, 1024))]
 }
 
 /// Pods of a tenth to nine tenths of the largest type.
-pub(super) fn giants(rng: &mut Pcg64Mcg, pods: usize, types: &[InstanceType]) -> Vec<PodClass> {
+pub fn giants(rng: &mut Pcg64Mcg, pods: usize, types: &[InstanceType]) -> Vec<PodClass> {
     let largest =
         types.iter().max_by_key(|kind| (kind.capacity.cpu_milli, kind.capacity.memory_bytes));
     let (cpu, memory) = largest.map_or((1000, 1024), |kind| {
@@ -58,8 +58,9 @@ pub(super) fn giants(rng: &mut Pcg64Mcg, pods: usize, types: &[InstanceType]) ->
     made
 }
 
-/// A hundred pools; each team's pods tolerate the taint of its pool, and half of them insist on it.
-pub(super) fn pools(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
+/// A hundred NodePools, half of them tainted. Each class tolerates the taint of one pool, and every
+/// second class selects that pool.
+pub fn pools(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
     let template = problem.node_pools.first().cloned().unwrap_or_default();
     problem.node_pools.clear();
     for number in 0..POOLS {
@@ -93,8 +94,8 @@ pub(super) fn pools(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
     problem.pods = made;
 }
 
-/// Three pools of falling weight, whose limits on cores hold about two thirds of the pods together.
-pub(super) fn limits(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
+/// Three NodePools of falling weight whose CPU limits together hold about two thirds of the pods.
+pub fn limits(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
     problem.pods = mixes::plain(rng, pods);
     let wanted: i64 = problem
         .pods
@@ -115,8 +116,8 @@ pub(super) fn limits(problem: &mut Problem, rng: &mut Pcg64Mcg, pods: usize) {
         .collect();
 }
 
-/// Plain pods, and a thousand more that are too large or want a label that no node has.
-pub(super) fn unschedulable(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
+/// Plain pods, and [`UNSCHEDULABLE`] more that are too large or select a label that no node has.
+pub fn unschedulable(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     let mut made = mixes::plain(rng, pods);
     made.push(class("too-large", UNSCHEDULABLE / 2, requests(10_000_000, 1024)));
     let mut picky = class("too-picky", UNSCHEDULABLE - UNSCHEDULABLE / 2, requests(100, 128));

@@ -14,9 +14,9 @@ use nap_api::{Operator, Requirement, Requirements, labels};
 use nap_engine::{Catalogue, Daemon, Node, Offering, Pod, PodKey, Pool, RunningPods, Snapshot};
 use nap_units::{Resources, Rounding, UsdPerHour};
 
-use super::format::{ExistingNode, InstanceType, NodePool, Problem};
-use super::read::ProblemError;
-use super::terms::{NO_VALUE, Vocabulary, pool_requirements, taint};
+use crate::format::{ExistingNode, InstanceType, NodePool, Problem};
+use crate::read::ProblemError;
+use crate::terms::{NO_VALUE, Vocabulary, pool_requirements, taint};
 
 /// The catalogue of all pools.
 const CATALOGUE: &str = "problem";
@@ -32,20 +32,20 @@ const ALWAYS: [&str; 6] = [
 ];
 
 /// The rules of a problem as plain data, one pod for each class.
-pub(super) struct Understood {
-    pub(super) pods: Vec<Pod>,
-    pub(super) daemons: Vec<Daemon>,
-    pub(super) pools: Vec<(Requirements, Vec<nap_api::Taint>)>,
+pub(crate) struct ParsedRules {
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) daemons: Vec<Daemon>,
+    pub(crate) pools: Vec<(Requirements, Vec<nap_api::Taint>)>,
     special: BTreeSet<String>,
 }
 
 impl Problem {
-    /// That every rule can be understood.
-    pub(super) fn check_rules(&self) -> Result<(), ProblemError> {
-        self.understand().map(drop)
+    /// That every rule can be parsed.
+    pub(crate) fn check_rules(&self) -> Result<(), ProblemError> {
+        self.parse_rules().map(drop)
     }
 
-    pub(super) fn understand(&self) -> Result<Understood, ProblemError> {
+    pub(crate) fn parse_rules(&self) -> Result<ParsedRules, ProblemError> {
         let vocabulary = Vocabulary::of(self);
         let pods: Vec<Pod> =
             self.pods.iter().map(|class| vocabulary.pod(class)).collect::<Result<_, _>>()?;
@@ -85,12 +85,12 @@ impl Problem {
                 pool.taints.iter().map(|one| taint(&path, one)).collect::<Result<_, _>>()?;
             pools.push((pool_requirements(pool)?, taints));
         }
-        Ok(Understood { pods, daemons, pools, special: vocabulary.special.into_keys().collect() })
+        Ok(ParsedRules { pods, daemons, pools, special: vocabulary.special.into_keys().collect() })
     }
 
     /// A fresh snapshot with every pod in it.
     pub fn snapshot(&self) -> Result<Snapshot, ProblemError> {
-        let understood = self.understand()?;
+        let parsed = self.parse_rules()?;
         let known: BTreeSet<&str> = self
             .instance_types
             .iter()
@@ -102,9 +102,9 @@ impl Problem {
             self.instance_types.iter().map(|kind| kind.read(&known, &mut places)).collect();
         catalogue.prepare();
         let mut pools = Vec::new();
-        for (pool, (requirements, taints)) in self.node_pools.iter().zip(&understood.pools) {
+        for (pool, (requirements, taints)) in self.node_pools.iter().zip(&parsed.pools) {
             let mut requirements = requirements.clone();
-            for key in &understood.special {
+            for key in &parsed.special {
                 if requirements.get(key).is_none() {
                     requirements.set(key, Requirement::new(Operator::NotIn, [NO_VALUE]));
                 }
@@ -127,7 +127,7 @@ impl Problem {
             });
         }
         let mut pods = Vec::with_capacity(self.pending());
-        for (class, pod) in self.pods.iter().zip(&understood.pods) {
+        for (class, pod) in self.pods.iter().zip(&parsed.pods) {
             for number in 0..class.replicas {
                 let key = PodKey::new(&class.namespace, &format!("{}-{number}", class.name));
                 pods.push(Pod { key, ..pod.clone() });
@@ -135,16 +135,16 @@ impl Problem {
         }
         Ok(Snapshot {
             pods,
-            nodes: self.nodes.iter().map(|node| self.node(node, &understood)).collect(),
+            nodes: self.nodes.iter().map(|node| self.node(node, &parsed)).collect(),
             pools,
-            daemons: understood.daemons,
+            daemons: parsed.daemons,
             catalogues: BTreeMap::from([(CATALOGUE.to_owned(), Arc::new(catalogue))]),
             ..Snapshot::default()
         })
     }
 
     /// What a pool may still add: its limits less what its machines have.
-    pub(super) fn headroom(&self, pool: &NodePool) -> Resources {
+    pub(crate) fn headroom(&self, pool: &NodePool) -> Resources {
         let limits = pool.limits.iter().map(|(name, limit)| (name.as_str(), limit));
         let mut headroom = Resources::from_quantities(limits, Rounding::Down);
         for node in self.nodes.iter().filter(|node| node.node_pool == pool.name) {
@@ -157,20 +157,20 @@ impl Problem {
         headroom
     }
 
-    pub(super) fn kind(&self, name: &str) -> Option<&InstanceType> {
+    pub(crate) fn kind(&self, name: &str) -> Option<&InstanceType> {
         self.instance_types.iter().find(|kind| kind.name == name)
     }
 
     /// The labels of a node that exists.
-    pub(super) fn labels_of(
+    pub(crate) fn labels_of(
         &self,
         node: &ExistingNode,
-        understood: &Understood,
+        parsed: &ParsedRules,
     ) -> BTreeMap<String, String> {
         let mut own: BTreeMap<String, String> = BTreeMap::new();
         let number = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
         let pool = number.map(|number| &self.node_pools[number]);
-        let wanted = number.map(|number| &understood.pools[number].0);
+        let wanted = number.map(|number| &parsed.pools[number].0);
         if let Some(kind) = self.kind(&node.instance_type) {
             let system = (labels::OS.to_owned(), kind.os.clone());
             for (key, values) in kind.labels.iter().chain([(&system.0, &system.1)]) {
@@ -202,14 +202,14 @@ impl Problem {
         own
     }
 
-    fn node(&self, node: &ExistingNode, understood: &Understood) -> Node {
-        let own = self.labels_of(node, understood);
+    fn node(&self, node: &ExistingNode, parsed: &ParsedRules) -> Node {
+        let own = self.labels_of(node, parsed);
         let pool = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
-        let taints = pool.map(|pool| understood.pools[pool].1.clone()).unwrap_or_default();
+        let taints = pool.map(|pool| parsed.pools[pool].1.clone()).unwrap_or_default();
         let mut free =
             self.kind(&node.instance_type).map(InstanceType::allocatable).unwrap_or_default();
         let suited = Requirements::from_labels(&own);
-        for daemon in &understood.daemons {
+        for daemon in &parsed.daemons {
             let suits = first_untolerated(&taints, &daemon.tolerations).is_none()
                 && daemon.terms.iter().any(|term| suited.compatible(term, Undefined::Deny).is_ok());
             if suits {
@@ -217,7 +217,7 @@ impl Problem {
             }
         }
         let mut residents = Vec::new();
-        for (class, pod) in self.pods.iter().zip(&understood.pods) {
+        for (class, pod) in self.pods.iter().zip(&parsed.pods) {
             let Some(count) = node.pods.get(&class.name) else { continue };
             for _ in 0..*count {
                 free.subtract(&pod.requests);
@@ -239,7 +239,7 @@ type Places<'p> = BTreeMap<(&'p str, &'p str), Arc<Requirements>>;
 
 impl InstanceType {
     /// What it has for pods.
-    pub(super) fn allocatable(&self) -> Resources {
+    pub(crate) fn allocatable(&self) -> Resources {
         let mut allocatable = self.capacity.resources();
         allocatable.subtract(&self.overhead.resources());
         allocatable

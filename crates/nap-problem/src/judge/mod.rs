@@ -1,57 +1,61 @@
-//! What is wrong with a plan file, and what it costs.
+//! The judge of plan files: violations and cost, independent of the solver that made the plan.
 //!
-//! The same code judges whoever made the plan. It looks at classes and counts, so that plans of a
-//! hundred thousand pods can be judged, and shares no algorithm with the engine. A zone that a plan
-//! leaves open gets the benefit of the doubt, and so does the order in which pods are bound: a plan
-//! is valid if the scheduler could bind every pod where the plan puts it, in some order, for some
-//! choice of zones.
+//! A plan is valid if the scheduler could bind every pod where the plan puts it, in some order and
+//! for some choice of the zones that the plan leaves open. The judge works on classes and counts,
+//! so plans of 100,000 pods can be judged, and shares no algorithm with the engine.
+
+mod anti_affinity;
+mod binding;
+mod counts;
+mod nodes;
+mod rules;
 
 use std::collections::BTreeMap;
 
 use nap_units::{Resources, UsdPerHour};
 
-use super::binding::bind;
-use super::format::Problem;
-use super::places::Place;
-use super::plan::PlanFile;
-use super::read::ProblemError;
-use super::snapshot::Understood;
+use crate::format::Problem;
+use crate::plan::PlanFile;
+use crate::read::ProblemError;
+use crate::snapshot::ParsedRules;
 
-/// The most violations that are listed.
+use binding::bind;
+use nodes::JudgedNode;
+
+/// Maximum number of violations listed.
 const MAX_LISTED: usize = 20;
 
-/// What became of a plan before the judge.
+/// The judge's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What is wrong, in words, the first few. A plan without any is valid.
+    /// The first violations, one line each. A plan without any is valid.
     pub violations: Vec<String>,
-    /// How many pods there is no known order of binding for, though none can be ruled out. They get
-    /// the benefit of the doubt.
+    /// Pods for which no binding order was found and none is ruled out; not violations.
     pub undecided: usize,
-    /// What its machines cost together: each the cheapest available offering that it still admits.
+    /// Sum over the planned nodes of the cheapest available offering that each still admits.
     pub cost: UsdPerHour,
-    /// How many machines it makes.
+    /// Number of nodes to launch.
     pub nodes: usize,
-    /// How many pods have a place.
+    /// Number of pods with a node.
     pub placed: usize,
-    /// How many have none.
+    /// Number of pods without a node.
     pub unplaced: usize,
 }
 
 impl Verdict {
-    /// Nothing is wrong.
+    /// Whether there is no violation.
     pub fn is_valid(&self) -> bool {
         self.violations.is_empty()
     }
 }
 
-/// Judges a plan file for a problem. It fails only if the problem itself makes no sense.
+/// Judges a plan file for a problem. Fails only if the problem itself is invalid.
 pub fn judge(problem: &Problem, plan: &PlanFile) -> Result<Verdict, ProblemError> {
-    let understood = problem.understand()?;
+    let parsed = problem.parse_rules()?;
     let mut judge = Judge {
         problem,
         plan,
-        understood: &understood,
+        parsed: &parsed,
         classes: problem
             .pods
             .iter()
@@ -62,31 +66,32 @@ pub fn judge(problem: &Problem, plan: &PlanFile) -> Result<Verdict, ProblemError
     };
     judge.counts();
     judge.limits();
-    let places = judge.places();
-    let obstacles = bind(problem, &understood.pods, &places);
-    for stuck in obstacles.wrong {
-        judge.say(stuck);
+    let nodes = judge.nodes();
+    let unbound = bind(problem, &parsed.pods, &nodes);
+    let apart = anti_affinity::violations(problem, &parsed.pods, &nodes);
+    for violation in apart.into_iter().chain(unbound.violations) {
+        judge.report(violation);
     }
-    judge.verdict.undecided = obstacles.undecided.len();
+    judge.verdict.undecided = unbound.undecided.len();
     Ok(judge.verdict)
 }
 
 struct Judge<'a> {
     problem: &'a Problem,
     plan: &'a PlanFile,
-    understood: &'a Understood,
+    parsed: &'a ParsedRules,
     classes: BTreeMap<&'a str, usize>,
     verdict: Verdict,
 }
 
 impl Judge<'_> {
-    fn say(&mut self, what: String) {
+    fn report(&mut self, violation: String) {
         if self.verdict.violations.len() < MAX_LISTED {
-            self.verdict.violations.push(what);
+            self.verdict.violations.push(violation);
         }
     }
 
-    /// Every pod is somewhere or unplaced, once.
+    /// Checks that the plan accounts for every pod of every class exactly once.
     fn counts(&mut self) {
         let mut placed: BTreeMap<&str, usize> = BTreeMap::new();
         let on_nodes = self.plan.nodes.iter().flat_map(|node| &node.pods);
@@ -106,12 +111,12 @@ impl Judge<'_> {
             .copied()
             .collect::<Vec<_>>()
         {
-            self.say(format!("class `{name}` does not exist"));
+            self.report(format!("class `{name}` does not exist"));
         }
         for class in &self.problem.pods {
             let seen = seen.get(class.name.as_str()).copied().unwrap_or(0);
             if seen != class.replicas {
-                self.say(format!(
+                self.report(format!(
                     "class `{}` has {} pods, the plan {seen}",
                     class.name, class.replicas
                 ));
@@ -131,7 +136,7 @@ impl Judge<'_> {
             let any = self.plan.nodes.iter().any(|node| node.node_pool == pool.name);
             for (name, left) in headroom.iter().filter(|(name, left)| any && used.get(name) > *left)
             {
-                self.say(format!(
+                self.report(format!(
                     "pool `{}` exceeds its limit on {name}: {left} left, {} used",
                     pool.name,
                     used.get(name)
@@ -140,56 +145,56 @@ impl Judge<'_> {
         }
     }
 
-    /// The nodes that exist and those of the plan, each with its pods, and what is wrong with each
-    /// by itself.
-    fn places(&mut self) -> Vec<Place> {
-        let (problem, plan, understood) = (self.problem, self.plan, self.understood);
-        let mut places: Vec<Place> = (0..problem.nodes.len())
-            .map(|number| Place::existing(problem, understood, number))
+    /// Existing and planned nodes with their pods; reports what is wrong with each node by itself.
+    fn nodes(&mut self) -> Vec<JudgedNode> {
+        let (problem, plan, parsed) = (self.problem, self.plan, self.parsed);
+        let mut nodes: Vec<JudgedNode> = (0..problem.nodes.len())
+            .map(|number| JudgedNode::existing(problem, parsed, number))
             .collect();
         for (name, pods) in &plan.existing {
             match problem.nodes.iter().position(|node| node.name == *name) {
-                Some(number) => places[number].planned = self.known(pods),
-                None => self.say(format!("node `{name}` does not exist")),
+                Some(number) => nodes[number].planned = self.known(pods),
+                None => self.report(format!("node `{name}` does not exist")),
             }
         }
-        for place in &mut places {
-            for what in place.fill(problem, &understood.pods) {
-                self.say(format!("node `{}`: {what}", place.name));
+        for node in &mut nodes {
+            for what in node.place_pods(problem, &parsed.pods) {
+                self.report(format!("node `{}`: {what}", node.name));
             }
         }
-        for (number, node) in plan.nodes.iter().enumerate() {
-            let about = format!("nodes[{number}] {} {}", node.instance_type, node.zone);
-            let mut place = match Place::planned(problem, understood, number, node) {
-                Ok(place) => place,
+        for (number, planned) in plan.nodes.iter().enumerate() {
+            let about = format!("nodes[{number}] {} {}", planned.instance_type, planned.zone);
+            let mut node = match JudgedNode::planned(problem, parsed, number, planned) {
+                Ok(node) => node,
                 Err(what) => {
-                    self.say(format!("{about}: {what}"));
+                    self.report(format!("{about}: {what}"));
                     continue;
                 }
             };
-            place.planned = self.known(&node.pods);
-            for what in place.fill(problem, &understood.pods) {
-                self.say(format!("{about}: {what}"));
+            node.planned = self.known(&planned.pods);
+            for what in node.place_pods(problem, &parsed.pods) {
+                self.report(format!("{about}: {what}"));
             }
-            match place.price(problem, node) {
+            match node.price(problem, planned) {
                 Some(price) => {
                     self.verdict.cost += price;
-                    let claimed = UsdPerHour::parse(&format!("{:.7}", node.price_usd_per_hour));
+                    let claimed = UsdPerHour::parse(&format!("{:.7}", planned.price_usd_per_hour));
                     let near = |claimed: UsdPerHour| (claimed.micros() - price.micros()).abs() <= 1;
                     if !claimed.is_some_and(near) {
-                        self.say(format!(
+                        self.report(format!(
                             "{about}: it costs {price}, not {}",
-                            node.price_usd_per_hour
+                            planned.price_usd_per_hour
                         ));
                     }
                 }
-                None => self.say(format!("{about}: its pods leave it no zone")),
+                None => self.report(format!("{about}: its pods leave it no zone")),
             }
-            places.push(place);
+            nodes.push(node);
         }
-        places
+        nodes
     }
 
+    /// Class indices and counts of a plan's pods; unknown class names are left out.
     fn known(&self, pods: &BTreeMap<String, usize>) -> Vec<(usize, usize)> {
         pods.iter()
             .filter_map(|(name, count)| Some((*self.classes.get(name.as_str())?, *count)))

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nap_engine::{Plan, PodKey};
 use serde::{Deserialize, Serialize};
 
-use super::format::Problem;
-use super::read::ProblemError;
+use crate::format::Problem;
+use crate::read::ProblemError;
 
 /// Which machines hold which pods, by class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nap_units::{CPU, MEMORY, PODS, Quantity, Resources};
 use serde::{Deserialize, Serialize};
 
-use super::kubernetes::{
+use crate::kubernetes::{
     LabelExpression, NodeSelectorTerm, PodAffinityTerm, Taint, Toleration, TopologySpreadConstraint,
 };
 

@@ -1,42 +1,39 @@
-//! The nodes of a judged plan: what is there, what is undecided about it, and whether each pod by
-//! itself may be there.
+//! Nodes of a judged plan: their labels as far as decided, their free capacity, and the checks of
+//! each pod that depend on no other pod (taints, node affinity, resources).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nap_api::{Requirement, Requirements, Taint, Toleration, labels};
+use nap_api::{Effect, Requirement, Requirements, Taint, Toleration, labels};
 use nap_engine::{Daemon, Pod};
 use nap_units::{Resources, UsdPerHour};
 
-use crate::cluster::tolerated;
+use crate::format::{InstanceType, Problem};
+use crate::plan::PlannedNode;
+use crate::snapshot::ParsedRules;
 
-use super::format::{InstanceType, Problem};
-use super::plan::PlannedNode;
-use super::snapshot::Understood;
-
-/// A node of the cluster that a plan would give.
-pub(super) struct Place {
+/// A node of the cluster as the plan would make it.
+pub(super) struct JudgedNode {
     pub(super) name: String,
-    /// The values that each label may still have. One is what a node has for certain; a zone or a
-    /// system may be undecided.
+    /// Possible values by label; one value is certain. Zone and operating system may be undecided.
     pub(super) labels: BTreeMap<String, BTreeSet<String>>,
     pub(super) taints: Vec<Taint>,
     pub(super) free: Resources,
-    /// Pods that run already: class and count.
+    /// Running pods: class and count.
     pub(super) running: Vec<(usize, usize)>,
-    /// Pods that the plan puts here: class and count.
+    /// Planned pods: class and count.
     pub(super) planned: Vec<(usize, usize)>,
 }
 
-impl Place {
-    /// The node that exists under this number.
-    pub(super) fn existing(problem: &Problem, understood: &Understood, number: usize) -> Self {
+impl JudgedNode {
+    /// The existing node with this index.
+    pub(super) fn existing(problem: &Problem, parsed: &ParsedRules, number: usize) -> Self {
         let node = &problem.nodes[number];
-        let own = problem.labels_of(node, understood);
+        let own = problem.labels_of(node, parsed);
         let pool = problem.node_pools.iter().position(|pool| pool.name == node.node_pool);
-        let mut place = Self {
+        let mut judged = Self {
             name: node.name.clone(),
             labels: own.into_iter().map(|(key, value)| (key, BTreeSet::from([value]))).collect(),
-            taints: pool.map(|pool| understood.pools[pool].1.clone()).unwrap_or_default(),
+            taints: pool.map(|pool| parsed.pools[pool].1.clone()).unwrap_or_default(),
             free: problem
                 .kind(&node.instance_type)
                 .map(InstanceType::allocatable)
@@ -44,20 +41,20 @@ impl Place {
             running: Vec::new(),
             planned: Vec::new(),
         };
-        for (class, pod) in understood.pods.iter().enumerate() {
+        for (class, pod) in parsed.pods.iter().enumerate() {
             if let Some(count) = node.pods.get(&problem.pods[class].name) {
-                place.running.push((class, *count));
-                take(&mut place.free, &pod.requests, *count);
+                judged.running.push((class, *count));
+                take(&mut judged.free, &pod.requests, *count);
             }
         }
-        place.run_daemons(&understood.daemons);
-        place
+        judged.run_daemons(&parsed.daemons);
+        judged
     }
 
-    /// A planned node. What cannot be is said in words.
+    /// A planned node, or one line of text if no such node can be launched.
     pub(super) fn planned(
         problem: &Problem,
-        understood: &Understood,
+        parsed: &ParsedRules,
         number: usize,
         node: &PlannedNode,
     ) -> Result<Self, String> {
@@ -99,7 +96,7 @@ impl Place {
         ] {
             own.insert(key.to_owned(), one(value));
         }
-        let (wanted, taints) = &understood.pools[pool];
+        let (wanted, taints) = &parsed.pools[pool];
         let of_types =
             |key: &str| problem.instance_types.iter().any(|kind| kind.labels.contains_key(key));
         for (key, wanted) in wanted.iter() {
@@ -113,7 +110,7 @@ impl Place {
                         ));
                     }
                 }
-                // A label that is not the types' own comes from the pool.
+                // A label that no instance type has comes from the pool.
                 None if !of_types(key) => drop(own.insert(key.to_owned(), listed(wanted))),
                 None if wanted.allows_absent() => {}
                 None => {
@@ -123,7 +120,7 @@ impl Place {
         }
         own.retain(|_, values| !values.is_empty());
         let free = kind.allocatable();
-        let mut place = Self {
+        let mut judged = Self {
             name,
             labels: own,
             taints: taints.clone(),
@@ -131,8 +128,8 @@ impl Place {
             running: Vec::new(),
             planned: Vec::new(),
         };
-        place.run_daemons(&understood.daemons);
-        Ok(place)
+        judged.run_daemons(&parsed.daemons);
+        Ok(judged)
     }
 
     fn run_daemons(&mut self, daemons: &[Daemon]) {
@@ -144,7 +141,7 @@ impl Place {
         }
     }
 
-    /// Whether labels suit a term, or may come to.
+    /// Whether the labels match a term for some choice of the undecided ones.
     fn may_suit(&self, term: &Requirements) -> bool {
         term.iter().all(|(key, wanted)| match self.labels.get(key) {
             Some(values) => values.iter().any(|value| wanted.allows(value)),
@@ -152,9 +149,9 @@ impl Place {
         })
     }
 
-    /// Whether a spread constraint that looks only at the nodes of these terms and tolerations
-    /// looks at this one.
-    pub(super) fn is_seen(
+    /// Whether a spread constraint with these node inclusion policies counts this node. `None` if
+    /// node affinity or taints are ignored.
+    pub(super) fn is_included(
         &self,
         terms: Option<&[Requirements]>,
         tolerations: Option<&[Toleration]>,
@@ -165,8 +162,8 @@ impl Place {
             })
     }
 
-    /// Puts the planned pods here, each by itself. What is wrong is said in words.
-    pub(super) fn fill(&mut self, problem: &Problem, pods: &[Pod]) -> Vec<String> {
+    /// Places the planned pods, each by itself; returns one line of text for each violation.
+    pub(super) fn place_pods(&mut self, problem: &Problem, pods: &[Pod]) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.planned.is_empty() {
             return wrong;
@@ -202,7 +199,7 @@ impl Place {
         wrong
     }
 
-    /// The cheapest offering that the node still admits.
+    /// Price of the cheapest offering that the node still admits; `None` if there is none.
     pub(super) fn price(&self, problem: &Problem, node: &PlannedNode) -> Option<UsdPerHour> {
         let zones = self.labels.get(labels::ZONE)?;
         let kind = problem.kind(&node.instance_type)?;
@@ -211,10 +208,21 @@ impl Place {
                 && offer.capacity_type == node.capacity_type
                 && zones.contains(&offer.zone)
         });
-        admitted.filter_map(super::format::Offering::price).min()
+        admitted.filter_map(crate::format::Offering::price).min()
     }
 }
 
+/// Whether no effect that keeps pods off the node applies: kube-scheduler's TaintToleration filter.
+fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
+    taint.effect == Effect::PreferNoSchedule
+        || tolerations.iter().any(|one| {
+            let key = one.key == taint.key || (one.key.is_empty() && one.exists);
+            let effect = one.effect.is_none_or(|effect| effect == taint.effect);
+            key && effect && (one.exists || one.value == taint.value)
+        })
+}
+
+/// Subtracts the requests of `count` pods; may become negative.
 fn take(free: &mut Resources, requests: &Resources, count: usize) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     for (name, amount) in requests.iter() {
@@ -222,6 +230,7 @@ fn take(free: &mut Resources, requests: &Resources, count: usize) {
     }
 }
 
+/// The values of an `In` requirement; empty for other operators.
 fn listed(wanted: &Requirement) -> BTreeSet<String> {
     if wanted.operator() == nap_api::Operator::In {
         wanted.values().clone()

@@ -1,14 +1,32 @@
 //! Fixed workloads: the deployments of the incumbent's performance suite, and Cluster Autoscaler's
 //! packing case.
 
+use crate::{Amounts, InstanceType, Offering, PodClass, TopologySpreadConstraint};
 use nap_api::labels;
-use nap_oracle::problem::{Amounts, InstanceType, Offering, PodClass, TopologySpreadConstraint};
 
 use super::mixes::{selector, term};
 use super::{class, requests};
-use crate::bench::args::Case;
 
-/// Milli-cores and MiB of the 30 deployments of the wide case.
+/// A case of the performance suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// 500 small and 500 large pods.
+    Basic,
+    /// As `Basic`, the small pods spread over hosts.
+    HostSpread,
+    /// Twice `HostSpread`.
+    HostSpreadXl,
+    /// `HostSpread` and 100 pods that must not be disrupted.
+    DoNotDisrupt,
+    /// 300 small pods spread over hosts and 300 large pods.
+    Drift,
+    /// 500 small and 500 large pods, each kind at most once per host.
+    Interference,
+    /// 30 deployments of 30 shapes, all spread over zones.
+    Wide,
+}
+
+/// Milli-cores and MiB of the deployments of [`Case::Wide`].
 const WIDE: [(i64, i64); 30] = [
     (240, 300),
     (450, 400),
@@ -67,8 +85,8 @@ fn apart(mut class: PodClass) -> PodClass {
     class
 }
 
-/// The pods of a case, scaled out.
-pub(super) fn deployments(case: Case) -> Vec<PodClass> {
+/// The pods of a case at full scale.
+pub fn deployments(case: Case) -> Vec<PodClass> {
     let small = |replicas| deployment("small-resource-app", replicas, SMALL);
     let large = |replicas| deployment("large-resource-app", replicas, LARGE);
     match case {
@@ -86,8 +104,7 @@ pub(super) fn deployments(case: Case) -> Vec<PodClass> {
     }
 }
 
-/// All are spread over zones; the first three exclude each other by host, the next three are spread
-/// over hosts.
+/// Spread over zones; the first three with anti-affinity by host, the next three spread over hosts.
 fn wide(index: usize, shape: (i64, i64)) -> PodClass {
     let replicas = if index < 20 { 35 } else { 30 };
     let made = spread(
@@ -101,8 +118,8 @@ fn wide(index: usize, shape: (i64, i64)) -> PodClass {
     }
 }
 
-/// The only type of the packing case.
-pub(super) fn golden_type() -> InstanceType {
+/// The only instance type of [`golden`].
+pub fn golden_type() -> InstanceType {
     InstanceType {
         name: "node".to_owned(),
         arch: "amd64".to_owned(),
@@ -118,8 +135,9 @@ pub(super) fn golden_type() -> InstanceType {
     }
 }
 
-/// 50,000 small pods and 1,000 of about twice the size: 2,595 nodes hold them, and no fewer.
-pub(super) fn golden() -> Vec<PodClass> {
+/// Cluster Autoscaler's packing case: 50,000 small pods and 1,000 of about twice the size, which
+/// need exactly 2,595 nodes.
+pub fn golden() -> Vec<PodClass> {
     let amounts =
         |cpu_milli, memory_bytes| Amounts { cpu_milli, memory_bytes, ..Amounts::default() };
     vec![class("small", 50_000, amounts(50, 100)), class("large", 1_000, amounts(95, 190))]

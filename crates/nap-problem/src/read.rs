@@ -6,10 +6,10 @@ use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
 use serde::Deserialize;
 
-use super::format::{Amounts, InstanceType, Offering, PodClass, Problem};
+use crate::format::{Amounts, InstanceType, Offering, PodClass, Problem};
 
 /// The only version of the format that there is.
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// The most pods of one problem, a bound on memory.
 const MAX_PODS: usize = 2_000_000;
@@ -50,7 +50,7 @@ pub enum ProblemError {
 }
 
 impl ProblemError {
-    pub(super) fn invalid(path: impl Into<String>, why: impl Into<String>) -> Self {
+    pub(crate) fn invalid(path: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Invalid { path: path.into(), why: why.into() }
     }
 }
@@ -85,7 +85,7 @@ impl Problem {
         self.pods.iter().map(|class| class.replicas).sum()
     }
 
-    /// Checks names, amounts and prices, and that every rule can be understood.
+    /// Checks names, amounts and prices, and that every rule can be parsed.
     pub fn check(&self) -> Result<(), ProblemError> {
         unique("instanceTypes", self.instance_types.iter().map(|kind| &kind.name))?;
         unique("nodePools", self.node_pools.iter().map(|pool| &pool.name))?;
@@ -186,12 +186,12 @@ impl InstanceType {
 
 impl Offering {
     /// How it is paid for, if that is known.
-    pub(super) fn kind(&self) -> Option<CapacityType> {
+    pub(crate) fn kind(&self) -> Option<CapacityType> {
         CapacityType::parse(&self.capacity_type)
     }
 
     /// Its price to the micro-dollar, if it is one.
-    pub(super) fn price(&self) -> Option<UsdPerHour> {
+    pub(crate) fn price(&self) -> Option<UsdPerHour> {
         UsdPerHour::parse(&format!("{:.7}", self.price_usd_per_hour))
     }
 }

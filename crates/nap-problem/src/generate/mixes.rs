@@ -1,28 +1,28 @@
-//! The pods of the incumbent's own benchmark, by its recipe: five equal parts, of which all but the
-//! first depend on other pods.
+//! The pods of the incumbent's scheduling benchmark: five equal parts, of which all but the first
+//! depend on other pods.
 
 use std::collections::BTreeMap;
 
+use crate::{LabelSelector, PodAffinityTerm, PodClass, TopologySpreadConstraint};
 use nap_api::labels;
-use nap_oracle::problem::{LabelSelector, PodAffinityTerm, PodClass, TopologySpreadConstraint};
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
 use super::{class, requests};
 
 const LABEL: &str = "my-label";
-/// Spelled as in the recipe.
+/// Misspelled in the incumbent's source too.
 const AFFINITY_LABEL: &str = "my-affininity";
 const VALUES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 const CPUS: [i64; 5] = [100, 250, 500, 1000, 1500];
 const MEMORIES: [i64; 6] = [100, 256, 512, 1024, 2048, 4096];
 
-/// Classes by name: equal pods become one class.
+/// Classes by name; equal pods are one class.
 #[derive(Default)]
 struct Classes(BTreeMap<String, PodClass>);
 
 impl Classes {
-    /// Adds a pod with a drawn shape.
+    /// Adds a pod with random requests; `dress` sets the rules of a new class.
     fn draw(&mut self, rng: &mut Pcg64Mcg, kind: &str, dress: impl Fn(&mut PodClass)) {
         let (cpu, memory) = (pick(rng, &CPUS), pick(rng, &MEMORIES));
         let name = format!("{kind}-{cpu}m-{memory}mi");
@@ -71,7 +71,7 @@ pub(super) fn selector(key: &str, value: &str) -> LabelSelector {
     LabelSelector { match_labels, ..LabelSelector::default() }
 }
 
-/// A term about pods with a label.
+/// An affinity term that selects pods by one label.
 pub(super) fn term(topology_key: &str, key: &str, value: &str) -> PodAffinityTerm {
     PodAffinityTerm {
         label_selector: Some(selector(key, value)),
@@ -80,8 +80,9 @@ pub(super) fn term(topology_key: &str, key: &str, value: &str) -> PodAffinityTer
     }
 }
 
-/// The whole mix.
-pub(super) fn mix(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
+/// A fifth each: plain, spread over zones, spread over hosts, affinity to a zone, and
+/// anti-affinity by host; plain takes the remainder.
+pub fn mix(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     let part = pods / 5;
     let mut classes = Classes::default();
     for _ in 0..pods - 4 * part {
@@ -109,8 +110,8 @@ pub(super) fn mix(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     classes.list()
 }
 
-/// Plain pods only.
-pub(super) fn plain(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
+/// Pods without rules, of random requests.
+pub fn plain(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     let mut classes = Classes::default();
     for _ in 0..pods {
         classes.plain(rng);
@@ -118,8 +119,8 @@ pub(super) fn plain(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     classes.list()
 }
 
-/// Equal pods of one drawn shape, without their preferences.
-pub(super) fn preferences(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
+/// Equal pods of random requests. Their preferences are left out: the format has none.
+pub fn preferences(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
     let (cpu, memory) = (pick(rng, &CPUS), pick(rng, &MEMORIES));
     let mut made = class("preferring", pods, requests(cpu, memory));
     set(&mut made, "app", "nginx");
