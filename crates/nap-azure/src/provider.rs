@@ -16,10 +16,10 @@ use crate::machines::{
     API_VERSION, Machine, MachineRequest, Machines, NODECLAIM_TAG, NODEPOOL_TAG, machine_name,
     machine_name_of,
 };
-use crate::market::Market;
+use crate::region::RegionCatalogue;
 use crate::prices::Prices;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, choice, images, subnet};
+use crate::{AzureConfig, AzureError, offering_selection, images, subnet};
 
 /// How many offerings one call tries before it gives up. Each failure teaches the market, so later
 /// calls start further on.
@@ -30,7 +30,7 @@ pub struct AzureProvider {
     config: AzureConfig,
     arm: ArmClient,
     machines: Machines,
-    market: Market,
+    region: RegionCatalogue,
 }
 
 impl AzureProvider {
@@ -45,7 +45,7 @@ impl AzureProvider {
         let prices = ArmClient::anonymous(service, clock, &config.prices_endpoint);
         Self {
             machines: Machines::new(arm.clone(), &config),
-            market: Market::new(config.clone(), arm.clone(), prices),
+            region: RegionCatalogue::new(config.clone(), arm.clone(), prices),
             arm,
             config,
         }
@@ -91,9 +91,9 @@ impl AzureProvider {
         let begun = clock.now();
         loop {
             if let Some(failure) = machine.failure(&operation) {
-                if let Some(sku) = self.market.sku(&machine.properties.hardware.vm_size).await? {
+                if let Some(sku) = self.region.sku(&machine.properties.hardware.vm_size).await? {
                     let zone = machine.zone(&self.config.location);
-                    self.market.learn(&failure, &sku, &zone, machine.capacity_type());
+                    self.region.learn(&failure, &sku, &zone, machine.capacity_type());
                 }
                 self.remove(name).await?;
                 return Ok(None);
@@ -135,7 +135,7 @@ impl AzureProvider {
         request: &MachineRequest<'_>,
     ) -> Result<Instance, CloudError> {
         let body = request.body()?;
-        self.market.reserve(request.sku, request.offering.capacity_type);
+        self.region.reserve(request.sku, request.offering.capacity_type);
         let accepted = self.machines.put(name, &body).await?;
         let ended = accepted.wait(&self.arm, &format!("create machine {name}")).await;
         let machine = match (ended, self.machines.get(name).await) {
@@ -219,7 +219,7 @@ impl AzureProvider {
         })?;
         let mut all = properties.kubernetes.node_labels.clone();
         let (mut capacity, mut allocatable) = (Resources::new(), Resources::new());
-        if let Some(sku) = self.market.sku(&properties.hardware.vm_size).await? {
+        if let Some(sku) = self.region.sku(&properties.hardware.vm_size).await? {
             let kind = self.machine_type(machine, &sku);
             all.extend(kind.requirements.labels());
             let zone = machine.zone(&self.config.location);
@@ -310,11 +310,11 @@ impl CloudProvider for AzureProvider {
                 .and_then(|all| all.get(labels::PLANNED_OFFERINGS))
                 .map_or("", String::as_str);
             let best =
-                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
+                offering_selection::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
                     image(kind).is_some()
                 });
             let Some((kind, offering)) = best else { break };
-            let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else {
+            let (Some(sku), Some(image)) = (self.region.sku(&kind.name).await?, image(kind)) else {
                 break;
             };
             let request = MachineRequest {
@@ -341,8 +341,8 @@ impl CloudProvider for AzureProvider {
                         reason = error.code,
                         "an offering cannot be had"
                     );
-                    self.market.release(&sku, offering.capacity_type);
-                    if !self.market.learn(&error, &sku, &offering.zone, offering.capacity_type) {
+                    self.region.release(&sku, offering.capacity_type);
+                    if !self.region.learn(&error, &sku, &offering.zone, offering.capacity_type) {
                         return Err(error);
                     }
                     last = Some(error);
@@ -409,7 +409,7 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError> {
-        self.market.catalogue(&Settings::new(&self.config, class)).await
+        self.region.catalogue(&Settings::new(&self.config, class)).await
     }
 
     /// Drift of images and Kubernetes versions is not judged yet: no machine ever counts as drifted

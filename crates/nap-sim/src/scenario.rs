@@ -180,13 +180,13 @@ impl Checker {
         for node in nodes {
             let name = node.name_any();
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-            let has = nap_controllers::state::pods::node_resources(allocatable);
+            let has = nap_controllers::cluster::pods::node_resources(allocatable);
             let mut used = nap_units::Resources::new();
             let here = |pod: &&Pod| {
                 pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)
             };
             for pod in pods.iter().filter(here) {
-                let requests = pod.spec.as_ref().map(nap_controllers::state::pods::requests);
+                let requests = pod.spec.as_ref().map(nap_controllers::cluster::pods::requests);
                 used.add(&requests.and_then(Result::ok).unwrap_or_default());
             }
             if !used.fits(&has) {

@@ -2,8 +2,8 @@
 
 use nap_api::{AKSNodeClass, labels};
 use nap_azure::arm::{ArmClient, StaticToken};
-use nap_azure::catalogue::Catalogue;
-use nap_azure::refresh;
+use nap_azure::embedded::EmbeddedCatalogue;
+use nap_azure::embedded::refresh;
 use nap_cloud::{CloudProvider, ErrorClass};
 use nap_engine::CapacityType;
 
@@ -85,8 +85,8 @@ async fn a_refresh_rewrites_one_region() {
     let service = world.emulator.http_service();
     let prices =
         ArmClient::anonymous(service.clone(), world.clock.clone(), "https://prices.azure.com");
-    let embedded = Catalogue::embedded();
-    let mut catalogue = Catalogue::default();
+    let embedded = EmbeddedCatalogue::embedded();
+    let mut catalogue = EmbeddedCatalogue::default();
     let subscription = "00000000-0000-0000-0000-000000000001";
     let found =
         refresh::refresh(&mut catalogue, world.provider.arm(), &prices, subscription, "East US")

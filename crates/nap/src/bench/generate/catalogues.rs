@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nap_api::aksnodeclass::ImageFamily;
 use nap_api::{Operator, Requirements, labels};
 use nap_azure::AzureError;
-use nap_azure::catalogue::Catalogue;
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::instance_types::{Settings, from_catalogue};
 use nap_engine::CapacityType;
 use nap_oracle::problem::{Amounts, InstanceType, NodePool, Offering};
@@ -180,7 +180,7 @@ fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>>
         max_pods: 250,
         memory_overhead: 0.075,
     };
-    let all = from_catalogue(Catalogue::embedded(), &settings).map_err(|error| match error {
+    let all = from_catalogue(EmbeddedCatalogue::embedded(), &settings).map_err(|error| match error {
         AzureError::UnknownRegion { name, nearest } => {
             let hint = format!("did you mean {}?", nearest.join(", "));
             UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint)
