@@ -8,10 +8,10 @@ use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
 use nap_engine::{CapacityType, InstanceType, Offering};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
 
+use crate::embedded::EmbeddedCatalogue;
 use crate::kube_reserved::{
     EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity,
 };
-use crate::embedded::EmbeddedCatalogue;
 use crate::prices::Prices;
 use crate::skus::Sku;
 use crate::unavailable_offerings::{REGIONAL, zone_label};

@@ -1,8 +1,7 @@
-//! What Azure sells at present: sizes, prices and quota, fetched when they are old, and what was
-//! learnt from failures.
+//! The catalogue of a region: sizes, prices and quota, refreshed when they are old, less the
+//! offerings that failed.
 //!
-//! Readers never wait for a refresh of data that they already have, except the one that does the
-//! refresh.
+//! Only the caller that refreshes waits for the refresh; others use the old data meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +11,7 @@ use nap_cloud::{CloudError, ErrorClass};
 use nap_engine::{CapacityType, Catalogue};
 
 use crate::AzureConfig;
-use crate::arm::ArmClient;
+use crate::arm::{ArmClient, Failure};
 use crate::embedded::EmbeddedCatalogue;
 use crate::instance_types::{Settings, instance_type, suits};
 use crate::prices::{self, Prices};
@@ -20,17 +19,20 @@ use crate::quota::{self, Quota};
 use crate::skus::{self, Sku};
 use crate::unavailable_offerings::UnavailableOfferings;
 
+/// Lifetime of the list of sizes.
 const SKUS_FOR: SignedDuration = SignedDuration::from_hours(12);
+/// Lifetime of prices.
 const PRICES_FOR: SignedDuration = SignedDuration::from_hours(12);
+/// Lifetime of the quota count.
 const QUOTA_FOR: SignedDuration = SignedDuration::from_mins(10);
-/// A count that could not be renewed for so long is forgotten, and then holds nothing back.
+/// Age at which a quota count that cannot be refreshed is dropped; launches are then not limited.
 const QUOTA_BELIEVED_FOR: SignedDuration = SignedDuration::from_mins(15);
-/// After a failed refresh the old data is used for so long before the next try.
+/// Wait after a failed refresh.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(1);
-/// Catalogues that are kept; node classes differ in few settings.
+/// Most catalogues that are kept. Node classes differ in few settings.
 const MAX_CATALOGUES: usize = 16;
 
-/// The region's offers, as this cluster sees them.
+/// The offerings of a region, as this cluster sees them.
 pub(crate) struct RegionCatalogue {
     config: AzureConfig,
     arm: ArmClient,
@@ -50,7 +52,7 @@ struct State {
 }
 
 struct Fetched<T> {
-    data: Option<Arc<T>>,
+    data: Option<T>,
     at: Option<Timestamp>,
     next: Timestamp,
 }
@@ -63,7 +65,7 @@ impl<T> Default for Fetched<T> {
 
 impl<T> Fetched<T> {
     fn store(&mut self, data: T, now: Timestamp, lifetime: SignedDuration) {
-        *self = Self { data: Some(Arc::new(data)), at: Some(now), next: later(now, lifetime) };
+        *self = Self { data: Some(data), at: Some(now), next: later(now, lifetime) };
     }
 }
 
@@ -129,32 +131,28 @@ impl RegionCatalogue {
         Ok(self.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
     }
 
-    /// Counts the cores of a launch that is about to be tried.
-    pub(crate) fn reserve(&self, sku: &Sku, capacity_type: CapacityType) {
-        self.count(sku, capacity_type, sku.vcpus);
+    /// Holds quota for a launch that is about to be tried. Dropping the hold releases the quota;
+    /// [`QuotaHold::keep`] keeps it until the next count. Spot needs no hold.
+    pub(crate) fn hold_quota(&self, sku: &Sku, capacity_type: CapacityType) -> QuotaHold<'_> {
+        let vcpus = if capacity_type == CapacityType::OnDemand { sku.vcpus } else { 0 };
+        let family = sku.family.clone();
+        self.change_quota(|quota| quota.hold(&family, vcpus));
+        QuotaHold { region: self, family, vcpus }
     }
 
-    fn count(&self, sku: &Sku, capacity_type: CapacityType, vcpus: i64) {
-        if capacity_type != CapacityType::OnDemand {
-            return;
-        }
+    fn change_quota(&self, change: impl FnOnce(&mut Quota)) {
         let mut state = self.state();
         let before = state.fits_quota();
-        if let Some(quota) = &state.quota.data {
-            quota.launched(&sku.family, vcpus);
+        if let Some(quota) = &mut state.quota.data {
+            change(quota);
         }
-        // Most launches leave room for every size, and then the catalogue stays as it is.
+        // Most launches leave room for every size, and then computed catalogues stay valid.
         if state.fits_quota() != before {
             state.generation += 1;
         }
     }
 
-    /// Gives back what was counted for a launch that failed.
-    pub(crate) fn release(&self, sku: &Sku, capacity_type: CapacityType) {
-        self.count(sku, capacity_type, -sku.vcpus);
-    }
-
-    /// Remembers a failed launch. Answers whether it says anything about offerings.
+    /// Remembers a failed launch. Returns whether any offering is unavailable because of it.
     pub(crate) fn learn(
         &self,
         error: &CloudError,
@@ -163,7 +161,8 @@ impl RegionCatalogue {
         capacity_type: CapacityType,
     ) -> bool {
         let now = self.arm.clock().now();
-        self.state().unavailable.learn(error, sku, &self.config.location, zone, capacity_type, now)
+        let (failure, region) = (Failure::of_error(error), &self.config.location);
+        self.state().unavailable.learn(failure, sku, region, zone, capacity_type, now)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -183,7 +182,7 @@ impl RegionCatalogue {
         let guard = if usable {
             match self.refreshing.try_lock() {
                 Ok(guard) => guard,
-                // Someone else is at it, and the old data will do.
+                // Another caller refreshes; the old data is good enough meanwhile.
                 Err(_) => return Ok(()),
             }
         } else {
@@ -210,7 +209,7 @@ impl RegionCatalogue {
                     .collect();
                 if skus.is_empty() {
                     let message =
-                        format!("region `{region}` offers no VM size that a node can have");
+                        format!("region `{region}` offers no VM size that a node can use");
                     return Err(CloudError::new(
                         ErrorClass::Invalid,
                         "list VM sizes",
@@ -228,7 +227,7 @@ impl RegionCatalogue {
                 }
                 Err(error) if state.skus.data.is_none() => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, "VM sizes could not be renewed; the old ones are used");
+                    tracing::warn!(%error, "VM sizes not refreshed, using old ones");
                     state.skus.next = later(now, RETRY_AFTER);
                 }
             }
@@ -245,7 +244,7 @@ impl RegionCatalogue {
                     let error = other
                         .err()
                         .map_or("no prices for the region".to_owned(), |e| e.to_string());
-                    tracing::warn!(error, "prices could not be renewed; older ones are used");
+                    tracing::warn!(error, "prices not refreshed, using old ones");
                     if state.prices.data.is_none() {
                         let prices = EmbeddedCatalogue::embedded().prices_in(region);
                         state.prices.store(prices, now, RETRY_AFTER);
@@ -262,7 +261,7 @@ impl RegionCatalogue {
             match fetched {
                 Ok(quota) => state.quota.store(quota, now, QUOTA_FOR),
                 Err(error) => {
-                    tracing::warn!(%error, "quota usage could not be read");
+                    tracing::warn!(%error, "quota usage not refreshed");
                     let believed =
                         state.quota.at.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
                     if !believed {
@@ -276,6 +275,28 @@ impl RegionCatalogue {
             }
         }
         Ok(())
+    }
+}
+
+/// Quota held for a launch until it succeeds or fails.
+pub(crate) struct QuotaHold<'a> {
+    region: &'a RegionCatalogue,
+    family: String,
+    vcpus: i64,
+}
+
+impl QuotaHold<'_> {
+    /// Keeps the quota held after a successful launch, until Azure counts again.
+    pub(crate) fn keep(mut self) {
+        self.vcpus = 0;
+    }
+}
+
+impl Drop for QuotaHold<'_> {
+    fn drop(&mut self) {
+        if self.vcpus > 0 {
+            self.region.change_quota(|quota| quota.release(&self.family, self.vcpus));
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use nap_cloud::CloudError;
 use serde::{Deserialize, Serialize};
 
 use crate::arm::{ArmClient, nullable};
-use crate::embedded::{Gpu, gpu};
 use crate::config::canonical_region;
+use crate::embedded::{Gpu, gpu};
 use crate::size_name::SizeName;
 
 /// A row of the Resource SKUs API.

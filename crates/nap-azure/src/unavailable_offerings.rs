@@ -1,31 +1,30 @@
-//! A graded memory of what could not be had.
+//! Memory of unavailable offerings, graded by failure.
 //!
-//! A failure says more than "not this offering": a family that has no room for a size has none for
-//! a larger one of the same family either, a spot quota blocks all spot, and a zone that is full
-//! may be full for both ways of paying. Marks fade.
+//! A failure says more than "not this offering": a family without capacity for a size has none for
+//! larger sizes, an exhausted spot quota blocks all spot, and a full zone may be full for both
+//! priorities. Every mark expires.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use nap_cloud::CloudError;
 use nap_engine::CapacityType;
 
-use crate::arm::{is_family_quota, is_spot_quota};
+use crate::arm::Failure;
 use crate::skus::Sku;
 
-/// The zone label's value of a machine that is placed without a zone.
+/// Value of the zone label of a VM that is placed without a zone.
 pub const REGIONAL: &str = "0";
 
-/// The zone label's value of a zone of a region.
+/// Value of the zone label of a zone.
 pub fn zone_label(region: &str, zone: &str) -> String {
     format!("{region}-{zone}")
 }
 
-/// What could not be had, and until when that is believed.
+/// Unavailable offerings and when each mark expires.
 #[derive(Clone, Debug, Default)]
 pub struct UnavailableOfferings {
     offerings: BTreeMap<(String, String, CapacityType), Timestamp>,
-    /// By lower-cased family, zone and capacity type: sizes with at least so many vCPUs.
+    /// By lower-cased family, zone and capacity type: sizes with at least this many vCPUs.
     families: BTreeMap<(String, String, CapacityType), (i64, Timestamp)>,
     all_spot: Option<Timestamp>,
     generation: u64,
@@ -36,7 +35,7 @@ const TEN_MINUTES: SignedDuration = SignedDuration::from_mins(10);
 const ALMOST_A_DAY: SignedDuration = SignedDuration::from_hours(23);
 
 impl UnavailableOfferings {
-    /// Whether an offering of a size is believed to be unavailable.
+    /// Whether an offering of a size is marked.
     pub fn contains(
         &self,
         sku: &Sku,
@@ -55,22 +54,23 @@ impl UnavailableOfferings {
         self.families.get(&key).is_some_and(|(vcpus, until)| now < *until && sku.vcpus >= *vcpus)
     }
 
-    /// Changes whenever a mark is made.
+    /// Counts the marks ever made.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// When the next mark fades, after which availability may be better than computed before.
+    /// Time at which the next mark expires; `None` without marks.
     pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
         let offerings = self.offerings.values().copied();
         let families = self.families.values().map(|(_, until)| *until);
         offerings.chain(families).chain(self.all_spot).filter(|until| *until > now).min()
     }
 
-    /// Learns from the failed launch of an offering. Answers whether anything was marked.
+    /// Marks what the failed launch of an offering shows to be unavailable. Returns whether anything
+    /// was marked.
     pub fn learn(
         &mut self,
-        error: &CloudError,
+        failure: Failure,
         sku: &Sku,
         region: &str,
         zone: &str,
@@ -86,27 +86,28 @@ impl UnavailableOfferings {
         let this_type = [capacity_type];
         let both = [CapacityType::OnDemand, CapacityType::Spot];
         let spot = capacity_type == CapacityType::Spot;
-        let (zones, types, lifetime): (Vec<String>, &[CapacityType], _) = match error.code.as_str()
-        {
-            "OperationNotAllowed" | "QuotaExceeded" if is_spot_quota(&error.message) => {
+        let (zones, types, lifetime): (Vec<String>, &[CapacityType], _) = match failure {
+            Failure::SpotQuota => {
                 self.all_spot = now.checked_add(HOUR).ok();
                 self.generation += 1;
                 return true;
             }
-            "OperationNotAllowed" | "QuotaExceeded" if is_family_quota(&error.message) => {
-                let none = error.message.contains("Current Limit: 0");
-                (every, &this_type, if none { HOUR } else { TEN_MINUTES })
+            Failure::FamilyQuota { limit_zero } => {
+                (every, &this_type, if limit_zero { HOUR } else { TEN_MINUTES })
             }
-            "SkuNotAvailable" => (scope, &this_type, if spot { HOUR } else { ALMOST_A_DAY }),
-            "ZonalAllocationFailed" => (this_zone, &both, HOUR),
-            "AllocationFailed" => (scope, &both, HOUR),
-            "OverconstrainedZonalAllocationRequest" => (this_zone, &this_type, HOUR),
-            "OverconstrainedAllocationRequest" => (scope, &this_type, HOUR),
-            "VMSizeNotSupported" => (every, &both, ALMOST_A_DAY),
-            "BadRequest" if error.message.contains("is not supported for subscription") => {
-                (every, &both, ALMOST_A_DAY)
-            }
-            _ => return false,
+            Failure::SkuNotAvailable => (scope, &this_type, if spot { HOUR } else { ALMOST_A_DAY }),
+            Failure::ZonalCapacity => (this_zone, &both, HOUR),
+            Failure::RegionalCapacity => (scope, &both, HOUR),
+            Failure::OverconstrainedZonal => (this_zone, &this_type, HOUR),
+            Failure::Overconstrained => (scope, &this_type, HOUR),
+            Failure::SkuNotSupported => (every, &both, ALMOST_A_DAY),
+            Failure::RegionalQuota
+            | Failure::Throttled
+            | Failure::NotFound
+            | Failure::Auth
+            | Failure::Invalid
+            | Failure::Conflict
+            | Failure::Transient => return false,
         };
         let until = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
         for zone in zones {
@@ -144,7 +145,6 @@ impl UnavailableOfferings {
 mod tests {
     use super::*;
     use crate::embedded::EmbeddedCatalogue;
-    use nap_cloud::ErrorClass;
 
     fn sku(name: &str) -> Sku {
         let catalogue = EmbeddedCatalogue::embedded();
@@ -158,14 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_blocks_larger_sizes_of_the_family_and_fades() {
+    fn a_failure_blocks_larger_sizes_of_the_family_until_it_expires() {
         let now = Timestamp::UNIX_EPOCH;
         let (small, tried, large) =
             (sku("Standard_D2s_v5"), sku("Standard_D8s_v5"), sku("Standard_D16s_v5"));
         let mut memory = UnavailableOfferings::default();
-        let error =
-            CloudError::new(ErrorClass::Capacity, "create", "ZonalAllocationFailed", "full");
-        assert!(memory.learn(&error, &tried, "eastus", "eastus-1", CapacityType::OnDemand, now));
+        let full = Failure::ZonalCapacity;
+        assert!(memory.learn(full, &tried, "eastus", "eastus-1", CapacityType::OnDemand, now));
         for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
             assert!(memory.contains(&tried, "eastus-1", capacity_type, now));
             assert!(memory.contains(&large, "eastus-1", capacity_type, now));
@@ -178,14 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn each_code_blocks_what_it_says() {
+    fn each_code_blocks_its_own_scope() {
         let now = Timestamp::UNIX_EPOCH;
         let size = sku("Standard_D8s_v5");
         let (od, spot) = (CapacityType::OnDemand, CapacityType::Spot);
         let blocked = |code: &str, message: &str, zone: &str, tried: CapacityType| {
             let mut memory = UnavailableOfferings::default();
-            let error = CloudError::new(ErrorClass::Capacity, "create", code, message);
-            memory.learn(&error, &size, "eastus", zone, tried, now);
+            memory.learn(Failure::of(None, code, message), &size, "eastus", zone, tried, now);
             let all =
                 [("eastus-1", od), ("eastus-2", od), ("0", od), ("eastus-1", spot), ("0", spot)];
             all.map(|(zone, kind)| if memory.contains(&size, zone, kind, now) { 'x' } else { '-' })

@@ -4,8 +4,8 @@ use nap_api::nodepool::{NODE_CLASS_READY, NORMALISED, NodePoolStatus, VALIDATION
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, labels, validation};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
-use crate::context::{Context, Outcome};
 use crate::cluster::pool_of;
+use crate::context::{Context, Outcome};
 use crate::hash_migration::HashStamp;
 use crate::snapshot::pool_usage;
 

@@ -109,8 +109,7 @@ impl Context {
     pub async fn delete_claim(&self, claim: &NodeClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let preconditions = Preconditions { uid: claim.uid(), resource_version: None };
-        let params =
-            DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         match self.api::<NodeClaim>().delete(&name, &params).await {
             Ok(either) => {
                 if let either::Either::Left(written) = either {
@@ -138,8 +137,7 @@ impl Context {
 
 /// Adds a finalizer to an object that is not being deleted. Returns whether it was missing.
 pub fn add_finalizer(object: &mut impl ResourceExt, finalizer: &str) -> bool {
-    let missing =
-        object.meta().deletion_timestamp.is_none() && !has_finalizer(object, finalizer);
+    let missing = object.meta().deletion_timestamp.is_none() && !has_finalizer(object, finalizer);
     if missing {
         object.finalizers_mut().push(finalizer.to_owned());
     }

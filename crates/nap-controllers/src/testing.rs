@@ -8,9 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, Requirements, labels};
 use nap_cloud::Instance;
-use nap_engine::{
-    Alternatives, CapacityType, Launch, Placement, Plan, PodKey, Refusal, Unplaced,
-};
+use nap_engine::{Alternatives, CapacityType, Launch, Placement, Plan, PodKey, Refusal, Unplaced};
 use nap_units::{Resources, UsdPerHour};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -42,8 +40,7 @@ fn build<T: DeserializeOwned>(mut base: Value, over: Value) -> T {
 }
 
 pub fn claim(name: &str, over: Value) -> NodeClaim {
-    let class =
-        json!({ "group": labels::AZURE_GROUP, "kind": "AKSNodeClass", "name": "default" });
+    let class = json!({ "group": labels::AZURE_GROUP, "kind": "AKSNodeClass", "name": "default" });
     let base = json!({
         "metadata": { "name": name }, "spec": { "requirements": [], "nodeClassRef": class },
     });
@@ -55,8 +52,7 @@ pub fn node(name: &str, over: Value) -> Node {
 }
 
 pub fn pool(name: &str, over: Value) -> NodePool {
-    let class =
-        json!({ "group": labels::AZURE_GROUP, "kind": "AKSNodeClass", "name": "default" });
+    let class = json!({ "group": labels::AZURE_GROUP, "kind": "AKSNodeClass", "name": "default" });
     let template = json!({ "spec": { "requirements": [], "nodeClassRef": class } });
     build(json!({ "metadata": { "name": name }, "spec": { "template": template } }), over)
 }

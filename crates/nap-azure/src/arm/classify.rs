@@ -114,9 +114,8 @@ impl Failure {
                 Self::RegionalQuota
             }
         };
-        let is_quota = || {
-            message.to_lowercase().contains("quota") || message.contains("LowPriorityCores")
-        };
+        let is_quota =
+            || message.to_lowercase().contains("quota") || message.contains("LowPriorityCores");
         Some(match code {
             "SkuNotAvailable" => Self::SkuNotAvailable,
             "ZonalAllocationFailed" => Self::ZonalCapacity,
@@ -145,7 +144,9 @@ impl Failure {
             | "InvalidAuthenticationToken"
             | "ExpiredAuthenticationToken"
             | "LinkedAuthorizationFailed" => Self::Auth,
-            "ResourceNotFound" | "ResourceGroupNotFound" | "NotFound"
+            "ResourceNotFound"
+            | "ResourceGroupNotFound"
+            | "NotFound"
             | "ParentResourceNotFound" => Self::NotFound,
             "NicReservedForAnotherVm"
             | "ConflictingConcurrentWriteNotAllowed"
@@ -255,7 +256,11 @@ mod tests {
             (Some(400), "Whatever", "", ErrorClass::Invalid),
         ] {
             let status = status.map(|status| StatusCode::from_u16(status).unwrap());
-            assert_eq!(Failure::of(status, code, message).class(), class, "{status:?} {code} {message}");
+            assert_eq!(
+                Failure::of(status, code, message).class(),
+                class,
+                "{status:?} {code} {message}"
+            );
         }
     }
 
@@ -271,7 +276,7 @@ mod tests {
 
     #[test]
     fn quotas_are_told_apart_by_their_text() {
-        let quota = |message| Failure::of(None, "OperationNotAllowed", message);
+        let quota = |message: &str| Failure::of(None, "OperationNotAllowed", message);
         let family = "exceeding approved standardDSv5Family Family Cores quota. Current Limit: ";
         assert_eq!(quota(&format!("{family}10")), Failure::FamilyQuota { limit_zero: false });
         assert_eq!(quota(&format!("{family}0")), Failure::FamilyQuota { limit_zero: true });

@@ -212,8 +212,11 @@ impl EmbeddedCatalogue {
     /// Up to three regions whose names look like this one, best first.
     pub fn nearest_regions(&self, name: &str) -> Vec<String> {
         let wanted = canonical_region(name);
-        let mut near: Vec<(usize, &String)> =
-            self.regions.keys().map(|region| (edit_distance(&wanted, region), region)).collect();
+        let mut near: Vec<(usize, &String)> = self
+            .regions
+            .keys()
+            .map(|region| (strsim::levenshtein(&wanted, region), region))
+            .collect();
         near.sort();
         let bound = (wanted.len() / 3).max(2);
         near.into_iter()
@@ -446,22 +449,6 @@ fn dollars(price: UsdPerHour) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Levenshtein distance.
-fn edit_distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (index, letter) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, other) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *other);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -492,8 +479,8 @@ mod tests {
 
     #[test]
     fn a_broken_file_is_refused_by_its_line() {
-        let error =
-            EmbeddedCatalogue::parse(&format!("{SKU_HEADER}\nx,y\n"), "name\n", "name\n").unwrap_err();
+        let error = EmbeddedCatalogue::parse(&format!("{SKU_HEADER}\nx,y\n"), "name\n", "name\n")
+            .unwrap_err();
         assert_eq!(
             error.to_string(),
             "catalogue file `skus.csv`, line 2: a size has seventeen cells"

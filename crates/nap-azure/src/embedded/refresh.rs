@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::{CatalogueSku, EmbeddedCatalogue, Region};
 use crate::AzureError;
 use crate::arm::ArmClient;
-use super::{CatalogueSku, EmbeddedCatalogue, Region};
 use crate::config::canonical_region;
 use crate::{prices, skus};
 

@@ -19,7 +19,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The machines of the cluster's agent pool.
+    /// Creates a client of the cluster's agent pool.
     pub fn new(arm: ArmClient, config: &AzureConfig) -> Self {
         Self { arm, pool_path: config.agent_pool_path() }
     }
@@ -28,7 +28,7 @@ impl Machines {
         format!("{}/machines/{name}?api-version={API_VERSION}", self.pool_path)
     }
 
-    /// A machine by its name.
+    /// Gets a machine.
     pub async fn get(&self, name: &str) -> Result<Machine, CloudError> {
         let operation = format!("get machine {name}");
         let body = self.arm.get(&operation, &self.path(name)).await?;
@@ -37,7 +37,7 @@ impl Machines {
         })
     }
 
-    /// Every machine of the pool; none if there is no pool yet.
+    /// Lists every machine of the pool; none if the pool does not exist yet.
     pub async fn list(&self) -> Result<Vec<Machine>, CloudError> {
         let path = format!("{}/machines?api-version={API_VERSION}", self.pool_path);
         match self.arm.list("list machines", &path).await {
@@ -46,7 +46,7 @@ impl Machines {
         }
     }
 
-    /// Asks for a machine; the operation goes on after that.
+    /// Requests the creation of a machine, which continues asynchronously.
     pub async fn put(&self, name: &str, body: &Value) -> Result<Operation, CloudError> {
         let headers = [("AllowSpotVMSystemNode", "true")];
         let operation = format!("create machine {name}");
@@ -55,21 +55,12 @@ impl Machines {
         Ok(Operation::of(&response))
     }
 
-    /// Asks for a machine's deletion; the operation goes on after that.
+    /// Requests the deletion of a machine, which continues asynchronously.
     pub async fn delete(&self, name: &str) -> Result<Operation, CloudError> {
         let path = format!("{}/deleteMachines?api-version={API_VERSION}", self.pool_path);
         let body = json!({ "machineNames": [name] });
         let operation = format!("delete machine {name}");
-        match self.arm.send(&operation, Method::POST, &path, &[], Some(&body)).await {
-            Ok(response) => Ok(Operation::of(&response)),
-            Err(mut error) => {
-                if error.code == "InvalidParameter"
-                    && error.message.contains("Cannot find any valid machines")
-                {
-                    error.class = ErrorClass::NotFound;
-                }
-                Err(error)
-            }
-        }
+        let response = self.arm.send(&operation, Method::POST, &path, &[], Some(&body)).await?;
+        Ok(Operation::of(&response))
     }
 }

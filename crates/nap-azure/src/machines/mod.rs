@@ -8,7 +8,7 @@ mod request;
 pub use api::{API_VERSION, Machines};
 pub use model::{
     Machine, MachineHardware, MachineKubernetes, MachineOperatingSystem, MachineProperties,
-    MachineStatus,
+    MachineStatus, ProvisioningState, VmState,
 };
 pub use names::{machine_name, machine_name_of};
 pub use request::MachineRequest;

@@ -7,10 +7,10 @@ use nap_cloud::{CloudError, ErrorClass};
 use nap_engine::CapacityType;
 use serde::Deserialize;
 
-use crate::arm::{ArmErrorBody, classify, nullable};
+use crate::arm::{ArmErrorBody, nullable};
 use crate::unavailable_offerings::{REGIONAL, zone_label};
 
-/// A machine as the API shows it; only what is used.
+/// A machine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
@@ -31,7 +31,7 @@ pub struct Machine {
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct MachineProperties {
     #[serde(deserialize_with = "nullable")]
-    pub provisioning_state: String,
+    pub provisioning_state: ProvisioningState,
     /// The ARM id of the VM.
     pub resource_id: Option<String>,
     pub node_image_version: Option<String>,
@@ -89,11 +89,55 @@ pub struct MachineKubernetes {
 pub struct MachineStatus {
     pub provisioning_error: Option<ArmErrorBody>,
     pub creation_timestamp: Option<String>,
-    pub vm_state: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub vm_state: VmState,
+}
+
+/// State of the machine resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub enum ProvisioningState {
+    /// The VM runs.
+    Succeeded,
+    /// The VM could not be created.
+    Failed,
+    /// The VM is being deleted.
+    Deleting,
+    /// `Creating`, `Updating` and states that may be added.
+    #[default]
+    InProgress,
+}
+
+impl From<String> for ProvisioningState {
+    fn from(state: String) -> Self {
+        match state.as_str() {
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            "Deleting" => Self::Deleting,
+            _ => Self::InProgress,
+        }
+    }
+}
+
+/// State of the VM behind the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub enum VmState {
+    /// The VM does not exist any more.
+    Deleted,
+    /// Any other state, and none.
+    #[default]
+    Other,
+}
+
+impl From<String> for VmState {
+    fn from(state: String) -> Self {
+        if state == "Deleted" { Self::Deleted } else { Self::Other }
+    }
 }
 
 impl Machine {
-    /// How it is paid for; a machine that does not say is a regular one.
+    /// Capacity type; a machine without a priority is on demand.
     pub fn capacity_type(&self) -> CapacityType {
         match self.properties.priority.as_deref() {
             Some("Spot") => CapacityType::Spot,
@@ -101,15 +145,13 @@ impl Machine {
         }
     }
 
-    /// The value of its zone label.
+    /// Value of its zone label.
     pub fn zone(&self, region: &str) -> String {
-        self.zones.first().map_or_else(
-            || REGIONAL.to_owned(),
-            |zone| zone_label(region, zone),
-        )
+        self.zones.first().map_or_else(|| REGIONAL.to_owned(), |zone| zone_label(region, zone))
     }
 
-    /// Its id, as the Node carries it: the VM's, with the resource group in lower case.
+    /// Provider id: the ARM id of the VM, with the resource group in lower case. `None` until the VM
+    /// exists.
     pub fn provider_id(&self) -> Option<String> {
         let mut parts: Vec<String> =
             self.properties.resource_id.as_deref()?.split('/').map(str::to_owned).collect();
@@ -119,38 +161,33 @@ impl Machine {
         Some(format!("azure://{}", parts.join("/")))
     }
 
-    /// Its failure, classified, if it has failed.
+    /// The classified failure of a machine that has failed; `None` if it has not.
     pub fn failure(&self, operation: &str) -> Option<CloudError> {
-        let error = self.properties.status.provisioning_error.as_ref();
-        if self.properties.provisioning_state != "Failed" {
+        if self.properties.provisioning_state != ProvisioningState::Failed {
             return None;
         }
-        let Some(cause) = error.map(ArmErrorBody::cause) else {
-            let message = "the machine failed and does not say why";
-            return Some(CloudError::new(
-                ErrorClass::Transient,
-                operation,
-                "ProvisioningFailed",
-                message,
-            ));
-        };
-        let class = classify(None, &cause.code, &cause.message);
-        Some(CloudError::new(class, operation, &cause.code, &cause.message))
+        Some(match &self.properties.status.provisioning_error {
+            Some(error) => error.into_error(None, operation, "ProvisioningFailed"),
+            None => {
+                let (code, message) = ("ProvisioningFailed", "the machine failed without a reason");
+                CloudError::new(ErrorClass::Transient, operation, code, message)
+            }
+        })
     }
 
-    /// When it was made.
+    /// Time of creation; `None` if the API does not tell.
     pub fn created(&self) -> Option<Timestamp> {
         self.properties.status.creation_timestamp.as_deref()?.parse().ok()
     }
 
-    /// Its VM is gone although nobody asked for that, as after a spot eviction.
+    /// Whether its VM is gone without a request, as after a spot eviction.
     pub fn is_lost(&self) -> bool {
-        self.properties.status.vm_state.as_deref() == Some("Deleted")
+        self.properties.status.vm_state == VmState::Deleted
     }
 
-    /// It is being deleted.
+    /// Whether it is being deleted.
     pub fn is_deleting(&self) -> bool {
-        self.properties.provisioning_state == "Deleting"
+        self.properties.provisioning_state == ProvisioningState::Deleting
     }
 }
 
@@ -171,5 +208,30 @@ mod tests {
             (machine.name.as_str(), machine.properties.hardware.vm_size.as_str()),
             ("m", "S")
         );
+    }
+
+    #[test]
+    fn states_are_parsed_and_unknown_ones_are_in_progress() {
+        let state = |text: &str| {
+            let machine = json!({ "properties": { "provisioningState": text } });
+            let machine: Machine = serde_json::from_value(machine).unwrap();
+            machine.properties.provisioning_state
+        };
+        assert_eq!(state("Succeeded"), ProvisioningState::Succeeded);
+        assert_eq!(state("Failed"), ProvisioningState::Failed);
+        assert_eq!(state("Deleting"), ProvisioningState::Deleting);
+        assert_eq!(state("Migrating"), ProvisioningState::InProgress);
+    }
+
+    #[test]
+    fn a_failed_machine_reports_the_cause() {
+        let error = json!({ "code": "X", "details": [{ "code": "ZonalAllocationFailed" }] });
+        let machine: Machine = serde_json::from_value(json!({ "properties": {
+            "provisioningState": "Failed", "status": { "provisioningError": error },
+        } }))
+        .unwrap();
+        let failure = machine.failure("create machine m").unwrap();
+        assert_eq!(failure.class, ErrorClass::Capacity);
+        assert_eq!(failure.code, "ZonalAllocationFailed");
     }
 }

@@ -5,8 +5,7 @@ use nap_cloud::{CloudError, ErrorClass};
 /// Longest machine name that the API accepts, in characters.
 const MAX_NAME: usize = 34;
 
-/// The machine's name for a claim: the claim's own, or a shortened one with a hash that keeps it
-/// unique.
+/// Machine name of a NodeClaim: its own name, or a prefix with a hash if that is too long.
 pub fn machine_name(claim: &str) -> Result<String, CloudError> {
     if claim.len() <= MAX_NAME && !claim.is_empty() {
         return Ok(claim.to_owned());
@@ -30,7 +29,8 @@ pub fn machine_name(claim: &str) -> Result<String, CloudError> {
     Ok(format!("{kept}{}{suffix}", String::from_utf8_lossy(&digits)))
 }
 
-/// The machine's name in a VM name or provider id of the shape `aks-<pool>-<machine>-########-vm`.
+/// Machine name in a provider id or VM name of the form `aks-<pool>-<machine>-########-vm`; `None`
+/// for any other form.
 pub fn machine_name_of(provider_id: &str, pool: &str) -> Option<String> {
     let vm = provider_id.rsplit('/').next()?;
     let inner =

@@ -13,23 +13,23 @@ use crate::images;
 use crate::skus::Sku;
 use crate::unavailable_offerings::REGIONAL;
 
-/// What a machine is made from.
+/// Inputs of a machine.
 pub struct MachineRequest<'a> {
-    /// The cluster's settings.
+    /// Settings of the provider.
     pub config: &'a AzureConfig,
-    /// The claim.
+    /// NodeClaim.
     pub claim: &'a NodeClaim,
-    /// The node class.
+    /// Node class.
     pub class: &'a AKSNodeClass,
-    /// The chosen size.
+    /// Size.
     pub sku: &'a Sku,
-    /// The same, as the engine sees it.
+    /// Size in the engine's terms.
     pub instance_type: &'a InstanceType,
-    /// The chosen offering.
+    /// Offering.
     pub offering: &'a Offering,
-    /// The chosen image's id.
+    /// Id of the image.
     pub image_id: &'a str,
-    /// The Kubernetes version.
+    /// Kubernetes version.
     pub kubernetes_version: &'a str,
 }
 
@@ -39,7 +39,7 @@ impl MachineRequest<'_> {
         let spec = &self.class.spec;
         let image = images::node_image_version(self.image_id).ok_or_else(|| {
             let message = format!("`{}` is not the id of a shared-gallery image", self.image_id);
-            CloudError::new(ErrorClass::Invalid, "make a machine", "InvalidImage", message)
+            CloudError::new(ErrorClass::Invalid, "create a machine", "InvalidImage", message)
         })?;
         let node_labels = self.labels();
         let system = node_labels.get(labels::AKS_MODE).is_some_and(|mode| mode == "system");
@@ -90,7 +90,7 @@ impl MachineRequest<'_> {
         }))
     }
 
-    /// Ultra disks are switched on only for a claim that insists on them.
+    /// Whether ultra disks are enabled: only for a NodeClaim that requires them.
     fn ultra_ssd(&self) -> bool {
         let requirements = Requirements::from_specs(&self.claim.spec.requirements);
         requirements
@@ -98,8 +98,8 @@ impl MachineRequest<'_> {
             .is_some_and(|wanted| wanted.allows("true") && !wanted.allows("false"))
     }
 
-    /// Later sources win: the claim's labels, its single-valued requirements, the size's, the
-    /// offering's.
+    /// Labels of the node. Later sources win: the NodeClaim's labels, its single-valued requirements,
+    /// the size's, the offering's.
     fn labels(&self) -> BTreeMap<String, String> {
         let mut all = self.claim.metadata.labels.clone().unwrap_or_default();
         all.extend(Requirements::from_specs(&self.claim.spec.requirements).labels());
@@ -142,8 +142,8 @@ impl MachineRequest<'_> {
     }
 }
 
-/// Whether we may set a label through the machines API: AKS and the kubelet set their own and
-/// refuse others.
+/// Whether a label may be set through the machines API. AKS and the kubelet set their own labels
+/// and refuse them here.
 fn is_ours(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |parent: &str| domain == parent || domain.ends_with(&format!(".{parent}"));

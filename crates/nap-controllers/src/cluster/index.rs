@@ -467,9 +467,8 @@ impl Index {
             Some(claim) => NodeKey::NodeClaim(claim.name_any()),
             None => NodeKey::Node(name.to_owned()),
         });
-        let of_claim = || {
-            self.claims.contains_key(name).then(|| NodeKey::NodeClaim(name.to_owned()))
-        };
+        let of_claim =
+            || self.claims.contains_key(name).then(|| NodeKey::NodeClaim(name.to_owned()));
         of_node.or_else(of_claim)
     }
 

@@ -167,13 +167,7 @@ indexed!(NodePool, Kind::NodePool, pools, Index::pool_applied, bump);
 indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
 indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
 indexed!(Namespace, Kind::Namespace, namespaces, nothing, nothing);
-indexed!(
-    PersistentVolumeClaim,
-    Kind::PersistentVolumeClaim,
-    volume_claims,
-    replan,
-    nothing
-);
+indexed!(PersistentVolumeClaim, Kind::PersistentVolumeClaim, volume_claims, replan, nothing);
 indexed!(PersistentVolume, Kind::PersistentVolume, volumes, replan, nothing);
 indexed!(StorageClass, Kind::StorageClass, storage_classes, replan, nothing);
 indexed!(CSINode, Kind::CsiNode, csi_nodes, nothing, nothing);

@@ -305,7 +305,10 @@ mod tests {
         } } }));
         let terms = state.anti_affinity(&pod);
         assert_eq!(terms[0].namespaces, Namespaces::only("shop"));
-        assert!(!terms[0].selector.matches(pod.labels()), "mismatchLabelKeys excludes the own version");
+        assert!(
+            !terms[0].selector.matches(pod.labels()),
+            "mismatchLabelKeys excludes the own version"
+        );
         assert_eq!(terms[1].namespaces, Namespaces::All);
         let named = ["data", "shop", "x"].map(str::to_owned);
         assert_eq!(terms[2].namespaces, Namespaces::Named(named.into()));
@@ -319,7 +322,10 @@ mod tests {
         let with_port = pod(&json!({ "containers": port }));
         let no_interest = Interest::default();
         assert!(state.residents([&plain].into_iter(), &no_interest).is_empty());
-        assert_eq!(state.residents([&with_port].into_iter(), &no_interest)[0].host_ports[0].port, 80);
+        assert_eq!(
+            state.residents([&with_port].into_iter(), &no_interest)[0].host_ports[0].port,
+            80
+        );
         let waiting = nap_engine::Pod {
             key: nap_engine::PodKey::new("shop", "web-2"),
             spread: spread(&pod(&json!({ "containers": [], "topologySpreadConstraints": [{

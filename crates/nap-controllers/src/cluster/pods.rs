@@ -62,11 +62,7 @@ pub fn is_provisionable(pod: &Pod) -> bool {
     let unschedulable = status.conditions.iter().flatten().any(|condition| {
         condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable")
     });
-    unschedulable
-        && is_active(pod)
-        && node_of(pod).is_none()
-        && !is_daemon(pod)
-        && !is_mirror(pod)
+    unschedulable && is_active(pod) && node_of(pod).is_none() && !is_daemon(pod) && !is_mirror(pod)
 }
 
 /// The node in `status.nominatedNodeName`; `None` if the pod is not nominated.

@@ -181,7 +181,9 @@ impl Index {
 }
 
 /// Volumes counted by CSI driver, as a resource per driver.
-pub(crate) fn counted_by_driver<'a>(volumes: impl IntoIterator<Item = &'a (String, String)>) -> Resources {
+pub(crate) fn counted_by_driver<'a>(
+    volumes: impl IntoIterator<Item = &'a (String, String)>,
+) -> Resources {
     let mut counted = Resources::new();
     for (driver, _) in volumes {
         counted.add(&Resources::new().with(resource(driver), 1));
@@ -250,24 +252,31 @@ mod tests {
 
     fn index() -> Index {
         let mut state = Index::default();
-        state.apply::<StorageClass>(object(json!({
-            "metadata": { "name": "disk", "annotations": { DEFAULT_CLASS: "true" } },
-            "provisioner": "disk.csi.azure.com", "volumeBindingMode": "WaitForFirstConsumer",
-            "allowedTopologies": [{ "matchLabelExpressions": [
-                { "key": "topology.disk.csi.azure.com/zone", "values": ["z-1", "z-2"] },
-            ] }],
-        })), T0);
-        state.apply::<StorageClass>(object(json!({
-            "metadata": { "name": "now" }, "provisioner": "x", "volumeBindingMode": "Immediate",
-        })), T0);
+        state.apply::<StorageClass>(
+            object(json!({
+                "metadata": { "name": "disk", "annotations": { DEFAULT_CLASS: "true" } },
+                "provisioner": "disk.csi.azure.com", "volumeBindingMode": "WaitForFirstConsumer",
+                "allowedTopologies": [{ "matchLabelExpressions": [
+                    { "key": "topology.disk.csi.azure.com/zone", "values": ["z-1", "z-2"] },
+                ] }],
+            })),
+            T0,
+        );
+        state.apply::<StorageClass>(
+            object(json!({
+                "metadata": { "name": "now" }, "provisioner": "x", "volumeBindingMode": "Immediate",
+            })),
+            T0,
+        );
         let csi = json!({ "driver": AZURE_DISK, "volumeHandle": "disk-1" });
-        state.apply::<PersistentVolume>(object(
-            json!({ "metadata": { "name": "pv-1" }, "spec": { "csi": csi, "nodeAffinity": {
+        state.apply::<PersistentVolume>(
+            object(json!({ "metadata": { "name": "pv-1" }, "spec": { "csi": csi, "nodeAffinity": {
             "required": { "nodeSelectorTerms": [{ "matchExpressions": [
                 { "key": "topology.disk.csi.azure.com/zone", "operator": "In", "values": ["z-2"] },
             ] }] },
-        } } }),
-        ), T0);
+        } } })),
+            T0,
+        );
         for (name, spec) in [
             ("bound", json!({ "volumeName": "pv-1" })),
             ("free", json!({})),

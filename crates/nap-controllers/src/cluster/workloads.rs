@@ -65,7 +65,9 @@ impl Workloads {
     pub(super) fn remove(&mut self, kind: WorkloadSelectorKind, key: &str) {
         match kind {
             WorkloadSelectorKind::Service => drop(self.services.remove(key)),
-            WorkloadSelectorKind::ReplicationController => drop(self.replication_controllers.remove(key)),
+            WorkloadSelectorKind::ReplicationController => {
+                drop(self.replication_controllers.remove(key))
+            }
             WorkloadSelectorKind::ReplicaSet => drop(self.replica_sets.remove(key)),
             WorkloadSelectorKind::StatefulSet => drop(self.stateful_sets.remove(key)),
         }
@@ -74,7 +76,9 @@ impl Workloads {
     pub(super) fn keys(&self, kind: WorkloadSelectorKind) -> Vec<String> {
         match kind {
             WorkloadSelectorKind::Service => self.services.keys().cloned().collect(),
-            WorkloadSelectorKind::ReplicationController => self.replication_controllers.keys().cloned().collect(),
+            WorkloadSelectorKind::ReplicationController => {
+                self.replication_controllers.keys().cloned().collect()
+            }
             WorkloadSelectorKind::ReplicaSet => self.replica_sets.keys().cloned().collect(),
             WorkloadSelectorKind::StatefulSet => self.stateful_sets.keys().cloned().collect(),
         }
@@ -145,7 +149,8 @@ mod tests {
     #[test]
     fn services_and_the_owner_select_the_pods_of_a_workload() {
         let mut index = index();
-        let selected = |index: &Index, kind: &str, owner: &str| index.workloads().of(&pod(kind, owner));
+        let selected =
+            |index: &Index, kind: &str, owner: &str| index.workloads().of(&pod(kind, owner));
         assert_eq!(selected(&index, "ReplicaSet", "web"), None, "nothing is known");
         let service = |name: &str, spec: &Value| object::<Service>(name, spec);
         apply(&mut index, service("front", &json!({ "selector": { "tier": "front" } })));

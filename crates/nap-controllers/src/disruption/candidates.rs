@@ -172,7 +172,8 @@ fn capacity_type(claim: &NodeClaim) -> Option<CapacityType> {
 /// Price of the offering that a NodeClaim was launched with; `None` if the catalogue does not have
 /// it.
 fn price(claim: &NodeClaim, catalogue: &[InstanceType]) -> Option<UsdPerHour> {
-    let (name, zone) = (claim.labels().get(labels::INSTANCE_TYPE)?, claim.labels().get(labels::ZONE)?);
+    let (name, zone) =
+        (claim.labels().get(labels::INSTANCE_TYPE)?, claim.labels().get(labels::ZONE)?);
     let capacity_type = capacity_type(claim)?;
     let instance_type = catalogue.iter().find(|one| one.name == *name)?;
     let mut offerings = instance_type.offerings.iter();
@@ -314,7 +315,8 @@ mod tests {
 
     #[test]
     fn daemon_pods_do_not_block_by_their_budget() {
-        let owner = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u" }]);
+        let owner =
+            json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u" }]);
         let mut index = with_pod(json!({ "labels": { "app": "web" }, "ownerReferences": owner }));
         index.apply(budget("shop", "pdb", "web", 0), at(0));
         assert!(blocked(&index).is_empty());

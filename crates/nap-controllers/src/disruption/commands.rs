@@ -202,10 +202,13 @@ mod tests {
 
     fn replacement(name: &str, initialized: bool) -> NodeClaim {
         let status = if initialized { "True" } else { "Unknown" };
-        claim(name, json!({
-            "metadata": { "annotations": { labels::PLAN: r#"{"version":1,"replaces":["claim-0"]}"# } },
-            "status": { "conditions": [condition("Initialized", status)] },
-        }))
+        claim(
+            name,
+            json!({
+                "metadata": { "annotations": { labels::PLAN: r#"{"version":1,"replaces":["claim-0"]}"# } },
+                "status": { "conditions": [condition("Initialized", status)] },
+            }),
+        )
     }
 
     /// A command on `claim-0` with these replacements.

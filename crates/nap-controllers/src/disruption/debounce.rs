@@ -27,11 +27,7 @@ pub struct Settled {
 
 impl Debounce {
     /// Takes the findings of a pass. A finding that is missing starts over when it returns.
-    pub fn observe(
-        &mut self,
-        found: impl IntoIterator<Item = NodeKey>,
-        now: Timestamp,
-    ) -> Settled {
+    pub fn observe(&mut self, found: impl IntoIterator<Item = NodeKey>, now: Timestamp) -> Settled {
         let mut settled = Settled::default();
         let mut since = BTreeMap::new();
         for key in found {

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
     use crate::cluster::Index;
     use crate::testing::{
-        at, candidates_of, cluster_of, pod, plan_without_places, pool, set_condition,
+        at, candidates_of, cluster_of, plan_without_places, pod, pool, set_condition,
     };
     use nap_engine::PodKey;
     use serde_json::json;

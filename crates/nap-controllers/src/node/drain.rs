@@ -67,9 +67,8 @@ fn round(bound: Vec<Arc<Pod>>, deadline: Option<Timestamp>, now: Timestamp) -> R
     let (overdue, rest): (Vec<_>, Vec<_>) =
         drained.into_iter().partition(|pod| is_overdue(pod, deadline, now));
     let lowest = rest.iter().map(|pod| tier(pod)).min();
-    let next = rest
-        .into_iter()
-        .filter(|pod| Some(tier(pod)) == lowest && !pods::is_terminating(pod));
+    let next =
+        rest.into_iter().filter(|pod| Some(tier(pod)) == lowest && !pods::is_terminating(pod));
     let (protected, evict) = next.partition(|pod| pods::is_do_not_disrupt(pod, now));
     Round { overdue, evict, protected, waits }
 }
@@ -122,8 +121,8 @@ async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Resul
     let params = EvictParams { delete_options: Some(same_pod(pod)), ..EvictParams::default() };
     match pods_api(context, pod).evict(&pod.name_any(), &params).await {
         Ok(_) => {
-            let command = claim
-                .and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
+            let command =
+                claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
             let why = command.map_or("Forceful Termination", |condition| condition.reason.as_str());
             let message = format!("Evicted pod: {why}");
             context.events.publish(pod, Severity::Normal, "Evicted", &message).await;
@@ -153,9 +152,13 @@ mod tests {
 
     fn classed(name: &str, class: &str, owner: &str) -> Arc<Pod> {
         let owners = json!([{ "apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u" }]);
-        Arc::new(pod("shop", name, json!({
-            "metadata": { "ownerReferences": owners }, "spec": { "priorityClassName": class },
-        })))
+        Arc::new(pod(
+            "shop",
+            name,
+            json!({
+                "metadata": { "ownerReferences": owners }, "spec": { "priorityClassName": class },
+            }),
+        ))
     }
 
     fn names(pods: &[Arc<Pod>]) -> Vec<String> {

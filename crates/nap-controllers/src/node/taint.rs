@@ -37,9 +37,12 @@ mod tests {
 
     #[test]
     fn the_taint_is_added_and_removed_once() {
-        let mut node = node("n", json!({ "spec": { "taints": [
+        let mut node = node(
+            "n",
+            json!({ "spec": { "taints": [
             { "key": "dedicated", "effect": "NoSchedule" },
-        ] } }));
+        ] } }),
+        );
         assert!(add_disrupted(&mut node) && is_disrupted(&node));
         assert!(!add_disrupted(&mut node));
         assert!(remove_disrupted(&mut node) && !is_disrupted(&node));
@@ -49,9 +52,12 @@ mod tests {
 
     #[test]
     fn a_taint_with_another_effect_is_replaced() {
-        let mut node = node("n", json!({ "spec": { "taints": [
+        let mut node = node(
+            "n",
+            json!({ "spec": { "taints": [
             { "key": taints::DISRUPTED, "effect": "NoExecute" },
-        ] } }));
+        ] } }),
+        );
         assert!(add_disrupted(&mut node));
         let taints = node.spec.unwrap().taints.unwrap();
         assert_eq!((taints.len(), taints[0].effect.as_str()), (1, "NoSchedule"));

@@ -47,7 +47,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         return finish(context, name).await;
     }
     context.update::<Node>(name, keep_traffic_away).await?;
-    let waits = drain(context, &node, claim.as_deref(), claim.as_deref().and_then(deadline)).await?;
+    let waits =
+        drain(context, &node, claim.as_deref(), claim.as_deref().and_then(deadline)).await?;
     match &claim {
         Some(claim) => {
             if !claim_is(claim, DRAINED) {

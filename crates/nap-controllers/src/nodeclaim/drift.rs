@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::requirement::Undefined;
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, Requirements, labels};
 use nap_cloud::InstanceDrift;
-use kube::ResourceExt;
 
 use super::{Step, live_claim};
 use crate::cluster::pool_of;

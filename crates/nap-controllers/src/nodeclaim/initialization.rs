@@ -51,7 +51,8 @@ fn blocker(node: Option<&Node>, claim: &NodeClaim) -> Option<(&'static str, Stri
     }
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let taints: Vec<Taint> = taints.into_iter().flatten().map(Taint::from).collect();
-    let is_startup = |taint: &&Taint| claim.spec.startup_taints.iter().any(|one| one.matches(taint));
+    let is_startup =
+        |taint: &&Taint| claim.spec.startup_taints.iter().any(|one| one.matches(taint));
     if let Some(taint) = taints.iter().find(is_startup) {
         return Some(("StartupTaintsExist", format!("StartupTaint {:?} still exists", taint.key)));
     }

@@ -125,9 +125,7 @@ async fn fail(context: &Context, claim: &NodeClaim, error: CloudError) -> Result
     }
     let message: String = error.to_string().chars().take(MAX_MESSAGE).collect();
     let reason = if error.code.is_empty() { "LaunchFailed" } else { error.code.as_str() };
-    context
-        .edit_claim_status(&name, |edit| edit.set_unknown(LAUNCHED, reason, &message))
-        .await?;
+    context.edit_claim_status(&name, |edit| edit.set_unknown(LAUNCHED, reason, &message)).await?;
     if time_left(claim, LAUNCHED, LAUNCH_TIMEOUT, context.clock.now()).is_none() {
         tracing::warn!(nodeclaim = name, reason = "launch_timeout", "deleting nodeclaim");
         context.delete_claim(claim).await?;

@@ -37,8 +37,7 @@ pub enum Step {
     Deleted,
 }
 
-type StepFn =
-    for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Result<Step, Error>>;
+type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Result<Step, Error>>;
 
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.

@@ -82,11 +82,7 @@ pub async fn nominate(context: &Context, name: &str) -> Result<Step, Error> {
 
 /// The Node of a NodeClaim and the pods to nominate to it. `None` unless the Node is registered,
 /// open to pods, and the plan holds.
-fn nominations(
-    index: &Index,
-    claim: &NodeClaim,
-    now: Timestamp,
-) -> Option<(String, Vec<PodKey>)> {
+fn nominations(index: &Index, claim: &NodeClaim, now: Timestamp) -> Option<(String, Vec<PodKey>)> {
     if !claim_is(claim, REGISTERED) || !is_plan_holding(claim, now) {
         return None;
     }
@@ -294,16 +290,19 @@ mod tests {
         let release = slot.map(|number| json!({ "plan": "p", "number": number }));
         let plan = json!({ "version": 1, "pods": [format!("shop/{pod}")], "release": release });
         let annotations = json!({ labels::PLAN: plan.to_string() });
-        claim(name, json!({
-            "metadata": { "annotations": annotations },
-            "status": {
-                "nodeName": name,
-                "conditions": [{
-                    "type": "Registered", "status": "True", "reason": "", "message": "",
-                    "lastTransitionTime": "1970-01-01T00:00:00Z",
-                }],
-            },
-        }))
+        claim(
+            name,
+            json!({
+                "metadata": { "annotations": annotations },
+                "status": {
+                    "nodeName": name,
+                    "conditions": [{
+                        "type": "Registered", "status": "True", "reason": "", "message": "",
+                        "lastTransitionTime": "1970-01-01T00:00:00Z",
+                    }],
+                },
+            }),
+        )
     }
 
     #[test]
@@ -333,9 +332,12 @@ mod tests {
         let condition = json!({
             "type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z",
         });
-        node(name, json!({
-            "spec": { "taints": taints }, "status": { "conditions": [condition] },
-        }))
+        node(
+            name,
+            json!({
+                "spec": { "taints": taints }, "status": { "conditions": [condition] },
+            }),
+        )
     }
 
     #[test]

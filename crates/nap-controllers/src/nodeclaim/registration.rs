@@ -44,10 +44,7 @@ pub async fn register(context: &Context, name: &str) -> Result<Step, Error> {
 }
 
 /// Registers the Node if it may be opened now; otherwise returns when to look again.
-async fn register_or_wait(
-    context: &Context,
-    claim: &NodeClaim,
-) -> Result<Option<Duration>, Error> {
+async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option<Duration>, Error> {
     let name = claim.name_any();
     let joined = check(&context.index(), claim, context.clock.now());
     let node = match joined {
@@ -274,9 +271,11 @@ mod tests {
 
     #[test]
     fn registration_times_out_a_quarter_of_an_hour_after_the_last_transition() {
-        let fresh = claim("c", json!({ "metadata": { "creationTimestamp": "1970-01-01T00:00:00Z" } }));
+        let fresh =
+            claim("c", json!({ "metadata": { "creationTimestamp": "1970-01-01T00:00:00Z" } }));
         let left = |claim: &NodeClaim, seconds| {
-            time_left(claim, REGISTERED, REGISTRATION_TIMEOUT, at(seconds)).map(|left| left.as_secs())
+            time_left(claim, REGISTERED, REGISTRATION_TIMEOUT, at(seconds))
+                .map(|left| left.as_secs())
         };
         assert_eq!(left(&fresh, 0), Some(900));
         assert_eq!(left(&fresh, 899), Some(1));

@@ -112,10 +112,8 @@ mod tests {
     #[test]
     fn the_grace_period_counts_from_the_deletion() {
         let deleted = json!({ "deletionTimestamp": "1970-01-01T00:01:00Z" });
-        let with = claim(
-            "c",
-            json!({ "metadata": deleted, "spec": { "terminationGracePeriod": "1h" } }),
-        );
+        let with =
+            claim("c", json!({ "metadata": deleted, "spec": { "terminationGracePeriod": "1h" } }));
         assert_eq!(deadline(&with), Some(at(3660)));
         assert_eq!(deadline(&claim("c", json!({ "metadata": deleted }))), None);
         let alive = claim("c", json!({ "spec": { "terminationGracePeriod": "1h" } }));

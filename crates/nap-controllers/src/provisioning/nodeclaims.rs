@@ -129,9 +129,7 @@ fn offerings(
     };
     let below = replaces.and_then(|replaces| replaces.below);
     let cheap_enough = |other: &Alternative| {
-        below.is_none_or(|below| {
-            other.price < below && other.capacity_type == launch.capacity_type
-        })
+        below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type)
     };
     let mut types = BTreeSet::from([launch.instance_type.as_str()]);
     let mut offerings = vec![OfferingRef {

@@ -22,8 +22,7 @@ impl Context {
     pub async fn catalogues(&self) -> Arc<Catalogues> {
         let classes: Vec<_> = {
             let index = self.index();
-            let used =
-                index.pools().map(|(_, pool)| &pool.spec.template.spec.node_class_ref.name);
+            let used = index.pools().map(|(_, pool)| &pool.spec.template.spec.node_class_ref.name);
             let mut classes: Vec<_> = used.filter_map(|name| index.class(name).cloned()).collect();
             classes.sort_by_key(|class| class.name_any());
             classes.dedup_by_key(|class| class.name_any());

@@ -37,13 +37,8 @@ fn capacity(
 ) -> Snapshot {
     let daemons = pods::daemons(index);
     let expected = pods::expected_pods(index, now);
-    let builder = nodes::NodeBuilder {
-        index,
-        catalogues,
-        interest,
-        expected: &expected,
-        daemons: &daemons,
-    };
+    let builder =
+        nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };
     let staying = index.views().filter(|view| !view.is_leaving());
     let nodes = staying.map(|view| builder.node(view)).collect();
     let pools =

@@ -8,9 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{
-    DaemonSet, Deployment, ReplicaSet, ReplicaSetSpec, StatefulSet,
-};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, ReplicaSetSpec, StatefulSet};
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
     ReplicationController, Service,
@@ -148,18 +146,18 @@ impl Objects {
             ("", "PersistentVolume") => apply::<PersistentVolume>(state, document.read()?),
             ("", "PersistentVolumeClaim") => {
                 apply::<PersistentVolumeClaim>(state, named(document)?);
-            },
+            }
             ("storage.k8s.io", "StorageClass") => {
                 apply::<StorageClass>(state, document.read()?);
-            },
+            }
             ("storage.k8s.io", "CSINode") => apply::<CSINode>(state, document.read()?),
             ("policy", "PodDisruptionBudget") => {
                 apply::<PodDisruptionBudget>(state, named(document)?);
-            },
+            }
             ("karpenter.sh", "NodeClaim") => apply::<NodeClaim>(state, document.read()?),
             ("karpenter.azure.com", "AKSNodeClass") => {
                 apply::<AKSNodeClass>(state, document.read()?);
-            },
+            }
             ("karpenter.sh", "NodePool") => {
                 let copy =
                     Document { place: document.place.clone(), value: document.value.clone() };
@@ -168,7 +166,7 @@ impl Objects {
             ("karpenter.sh", "NodeOverlay") => apply::<NodeOverlay>(state, document.read()?),
             ("", "Service") if self.keep_ties => {
                 apply::<Service>(state, named(document)?);
-            },
+            }
             ("", "ReplicationController") if self.keep_ties => {
                 apply::<ReplicationController>(state, named(document)?);
             }

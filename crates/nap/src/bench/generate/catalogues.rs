@@ -180,14 +180,18 @@ fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>>
         max_pods: 250,
         memory_overhead: 0.075,
     };
-    let all = from_catalogue(EmbeddedCatalogue::embedded(), &settings).map_err(|error| match error {
-        AzureError::UnknownRegion { name, nearest } => {
-            let hint = format!("did you mean {}?", nearest.join(", "));
-            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint)
+    let all =
+        from_catalogue(EmbeddedCatalogue::embedded(), &settings).map_err(|error| match error {
+            AzureError::UnknownRegion { name, nearest } => {
+                let hint = format!("did you mean {}?", nearest.join(", "));
+                UserError::new(
+                    format!("--region: there is no region `{name}` in the catalogue"),
+                    hint,
+                )
                 .into()
-        }
-        other => anyhow::Error::from(other),
-    })?;
+            }
+            other => anyhow::Error::from(other),
+        })?;
     let types = all.iter().filter(|one| wanted(kind, one)).map(|one| written(kind, one));
     Ok(types.filter(|one| !one.offerings.is_empty()).collect())
 }
