@@ -152,17 +152,8 @@ pub const AKS_NODE_CLASS_HASH_VERSION: &str = "karpenter.azure.com/aksnodeclass-
 /// ARM id of the agent-pool machine of a NodeClaim.
 pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resource-id";
 
-/// Which pods a NodeClaim was made for (a JSON list of `namespace/name`): their places survive a
-/// restart.
-pub const PLANNED_PODS: &str = "nap.karpenter.sh/planned-pods";
-/// Which plan a NodeClaim belongs to, and when it is its turn to be opened (`plan/turn`), where the
-/// order matters.
-pub const PLANNED_TURN: &str = "nap.karpenter.sh/planned-turn";
-/// Which NodeClaim a replacement stands in for: the command survives a restart.
-pub const REPLACES: &str = "nap.karpenter.sh/replaces";
-/// Which offerings a NodeClaim was planned with (`type/zone/capacity-type`, separated by commas):
-/// the provider tries them in this order.
-pub const PLANNED_OFFERINGS: &str = "nap.karpenter.sh/planned-offerings";
+/// Plan behind a NodeClaim, as a [`crate::PlanRecord`].
+pub const PLAN: &str = "nap.karpenter.sh/plan";
 
 /// Finalizer on NodeClaims and Nodes.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";

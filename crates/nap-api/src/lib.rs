@@ -9,6 +9,7 @@
 //!   rules.
 //! - [`conditions`] writes status conditions by the incumbent's transition rules; [`budget`] counts
 //!   disruption budgets.
+//! - [`plan_record`] is the plan behind a NodeClaim, kept on the NodeClaim itself.
 //! - [`hash`] makes the drift hashes, and [`validation`] says what is wrong with a NodePool.
 //!
 //! The requirement, taint and label modules are plain data: no client, no I/O, no clock.
@@ -30,6 +31,7 @@ pub mod nodeclaim;
 pub mod nodeoverlay;
 pub mod nodepool;
 pub mod normalise;
+pub mod plan_record;
 pub mod policy;
 pub mod requirement;
 mod schema;
@@ -42,5 +44,6 @@ pub use duration::NillableDuration;
 pub use nodeclaim::{NodeClaim, NodeClaimSpec, NodeClaimStatus};
 pub use nodeoverlay::NodeOverlay;
 pub use nodepool::{NodePool, NodePoolSpec, NodePoolStatus};
+pub use plan_record::{OfferingRef, PlanRecord, ReleaseSlot};
 pub use requirement::{Operator, Requirement, Requirements};
 pub use taints::{Effect, Taint, Toleration};

@@ -53,7 +53,7 @@ pub struct AzureConfig {
     /// The subscription of the shared image galleries.
     pub gallery_subscription_id: String,
     /// Share of the nominal memory that the hypervisor and the kernel keep.
-    pub vm_memory_overhead_percent: f64,
+    pub vm_memory_overhead_ratio: f64,
     /// Azure tags of every machine; a node class's own tags win over them.
     pub additional_tags: BTreeMap<String, String>,
 }
@@ -86,7 +86,7 @@ impl AzureConfig {
             kubernetes_version: None,
             network_plugin: NetworkPlugin::AzureOverlay,
             vnet_subnet_id: None,
-            vm_memory_overhead_percent: 0.075,
+            vm_memory_overhead_ratio: 0.075,
             additional_tags: BTreeMap::new(),
         }
     }
@@ -152,7 +152,7 @@ impl AzureConfig {
             }
         };
         if let Some(value) = get("VM_MEMORY_OVERHEAD_PERCENT") {
-            config.vm_memory_overhead_percent =
+            config.vm_memory_overhead_ratio =
                 value.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share)).ok_or_else(
                     || AzureError::InvalidVariable {
                         name: "VM_MEMORY_OVERHEAD_PERCENT",

@@ -8,13 +8,13 @@ use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
 use nap_engine::{CapacityType, InstanceType, Offering};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
 
-use crate::capacity::{
+use crate::embedded::EmbeddedCatalogue;
+use crate::kube_reserved::{
     EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity,
 };
-use crate::catalogue::Catalogue;
 use crate::prices::Prices;
 use crate::skus::Sku;
-use crate::unavailable::{REGIONAL, zone_label};
+use crate::unavailable_offerings::{REGIONAL, zone_label};
 use crate::{AzureConfig, AzureError};
 
 /// Disks as a resource, as a limit on volumes of their CSI driver.
@@ -53,7 +53,7 @@ impl Settings {
                 .spec
                 .max_pods
                 .map_or(config.network_plugin.default_max_pods(), i64::from),
-            memory_overhead: config.vm_memory_overhead_percent,
+            memory_overhead: config.vm_memory_overhead_ratio,
         }
     }
 }
@@ -90,7 +90,7 @@ pub fn instance_type(
 /// The instance types of a region from the embedded catalogue, all available: what `nap plan` uses
 /// without a cluster.
 pub fn from_catalogue(
-    catalogue: &Catalogue,
+    catalogue: &EmbeddedCatalogue,
     settings: &Settings,
 ) -> Result<nap_engine::Catalogue, AzureError> {
     let region = catalogue.region(&settings.region)?;
@@ -266,7 +266,7 @@ mod tests {
             max_pods: 250,
             memory_overhead: 0.075,
         };
-        let catalogue = Catalogue::embedded();
+        let catalogue = EmbeddedCatalogue::embedded();
         let row = catalogue.skus_in("eastus").find(|sku| sku.name == "Standard_D4s_v5").unwrap();
         let sku =
             Sku::read(&row.to_resource_sku(catalogue.region("eastus").unwrap()), "eastus").unwrap();

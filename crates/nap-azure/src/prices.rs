@@ -93,7 +93,7 @@ pub async fn fetch(client: &ArmClient, region: &str) -> Result<Prices, CloudErro
     );
     let path = format!(
         "/api/retail/prices?api-version=2023-01-01-preview&$filter={}",
-        crate::arm_query(&filter)
+        crate::arm::percent_encode(&filter)
     );
     let items: Vec<PriceItem> = client.list(&format!("list prices in {region}"), &path).await?;
     Ok(Prices::from_items(&items))

@@ -1,40 +1,49 @@
-//! The provider that the controllers see.
+//! The Azure implementation of [`CloudProvider`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use nap_api::aksnodeclass::{ImageFamily, condition};
-use nap_api::{AKSNodeClass, NodeClaim, Requirements, labels};
+use nap_api::aksnodeclass::ImageFamily;
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_clock::Clock;
-use nap_cloud::{CloudError, CloudProvider, ErrorClass, Instance, NodeClassReport};
-use nap_engine::{Catalogue, InstanceType, Offering};
+use nap_cloud::{
+    CloudError, CloudProvider, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
+    NodeClassProblem, NodeClassReport,
+};
+use nap_engine::{Catalogue, InstanceType};
 use nap_units::{Resources, Rounding};
 
-use crate::arm::{ArmClient, HttpService, TokenProvider, https_client, tokens_from_env};
+use crate::arm::{
+    ArmClient, HttpService, POLL_BOUND, TokenProvider, https_client, tokens_from_env,
+};
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
-    API_VERSION, Machine, MachineRequest, Machines, NODECLAIM_TAG, NODEPOOL_TAG, machine_name,
-    machine_name_of,
+    API_VERSION, Machine, MachineRequest, Machines, NODECLAIM_TAG, NODEPOOL_TAG, ProvisioningState,
+    machine_name, machine_name_of,
 };
-use crate::market::Market;
+use crate::offering_selection::{self, Wanted};
 use crate::prices::Prices;
+use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, choice, images, subnet};
+use crate::{AzureConfig, AzureError, images, subnet};
 
-/// How many offerings one call tries before it gives up. Each failure teaches the market, so later
-/// calls start further on.
+/// Most offerings that one call tries. Each failure is remembered, so a later call continues where
+/// this one stopped.
 const MAX_TRIES: usize = 10;
+/// Interval at which a machine that is being created is polled.
+const ADOPT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Makes agent-pool machines in an AKS cluster.
+/// Launches agent-pool machines in an AKS cluster.
 pub struct AzureProvider {
     config: AzureConfig,
     arm: ArmClient,
     machines: Machines,
-    market: Market,
+    region: RegionCatalogue,
 }
 
 impl AzureProvider {
-    /// A provider over any service: Azure itself, or an emulator.
+    /// Creates a provider over any service: Azure itself, or an emulator.
     pub fn new(
         config: AzureConfig,
         clock: Clock,
@@ -45,117 +54,99 @@ impl AzureProvider {
         let prices = ArmClient::anonymous(service, clock, &config.prices_endpoint);
         Self {
             machines: Machines::new(arm.clone(), &config),
-            market: Market::new(config.clone(), arm.clone(), prices),
+            region: RegionCatalogue::new(config.clone(), arm.clone(), prices),
             arm,
             config,
         }
     }
 
-    /// A provider for the endpoints of the settings, with the identity that the environment
-    /// describes.
+    /// Creates a provider for the endpoints of the settings, with the identity of the environment.
     pub fn connect(config: AzureConfig, clock: Clock) -> Result<Self, AzureError> {
         let service = https_client()?;
         let tokens = tokens_from_env(service.clone(), clock.clone(), &config.arm_endpoint)?;
         Ok(Self::new(config, clock, service, tokens))
     }
 
-    /// The settings that it was made with.
+    /// Settings of the provider.
     pub fn config(&self) -> &AzureConfig {
         &self.config
     }
 
-    /// The ARM client, for what stands beside the provider (such as a catalogue refresh).
+    /// The ARM client, for uses beside the provider such as a catalogue refresh.
     pub fn arm(&self) -> &ArmClient {
         &self.arm
     }
 
-    /// Finds the machine that an earlier call made for the claim, waiting for it if it is not
-    /// ready. A failed one is removed and its failure remembered.
+    /// Adopts the machine that an earlier call created for the NodeClaim, and waits until it is
+    /// ready. `None` if there is none; one that failed is removed and its failure remembered.
     async fn adopt(&self, name: &str, claim: &str) -> Result<Option<Instance>, CloudError> {
-        let mut machine = match self.machines.get(name).await {
-            Ok(machine) => machine,
-            Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) => return Err(error),
-        };
         let operation = format!("create machine {name}");
-        if machine.properties.tags.get(NODECLAIM_TAG).is_none_or(|owner| owner != claim) {
-            let message = "a machine of this name exists and belongs to something else";
-            return Err(CloudError::new(
-                ErrorClass::Invalid,
-                operation,
-                "MachineNameTaken",
-                message,
-            ));
-        }
+        let error = |class, code: &str, message: &str| {
+            Err(CloudError::new(class, operation.as_str(), code, message))
+        };
         let clock = self.arm.clock();
         let begun = clock.now();
         loop {
+            let machine = match self.machines.get(name).await {
+                Ok(machine) => machine,
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if machine.properties.tags.get(NODECLAIM_TAG).is_none_or(|owner| owner != claim) {
+                let message = "a machine of this name exists and belongs to another owner";
+                return error(ErrorClass::Invalid, "MachineNameTaken", message);
+            }
             if let Some(failure) = machine.failure(&operation) {
-                if let Some(sku) = self.market.sku(&machine.properties.hardware.vm_size).await? {
+                if let Some(sku) = self.region.sku(&machine.properties.hardware.vm_size).await? {
                     let zone = machine.zone(&self.config.location);
-                    self.market.learn(&failure, &sku, &zone, machine.capacity_type());
+                    self.region.learn(&failure, &sku, &zone, machine.capacity_type());
                 }
                 self.remove(name).await?;
                 return Ok(None);
             }
-            match machine.properties.provisioning_state.as_str() {
-                "Succeeded" => return self.instance(&machine).await.map(Some),
-                "Deleting" => {
+            match machine.properties.provisioning_state {
+                ProvisioningState::Succeeded => return self.instance(&machine).await.map(Some),
+                ProvisioningState::Deleting => {
                     let message = "the machine is being deleted";
-                    return Err(CloudError::new(
-                        ErrorClass::Transient,
-                        operation,
-                        "MachineDeleting",
-                        message,
-                    ));
+                    return error(ErrorClass::Transient, "MachineDeleting", message);
                 }
-                _ => {}
+                ProvisioningState::Failed | ProvisioningState::InProgress => {}
             }
-            if clock.now().duration_since(begun) >= crate::arm::POLL_BOUND {
+            if clock.now().duration_since(begun) >= POLL_BOUND {
                 let message = "the machine is not ready after 15 minutes";
-                return Err(CloudError::new(
-                    ErrorClass::Transient,
-                    operation,
-                    "OperationTimedOut",
-                    message,
-                ));
+                return error(ErrorClass::Transient, "OperationTimedOut", message);
             }
-            clock.sleep(std::time::Duration::from_secs(5)).await;
-            machine = match self.machines.get(name).await {
-                Err(error) if error.is_not_found() => return Ok(None),
-                other => other?,
-            };
+            clock.sleep(ADOPT_INTERVAL).await;
         }
     }
 
-    /// Makes one machine and waits until it exists. Nothing is left of one that failed.
+    /// Creates one machine and waits until it exists. A machine that failed is removed.
     async fn launch(
         &self,
         name: &str,
         request: &MachineRequest<'_>,
     ) -> Result<Instance, CloudError> {
         let body = request.body()?;
-        self.market.reserve(request.sku, request.offering.capacity_type);
+        let hold = self.region.hold_quota(request.sku, request.offering.capacity_type);
+        let operation = format!("create machine {name}");
         let accepted = self.machines.put(name, &body).await?;
-        let ended = accepted.wait(&self.arm, &format!("create machine {name}")).await;
+        let ended = accepted.wait(&self.arm, &operation).await;
         let machine = match (ended, self.machines.get(name).await) {
             (Ok(()), machine) => machine?,
-            (Err(error), Err(lost)) if lost.is_not_found() => return Err(error),
-            // The machine knows the cause; the operation often just says that it failed.
-            (Err(error), Ok(machine)) => {
-                let failure = machine.failure(&error.operation);
-                if failure.is_some() {
-                    self.remove(name).await?;
-                }
-                return Err(failure.unwrap_or(error));
+            // The machine knows the cause; the operation often says only that it failed.
+            (Err(error), Ok(machine)) if machine.failure(&operation).is_none() => {
+                return Err(error);
             }
+            (Err(_), Ok(machine)) => machine,
             (Err(error), Err(_)) => return Err(error),
         };
-        if let Some(failure) = machine.failure(&format!("create machine {name}")) {
+        if let Some(failure) = machine.failure(&operation) {
             self.remove(name).await?;
             return Err(failure);
         }
-        self.instance(&machine).await
+        let instance = self.instance(&machine).await?;
+        hold.keep();
+        Ok(instance)
     }
 
     /// Deletes a machine and waits until it is gone.
@@ -167,7 +158,7 @@ impl AzureProvider {
         }
     }
 
-    /// Asks for a machine's deletion unless that was done.
+    /// Requests the deletion of a machine, unless it is being deleted.
     async fn begin_delete(&self, name: &str) -> Result<(), CloudError> {
         if self.machines.get(name).await?.is_deleting() {
             return Ok(());
@@ -175,7 +166,7 @@ impl AzureProvider {
         self.machines.delete(name).await.map(|_| ())
     }
 
-    /// The version of new machines: the one that was set, or the control plane's.
+    /// Kubernetes version of new machines: the configured one, or the control plane's.
     async fn kubernetes_version(&self) -> Result<String, CloudError> {
         if let Some(version) = &self.config.kubernetes_version {
             return Ok(version.clone());
@@ -196,12 +187,14 @@ impl AzureProvider {
         })
     }
 
-    /// An id of another shape is refused, not reported as gone: something that we cannot see may
-    /// still exist.
+    /// The machine name in a provider id. An id of another form is an error and not "not found":
+    /// the instance may exist elsewhere.
     fn name_of(&self, provider_id: &str) -> Result<String, CloudError> {
         machine_name_of(provider_id, &self.config.agent_pool).ok_or_else(|| {
-            let message =
-                format!("`{provider_id}` is no machine of agent pool `{}`", self.config.agent_pool);
+            let message = format!(
+                "`{provider_id}` is not a machine of agent pool `{}`",
+                self.config.agent_pool
+            );
             CloudError::new(ErrorClass::Invalid, "find a machine", "NotAMachine", message)
         })
     }
@@ -219,17 +212,17 @@ impl AzureProvider {
         })?;
         let mut all = properties.kubernetes.node_labels.clone();
         let (mut capacity, mut allocatable) = (Resources::new(), Resources::new());
-        if let Some(sku) = self.market.sku(&properties.hardware.vm_size).await? {
-            let kind = self.machine_type(machine, &sku);
-            all.extend(kind.requirements.labels());
+        if let Some(sku) = self.region.sku(&properties.hardware.vm_size).await? {
+            let instance_type = self.machine_type(machine, &sku);
+            all.extend(instance_type.requirements.labels());
             let zone = machine.zone(&self.config.location);
-            let offering = kind.offerings.iter().find(|offering| {
+            let offering = instance_type.offerings.iter().find(|offering| {
                 offering.zone == zone && offering.capacity_type == machine.capacity_type()
             });
             all.extend(offering.map(|offering| offering.requirements.labels()).unwrap_or_default());
-            (capacity, allocatable) = (kind.capacity, kind.allocatable);
+            (capacity, allocatable) = (instance_type.capacity, instance_type.allocatable);
         }
-        // These hold even for a size that is no longer on offer.
+        // These hold even for a size that is no longer sold.
         all.insert(labels::INSTANCE_TYPE.to_owned(), properties.hardware.vm_size.clone());
         all.insert(labels::ZONE.to_owned(), machine.zone(&self.config.location));
         all.insert(labels::REGION.to_owned(), self.config.location.clone());
@@ -256,7 +249,7 @@ impl AzureProvider {
         })
     }
 
-    /// The instance type of a machine that exists, by its own settings.
+    /// Instance type of an existing machine, from its own settings.
     fn machine_type(&self, machine: &Machine, sku: &Sku) -> InstanceType {
         let system = &machine.properties.operating_system;
         let family = if system.os_sku == "AzureLinux" {
@@ -279,6 +272,7 @@ impl CloudProvider for AzureProvider {
         &self,
         claim: &NodeClaim,
         class: &AKSNodeClass,
+        offerings: &[OfferingRef],
     ) -> Result<Instance, CloudError> {
         let claim_name = claim.metadata.name.clone().unwrap_or_default();
         let name = machine_name(&claim_name)?;
@@ -289,60 +283,63 @@ impl CloudProvider for AzureProvider {
         let status = class.status.clone().unwrap_or_default();
         let (Some(version), false) = (status.kubernetes_version, status.images.is_empty()) else {
             let message = "the node class has no Kubernetes version or no images yet";
-            return Err(CloudError::new(
-                ErrorClass::NodeClassNotReady,
-                operation,
-                "NodeClassNotReady",
-                message,
-            ));
+            let code = "NodeClassNotReady";
+            return Err(CloudError::new(ErrorClass::NodeClassNotReady, operation, code, message));
         };
         let requirements = Requirements::from_specs(&claim.spec.requirements);
         let requests = Resources::from_quantities(
             claim.spec.resources.requests.iter().map(|(name, amount)| (name.as_str(), amount)),
             Rounding::Up,
         );
+        let image = |one: &InstanceType| images::select(&status.images, &one.requirements);
+        let has_image = |one: &InstanceType| image(one).is_some();
+        let wanted =
+            Wanted { requirements: &requirements, requests: &requests, has_image: &has_image };
         let mut last: Option<CloudError> = None;
         for attempt in 1..=MAX_TRIES {
             let catalogue = self.instance_types(class).await?;
-            let image = |kind: &InstanceType| images::select(&status.images, &kind.requirements);
-            let annotations = claim.metadata.annotations.as_ref();
-            let planned = annotations
-                .and_then(|all| all.get(labels::PLANNED_OFFERINGS))
-                .map_or("", String::as_str);
-            let best =
-                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
-                    image(kind).is_some()
-                });
-            let Some((kind, offering)) = best else { break };
-            let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else {
-                break;
+            let next = if offerings.is_empty() {
+                offering_selection::cheapest(&catalogue, &wanted, &claim_name)
+            } else {
+                offering_selection::first_planned(&catalogue, &wanted, offerings)
             };
+            let Some((instance_type, offering)) = next else { break };
+            let sku = self.region.sku(&instance_type.name).await?;
+            let (Some(sku), Some(image)) = (sku, image(instance_type)) else { break };
             let request = MachineRequest {
                 config: &self.config,
                 claim,
                 class,
                 sku: &sku,
-                instance_type: kind,
+                instance_type,
                 offering,
                 image_id: &image.id,
                 kubernetes_version: &version,
             };
+            let (zone, capacity_type) = (&offering.zone, offering.capacity_type);
             match self.launch(&name, &request).await {
                 Ok(instance) => {
-                    log_launch(&claim_name, kind, offering, attempt);
+                    tracing::info!(
+                        nodeclaim = claim_name,
+                        instance_type = instance_type.name,
+                        zone,
+                        capacity_type = capacity_type.as_str(),
+                        price = %offering.price,
+                        attempt,
+                        "launched instance"
+                    );
                     return Ok(instance);
                 }
                 Err(error) if matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota) => {
                     tracing::info!(
                         nodeclaim = claim_name,
-                        instance_type = kind.name,
-                        zone = offering.zone,
-                        capacity_type = offering.capacity_type.as_str(),
+                        instance_type = instance_type.name,
+                        zone,
+                        capacity_type = capacity_type.as_str(),
                         reason = error.code,
-                        "an offering cannot be had"
+                        "offering unavailable"
                     );
-                    self.market.release(&sku, offering.capacity_type);
-                    if !self.market.learn(&error, &sku, &offering.zone, offering.capacity_type) {
+                    if !self.region.learn(&error, &sku, zone, capacity_type) {
                         return Err(error);
                     }
                     last = Some(error);
@@ -350,18 +347,7 @@ impl CloudProvider for AzureProvider {
                 Err(error) => return Err(error),
             }
         }
-        let code =
-            last.as_ref().map_or("InsufficientCapacity".to_owned(), |error| error.code.clone());
-        let message = match last {
-            Some(error) => format!(
-                "no offering is left that satisfies the claim; the last failure was: {}",
-                error.message
-            ),
-            None => {
-                "no available offering satisfies the claim and holds what it asks for".to_owned()
-            }
-        };
-        Err(CloudError::new(ErrorClass::Capacity, operation, code, message))
+        Err(no_offering_left(operation, last))
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError> {
@@ -398,10 +384,10 @@ impl CloudProvider for AzureProvider {
             if !machine.properties.tags.contains_key(NODEPOOL_TAG) {
                 continue;
             }
-            // A machine that is too young to have a VM id is not worth failing the whole list.
+            // A machine without a VM id is too young to be listed.
             match self.instance(&machine).await {
                 Ok(instance) => instances.push(instance),
-                Err(error) => tracing::debug!(%error, "a machine is left out of the list"),
+                Err(error) => tracing::debug!(%error, "machine left out of list"),
             }
         }
         instances.sort_by(|a, b| a.provider_id.cmp(&b.provider_id));
@@ -409,12 +395,15 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError> {
-        self.market.catalogue(&Settings::new(&self.config, class)).await
+        self.region.catalogue(&Settings::new(&self.config, class)).await
     }
 
-    /// Drift of images and Kubernetes versions is not judged yet: no machine ever counts as drifted
-    /// here.
-    async fn drifted(&self, _: &NodeClaim, _: &AKSNodeClass) -> Result<Option<String>, CloudError> {
+    /// Drift of images, Kubernetes versions and subnets is not detected yet: no instance drifts.
+    async fn drift(
+        &self,
+        _: &NodeClaim,
+        _: &AKSNodeClass,
+    ) -> Result<Option<InstanceDrift>, CloudError> {
         Ok(None)
     }
 
@@ -434,26 +423,29 @@ impl CloudProvider for AzureProvider {
                 "no image of family {:?} is published in the region",
                 class.spec.image_family
             );
-            report
-                .problems
-                .insert(condition::IMAGES_READY.to_owned(), ("ImagesNotFound".to_owned(), message));
+            let problem = NodeClassProblem { reason: "ImagesNotFound".to_owned(), message };
+            report.problems.insert(NodeClassCondition::Images, problem);
         }
         let wanted = class.spec.vnet_subnet_id.as_deref();
         if let Some(problem) = subnet::inspect(&self.arm, &self.config, wanted).await? {
-            report.problems.insert(condition::SUBNETS_READY.to_owned(), problem);
+            report.problems.insert(NodeClassCondition::Subnets, problem);
         }
         Ok(report)
     }
 }
 
-fn log_launch(claim: &str, kind: &InstanceType, offering: &Offering, attempt: usize) {
-    tracing::info!(
-        nodeclaim = claim,
-        instance_type = kind.name,
-        zone = offering.zone,
-        capacity_type = offering.capacity_type.as_str(),
-        price = %offering.price,
-        attempt,
-        "a machine was made"
-    );
+/// The error when no offering of a NodeClaim can be launched.
+fn no_offering_left(operation: String, last: Option<CloudError>) -> CloudError {
+    let (code, message) = match last {
+        Some(error) => {
+            let message =
+                format!("no offering of the NodeClaim is left; the last failed: {}", error.message);
+            (error.code, message)
+        }
+        None => {
+            let message = "no available offering satisfies the NodeClaim and holds its requests";
+            ("InsufficientCapacity".to_owned(), message.to_owned())
+        }
+    };
+    CloudError::new(ErrorClass::Capacity, operation, code, message)
 }

@@ -1,39 +1,38 @@
-//! How many cores the subscription may still have, by family, with what was launched since Azure
-//! last counted.
+//! Quota of vCPUs by family, with a hold for every launch since Azure last counted.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use nap_cloud::CloudError;
 use serde::Deserialize;
 
 use crate::arm::ArmClient;
 
-/// Remaining cores. What is not known does not hold anything back.
+/// Remaining vCPUs by family. A family that Azure does not report has no limit.
 #[derive(Debug, Default)]
 pub struct Quota {
-    /// Cores that are left, by lower-cased family.
+    /// vCPUs left at the last count, by lower-cased family.
     left: BTreeMap<String, i64>,
-    /// Cores that were launched since the count, by lower-cased family.
-    launched: Mutex<BTreeMap<String, i64>>,
+    /// vCPUs held by launches since then, by lower-cased family.
+    held: BTreeMap<String, i64>,
 }
 
 impl Quota {
-    /// Whether a size of a family can be had on demand.
+    /// Whether a size of a family fits on demand.
     pub fn fits(&self, family: &str, vcpus: i64) -> bool {
         let family = family.to_lowercase();
-        let Some(left) = self.left.get(&family) else { return true };
-        let launched = self.launched.lock().map_or(0, |map| map.get(&family).copied().unwrap_or(0));
-        vcpus <= left - launched
+        let held = self.held.get(&family).copied().unwrap_or(0);
+        self.left.get(&family).is_none_or(|left| vcpus <= left - held)
     }
 
-    /// Counts a launch, so that a burst between two counts does not overrun the quota. A negative
-    /// number gives it back.
-    pub fn launched(&self, family: &str, vcpus: i64) {
-        if let Ok(mut map) = self.launched.lock() {
-            let count = map.entry(family.to_lowercase()).or_default();
-            // Azure may have counted in between, and then what is given back is not there any more.
-            *count = (*count + vcpus).max(0);
+    /// Holds vCPUs for a launch, so that a burst between two counts does not exceed the quota.
+    pub fn hold(&mut self, family: &str, vcpus: i64) {
+        *self.held.entry(family.to_lowercase()).or_default() += vcpus;
+    }
+
+    /// Releases held vCPUs. A count in between has dropped the hold, so nothing may be left of it.
+    pub fn release(&mut self, family: &str, vcpus: i64) {
+        if let Some(held) = self.held.get_mut(&family.to_lowercase()) {
+            *held = (*held - vcpus).max(0);
         }
     }
 }
@@ -51,33 +50,46 @@ struct UsageName {
     value: Option<String>,
 }
 
-/// Asks Azure for the present count.
+/// Fetches the current count of a region.
 pub async fn fetch(arm: &ArmClient, subscription: &str, region: &str) -> Result<Quota, CloudError> {
     let path = format!(
         "/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{region}/usages?api-version=2025-04-01"
     );
     let usages: Vec<Usage> = arm.list(&format!("list quota usage in {region}"), &path).await?;
-    let left = usages
-        .into_iter()
-        .filter_map(|usage| {
-            Some((usage.name.value?.to_lowercase(), usage.limit? - usage.current_value?))
-        })
-        .collect();
-    Ok(Quota { left, launched: Mutex::default() })
+    let left = |usage: Usage| {
+        Some((usage.name.value?.to_lowercase(), usage.limit? - usage.current_value?))
+    };
+    Ok(Quota { left: usages.into_iter().filter_map(left).collect(), held: BTreeMap::new() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn quota() -> Quota {
+        Quota { left: BTreeMap::from([("f".to_owned(), 10)]), held: BTreeMap::new() }
+    }
+
     #[test]
-    fn launches_count_until_azure_counts_again() {
-        let quota =
-            Quota { left: BTreeMap::from([("f".to_owned(), 10)]), launched: Mutex::default() };
+    fn held_cores_count_against_the_quota() {
+        let mut quota = quota();
         assert!(quota.fits("F", 8));
-        quota.launched("F", 8);
+        quota.hold("F", 8);
         assert!(!quota.fits("f", 4));
         assert!(quota.fits("f", 2));
-        assert!(quota.fits("unknown", 1000));
+        quota.release("f", 8);
+        assert!(quota.fits("f", 10));
+    }
+
+    #[test]
+    fn a_release_after_a_new_count_adds_nothing() {
+        let mut quota = quota();
+        quota.release("f", 8);
+        assert!(!quota.fits("f", 11));
+    }
+
+    #[test]
+    fn a_family_without_a_count_has_no_limit() {
+        assert!(quota().fits("unknown", 1000));
     }
 }

@@ -6,8 +6,8 @@ use nap_cloud::CloudError;
 use serde::{Deserialize, Serialize};
 
 use crate::arm::{ArmClient, nullable};
-use crate::catalogue::{Gpu, gpu};
 use crate::config::canonical_region;
+use crate::embedded::{Gpu, gpu};
 use crate::size_name::SizeName;
 
 /// A row of the Resource SKUs API.
@@ -345,7 +345,7 @@ pub async fn list(
 ) -> Result<Vec<ResourceSku>, CloudError> {
     let path = format!(
         "/subscriptions/{subscription}/providers/Microsoft.Compute/skus?api-version=2021-07-01&$filter={}",
-        crate::arm_query(&format!("location eq '{region}'"))
+        crate::arm::percent_encode(&format!("location eq '{region}'"))
     );
     arm.list(&format!("list VM sizes in {region}"), &path).await
 }

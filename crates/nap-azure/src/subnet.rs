@@ -1,12 +1,9 @@
-//! Subnets of a node class: their ids, and whether they may be used.
+//! Validation of the subnet of a node class.
 
-use nap_cloud::{CloudError, ErrorClass};
+use nap_cloud::{CloudError, ErrorClass, NodeClassProblem};
 
 use crate::AzureConfig;
 use crate::arm::ArmClient;
-
-/// Reason and message of the condition when a subnet cannot be used.
-pub(crate) type Problem = (String, String);
 
 /// The parts of a subnet's ARM id.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,14 +43,14 @@ impl<'a> SubnetId<'a> {
         })
     }
 
-    /// Whether both are in one virtual network. ARM ids ignore case.
+    /// Whether both subnets are in one virtual network. ARM ids ignore case.
     fn shares_network(&self, other: &Self) -> bool {
         self.subscription.eq_ignore_ascii_case(other.subscription)
             && self.group.eq_ignore_ascii_case(other.group)
             && self.network.eq_ignore_ascii_case(other.network)
     }
 
-    /// AKS made the network itself and does not allow other subnets in it.
+    /// Whether AKS manages the virtual network, in which other subnets are not allowed.
     fn is_managed(&self, node_resource_group: &str) -> bool {
         let digits = self.network.strip_prefix("aks-vnet-").unwrap_or_default();
         self.group.eq_ignore_ascii_case(node_resource_group)
@@ -63,13 +60,15 @@ impl<'a> SubnetId<'a> {
     }
 }
 
-/// What is wrong with a node class's subnet, if anything is.
+/// The problem with the subnet of a node class; `None` if it can be used.
 pub(crate) async fn inspect(
     arm: &ArmClient,
     config: &AzureConfig,
     id: Option<&str>,
-) -> Result<Option<Problem>, CloudError> {
-    let problem = |reason: &str, message: String| Ok(Some((reason.to_owned(), message)));
+) -> Result<Option<NodeClassProblem>, CloudError> {
+    let problem = |reason: &str, message: String| {
+        Ok(Some(NodeClassProblem { reason: reason.to_owned(), message }))
+    };
     let Some(id) = id.or(config.vnet_subnet_id.as_deref()) else { return Ok(None) };
     let Some(subnet) = SubnetId::parse(id) else {
         return problem("SubnetIDInvalid", format!("`{id}` is not the id of a subnet"));

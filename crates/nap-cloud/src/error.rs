@@ -1,25 +1,25 @@
-//! Cloud errors, classified: the class, not the text, decides what happens next.
+//! Cloud errors by class: the class, not the text, decides what happens next.
 
 use std::fmt;
 
-/// What kind of failure it was.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorClass {
-    /// The cloud has no such machine to give at present: try another offering.
+    /// The offering is out of stock or not sold: another offering may work.
     Capacity,
-    /// The subscription may not have more: try another family, or ask for quota.
+    /// A quota of the subscription is used up: another family may work.
     Quota,
-    /// Too many requests: wait.
+    /// Too many requests: the same request may work later.
     Throttled,
-    /// The thing is not there (any more).
+    /// The resource does not exist.
     NotFound,
     /// The credentials were refused.
     Auth,
-    /// The request itself is wrong: retrying it unchanged is useless.
+    /// The request itself is wrong: repeating it unchanged is useless.
     Invalid,
-    /// The node class is not ready to make machines.
+    /// The node class is not ready to launch instances.
     NodeClassNotReady,
-    /// Anything that may pass by itself.
+    /// Any failure that may pass by itself.
     Transient,
 }
 
@@ -27,18 +27,18 @@ pub enum ErrorClass {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{operation}: {message}")]
 pub struct CloudError {
-    /// What kind of failure it was.
+    /// Class of the failure.
     pub class: ErrorClass,
-    /// What was being done, and to what.
+    /// Operation and resource.
     pub operation: String,
-    /// The cloud's own code, such as `SkuNotAvailable`; it becomes the reason of a condition.
+    /// The cloud's own code, such as `SkuNotAvailable`. It becomes the reason of a condition.
     pub code: String,
-    /// What went wrong.
+    /// The cloud's own text.
     pub message: String,
 }
 
 impl CloudError {
-    /// An error of a class.
+    /// Creates an error.
     pub fn new(
         class: ErrorClass,
         operation: impl Into<String>,
@@ -48,7 +48,7 @@ impl CloudError {
         Self { class, operation: operation.into(), code: code.into(), message: message.to_string() }
     }
 
-    /// Whether the thing is not there.
+    /// Whether the resource does not exist.
     pub fn is_not_found(&self) -> bool {
         self.class == ErrorClass::NotFound
     }

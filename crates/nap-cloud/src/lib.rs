@@ -1,7 +1,10 @@
-//! The `CloudProvider` trait that controllers call, and its errors by class.
+//! The contract between the controllers and a cloud: the [`CloudProvider`] trait and errors by
+//! class.
 
 mod error;
 mod provider;
 
 pub use error::{CloudError, ErrorClass};
-pub use provider::{CloudProvider, Instance, NodeClassReport};
+pub use provider::{
+    CloudProvider, Instance, InstanceDrift, NodeClassCondition, NodeClassProblem, NodeClassReport,
+};

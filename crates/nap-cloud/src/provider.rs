@@ -5,82 +5,146 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use nap_api::aksnodeclass::NodeImage;
-use nap_api::{AKSNodeClass, NodeClaim};
+use nap_api::aksnodeclass::{NodeImage, condition};
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef};
 use nap_engine::Catalogue;
 use nap_units::Resources;
 
 use crate::CloudError;
 
-/// A machine in the cloud.
+/// An instance in the cloud.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
-    /// Its id, as the Node carries it in `spec.providerID`.
+    /// Provider id, as the Node carries it in `spec.providerID`.
     pub provider_id: String,
-    /// The NodeClaim that it was made for, from its tags.
+    /// Name of its NodeClaim, from its tags.
     pub node_claim: Option<String>,
-    /// The NodePool that it was made for, from its tags.
+    /// Name of its NodePool, from its tags.
     pub node_pool: Option<String>,
-    /// The image that it runs.
+    /// Image that it runs.
     pub image_id: Option<String>,
-    /// The labels that follow from what was chosen: instance type, zone, capacity type, SKU facts.
+    /// Labels that follow from its offering: instance type, zone, capacity type, SKU properties.
     pub labels: BTreeMap<String, String>,
     /// Annotations that the provider needs on the NodeClaim.
     pub annotations: BTreeMap<String, String>,
-    /// What it has in all.
+    /// Total resources.
     pub capacity: Resources,
-    /// What it has for pods.
+    /// Resources for pods.
     pub allocatable: Resources,
-    /// When it was made.
+    /// Time of creation; `None` if the cloud does not tell.
     pub created: Option<Timestamp>,
-    /// It is being deleted.
+    /// Whether it is being deleted.
     pub deleting: bool,
 }
 
-/// What the provider found out about a node class.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeClassReport {
-    /// The Kubernetes version of new machines, or why it is unknown.
-    pub kubernetes_version: Option<String>,
-    /// The images of new machines, in order of preference.
-    pub images: Vec<NodeImage>,
-    /// Reason and message for each condition type that does not hold; a type that is absent holds.
-    pub problems: BTreeMap<String, (String, String)>,
+/// A condition of a node class that the provider can find violated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeClassCondition {
+    /// `KubernetesVersionReady`.
+    KubernetesVersion,
+    /// `ImagesReady`.
+    Images,
+    /// `SubnetsReady`.
+    Subnets,
+    /// `ValidationSucceeded`.
+    Validation,
 }
 
-/// A cloud that makes machines. Every method may be called again after a crash and does nothing
+impl NodeClassCondition {
+    /// Type of the condition.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::KubernetesVersion => condition::KUBERNETES_VERSION_READY,
+            Self::Images => condition::IMAGES_READY,
+            Self::Subnets => condition::SUBNETS_READY,
+            Self::Validation => condition::VALIDATION_SUCCEEDED,
+        }
+    }
+}
+
+/// Explanation of a violated condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeClassProblem {
+    /// Reason of the condition.
+    pub reason: String,
+    /// Message of the condition.
+    pub message: String,
+}
+
+/// Result of inspecting a node class.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeClassReport {
+    /// Kubernetes version of new instances; `None` if it is unknown.
+    pub kubernetes_version: Option<String>,
+    /// Images of new instances, in order of preference.
+    pub images: Vec<NodeImage>,
+    /// Violated conditions. A condition that is absent holds.
+    pub problems: BTreeMap<NodeClassCondition, NodeClassProblem>,
+}
+
+/// Difference between an instance and its node class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceDrift {
+    /// A newer node image is to be used.
+    Image,
+    /// Another Kubernetes version is to be used.
+    KubernetesVersion,
+    /// Another subnet is to be used.
+    Subnet,
+}
+
+impl InstanceDrift {
+    /// Reason of the `Drifted` condition, as the incumbent names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "ImageDrift",
+            Self::KubernetesVersion => "K8sVersionDrift",
+            Self::Subnet => "SubnetDrift",
+        }
+    }
+}
+
+/// A cloud that launches instances. Every method may be repeated after a crash and does nothing
 /// twice.
 #[async_trait]
 pub trait CloudProvider: Send + Sync {
-    /// Makes the machine for a claim, or finds the one that an earlier call made. Returns when it
-    /// exists.
-    async fn create(&self, claim: &NodeClaim, class: &AKSNodeClass)
-    -> Result<Instance, CloudError>;
-
-    /// Asks for a claim's machine to be deleted. [`crate::ErrorClass::NotFound`] means that it is
-    /// gone.
-    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError>;
-
-    /// Deletes a machine that no claim names, by its provider id.
-    async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError>;
-
-    /// The machine with a provider id.
-    async fn get(&self, provider_id: &str) -> Result<Instance, CloudError>;
-
-    /// Every machine that was made for a NodePool of this cluster.
-    async fn list(&self) -> Result<Vec<Instance>, CloudError>;
-
-    /// Every instance type for a node class, also those that cannot be had at present.
-    async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError>;
-
-    /// Why a machine no longer matches its node class, if it does not.
-    async fn drifted(
+    /// Creates the instance of a NodeClaim, or adopts the one that an earlier call created. Returns
+    /// when it exists.
+    ///
+    /// Tries the offerings in their order, skips those that do not satisfy the NodeClaim, and falls
+    /// through on a capacity failure; it chooses nothing by itself. Only a NodeClaim without a plan
+    /// record has no offerings: then the provider takes the cheapest that satisfies the NodeClaim.
+    async fn create(
         &self,
         claim: &NodeClaim,
         class: &AKSNodeClass,
-    ) -> Result<Option<String>, CloudError>;
+        offerings: &[OfferingRef],
+    ) -> Result<Instance, CloudError>;
 
-    /// What has to be known about a node class before machines are made from it.
+    /// Requests the deletion of a NodeClaim's instance. [`crate::ErrorClass::NotFound`] means that
+    /// it is gone.
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError>;
+
+    /// Requests the deletion of an instance that no NodeClaim names.
+    async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError>;
+
+    /// The instance with a provider id.
+    async fn get(&self, provider_id: &str) -> Result<Instance, CloudError>;
+
+    /// Every instance that was launched for a NodePool of this cluster.
+    async fn list(&self) -> Result<Vec<Instance>, CloudError>;
+
+    /// Every instance type for a node class, unavailable ones included.
+    async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError>;
+
+    /// Drift of an instance from its node class; `None` if there is none.
+    async fn drift(
+        &self,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
+    ) -> Result<Option<InstanceDrift>, CloudError>;
+
+    /// Inspects what instances of a node class depend on: version, images, subnets.
     async fn inspect_node_class(&self, class: &AKSNodeClass)
     -> Result<NodeClassReport, CloudError>;
 }

@@ -1,4 +1,4 @@
-//! What every control loop has at hand.
+//! The context that every controller gets: client, cloud, clock, index and memory.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -7,36 +7,36 @@ use kube::Client;
 use nap_clock::Clock;
 use nap_cloud::{CloudError, CloudProvider};
 
+use crate::cluster::{Index, Indexed};
+use crate::decision_memory::DecisionMemory;
 use crate::events::Recorder;
-use crate::market::Kept;
-use crate::state::State;
+use crate::provisioning::SolverState;
 
-/// Shared by all loops.
+/// Shared by all controllers.
 pub struct Context {
-    /// The cluster.
+    /// Client of the API server.
     pub client: Client,
-    /// The cloud.
+    /// The cloud provider.
     pub cloud: Arc<dyn CloudProvider>,
-    /// The time.
+    /// The only source of time.
     pub clock: Clock,
-    /// What is known of the cluster.
-    state: Mutex<State>,
-    /// What is kept of one decision for the next.
-    pub(crate) kept: Kept,
-    /// Where events go.
+    index: Mutex<Index>,
+    memory: Mutex<DecisionMemory>,
+    pub(crate) solver: SolverState,
+    /// Publisher of Kubernetes events.
     pub events: Recorder,
-    /// What may be changed about the loops.
+    /// Settings of the controllers.
     pub settings: Settings,
 }
 
-/// What may be changed about the loops.
+/// Settings of the controllers.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A batch of pending pods ends when no new one came for this long …
+    /// Idle time after which a batch of pending pods closes.
     pub batch_idle: Duration,
-    /// … and after this long in any case.
+    /// Longest time that a batch of pending pods stays open.
     pub batch_max: Duration,
-    /// How the engine decides.
+    /// Options of the engine.
     pub engine: nap_engine::Options,
 }
 
@@ -50,27 +50,27 @@ impl Default for Settings {
     }
 }
 
-/// Why a reconcile did not succeed. It is tried again.
+/// Failure of a reconcile, which is retried with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The cluster refused or was out of reach.
+    /// The API server refused a request or was unreachable.
     #[error("{doing}: {source}")]
     Kube {
-        /// What was being done, and to what.
+        /// Operation and object.
         doing: String,
-        /// Why it failed.
+        /// The failure.
         source: kube::Error,
     },
-    /// The cloud refused or was out of reach.
+    /// The cloud provider failed.
     #[error(transparent)]
     Cloud(#[from] CloudError),
 }
 
-/// When a reconcile wants to be called again; `None` means on the next change.
+/// Time until a reconcile is to be called again; `None` means on the next change.
 pub type Outcome = Result<Option<Duration>, Error>;
 
 impl Context {
-    /// A context with an empty state.
+    /// Creates a context with an empty index.
     pub fn new(
         client: Client,
         cloud: Arc<dyn CloudProvider>,
@@ -82,22 +82,34 @@ impl Context {
             client,
             cloud,
             clock,
-            state: Mutex::default(),
-            kept: Kept::default(),
+            index: Mutex::default(),
+            memory: Mutex::default(),
+            solver: SolverState::default(),
             events,
             settings,
         }
     }
 
-    /// The state. Hold it briefly and never across an await.
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// The cluster index. Hold it briefly and never across an await.
+    pub fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The memory of past decisions. Hold it briefly, never across an await, and lock it after the
+    /// index if both are needed.
+    pub fn memory(&self) -> MutexGuard<'_, DecisionMemory> {
+        self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Indexes an object as the server returned it, before the watch reports it.
+    pub fn observe<K: Indexed>(&self, object: K) {
+        self.index().apply(object, self.clock.now());
     }
 }
 
-/// Adds what was being done to a kube error.
+/// Adds the operation to an error of kube.
 pub trait Doing<T> {
-    /// Says what was being done, and to what.
+    /// Names the operation and the object.
     fn doing(self, what: &str, name: &str) -> Result<T, Error>;
 }
 
@@ -107,12 +119,12 @@ impl<T> Doing<T> for Result<T, kube::Error> {
     }
 }
 
-/// Whether the object was not there.
+/// Whether the object does not exist.
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether somebody else changed the object first.
+/// Whether the object was changed concurrently.
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }

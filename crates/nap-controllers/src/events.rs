@@ -1,9 +1,10 @@
-//! Kubernetes events from `karpenter`, with the injected clock and without repeats.
+//! Kubernetes events, stamped by the injected clock and deduplicated.
 //!
 //! kube's own recorder stamps wall-clock time and names events by it, which a simulation cannot
 //! repeat.
 
 use std::collections::BTreeMap;
+use std::hash::Hasher;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -14,19 +15,19 @@ use kube::api::PostParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use nap_clock::Clock;
 
-/// The event source that published guides select by.
+/// Source of the events, as published guides select them by.
 pub const COMPONENT: &str = "karpenter";
-/// The same event about the same object is not repeated within this time.
+/// Time within which the same event about the same object is not repeated.
 const QUIET: Duration = Duration::from_mins(2);
-/// The most events that are remembered for that.
-const REMEMBERED: usize = 10_000;
+/// Most events that are remembered to suppress repeats.
+const MAX_REMEMBERED: usize = 10_000;
 
-/// `Normal` or `Warning`.
+/// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It is as it should be.
+    /// Expected operation.
     Normal,
-    /// Somebody should look.
+    /// A problem that a user should look at.
     Warning,
 }
 
@@ -38,13 +39,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder that writes with this client and clock.
+    /// Creates a recorder.
     pub fn new(client: Client, clock: Clock) -> Self {
         Self { client, clock, recent: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Publishes an event about an object. A failure is logged, never returned: no decision hangs
-    /// on an event.
+    /// Publishes an event about an object. A failure is logged, not returned: no decision depends on
+    /// an event.
     pub async fn publish<K>(&self, object: &K, severity: Severity, reason: &str, message: &str)
     where
         K: Resource<DynamicType = ()>,
@@ -56,7 +57,7 @@ impl Recorder {
             reference.kind.as_deref().unwrap_or_default(),
             object.uid().unwrap_or_default()
         );
-        if !self.is_news(key, now) {
+        if !self.is_new(key, now) {
             return;
         }
         let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
@@ -71,20 +72,20 @@ impl Recorder {
         );
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::debug!(%error, reason, "could not publish an event");
+            tracing::debug!(%error, reason, "event not published");
         }
     }
 
-    fn is_news(&self, key: String, now: Timestamp) -> bool {
+    fn is_new(&self, key: String, now: Timestamp) -> bool {
         let mut recent = self.recent.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let quiet = SignedDuration::try_from(QUIET).unwrap_or(SignedDuration::ZERO);
         if recent.get(&key).is_some_and(|last| now.duration_since(*last) < quiet) {
             return false;
         }
-        if recent.len() >= REMEMBERED {
+        if recent.len() >= MAX_REMEMBERED {
             recent.retain(|_, last| now.duration_since(*last) < quiet);
         }
-        if recent.len() < REMEMBERED {
+        if recent.len() < MAX_REMEMBERED {
             recent.insert(key, now);
         }
         true
@@ -101,11 +102,12 @@ fn event(
     now: Timestamp,
 ) -> Event {
     reference.namespace.get_or_insert_with(String::new);
-    // The name must be unique and repeatable: time, reason and message make it so.
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in reason.bytes().chain(message.bytes()).chain(now.as_nanosecond().to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    // The name must be unique, and the same in a repeated simulation.
+    let mut hasher = fnv::FnvHasher::default();
+    for bytes in [reason.as_bytes(), message.as_bytes(), &now.as_nanosecond().to_le_bytes()] {
+        hasher.write(bytes);
     }
+    let hash = hasher.finish();
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{hash:016x}")),
@@ -131,7 +133,7 @@ fn event(
     }
 }
 
-/// Kubernetes refuses messages over 1,024 characters.
+/// Shortens a message to the 1,024 characters that Kubernetes accepts.
 fn cut(message: &str) -> String {
     if message.chars().count() <= 1024 {
         return message.to_owned();

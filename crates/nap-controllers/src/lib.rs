@@ -1,28 +1,46 @@
-//! The control loops: they watch a cluster, ask the engine what should happen, and carry it out.
+//! The controllers: they watch a cluster, ask the engine what should happen, and carry it out.
 //!
-//! They speak only to a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the same code runs
-//! on AKS, on the embedded cluster and in simulation. [`run`] drives all of them from one ordered
-//! queue.
+//! They depend only on a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the same code runs
+//! on AKS, on the embedded cluster and in simulation.
+//!
+//! ```text
+//!  watches ──► cluster::Index ──► snapshot ──► engine ──► Plan ──► NodeClaims, disruption commands
+//!                │      ▲                                              │
+//!                ▼      └───────────── objects as written ◄────────────┘
+//!         runtime queue ──► one reconcile per key
+//! ```
+//!
+//! | folder | contents |
+//! |---|---|
+//! | [`cluster`] | the index of the cluster, and predicates on its objects |
+//! | [`snapshot`] | the engine's input, built from the index |
+//! | `provisioning` | pending pods in, NodeClaims out |
+//! | `nodeclaim` | the lifecycle of a NodeClaim, step by step |
+//! | `node` | drain and termination of a Node |
+//! | `disruption` | emptiness, drift and consolidation, under budgets |
+//! | `runtime` | watches, the work queue and the driver |
+//!
+//! Decisions are functions of the index, the decision memory and the time; the code that carries
+//! them out is async and holds no lock across an await.
 
-mod claims;
+pub mod cluster;
 mod context;
+mod decision_memory;
 mod disruption;
 pub mod events;
-mod garbage;
+mod hash_migration;
 pub mod install;
-mod lifecycle;
-mod market;
+mod node;
+mod nodeclaim;
 mod nodeclass;
 mod nodeoverlay;
 mod nodepool;
+mod patch;
 mod provisioning;
-mod queue;
-mod restamp;
-mod run;
-pub mod state;
-mod termination;
-mod turn;
-mod write;
+mod runtime;
+pub mod snapshot;
+#[cfg(test)]
+mod testing;
 
 pub use context::{Context, Error, Settings};
-pub use run::run;
+pub use runtime::run;

@@ -1,24 +1,24 @@
-//! Keeps an AKSNodeClass's status, hash and finalizer.
+//! AKSNodeClasses: status, drift hash and finalizer.
 
 use std::time::Duration;
 
 use kube::{Api, ResourceExt};
 use nap_api::aksnodeclass::LocalDnsState;
-use nap_api::aksnodeclass::condition::{
-    DEPENDENTS, KUBERNETES_VERSION_READY, VALIDATION_SUCCEEDED,
-};
-use nap_api::{AKSNodeClass, conditions, hash, labels, validation};
+use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY};
+use nap_api::{AKSNodeClass, conditions, labels, validation};
+use nap_cloud::{NodeClassCondition, NodeClassProblem};
 
 use crate::context::{Context, Doing, Outcome};
 use crate::events::Severity;
-use crate::restamp::Stamp;
+use crate::hash_migration::HashStamp;
+use crate::patch::{add_finalizer, remove_finalizer};
 
-/// How often a healthy class is looked at again.
-const AGAIN: Duration = Duration::from_mins(5);
-/// How soon an unhealthy one is.
-const SOON: Duration = Duration::from_mins(1);
+/// Interval between two inspections of a class without problems.
+const INTERVAL: Duration = Duration::from_mins(5);
+/// Interval between two inspections of a class with problems.
+const PROBLEM_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Brings one AKSNodeClass up to date.
+/// Updates the hash, the finalizer and the status of one AKSNodeClass.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let api: Api<AKSNodeClass> = Api::all(context.client.clone());
     let Some(class) = api.get_opt(name).await.doing("reading AKSNodeClass", name)? else {
@@ -27,51 +27,37 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     if class.metadata.deletion_timestamp.is_some() {
         return finalize(context, &class).await;
     }
-    let hash = hash::aks_node_class_hash(&class.spec);
-    let stamp = Stamp {
-        hash_key: labels::AKS_NODE_CLASS_HASH,
-        hash: &hash,
-        version_key: labels::AKS_NODE_CLASS_HASH_VERSION,
-        version: hash::AKS_NODE_CLASS_HASH_VERSION,
-    };
+    let stamp = HashStamp::of_class(&class);
     stamp.migrate(context, &class, |claim| claim.spec.node_class_ref.name == name).await?;
-    let finalizer = labels::AKS_NODE_CLASS_FINALIZER;
     context
-        .update_class(name, |class| {
-            let (stamped, held) =
-                (stamp.is_on(class), class.finalizers().iter().any(|have| have == finalizer));
-            for (key, value) in [(stamp.hash_key, stamp.hash), (stamp.version_key, stamp.version)] {
-                class.annotations_mut().insert(key.to_owned(), value.to_owned());
-            }
-            if !held {
-                class.finalizers_mut().push(finalizer.to_owned());
-            }
-            !stamped || !held
+        .update::<AKSNodeClass>(name, |class| {
+            let stamped = stamp.is_on(class);
+            class.annotations_mut().extend(stamp.annotations());
+            add_finalizer(class, labels::AKS_NODE_CLASS_FINALIZER) || !stamped
         })
         .await?;
     let mut report = context.cloud.inspect_node_class(&class).await?;
     let unsupported = validation::unsupported_fields(&class.spec);
     if !unsupported.is_empty() {
         let message =
-            format!("not supported yet: {}; remove it to have nodes made", unsupported.join(", "));
-        report
-            .problems
-            .entry(VALIDATION_SUCCEEDED.to_owned())
-            .or_insert(("NotSupportedYet".into(), message));
+            format!("not supported yet: {}; remove it to launch nodes", unsupported.join(", "));
+        let problem = NodeClassProblem { reason: "NotSupportedYet".to_owned(), message };
+        report.problems.entry(NodeClassCondition::Validation).or_insert(problem);
     }
     let now = context.clock.now();
     let generation = class.metadata.generation;
-    let healthy = report.problems.is_empty() && report.kubernetes_version.is_some();
+    let has_problems = !(report.problems.is_empty() && report.kubernetes_version.is_some());
     context
-        .update_class_status(name, |class| {
+        .update_status::<AKSNodeClass>(name, |class| {
             let mut status = class.status.clone().unwrap_or_default();
             let before = status.clone();
             status.kubernetes_version.clone_from(&report.kubernetes_version);
             status.images.clone_from(&report.images);
             status.local_dns_state = Some(LocalDnsState::Disabled);
             for type_ in DEPENDENTS {
-                match report.problems.get(type_) {
-                    Some((reason, message)) => conditions::set(
+                let problem = report.problems.iter().find(|(one, _)| one.as_str() == type_);
+                match problem {
+                    Some((_, NodeClassProblem { reason, message })) => conditions::set(
                         &mut status.conditions,
                         type_,
                         conditions::Status::False,
@@ -94,15 +80,15 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             changed
         })
         .await?;
-    Ok(Some(if healthy { AGAIN } else { SOON }))
+    Ok(Some(if has_problems { PROBLEM_INTERVAL } else { INTERVAL }))
 }
 
-/// A class stays until no claim needs it.
+/// Removes the finalizer once no NodeClaim refers to the class.
 async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
     let name = class.name_any();
     let users: Vec<String> = {
-        let state = context.state();
-        let uses = state.claims.values().filter(|claim| claim.spec.node_class_ref.name == name);
+        let index = context.index();
+        let uses = index.claims().filter(|claim| claim.spec.node_class_ref.name == name);
         uses.map(|claim| claim.name_any()).collect()
     };
     if !users.is_empty() {
@@ -117,12 +103,8 @@ async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
         return Ok(Some(Duration::from_secs(10)));
     }
     context
-        .update_class(&name, |class| {
-            let before = class.finalizers().len();
-            class
-                .finalizers_mut()
-                .retain(|finalizer| finalizer != labels::AKS_NODE_CLASS_FINALIZER);
-            class.finalizers().len() != before
+        .update::<AKSNodeClass>(&name, |class| {
+            remove_finalizer(class, labels::AKS_NODE_CLASS_FINALIZER)
         })
         .await?;
     Ok(None)

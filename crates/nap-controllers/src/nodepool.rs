@@ -1,45 +1,34 @@
-//! Keeps a NodePool's status, hash and conditions.
+//! NodePools: status, drift hash and conditions.
 
-use kube::{Api, ResourceExt};
 use nap_api::nodepool::{NODE_CLASS_READY, NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED};
-use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, hash, labels, validation};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, labels, validation};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
+use crate::cluster::pool_of;
 use crate::context::{Context, Outcome};
-use crate::restamp::Stamp;
+use crate::hash_migration::HashStamp;
+use crate::snapshot::pool_usage;
 
-/// Brings one NodePool up to date.
+/// Updates the hash and the status of one NodePool.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
-    let Some(pool) = context.state().pools.get(name).cloned() else { return Ok(None) };
+    let Some(pool) = context.index().pool(name).cloned() else { return Ok(None) };
     if pool.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
-    let api: Api<NodePool> = Api::all(context.client.clone());
-    let hash = hash::nodepool_hash(&pool.spec);
-    let stamp = Stamp {
-        hash_key: labels::NODEPOOL_HASH,
-        hash: &hash,
-        version_key: labels::NODEPOOL_HASH_VERSION,
-        version: hash::NODEPOOL_HASH_VERSION,
-    };
+    let stamp = HashStamp::of_pool(&pool);
     if !stamp.is_on(&*pool) {
-        let belongs = |claim: &NodeClaim| {
-            claim.labels().get(labels::NODEPOOL).is_some_and(|pool| pool == name)
-        };
+        let belongs = |claim: &NodeClaim| pool_of(claim) == Some(name);
         stamp.migrate(context, &*pool, belongs).await?;
-        let wanted = [(stamp.hash_key, stamp.hash), (stamp.version_key, stamp.version)];
-        if let Some(written) = context.annotate(&api, name, &wanted).await? {
-            context.state().apply_pool(written);
-        }
+        context.annotate::<NodePool>(name, stamp.annotations()).await?;
     }
     let now = context.clock.now();
     let (usage, class) = {
-        let state = context.state();
-        let class = state.classes.get(&pool.spec.template.spec.node_class_ref.name).cloned();
-        (state.pool_usage(name, None), class)
+        let index = context.index();
+        let class = index.class(&pool.spec.template.spec.node_class_ref.name).cloned();
+        (pool_usage(&index, name, None), class)
     };
     context
-        .update_pool_status(name, |pool| {
+        .update_status::<NodePool>(name, |pool| {
             let generation = pool.metadata.generation;
             let problems = validation::validate_nodepool(pool);
             let mut status = pool.status.clone().unwrap_or_default();
@@ -64,8 +53,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                     now,
                 );
             }
-            say_what_was_understood(&mut status, pool, now);
-            node_class_ready(&mut status, pool, class.as_deref(), now);
+            set_normalised(&mut status, pool, now);
+            set_node_class_ready(&mut status, pool, class.as_deref(), now);
             conditions::summarise(
                 &mut status.conditions,
                 &[VALIDATION_SUCCEEDED, NODE_CLASS_READY],
@@ -80,8 +69,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     Ok(None)
 }
 
-/// Old spellings are taken, not silently: the status says what became of them.
-fn say_what_was_understood(status: &mut NodePoolStatus, pool: &NodePool, now: jiff::Timestamp) {
+/// Reports old spellings in the spec and how they were read.
+fn set_normalised(status: &mut NodePoolStatus, pool: &NodePool, now: jiff::Timestamp) {
     let notes: Vec<String> = pool.spec.understood.iter().map(ToString::to_string).collect();
     if notes.is_empty() {
         conditions::clear(&mut status.conditions, NORMALISED);
@@ -100,7 +89,8 @@ fn say_what_was_understood(status: &mut NodePoolStatus, pool: &NodePool, now: ji
     );
 }
 
-fn node_class_ready(
+/// Copies the readiness of the node class, or reports that it cannot be used.
+fn set_node_class_ready(
     status: &mut NodePoolStatus,
     pool: &NodePool,
     class: Option<&AKSNodeClass>,
@@ -156,7 +146,7 @@ fn node_class_ready(
                 _ => set(
                     Unknown,
                     "NodeClassReadinessUnknown",
-                    "the AKSNodeClass was not looked at yet",
+                    "the AKSNodeClass has no Ready condition yet",
                 ),
             }
         }

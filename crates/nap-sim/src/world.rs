@@ -12,7 +12,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use nap_apiserver::ApiServer;
 use nap_azure::arm::{ManagedIdentity, http_service};
-use nap_azure::catalogue::Catalogue;
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_clock::Clock;
 use nap_controllers::{Context, Settings};
@@ -80,7 +80,7 @@ pub struct World {
 impl World {
     /// A world without nodes, pods and custom resource definitions.
     pub fn new(config: &WorldConfig) -> Result<Self, WorldError> {
-        let catalogue = Catalogue::embedded();
+        let catalogue = EmbeddedCatalogue::embedded();
         if catalogue.region(&config.region).is_err() {
             let nearest = catalogue.nearest_regions(&config.region);
             return Err(WorldError::UnknownRegion { region: config.region.clone(), nearest });

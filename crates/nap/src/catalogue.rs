@@ -3,7 +3,7 @@
 use nap_api::AKSNodeClass;
 use nap_api::aksnodeclass::ImageFamily;
 use nap_azure::AzureError;
-use nap_azure::catalogue::Catalogue;
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::instance_types::{Settings, from_catalogue};
 
 use crate::user_error::UserError;
@@ -26,7 +26,7 @@ pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
 
 /// The instance types that these settings give.
 pub fn instance_types(settings: &Settings) -> anyhow::Result<nap_engine::Catalogue> {
-    from_catalogue(Catalogue::embedded(), settings).map_err(|error| match error {
+    from_catalogue(EmbeddedCatalogue::embedded(), settings).map_err(|error| match error {
         AzureError::UnknownRegion { name, nearest } => {
             let hint = format!("the nearest names are {}", nearest.join(", "));
             UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint)

@@ -1,18 +1,17 @@
-//! Which [`ErrorClass`] an ARM error belongs to. The class drives everything that follows, so this
-//! is the one place where Azure's codes and phrases are known.
+//! Classification of ARM errors, by code, phrase and HTTP status.
 
 use http::StatusCode;
-use nap_cloud::ErrorClass;
+use nap_cloud::{CloudError, ErrorClass};
 use serde::{Deserialize, Deserializer};
 
 /// The error object of ARM: `{"error": {"code", "message", "details"}}`, or the same without its
 /// envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ArmErrorBody {
-    /// The code, such as `SkuNotAvailable`.
+    /// Code, such as `SkuNotAvailable`.
     #[serde(default, deserialize_with = "nullable")]
     pub code: String,
-    /// The text.
+    /// Text.
     #[serde(default, deserialize_with = "nullable")]
     pub message: String,
     /// Nested errors; the first is usually the cause.
@@ -21,7 +20,7 @@ pub struct ArmErrorBody {
 }
 
 impl ArmErrorBody {
-    /// Reads a response body. What is no ARM error becomes the message.
+    /// Parses a response body. The text of a body that is no ARM error becomes the message.
     pub fn parse(body: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Envelope {
@@ -52,74 +51,163 @@ impl ArmErrorBody {
     }
 }
 
-/// Azure writes `null` for what is empty now and then; it must not hide the rest.
+/// Deserialises `null`, which Azure writes for some empty fields, as the default.
 pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// The class of an error by its code and text, and by the HTTP status where there is one.
-pub fn classify(status: Option<StatusCode>, code: &str, message: &str) -> ErrorClass {
-    match code {
-        "SkuNotAvailable"
-        | "ZonalAllocationFailed"
-        | "AllocationFailed"
-        | "OverconstrainedZonalAllocationRequest"
-        | "OverconstrainedAllocationRequest"
-        | "VMSizeNotSupported" => return ErrorClass::Capacity,
-        "BadRequest" if message.contains("is not supported for subscription") => {
-            return ErrorClass::Capacity;
-        }
-        "OperationNotAllowed"
-            if message.to_lowercase().contains("quota") || is_spot_quota(message) =>
-        {
-            return ErrorClass::Quota;
-        }
-        "QuotaExceeded" => return ErrorClass::Quota,
-        "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
-            return ErrorClass::Throttled;
-        }
-        "RequestDisallowedByPolicy"
-        | "InsufficientSubnetSize"
-        | "SubnetIsFull"
-        | "InvalidParameter" => {
-            // Another size would meet the same wall: the user has to change the policy, the subnet
-            // or the class.
-            return ErrorClass::Invalid;
-        }
-        "AuthorizationFailed"
-        | "AuthenticationFailed"
-        | "InvalidAuthenticationToken"
-        | "ExpiredAuthenticationToken"
-        | "LinkedAuthorizationFailed" => return ErrorClass::Auth,
-        "ResourceNotFound" | "ResourceGroupNotFound" | "NotFound" | "ParentResourceNotFound" => {
-            return ErrorClass::NotFound;
-        }
-        // Something else holds the thing for now: a NIC for 180 s, the cluster during an operation.
-        "NicReservedForAnotherVm"
-        | "ConflictingConcurrentWriteNotAllowed"
-        | "AnotherOperationInProgress"
-        | "Conflict" => return ErrorClass::Transient,
-        _ => {}
+/// A failure of Azure, as far as the provider acts on it. The only place that knows Azure's codes
+/// and phrases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// `SkuNotAvailable`: the size is not sold in the tried placement (zonal or regional).
+    SkuNotAvailable,
+    /// `ZonalAllocationFailed`: the zone is full, for both priorities.
+    ZonalCapacity,
+    /// `AllocationFailed`: every zone, or the region, is full, for both priorities.
+    RegionalCapacity,
+    /// `OverconstrainedZonalAllocationRequest`: the zone is full for this priority.
+    OverconstrainedZonal,
+    /// `OverconstrainedAllocationRequest`: every zone, or the region, is full for this priority.
+    Overconstrained,
+    /// The subscription cannot have the size at all.
+    SkuNotSupported,
+    /// The quota of cores of the size's family is used up; `limit_zero` if there never was any.
+    FamilyQuota {
+        /// Whether the quota is zero.
+        limit_zero: bool,
+    },
+    /// The quota of spot cores is used up.
+    SpotQuota,
+    /// The quota of all cores of the region, or another one, is used up.
+    RegionalQuota,
+    /// Too many requests.
+    Throttled,
+    /// The resource does not exist.
+    NotFound,
+    /// The credentials are missing, expired or insufficient.
+    Auth,
+    /// The request is refused by a policy, a full subnet or its own content: another size would be
+    /// refused too.
+    Invalid,
+    /// Another operation holds the resource, such as a NIC that is reserved for 180 s.
+    Conflict,
+    /// Any other failure.
+    Transient,
+}
+
+impl Failure {
+    /// Recognises a failure by its code and text, and by the HTTP status where there is one.
+    pub fn of(status: Option<StatusCode>, code: &str, message: &str) -> Self {
+        Self::of_code(code, message).unwrap_or_else(|| Self::of_status(status))
     }
-    match status.map(|status| status.as_u16()) {
-        Some(401 | 403) => ErrorClass::Auth,
-        Some(404) => ErrorClass::NotFound,
-        Some(429) => ErrorClass::Throttled,
-        Some(400 | 405 | 413 | 415 | 422) => ErrorClass::Invalid,
-        _ => ErrorClass::Transient,
+
+    fn of_code(code: &str, message: &str) -> Option<Self> {
+        let quota = || {
+            if message.contains("LowPriorityCores") {
+                Self::SpotQuota
+            } else if message.contains("Family Cores quota") {
+                Self::FamilyQuota { limit_zero: message.contains("Current Limit: 0") }
+            } else {
+                Self::RegionalQuota
+            }
+        };
+        let is_quota =
+            || message.to_lowercase().contains("quota") || message.contains("LowPriorityCores");
+        Some(match code {
+            "SkuNotAvailable" => Self::SkuNotAvailable,
+            "ZonalAllocationFailed" => Self::ZonalCapacity,
+            "AllocationFailed" => Self::RegionalCapacity,
+            "OverconstrainedZonalAllocationRequest" => Self::OverconstrainedZonal,
+            "OverconstrainedAllocationRequest" => Self::Overconstrained,
+            "VMSizeNotSupported" => Self::SkuNotSupported,
+            "BadRequest" if message.contains("is not supported for subscription") => {
+                Self::SkuNotSupported
+            }
+            "QuotaExceeded" => quota(),
+            "OperationNotAllowed" if is_quota() => quota(),
+            "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
+                Self::Throttled
+            }
+            // The machines API reports a missing machine this way on delete.
+            "InvalidParameter" if message.contains("Cannot find any valid machines") => {
+                Self::NotFound
+            }
+            "RequestDisallowedByPolicy"
+            | "InsufficientSubnetSize"
+            | "SubnetIsFull"
+            | "InvalidParameter" => Self::Invalid,
+            "AuthorizationFailed"
+            | "AuthenticationFailed"
+            | "InvalidAuthenticationToken"
+            | "ExpiredAuthenticationToken"
+            | "LinkedAuthorizationFailed" => Self::Auth,
+            "ResourceNotFound"
+            | "ResourceGroupNotFound"
+            | "NotFound"
+            | "ParentResourceNotFound" => Self::NotFound,
+            "NicReservedForAnotherVm"
+            | "ConflictingConcurrentWriteNotAllowed"
+            | "AnotherOperationInProgress"
+            | "Conflict" => Self::Conflict,
+            _ => return None,
+        })
+    }
+
+    fn of_status(status: Option<StatusCode>) -> Self {
+        match status.map(|status| status.as_u16()) {
+            Some(401 | 403) => Self::Auth,
+            Some(404) => Self::NotFound,
+            Some(429) => Self::Throttled,
+            Some(400 | 405 | 413 | 415 | 422) => Self::Invalid,
+            _ => Self::Transient,
+        }
+    }
+
+    /// Recognises the failure behind an error that came from ARM.
+    pub fn of_error(error: &CloudError) -> Self {
+        Self::of_code(&error.code, &error.message).unwrap_or(Self::Transient)
+    }
+
+    /// The class that the controllers act on.
+    pub fn class(self) -> ErrorClass {
+        match self {
+            Self::SkuNotAvailable
+            | Self::ZonalCapacity
+            | Self::RegionalCapacity
+            | Self::OverconstrainedZonal
+            | Self::Overconstrained
+            | Self::SkuNotSupported => ErrorClass::Capacity,
+            Self::FamilyQuota { .. } | Self::SpotQuota | Self::RegionalQuota => ErrorClass::Quota,
+            Self::Throttled => ErrorClass::Throttled,
+            Self::NotFound => ErrorClass::NotFound,
+            Self::Auth => ErrorClass::Auth,
+            Self::Invalid => ErrorClass::Invalid,
+            Self::Conflict | Self::Transient => ErrorClass::Transient,
+        }
     }
 }
 
-/// Whether a quota text is about spot cores.
-pub(crate) fn is_spot_quota(message: &str) -> bool {
-    message.contains("LowPriorityCores")
-}
-
-/// Whether a quota text is about one family's cores.
-pub(crate) fn is_family_quota(message: &str) -> bool {
-    message.contains("Family Cores quota")
+impl ArmErrorBody {
+    /// The error of an operation, with the class of its cause. `status` is that of the response;
+    /// `fallback` is the code of an error that has none.
+    pub fn into_error(
+        &self,
+        status: Option<StatusCode>,
+        operation: &str,
+        fallback: &str,
+    ) -> CloudError {
+        let cause = self.cause();
+        let class = Failure::of(status, &cause.code, &cause.message).class();
+        let code = if cause.code.is_empty() { fallback } else { &cause.code };
+        let message = match status {
+            Some(status) if cause.message.is_empty() => format!("HTTP status {status}"),
+            _ => cause.message.clone(),
+        };
+        CloudError::new(class, operation, code, message)
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_phrases_and_statuses_have_their_classes() {
+    fn codes_phrases_and_statuses_are_classified() {
         for (status, code, message, class) in [
             (Some(409), "SkuNotAvailable", "", ErrorClass::Capacity),
             (None, "ZonalAllocationFailed", "", ErrorClass::Capacity),
@@ -152,6 +240,14 @@ mod tests {
             (Some(409), "OperationNotAllowed", "the cluster is stopped", ErrorClass::Transient),
             (Some(403), "RequestDisallowedByPolicy", "", ErrorClass::Invalid),
             (Some(400), "InsufficientSubnetSize", "", ErrorClass::Invalid),
+            (
+                Some(400),
+                "InvalidParameter",
+                "Cannot find any valid machines to delete",
+                ErrorClass::NotFound,
+            ),
+            (Some(400), "InvalidParameter", "the size is wrong", ErrorClass::Invalid),
+            (Some(409), "NicReservedForAnotherVm", "", ErrorClass::Transient),
             (Some(403), "AuthorizationFailed", "", ErrorClass::Auth),
             (Some(401), "", "", ErrorClass::Auth),
             (Some(404), "", "", ErrorClass::NotFound),
@@ -160,17 +256,43 @@ mod tests {
             (Some(400), "Whatever", "", ErrorClass::Invalid),
         ] {
             let status = status.map(|status| StatusCode::from_u16(status).unwrap());
-            assert_eq!(classify(status, code, message), class, "{status:?} {code} {message}");
+            assert_eq!(
+                Failure::of(status, code, message).class(),
+                class,
+                "{status:?} {code} {message}"
+            );
         }
     }
 
     #[test]
-    fn errors_are_read_with_and_without_an_envelope() {
+    fn errors_are_parsed_with_and_without_an_envelope() {
         let nested = ArmErrorBody::parse(
             br#"{"error":{"code":"A","message":"a","details":[{"code":"B","message":"b"}]}}"#,
         );
         assert_eq!(nested.cause().code, "B");
         assert_eq!(ArmErrorBody::parse(br#"{"code":"C","message":"c","details":null}"#).code, "C");
         assert_eq!(ArmErrorBody::parse(b"<html>bad gateway").message, "<html>bad gateway");
+    }
+
+    #[test]
+    fn quotas_are_told_apart_by_their_text() {
+        let quota = |message: &str| Failure::of(None, "OperationNotAllowed", message);
+        let family = "exceeding approved standardDSv5Family Family Cores quota. Current Limit: ";
+        assert_eq!(quota(&format!("{family}10")), Failure::FamilyQuota { limit_zero: false });
+        assert_eq!(quota(&format!("{family}0")), Failure::FamilyQuota { limit_zero: true });
+        assert_eq!(quota("exceeding approved LowPriorityCores quota"), Failure::SpotQuota);
+        assert_eq!(quota("exceeding approved Total Regional Cores quota"), Failure::RegionalQuota);
+        assert_eq!(Failure::of(None, "QuotaExceeded", ""), Failure::RegionalQuota);
+    }
+
+    #[test]
+    fn an_error_without_a_code_or_text_falls_back_to_its_status() {
+        let error = ArmErrorBody::default().into_error(
+            Some(StatusCode::SERVICE_UNAVAILABLE),
+            "get x",
+            "HTTP503",
+        );
+        assert_eq!((error.class, error.code.as_str()), (ErrorClass::Transient, "HTTP503"));
+        assert_eq!(error.message, "HTTP status 503 Service Unavailable");
     }
 }

@@ -1,7 +1,6 @@
-//! Requests to ARM: authorised, retried within bounds, paged.
+//! The ARM client: authorised, retried and paged requests.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
@@ -11,31 +10,25 @@ use nap_cloud::{CloudError, ErrorClass};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tower::ServiceExt;
 
-use super::{ArmErrorBody, HttpService, TokenCache, TokenProvider, classify};
+use super::retry::{Retries, is_passing, retry_after, send_once};
+use super::{ArmErrorBody, HttpService, TokenCache, TokenProvider};
 
-/// How often one request is sent before its failure is reported.
-pub const MAX_ATTEMPTS: u32 = 4;
-/// How many pages of a list are read before it is given up as endless.
+/// Most pages of one list; a longer list is an error.
 pub const MAX_PAGES: usize = 1000;
-/// The longest wait between two attempts, whatever `Retry-After` says.
-const MAX_WAIT: Duration = Duration::from_mins(1);
-/// How long one attempt may take.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A successful answer.
+/// A successful response.
 #[derive(Clone, Debug)]
 pub struct ArmResponse {
-    /// The status, below 300.
+    /// Status, below 300.
     pub status: StatusCode,
-    /// The headers, where asynchronous operations are named.
+    /// Headers, which name asynchronous operations.
     pub headers: HeaderMap,
-    /// The body; null if it is empty.
+    /// Body; null if it is empty.
     pub body: Value,
 }
 
-/// A client for ARM and, without a token, for the APIs beside it.
+/// A client of ARM or, without tokens, of public APIs.
 #[derive(Clone)]
 pub struct ArmClient {
     service: HttpService,
@@ -45,7 +38,7 @@ pub struct ArmClient {
 }
 
 impl ArmClient {
-    /// A client for an endpoint such as `https://management.azure.com`.
+    /// Creates a client of an endpoint such as `https://management.azure.com`.
     pub fn new(
         service: HttpService,
         tokens: Arc<dyn TokenProvider>,
@@ -56,18 +49,18 @@ impl ArmClient {
         Self { service, tokens, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
     }
 
-    /// A client that sends no token, for public APIs.
+    /// Creates a client that sends no token, for public APIs.
     pub fn anonymous(service: HttpService, clock: Clock, endpoint: &str) -> Self {
         Self { service, tokens: None, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
     }
 
-    /// The clock that it waits on.
+    /// The clock that waits are measured by.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Sends a request. `path` is a path with its query, or a whole URL below the endpoint (as in a
-    /// `nextLink`).
+    /// Sends a request. `path` is a path with its query, or a URL below the endpoint, as in a
+    /// `nextLink`.
     pub async fn send(
         &self,
         operation: &str,
@@ -91,10 +84,9 @@ impl ArmClient {
     ) -> Result<(StatusCode, HeaderMap, Bytes), CloudError> {
         let url = self.url(operation, path)?;
         let body = body.map(|body| Bytes::from(body.to_string()));
-        let mut refused = false;
-        let mut attempt = 0;
+        let mut retries = Retries::new(&self.clock, operation);
+        let mut token_refused = false;
         loop {
-            attempt += 1;
             let token = match &self.tokens {
                 Some(tokens) => Some(tokens.token().await?),
                 None => None,
@@ -103,68 +95,44 @@ impl ArmClient {
                 build(&method, &url, headers, token.as_deref(), body.clone()).map_err(|error| {
                     CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
                 })?;
-            let attempted =
-                tokio::time::timeout(ATTEMPT_TIMEOUT, self.service.clone().oneshot(request)).await;
-            let (failure, retry_after) = match attempted {
-                Ok(Ok(response)) if response.status().is_success() => {
-                    let (head, body) = response.into_parts();
-                    return Ok((head.status, head.headers, body));
+            let response = match send_once(&self.service, operation, request).await {
+                Ok(response) => response,
+                Err(error) => {
+                    retries.wait(error, None).await?;
+                    continue;
                 }
-                Ok(Ok(response)) => {
-                    let status = response.status();
-                    if let (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) =
-                        (status, &self.tokens, &token)
-                        && !refused
-                    {
-                        // The token may have been revoked early: one new one is worth a try.
-                        refused = true;
-                        tokens.forget(token).await;
-                        continue;
-                    }
-                    let failure = failure(operation, status, response.body());
-                    if !is_passing(status) {
-                        return Err(failure);
-                    }
-                    (failure, retry_after(response.headers()))
-                }
-                Ok(Err(error)) => (
-                    CloudError::new(ErrorClass::Transient, operation, "TransportError", error),
-                    None,
-                ),
-                Err(_) => (
-                    CloudError::new(
-                        ErrorClass::Transient,
-                        operation,
-                        "Timeout",
-                        "no answer within a minute",
-                    ),
-                    None,
-                ),
             };
-            if attempt >= MAX_ATTEMPTS {
-                return Err(failure);
+            let status = response.status();
+            if status.is_success() {
+                let (head, body) = response.into_parts();
+                return Ok((head.status, head.headers, body));
             }
-            let wait = retry_after
-                .unwrap_or(Duration::from_millis(800) * 2_u32.pow(attempt - 1))
-                .min(MAX_WAIT);
-            tracing::debug!(
-                operation,
-                attempt,
-                code = failure.code,
-                ?wait,
-                "retrying a request to Azure"
-            );
-            self.clock.sleep(wait).await;
+            if let (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) =
+                (status, &self.tokens, &token)
+                && !token_refused
+            {
+                // The token may have been revoked before it expired: one new token is tried.
+                token_refused = true;
+                tokens.forget(token).await;
+                continue;
+            }
+            let fallback = format!("HTTP{}", status.as_u16());
+            let error =
+                ArmErrorBody::parse(response.body()).into_error(Some(status), operation, &fallback);
+            if !is_passing(status) {
+                return Err(error);
+            }
+            retries.wait(error, retry_after(response.headers())).await?;
         }
     }
 
-    /// Gets one thing.
+    /// Gets one resource.
     pub async fn get(&self, operation: &str, path: &str) -> Result<Value, CloudError> {
         Ok(self.send(operation, Method::GET, path, &[], None).await?.body)
     }
 
-    /// Gets every page of a list. The pages are joined by `nextLink` or `NextPageLink`, the items
-    /// are in `value` or `Items`.
+    /// Gets every item of a paged list. Pages are linked by `nextLink` or `NextPageLink`; items are
+    /// in `value` or `Items`.
     pub async fn list<T: DeserializeOwned>(
         &self,
         operation: &str,
@@ -185,7 +153,8 @@ impl ArmClient {
         Err(CloudError::new(ErrorClass::Transient, operation, "EndlessList", message))
     }
 
-    /// Tokens are sent to the endpoint only, so a link that leads elsewhere is refused.
+    /// The URL of a path. A link that leads away from the endpoint is refused, so that tokens are
+    /// sent nowhere else.
     fn url(&self, operation: &str, path: &str) -> Result<String, CloudError> {
         if path.starts_with('/') {
             return Ok(format!("{}{path}", self.endpoint));
@@ -233,8 +202,8 @@ struct Page<T> {
     next: Option<String>,
 }
 
-/// Reads a page in one go; if that fails, item by item, because one bad row must not hide every
-/// other one.
+/// Parses a page at once and, if that fails, item by item: one malformed item does not hide the
+/// others.
 fn read_page<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<Page<T>, CloudError> {
     if let Ok(page) = serde_json::from_slice(body) {
         return Ok(page);
@@ -244,7 +213,7 @@ fn read_page<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<Page<T
     for item in page.items {
         match serde_json::from_value(item) {
             Ok(item) => items.push(item),
-            Err(error) => tracing::warn!(operation, %error, "an item of a list cannot be read"),
+            Err(error) => tracing::warn!(operation, %error, "skipped malformed list item"),
         }
     }
     Ok(Page { items, next: page.next })
@@ -254,30 +223,6 @@ fn read<T: DeserializeOwned>(operation: &str, body: &[u8]) -> Result<T, CloudErr
     serde_json::from_slice(body).map_err(|error| {
         CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error)
     })
-}
-
-fn failure(operation: &str, status: StatusCode, body: &[u8]) -> CloudError {
-    let error = ArmErrorBody::parse(body);
-    let cause = error.cause();
-    let class = classify(Some(status), &cause.code, &cause.message);
-    let code =
-        if cause.code.is_empty() { format!("HTTP{}", status.as_u16()) } else { cause.code.clone() };
-    let message = if cause.message.is_empty() {
-        format!("HTTP status {status}")
-    } else {
-        cause.message.clone()
-    };
-    CloudError::new(class, operation, code, message)
-}
-
-fn is_passing(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
-}
-
-/// Seconds only: ARM does not send the date form.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]
@@ -303,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_row_does_not_hide_the_others() {
+    fn a_malformed_item_does_not_hide_the_others() {
         let page: Page<u8> = read_page("x", br#"{"value":[1,"two",3],"nextLink":"n"}"#).unwrap();
         assert_eq!((page.items, page.next.as_deref()), (vec![1, 3], Some("n")));
         let page: Page<u8> = read_page("x", br#"{"Items":[1],"NextPageLink":null}"#).unwrap();

@@ -1,19 +1,29 @@
-//! A thin ARM client: tokens, bounded retries, paging and asynchronous operations, over one boxed
-//! service.
+//! A thin ARM client over one boxed service: tokens, retries, paging and asynchronous operations.
 
 mod classify;
 mod client;
 mod http_service;
 mod operation;
+mod retry;
 mod token;
 
-pub use classify::{ArmErrorBody, classify};
-pub(crate) use classify::{is_family_quota, is_spot_quota, nullable};
-pub use client::{ArmClient, ArmResponse, MAX_ATTEMPTS, MAX_PAGES};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+pub(crate) use classify::nullable;
+pub use classify::{ArmErrorBody, Failure};
+pub use client::{ArmClient, ArmResponse, MAX_PAGES};
 pub use http_service::{HttpService, http_service, https_client};
 pub use operation::{Operation, POLL_BOUND};
-pub(crate) use token::percent_encode;
+pub use retry::MAX_ATTEMPTS;
 pub use token::{
     AccessToken, ManagedIdentity, StaticToken, TokenCache, TokenProvider, WorkloadIdentity,
     tokens_from_env,
 };
+
+/// Everything but the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A value for the query of a URL.
+pub(crate) fn percent_encode(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}

@@ -1,31 +1,30 @@
-//! Asynchronous operations: what a `201`/`202` promises, polled until it is kept or the bound is
-//! reached.
+//! Asynchronous operations of ARM, polled until they end or a bound is reached.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use nap_cloud::{CloudError, ErrorClass};
 
-use super::{ArmClient, ArmErrorBody, ArmResponse, classify};
+use super::{ArmClient, ArmErrorBody, ArmResponse};
 
-/// How long an operation is polled before it counts as lost.
+/// Longest time that an operation is polled.
 pub const POLL_BOUND: SignedDuration = SignedDuration::from_mins(15);
-/// The time between two looks.
+/// Interval between two polls.
 const INTERVAL: Duration = Duration::from_secs(3);
 
-/// An operation that was accepted and goes on.
+/// An accepted operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Nothing is left to wait for.
+    /// It has ended.
     Done,
-    /// `Azure-AsyncOperation`: a status document.
+    /// URL of a status document, from `Azure-AsyncOperation`.
     Status(String),
-    /// `Location`: answers `202` until the result is there.
+    /// URL that answers `202` until the operation ends, from `Location`.
     Location(String),
 }
 
 impl Operation {
-    /// What an answer promises.
+    /// The operation that a response announces.
     pub fn of(response: &ArmResponse) -> Self {
         let header = |name: &str| {
             response.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
@@ -39,7 +38,7 @@ impl Operation {
         }
     }
 
-    /// Waits for the end. A failed operation is an error of its own class.
+    /// Waits for the end. A failed operation is an error with the class of its cause.
     pub async fn wait(&self, client: &ArmClient, operation: &str) -> Result<(), CloudError> {
         let url = match self {
             Self::Done => return Ok(()),
@@ -61,12 +60,9 @@ impl Operation {
                 Some(state @ ("Failed" | "Canceled")) => {
                     let body = response.body.get("error").cloned().unwrap_or_default();
                     let error: ArmErrorBody = serde_json::from_value(body).unwrap_or_default();
-                    let cause = error.cause();
-                    let class = classify(None, &cause.code, &cause.message);
-                    let code = if cause.code.is_empty() { state } else { &cause.code };
-                    return Err(CloudError::new(class, operation, code, &cause.message));
+                    return Err(error.into_error(None, operation, state));
                 }
-                // `InProgress`, `Accepted`, and whatever may be added.
+                // `InProgress`, `Accepted`, and states that may be added.
                 _ => {}
             }
         }

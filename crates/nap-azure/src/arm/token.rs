@@ -1,9 +1,10 @@
-//! Bearer tokens: from a federated token file (workload identity), from the instance metadata
-//! service (managed identity), or a fixed one; cached until shortly before they expire.
+//! Bearer tokens: workload identity (a federated token file), managed identity (the instance
+//! metadata service) or a fixed token; cached until shortly before they expire.
+//!
+//! `docs/adr/0002-azure-tokens.md` says why these flows are not taken from `azure_identity`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,28 +14,28 @@ use jiff::{SignedDuration, Timestamp};
 use nap_clock::Clock;
 use nap_cloud::{CloudError, ErrorClass};
 use serde::Deserialize;
-use tower::ServiceExt;
 
-use super::HttpService;
+use super::retry::{Retries, is_passing, retry_after, send_once};
+use super::{HttpService, percent_encode};
 use crate::AzureError;
 
-/// A token and when it ends.
+/// A token and its expiry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AccessToken {
-    /// What goes after `Bearer`.
+    /// Value after `Bearer`.
     pub secret: String,
-    /// When it is no longer accepted.
+    /// Time at which it is no longer accepted.
     pub expires: Timestamp,
 }
 
-/// Something that gets tokens for ARM.
+/// A source of tokens for ARM.
 #[async_trait]
 pub trait TokenProvider: Send + Sync {
-    /// A new token, not a cached one.
+    /// Fetches a new token.
     async fn token(&self) -> Result<AccessToken, CloudError>;
 }
 
-/// A token that was given from outside; it never expires. For tests and emulators.
+/// A fixed token that never expires, for tests and emulators.
 pub struct StaticToken(pub String);
 
 #[async_trait]
@@ -44,21 +45,21 @@ impl TokenProvider for StaticToken {
     }
 }
 
-/// A Kubernetes service account that is trusted by an Entra application.
+/// Workload identity: a Kubernetes service account that an Entra application trusts.
 pub struct WorkloadIdentity {
-    /// How requests are sent.
+    /// Transport.
     pub service: HttpService,
-    /// Tells when a token ends.
+    /// Clock that expiry is computed by.
     pub clock: Clock,
-    /// Such as `https://login.microsoftonline.com`.
+    /// Entra endpoint, such as `https://login.microsoftonline.com`.
     pub authority: String,
-    /// The tenant's id.
+    /// Id of the tenant.
     pub tenant_id: String,
-    /// The application's id.
+    /// Id of the application.
     pub client_id: String,
-    /// The file that the kubelet keeps fresh; read anew each time.
+    /// Token file, which the kubelet rotates; it is read for each token.
     pub token_file: PathBuf,
-    /// Such as `https://management.azure.com/.default`.
+    /// OAuth scope, such as `https://management.azure.com/.default`.
     pub scope: String,
 }
 
@@ -77,7 +78,7 @@ impl TokenProvider for WorkloadIdentity {
             ("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"),
             ("client_assertion", assertion.trim()),
         ];
-        let body = form.map(|(key, value)| format!("{key}={}", percent_encode(value))).join("&");
+        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!(
@@ -91,17 +92,17 @@ impl TokenProvider for WorkloadIdentity {
     }
 }
 
-/// The identity that Azure gives to the machine itself.
+/// Managed identity of the VM that the process runs on.
 pub struct ManagedIdentity {
-    /// How requests are sent.
+    /// Transport.
     pub service: HttpService,
-    /// Tells when a token ends.
+    /// Clock that expiry is computed by.
     pub clock: Clock,
-    /// The metadata service, `http://169.254.169.254` on Azure.
+    /// Endpoint of the metadata service, `http://169.254.169.254` on Azure.
     pub endpoint: String,
-    /// Which user-assigned identity, if not the only one.
+    /// Client id of a user-assigned identity; `None` for the only or the system-assigned one.
     pub client_id: Option<String>,
-    /// Such as `https://management.azure.com/`.
+    /// Resource that the token is for, such as `https://management.azure.com/`.
     pub resource: String,
 }
 
@@ -122,8 +123,8 @@ impl TokenProvider for ManagedIdentity {
     }
 }
 
-/// Picks the identity that the environment describes: workload identity if its webhook was here,
-/// else managed identity.
+/// The identity that the environment describes: workload identity if its webhook has set
+/// `AZURE_FEDERATED_TOKEN_FILE`, else managed identity.
 pub fn tokens_from_env(
     service: HttpService,
     clock: Clock,
@@ -156,24 +157,24 @@ pub fn tokens_from_env(
     }))
 }
 
-/// Keeps a token until shortly before it ends.
+/// A cache of one token.
 pub struct TokenCache {
     provider: Arc<dyn TokenProvider>,
     clock: Clock,
-    /// The lock is held while a new token is fetched, so that many callers ask only once.
+    /// Locked while a new token is fetched, so that concurrent callers fetch it once.
     cached: tokio::sync::Mutex<Option<AccessToken>>,
 }
 
 impl TokenCache {
-    /// How long before its end a token is replaced.
+    /// Time before its expiry at which a token is replaced.
     const MARGIN: SignedDuration = SignedDuration::from_mins(5);
 
-    /// A cache over a provider.
+    /// Creates a cache over a provider.
     pub fn new(provider: Arc<dyn TokenProvider>, clock: Clock) -> Self {
         Self { provider, clock, cached: tokio::sync::Mutex::new(None) }
     }
 
-    /// A token that still holds for a while.
+    /// A token that is valid for at least the margin.
     pub async fn token(&self) -> Result<String, CloudError> {
         let mut cached = self.cached.lock().await;
         if let Some(token) = &*cached
@@ -187,7 +188,7 @@ impl TokenCache {
         Ok(secret)
     }
 
-    /// Forgets a token that was refused.
+    /// Drops a token that was refused.
     pub async fn forget(&self, secret: &str) {
         let mut cached = self.cached.lock().await;
         if cached.as_ref().is_some_and(|token| token.secret == secret) {
@@ -199,11 +200,9 @@ impl TokenCache {
 #[derive(Deserialize)]
 struct TokenResponse {
     access_token: String,
-    /// A number from Entra, a string from the metadata service.
+    /// Lifetime in seconds: a number from Entra, a string from the metadata service.
     expires_in: serde_json::Value,
 }
-
-const TOKEN_ATTEMPTS: u32 = 4;
 
 async fn exchange(
     service: &HttpService,
@@ -214,58 +213,40 @@ async fn exchange(
     let request = request.map_err(|error| {
         CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
     })?;
-    let mut wait = Duration::from_secs(1);
-    let mut attempt = 0;
+    let mut retries = Retries::new(clock, operation);
     loop {
-        attempt += 1;
-        let failure = match service.clone().oneshot(request.clone()).await {
-            Ok(response) if response.status() == StatusCode::OK => {
-                let token: TokenResponse =
-                    serde_json::from_slice(response.body()).map_err(|error| {
-                        CloudError::new(ErrorClass::Auth, operation, "InvalidTokenResponse", error)
-                    })?;
-                let seconds = match &token.expires_in {
-                    serde_json::Value::String(text) => text.parse().unwrap_or(0),
-                    value => value.as_i64().unwrap_or(0),
-                };
-                let expires = clock
-                    .now()
-                    .checked_add(SignedDuration::from_secs(seconds.clamp(0, 7 * 86_400)))
-                    .unwrap_or(Timestamp::MAX);
-                return Ok(AccessToken { secret: token.access_token, expires });
-            }
-            Ok(response) => {
-                let status = response.status();
-                let text: String =
-                    String::from_utf8_lossy(response.body()).chars().take(300).collect();
-                let passing = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-                let class = if passing { ErrorClass::Transient } else { ErrorClass::Auth };
-                CloudError::new(class, operation, format!("HTTP{}", status.as_u16()), text)
-            }
+        let response = match send_once(service, operation, request.clone()).await {
+            Ok(response) => response,
             Err(error) => {
-                CloudError::new(ErrorClass::Transient, operation, "TransportError", error)
+                retries.wait(error, None).await?;
+                continue;
             }
         };
-        if failure.class != ErrorClass::Transient || attempt >= TOKEN_ATTEMPTS {
-            return Err(failure);
+        let status = response.status();
+        if status == StatusCode::OK {
+            return parse(operation, response.body(), clock.now());
         }
-        clock.sleep(wait).await;
-        wait *= 2;
+        let passing = is_passing(status) || status.is_server_error();
+        let class = if passing { ErrorClass::Transient } else { ErrorClass::Auth };
+        let text: String = String::from_utf8_lossy(response.body()).chars().take(300).collect();
+        let error = CloudError::new(class, operation, format!("HTTP{}", status.as_u16()), text);
+        if !passing {
+            return Err(error);
+        }
+        retries.wait(error, retry_after(response.headers())).await?;
     }
 }
 
-/// Percent-encodes everything but unreserved characters.
-pub(crate) fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            for nibble in [byte >> 4, byte & 15] {
-                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
-            }
-        }
-    }
-    encoded
+/// Parses a token response. A lifetime that is missing or absurd is bounded to a week.
+fn parse(operation: &str, body: &[u8], now: Timestamp) -> Result<AccessToken, CloudError> {
+    let token: TokenResponse = serde_json::from_slice(body).map_err(|error| {
+        CloudError::new(ErrorClass::Auth, operation, "InvalidTokenResponse", error)
+    })?;
+    let seconds = match &token.expires_in {
+        serde_json::Value::String(text) => text.parse().unwrap_or(0),
+        value => value.as_i64().unwrap_or(0),
+    };
+    let lifetime = SignedDuration::from_secs(seconds.clamp(0, 7 * 86_400));
+    let expires = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
+    Ok(AccessToken { secret: token.access_token, expires })
 }

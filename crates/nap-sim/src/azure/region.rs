@@ -3,7 +3,7 @@
 
 use nap_api::aksnodeclass::ImageFamily;
 use nap_azure::AzureError;
-use nap_azure::catalogue::Catalogue;
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::images::{self, ImageVersion};
 use nap_azure::prices::{PriceItem, Prices};
 use nap_azure::skus::{ResourceSku, Sku};
@@ -24,7 +24,7 @@ pub(crate) struct RegionCatalogue {
 
 impl RegionCatalogue {
     pub(crate) fn new(config: &EmulatorConfig) -> Result<Self, AzureError> {
-        let catalogue = Catalogue::embedded();
+        let catalogue = EmbeddedCatalogue::embedded();
         let region = catalogue.region(&config.region)?;
         let prices = catalogue.prices_in(&region.name);
         Ok(Self {

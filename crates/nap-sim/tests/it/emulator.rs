@@ -128,7 +128,7 @@ async fn a_run_repeats_and_another_seed_differs() {
         let mut trace = Vec::new();
         for index in 0..5 {
             let claim = claim(&format!("default-{index:05}"), "2", &DEFAULT_POOL);
-            let made = world.provider.create(&claim, &world.class).await.unwrap();
+            let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
             trace.push(format!("{} {}", made.provider_id, world.clock.now()));
             trace.push(format!("{:?}", world.events.recv().await));
         }
@@ -192,6 +192,7 @@ async fn the_emulator_can_be_reached_over_a_socket() {
     };
     let provider = AzureProvider::new(config, clock, service, Arc::new(identity));
     let class = world::ready(&provider, nap_api::AKSNodeClass::default()).await;
-    let made = provider.create(&claim("default-abc12", "1", &DEFAULT_POOL), &class).await.unwrap();
+    let made =
+        provider.create(&claim("default-abc12", "1", &DEFAULT_POOL), &class, &[]).await.unwrap();
     assert_eq!(provider.list().await.unwrap(), [made]);
 }

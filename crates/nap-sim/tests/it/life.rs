@@ -17,7 +17,7 @@ use crate::world::{DEFAULT_POOL, World, claim};
 async fn a_machine_is_made_found_and_deleted() {
     let mut world = World::new().await;
     let claim = claim("default-abc12", "3", &DEFAULT_POOL);
-    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     assert_eq!(made.node_claim.as_deref(), Some("default-abc12"));
     assert_eq!(made.node_pool.as_deref(), Some("default"));
     assert_eq!(made.labels[labels::CAPACITY_TYPE], "on-demand");
@@ -66,9 +66,9 @@ async fn a_machine_is_made_found_and_deleted() {
 async fn creating_twice_makes_one_machine() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
-    let first = world.provider.create(&claim, &world.class).await.unwrap();
+    let first = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     // Another process, as after a crash.
-    let second = world.emulator.provider().create(&claim, &world.class).await.unwrap();
+    let second = world.emulator.provider().create(&claim, &world.class, &[]).await.unwrap();
     assert_eq!(first, second);
     assert_eq!(world.emulator.machines().len(), 1);
     assert_eq!(world.emulator.bill().len(), 1);
@@ -79,10 +79,10 @@ async fn a_create_that_was_cut_off_is_taken_up_again() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
     let cut = Duration::from_secs(5);
-    let lost = tokio::time::timeout(cut, world.provider.create(&claim, &world.class)).await;
+    let lost = tokio::time::timeout(cut, world.provider.create(&claim, &world.class, &[])).await;
     assert!(lost.is_err(), "the machine takes longer than that");
     assert_eq!(world.emulator.machines()[0].state, "Creating");
-    let made = world.emulator.provider().create(&claim, &world.class).await.unwrap();
+    let made = world.emulator.provider().create(&claim, &world.class, &[]).await.unwrap();
     assert_eq!(world.emulator.machines()[0].provider_id, made.provider_id);
     assert_eq!(world.emulator.bill().len(), 1);
 }
@@ -98,7 +98,7 @@ async fn a_machine_of_something_else_is_not_taken() {
     }});
     machines.put("default-abc12", &body).await.unwrap();
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
-    let error = world.provider.create(&claim, &world.class).await.unwrap_err();
+    let error = world.provider.create(&claim, &world.class, &[]).await.unwrap_err();
     assert_eq!((error.class, error.code.as_str()), (ErrorClass::Invalid, "MachineNameTaken"));
     assert_eq!(world.provider.list().await.unwrap(), [], "it belongs to no NodePool");
 }
@@ -107,7 +107,7 @@ async fn a_machine_of_something_else_is_not_taken() {
 async fn an_orphan_is_deleted_by_its_id_and_foreign_ids_are_refused() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
-    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     world.provider.delete_orphan(&made.provider_id).await.unwrap();
     world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(world.emulator.machines(), []);
@@ -126,7 +126,7 @@ async fn a_burst_of_claims_gets_one_machine_each() {
     let claims: Vec<_> =
         (0..40).map(|n| claim(&format!("default-{n:05}"), "1", &DEFAULT_POOL)).collect();
     let made =
-        join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class))).await;
+        join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class, &[]))).await;
     let ids: BTreeSet<String> = made.into_iter().map(|made| made.unwrap().provider_id).collect();
     assert_eq!(ids.len(), 40);
     assert_eq!(world.provider.list().await.unwrap().len(), 40);
@@ -139,7 +139,7 @@ async fn zones_are_spread_over_claims() {
     let mut zones = BTreeSet::new();
     for index in 0..12 {
         let claim = claim(&format!("default-{index:05}"), "1", &DEFAULT_POOL);
-        let made = world.provider.create(&claim, &world.class).await.unwrap();
+        let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
         zones.insert(made.labels[labels::ZONE].clone());
     }
     assert_eq!(zones.into_iter().collect::<Vec<_>>(), ["eastus-1", "eastus-2", "eastus-3"]);
@@ -153,7 +153,7 @@ async fn money_is_counted_from_creation_to_deletion() {
         (labels::CAPACITY_TYPE, &["on-demand"]),
     ];
     let claim = claim("default-abc12", "1", &wanted);
-    world.provider.create(&claim, &world.class).await.unwrap();
+    world.provider.create(&claim, &world.class, &[]).await.unwrap();
     let billed = world.emulator.bill().remove(0);
     assert_eq!(billed.price.to_string(), "$0.192");
     let later = billed.created + jiff::SignedDuration::from_hours(10);
@@ -168,7 +168,7 @@ async fn money_is_counted_from_creation_to_deletion() {
 async fn an_evicted_machine_counts_as_gone_and_can_still_be_deleted() {
     let mut world = World::new().await;
     let claim = claim("default-abc12", "1", &[(labels::CAPACITY_TYPE, &["spot"])]);
-    let made = world.provider.create(&claim, &world.class).await.unwrap();
+    let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     assert!(matches!(world.events.recv().await, Some(VmEvent::Created { .. })));
     assert!(world.emulator.evict("default-abc12"));
     assert!(!world.emulator.evict("default-abc12"));

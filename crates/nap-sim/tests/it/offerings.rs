@@ -2,9 +2,9 @@
 
 use nap_api::{AKSNodeClass, labels};
 use nap_azure::arm::{ArmClient, StaticToken};
-use nap_azure::catalogue::Catalogue;
-use nap_azure::refresh;
-use nap_cloud::{CloudProvider, ErrorClass};
+use nap_azure::embedded::EmbeddedCatalogue;
+use nap_azure::embedded::refresh;
+use nap_cloud::{CloudProvider, ErrorClass, NodeClassCondition};
 use nap_engine::CapacityType;
 
 use crate::world::{DEFAULT_POOL, World, claim};
@@ -38,7 +38,7 @@ async fn sizes_and_prices_are_fetched_once_for_many_questions() {
         let class = AKSNodeClass::default();
         world.provider.instance_types(&class).await.unwrap();
         let claim = claim(&format!("default-{index:05}"), "1", &DEFAULT_POOL);
-        world.provider.create(&claim, &world.class).await.unwrap();
+        world.provider.create(&claim, &world.class, &[]).await.unwrap();
     }
     let requests = world.emulator.requests();
     let pages = requests["GET skus"];
@@ -59,7 +59,7 @@ async fn subnets_are_checked() {
         let mut class = AKSNodeClass::default();
         class.spec.vnet_subnet_id = Some(id);
         let report = world.provider.inspect_node_class(&class).await.unwrap();
-        assert_eq!(report.problems["SubnetsReady"].0, reason);
+        assert_eq!(report.problems[&NodeClassCondition::Subnets].reason, reason);
         assert_eq!(report.kubernetes_version.as_deref(), Some("1.34.1"));
         assert_eq!(report.images.len(), 3);
         assert!(
@@ -74,7 +74,7 @@ async fn subnets_are_checked() {
 async fn a_class_that_is_not_ready_makes_no_machines() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
-    let error = world.provider.create(&claim, &AKSNodeClass::default()).await.unwrap_err();
+    let error = world.provider.create(&claim, &AKSNodeClass::default(), &[]).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::NodeClassNotReady);
     assert_eq!(world.emulator.machines(), []);
 }
@@ -85,8 +85,8 @@ async fn a_refresh_rewrites_one_region() {
     let service = world.emulator.http_service();
     let prices =
         ArmClient::anonymous(service.clone(), world.clock.clone(), "https://prices.azure.com");
-    let embedded = Catalogue::embedded();
-    let mut catalogue = Catalogue::default();
+    let embedded = EmbeddedCatalogue::embedded();
+    let mut catalogue = EmbeddedCatalogue::default();
     let subscription = "00000000-0000-0000-0000-000000000001";
     let found =
         refresh::refresh(&mut catalogue, world.provider.arm(), &prices, subscription, "East US")

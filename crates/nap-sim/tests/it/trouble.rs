@@ -25,7 +25,7 @@ async fn a_full_zone_falls_through_to_the_next_offering() {
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2"]);
     let made = world
         .provider
-        .create(&claim("default-abc12", "1", &[SIZE, ON_DEMAND]), &world.class)
+        .create(&claim("default-abc12", "1", &[SIZE, ON_DEMAND]), &world.class, &[])
         .await
         .unwrap();
     assert_eq!(made.labels[labels::ZONE], "eastus-3");
@@ -41,7 +41,7 @@ async fn a_size_without_room_falls_through_to_another_size() {
     let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v4"][..]);
     let made = world
         .provider
-        .create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class)
+        .create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class, &[])
         .await
         .unwrap();
     assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v4");
@@ -52,7 +52,7 @@ async fn what_failed_is_remembered_and_forgiven() {
     let world = World::new().await;
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2", "eastus-3", "0"]);
     let wanted = claim("default-abc12", "1", &[SIZE, ON_DEMAND]);
-    let error = world.provider.create(&wanted, &world.class).await.unwrap_err();
+    let error = world.provider.create(&wanted, &world.class, &[]).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Capacity);
     assert!(error.code.contains("AllocationFailed"), "{error:?}");
     assert_eq!(world.emulator.machines(), []);
@@ -76,7 +76,7 @@ async fn what_failed_is_remembered_and_forgiven() {
     world.clock.sleep(Duration::from_hours(2)).await;
     let types = world.provider.instance_types(&world.class).await.unwrap();
     assert_eq!(available(&types, "Standard_D4s_v5"), 4);
-    world.provider.create(&wanted, &world.class).await.unwrap();
+    world.provider.create(&wanted, &world.class, &[]).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,18 +90,18 @@ async fn a_family_without_quota_is_left_for_another() {
     let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v4"][..]);
     let made = world
         .provider
-        .create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class)
+        .create(&claim("default-abc12", "1", &[sizes, ON_DEMAND]), &world.class, &[])
         .await
         .unwrap();
     assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v4");
     let error = world
         .provider
-        .create(&claim("default-abc13", "1", &[SIZE, ON_DEMAND]), &world.class)
+        .create(&claim("default-abc13", "1", &[SIZE, ON_DEMAND]), &world.class, &[])
         .await
         .unwrap_err();
     assert_eq!(error.class, ErrorClass::Capacity);
     let spot = [SIZE, (labels::CAPACITY_TYPE, &["spot"][..])];
-    world.provider.create(&claim("default-abc14", "1", &spot), &world.class).await.unwrap();
+    world.provider.create(&claim("default-abc14", "1", &spot), &world.class, &[]).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,12 +111,16 @@ async fn quota_that_is_known_is_not_overrun() {
     })
     .await;
     for name in ["default-00001", "default-00002"] {
-        world.provider.create(&claim(name, "1", &[SIZE, ON_DEMAND]), &world.class).await.unwrap();
+        world
+            .provider
+            .create(&claim(name, "1", &[SIZE, ON_DEMAND]), &world.class, &[])
+            .await
+            .unwrap();
     }
     let before = world.emulator.requests()["PUT machine"];
     let third = claim("default-00003", "1", &[SIZE, ON_DEMAND]);
     assert_eq!(
-        world.provider.create(&third, &world.class).await.unwrap_err().class,
+        world.provider.create(&third, &world.class, &[]).await.unwrap_err().class,
         ErrorClass::Capacity
     );
     assert_eq!(world.emulator.requests()["PUT machine"], before, "Azure is not even asked");
@@ -126,8 +130,11 @@ async fn quota_that_is_known_is_not_overrun() {
 async fn spot_without_quota_becomes_on_demand() {
     let world = World::with(|config| config.faults.spot_quota = Some(0)).await;
     let both = [SIZE, (labels::CAPACITY_TYPE, &["spot", "on-demand"][..])];
-    let made =
-        world.provider.create(&claim("default-abc12", "1", &both), &world.class).await.unwrap();
+    let made = world
+        .provider
+        .create(&claim("default-abc12", "1", &both), &world.class, &[])
+        .await
+        .unwrap();
     assert_eq!(made.labels[labels::CAPACITY_TYPE], "on-demand");
 }
 
@@ -173,7 +180,7 @@ async fn a_claim_that_nothing_satisfies_is_a_capacity_error() {
         claim("default-abc12", "100000", &DEFAULT_POOL),
         claim("x-1", "1", &[(labels::ARCH, &["s390x"])]),
     ] {
-        let error = world.provider.create(&wanted, &world.class).await.unwrap_err();
+        let error = world.provider.create(&wanted, &world.class, &[]).await.unwrap_err();
         assert_eq!(
             (error.class, error.code.as_str()),
             (ErrorClass::Capacity, "InsufficientCapacity")

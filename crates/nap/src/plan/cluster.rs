@@ -8,15 +8,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, ReplicaSetSpec, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
+    ReplicationController, Service,
+};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use nap_api::{AKSNodeClass, NodePool, conditions, labels, normalise, validation};
-use nap_controllers::state::{State, pods};
+use nap_api::{
+    AKSNodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels, normalise, validation,
+};
+use nap_controllers::cluster::{Index, Indexed, pods};
 use serde::de::DeserializeOwned;
 
 use super::read::{self, Document};
@@ -35,7 +41,7 @@ const AKS_DISKS: [&str; 5] =
 #[derive(Default)]
 pub struct Cluster {
     /// The same index that the controllers have.
-    pub state: State,
+    pub state: Index,
     /// What a user should know, one line each.
     pub notes: Vec<String>,
 }
@@ -83,19 +89,16 @@ impl Objects {
 
     /// Who belongs together. A Deployment's pods are those of a ReplicaSet of its name.
     fn tie(&mut self, kind: &str, document: &Document) -> anyhow::Result<()> {
-        let known = &mut self.cluster.state.workloads;
+        let known = &mut self.cluster.state;
         match kind {
-            "ReplicaSet" => known.apply_replica_set(&named(document)?),
-            "StatefulSet" => known.apply_stateful_set(&named(document)?),
+            "ReplicaSet" => apply::<ReplicaSet>(known, named(document)?),
+            "StatefulSet" => apply::<StatefulSet>(known, named(document)?),
             "Deployment" => {
                 let deployment: Deployment = named(document)?;
                 let selector = deployment.spec.map(|spec| spec.selector).unwrap_or_default();
                 let spec = Some(ReplicaSetSpec { selector, ..ReplicaSetSpec::default() });
-                known.apply_replica_set(&ReplicaSet {
-                    metadata: deployment.metadata,
-                    spec,
-                    status: None,
-                });
+                let set = ReplicaSet { metadata: deployment.metadata, spec, status: None };
+                apply(known, set);
             }
             _ => {}
         }
@@ -137,25 +140,35 @@ impl Objects {
                 ));
                 self.workload(run, document)?;
             }
-            ("apps", "DaemonSet") => state.apply_daemon(named(document)?),
-            ("", "Node") => state.apply_node(document.read()?),
-            ("", "Namespace") => state.apply_namespace(document.read()?),
-            ("", "PersistentVolume") => state.apply_volume(document.read()?),
-            ("", "PersistentVolumeClaim") => state.apply_volume_claim(named(document)?),
-            ("storage.k8s.io", "StorageClass") => state.apply_storage_class(document.read()?),
-            ("storage.k8s.io", "CSINode") => state.apply_csi_node(document.read()?),
-            ("policy", "PodDisruptionBudget") => state.apply_budget(named(document)?),
-            ("karpenter.sh", "NodeClaim") => state.apply_claim(document.read()?),
-            ("karpenter.azure.com", "AKSNodeClass") => state.apply_class(document.read()?),
+            ("apps", "DaemonSet") => apply::<DaemonSet>(state, named(document)?),
+            ("", "Node") => apply::<Node>(state, document.read()?),
+            ("", "Namespace") => apply::<Namespace>(state, document.read()?),
+            ("", "PersistentVolume") => apply::<PersistentVolume>(state, document.read()?),
+            ("", "PersistentVolumeClaim") => {
+                apply::<PersistentVolumeClaim>(state, named(document)?);
+            }
+            ("storage.k8s.io", "StorageClass") => {
+                apply::<StorageClass>(state, document.read()?);
+            }
+            ("storage.k8s.io", "CSINode") => apply::<CSINode>(state, document.read()?),
+            ("policy", "PodDisruptionBudget") => {
+                apply::<PodDisruptionBudget>(state, named(document)?);
+            }
+            ("karpenter.sh", "NodeClaim") => apply::<NodeClaim>(state, document.read()?),
+            ("karpenter.azure.com", "AKSNodeClass") => {
+                apply::<AKSNodeClass>(state, document.read()?);
+            }
             ("karpenter.sh", "NodePool") => {
                 let copy =
                     Document { place: document.place.clone(), value: document.value.clone() };
                 self.pools.push((document.read()?, copy));
             }
-            ("karpenter.sh", "NodeOverlay") => state.apply_overlay(document.read()?),
-            ("", "Service") if self.keep_ties => state.workloads.apply_service(&named(document)?),
+            ("karpenter.sh", "NodeOverlay") => apply::<NodeOverlay>(state, document.read()?),
+            ("", "Service") if self.keep_ties => {
+                apply::<Service>(state, named(document)?);
+            }
             ("", "ReplicationController") if self.keep_ties => {
-                state.workloads.apply_replication_controller(&named(document)?);
+                apply::<ReplicationController>(state, named(document)?);
             }
             ("scheduling.k8s.io", "PriorityClass") => {
                 let class: PriorityClass = document.read()?;
@@ -194,7 +207,7 @@ impl Objects {
                     labels::AZURE_GROUP
                 )));
             }
-            self.cluster.state.apply_pool(pool);
+            apply(&mut self.cluster.state, pool);
         }
         Ok(())
     }
@@ -211,9 +224,9 @@ impl Objects {
         }
         let state = &mut self.cluster.state;
         for claim in expanded.claims {
-            let key = nap_controllers::state::key_of(&claim);
-            if !state.volume_claims.contains_key(&key) {
-                state.apply_volume_claim(claim);
+            let key = nap_controllers::cluster::key_of(&claim);
+            if PersistentVolumeClaim::get(state, &key).is_none() {
+                apply(state, claim);
             }
         }
         let mut gated = 0;
@@ -233,13 +246,18 @@ impl Objects {
                     ..PodCondition::default()
                 });
             }
-            self.cluster.state.apply_pod(pod);
+            apply(&mut self.cluster.state, pod);
         }
         if gated > 0 {
             self.note(format!("{} held back by scheduling gates; left out", count(gated, "pod")));
         }
         Ok(())
     }
+}
+
+/// Adds an object of a manifest, which has no time of its own.
+fn apply<K: Indexed>(index: &mut Index, object: K) {
+    index.apply(object, Timestamp::UNIX_EPOCH);
 }
 
 /// A namespaced object; without a namespace, it is in `default`. It needs a name.
@@ -286,12 +304,12 @@ fn admit(
 impl Cluster {
     /// Without any StorageClass in the manifests, the ones of AKS are meant.
     fn add_storage_classes(&mut self) {
-        if !self.state.storage_classes.is_empty() {
+        if self.state.storage_classes().next().is_some() {
             return;
         }
         let state = &self.state;
-        let claims = state.volume_claims.values().filter_map(|claim| claim.spec.as_ref());
-        let ephemeral = state.pods.values().any(|pod| {
+        let claims = state.volume_claims().filter_map(|(_, claim)| claim.spec.as_ref());
+        let ephemeral = state.pods().any(|(_, pod)| {
             let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
             volumes.into_iter().flatten().any(|volume| volume.ephemeral.is_some())
         });
@@ -307,26 +325,27 @@ impl Cluster {
             let annotations = (name == AKS_DISKS[0]).then(|| BTreeMap::from([is_default]));
             let metadata =
                 ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
-            self.state.apply_storage_class(StorageClass {
+            let class = StorageClass {
                 metadata,
                 provisioner: "disk.csi.azure.com".to_owned(),
                 volume_binding_mode: Some("WaitForFirstConsumer".to_owned()),
                 ..StorageClass::default()
-            });
+            };
+            apply(&mut self.state, class);
         }
         self.notes.push("no StorageClass given: those of AKS for disks are used".to_owned());
     }
 
     /// Without any NodePool, the managed product's default is meant.
     pub fn add_default_pool(&mut self) -> anyhow::Result<()> {
-        if self.state.pools.is_empty() {
+        if self.state.pools().next().is_none() {
             let mut documents = Vec::new();
             read::parse("the default NodePool", DEFAULT_NODEPOOL, &mut documents)?;
             for document in documents {
                 match document.text("/kind") {
-                    "NodePool" => self.state.apply_pool(document.read()?),
-                    _ if self.state.classes.contains_key(document.text("/metadata/name")) => {}
-                    _ => self.state.apply_class(document.read()?),
+                    "NodePool" => apply::<NodePool>(&mut self.state, document.read()?),
+                    _ if self.state.class(document.text("/metadata/name")).is_some() => {}
+                    _ => apply::<AKSNodeClass>(&mut self.state, document.read()?),
                 }
             }
             let text = "no NodePool given: the default one of AKS Node Auto-Provisioning is used (on-demand Linux VMs of the D family)";
@@ -334,17 +353,16 @@ impl Cluster {
         }
         let used: BTreeSet<String> = self
             .state
-            .pools
-            .values()
-            .map(|pool| pool.spec.template.spec.node_class_ref.name.clone())
+            .pools()
+            .map(|(_, pool)| pool.spec.template.spec.node_class_ref.name.clone())
             .collect();
         for name in used {
-            if !self.state.classes.contains_key(&name) {
+            if self.state.class(&name).is_none() {
                 self.notes
                     .push(format!("AKSNodeClass `{name}` is not given: its defaults are used"));
                 let mut class = AKSNodeClass::default();
                 class.metadata.name = Some(name);
-                self.state.apply_class(class);
+                apply(&mut self.state, class);
             }
         }
         Ok(())
@@ -353,10 +371,10 @@ impl Cluster {
     /// Pools that nobody has looked at yet are as ready as they would be in a cluster.
     pub fn make_ready(&mut self) {
         let pools: Vec<NodePool> =
-            self.state.pools.values().map(|pool| NodePool::clone(pool)).collect();
+            self.state.pools().map(|(_, pool)| NodePool::clone(pool)).collect();
         for mut pool in pools {
             let name = pool.name_any();
-            let class = self.state.classes.get(&pool.spec.template.spec.node_class_ref.name);
+            let class = self.state.class(&pool.spec.template.spec.node_class_ref.name);
             let unsupported =
                 class.map(|class| validation::unsupported_fields(&class.spec)).unwrap_or_default();
             let status = pool.status.get_or_insert_default();
@@ -384,20 +402,21 @@ impl Cluster {
                     Timestamp::UNIX_EPOCH,
                 );
             }
-            self.state.apply_pool(pool);
+            // The index ignores a version that it has.
+            pool.metadata.resource_version = None;
+            apply(&mut self.state, pool);
         }
     }
 
     /// Limits are counted by NodeClaims.
     fn note_nodes_without_claims(&mut self) {
-        let limited = self.state.pools.values().filter(|pool| pool.spec.limits.is_some());
-        let limited: BTreeSet<String> = limited.map(|pool| pool.name_any()).collect();
+        let limited = self.state.pools().filter(|(_, pool)| pool.spec.limits.is_some());
+        let limited: BTreeSet<String> = limited.map(|(name, _)| name.clone()).collect();
         let count = self
             .state
-            .machines()
-            .iter()
-            .filter(|machine| machine.claim.is_none())
-            .filter_map(|machine| machine.node.as_ref()?.labels().get(labels::NODEPOOL).cloned())
+            .views()
+            .filter(|view| view.claim.is_none())
+            .filter_map(|view| view.node.as_ref()?.labels().get(labels::NODEPOOL).cloned())
             .filter(|pool| limited.contains(pool))
             .count();
         if count > 0 {

@@ -2,9 +2,17 @@
 
 use std::fmt::Debug;
 
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
-use nap_api::labels;
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
+use nap_controllers::cluster::{Index, Indexed};
 use serde::de::DeserializeOwned;
 
 use super::cluster::Cluster;
@@ -26,31 +34,36 @@ pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result
     })?;
     let mut cluster = Cluster::default();
     let state = &mut cluster.state;
-    for pod in list(&client).await? {
-        state.apply_pod(pod);
-    }
-    list(&client).await?.into_iter().for_each(|node| state.apply_node(node));
-    list(&client).await?.into_iter().for_each(|claim| state.apply_claim(claim));
-    list(&client).await?.into_iter().for_each(|pool| state.apply_pool(pool));
-    list(&client).await?.into_iter().for_each(|class| state.apply_class(class));
-    list(&client).await?.into_iter().for_each(|daemon| state.apply_daemon(daemon));
-    list(&client).await?.into_iter().for_each(|budget| state.apply_budget(budget));
-    list(&client).await?.into_iter().for_each(|namespace| state.apply_namespace(namespace));
-    list(&client).await?.into_iter().for_each(|claim| state.apply_volume_claim(claim));
-    list(&client).await?.into_iter().for_each(|volume| state.apply_volume(volume));
-    list(&client).await?.into_iter().for_each(|class| state.apply_storage_class(class));
-    list(&client).await?.into_iter().for_each(|node| state.apply_csi_node(node));
-    list(&client).await?.into_iter().for_each(|overlay| state.apply_overlay(overlay));
+    index::<Pod>(&client, state).await?;
+    index::<Node>(&client, state).await?;
+    index::<NodeClaim>(&client, state).await?;
+    index::<NodePool>(&client, state).await?;
+    index::<AKSNodeClass>(&client, state).await?;
+    index::<DaemonSet>(&client, state).await?;
+    index::<PodDisruptionBudget>(&client, state).await?;
+    index::<Namespace>(&client, state).await?;
+    index::<PersistentVolumeClaim>(&client, state).await?;
+    index::<PersistentVolume>(&client, state).await?;
+    index::<StorageClass>(&client, state).await?;
+    index::<CSINode>(&client, state).await?;
+    index::<NodeOverlay>(&client, state).await?;
     if keep_ties {
-        let known = &mut state.workloads;
-        list(&client).await?.iter().for_each(|service| known.apply_service(service));
-        list(&client).await?.iter().for_each(|one| known.apply_replication_controller(one));
-        list(&client).await?.iter().for_each(|set| known.apply_replica_set(set));
-        list(&client).await?.iter().for_each(|set| known.apply_stateful_set(set));
+        index::<Service>(&client, state).await?;
+        index::<ReplicationController>(&client, state).await?;
+        index::<ReplicaSet>(&client, state).await?;
+        index::<StatefulSet>(&client, state).await?;
     }
     cluster.add_default_pool()?;
     cluster.make_ready();
     Ok(cluster)
+}
+
+/// Indexes every object of a kind.
+async fn index<K: Indexed>(client: &Client, index: &mut Index) -> anyhow::Result<()> {
+    for object in list::<K>(client).await? {
+        index.apply(object, Timestamp::UNIX_EPOCH);
+    }
+    Ok(())
 }
 
 /// Every object of a kind; none where the kind is not served.
@@ -83,5 +96,5 @@ where
 
 /// The region that the nodes are in.
 pub fn region_of(cluster: &Cluster) -> Option<String> {
-    cluster.state.nodes.values().find_map(|node| node.labels().get(labels::REGION).cloned())
+    cluster.state.nodes().find_map(|(_, node)| node.labels().get(labels::REGION).cloned())
 }

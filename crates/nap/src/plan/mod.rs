@@ -22,7 +22,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_clock::Clock;
-use nap_controllers::state::catalogues::Refused;
+use nap_controllers::snapshot::{Catalogues, OverlayRefusal};
 use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
@@ -66,7 +66,7 @@ impl Problem {
         let state = &cluster.state;
         let mut of_classes: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
         let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
-        for (name, class) in &state.classes {
+        for (name, class) in state.classes() {
             let settings = settings(&region, Some(class));
             let same = known
                 .iter()
@@ -79,18 +79,18 @@ impl Problem {
             known.push((settings, Arc::clone(&types)));
             of_classes.insert(name.clone(), types);
         }
-        let limits = state.pools.iter().filter_map(|(name, pool)| {
+        let limits = state.pools().filter_map(|(name, pool)| {
             let limits = pool.spec.limits.as_ref()?;
             let list = limits.iter().map(|(name, quantity)| (name.as_str(), quantity));
             Some((name.clone(), Resources::from_quantities(list, Rounding::Down)))
         });
         let limits = limits.collect();
-        let catalogues = state.catalogues(of_classes, &Arc::default());
-        let snapshot = state.snapshot(&catalogues, now);
+        let catalogues = Catalogues::build(state, of_classes, &Arc::default());
+        let snapshot = nap_controllers::snapshot::snapshot(state, &catalogues, now);
         for (name, refused) in &catalogues.refused {
             let why = match refused {
-                Refused::Invalid(problem) => problem.as_str(),
-                Refused::Conflict => "it contradicts another one of the same weight",
+                OverlayRefusal::Invalid(problem) => problem.as_str(),
+                OverlayRefusal::Conflict => "it contradicts another one of the same weight",
             };
             cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
         }
@@ -221,10 +221,10 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
     {
         return show(&explain::explain(&problem, &problem.solve(Some(&pod.key)), pod));
     }
-    if let Some((key, pod)) = cluster.state.pods.iter().find(|(key, _)| is_of(key)) {
+    if let Some((key, pod)) = cluster.state.pods().find(|(key, _)| is_of(key)) {
         return show(&format!("{key} needs no new place: {}\n", cluster::settled(pod)));
     }
-    let some: Vec<String> = cluster.state.pods.values().take(5).map(|pod| pod.name_any()).collect();
+    let some: Vec<String> = cluster.state.pods().take(5).map(|(_, pod)| pod.name_any()).collect();
     let hint = if some.is_empty() {
         "there are no pods at all".to_owned()
     } else {

@@ -197,7 +197,7 @@ pub struct Expanded {
 pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expanded {
     let mut have: BTreeMap<Owner, usize> = BTreeMap::new();
     let mut hashes: BTreeMap<Owner, String> = BTreeMap::new();
-    for pod in existing.iter().filter(|pod| nap_controllers::state::pods::is_active(pod)) {
+    for pod in existing.iter().filter(|pod| nap_controllers::cluster::pods::is_active(pod)) {
         for owner in owners(pod, workloads) {
             *have.entry(owner.clone()).or_default() += 1;
             if let Some(hash) = pod.labels().get(TEMPLATE_HASH) {

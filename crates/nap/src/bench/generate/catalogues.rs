@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nap_api::aksnodeclass::ImageFamily;
 use nap_api::{Operator, Requirements, labels};
 use nap_azure::AzureError;
-use nap_azure::catalogue::Catalogue;
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::instance_types::{Settings, from_catalogue};
 use nap_engine::CapacityType;
 use nap_problem::generate::catalogues::{fake_400, fake_1500, fake_pool, kwok, kwok_pool};
@@ -47,14 +47,18 @@ fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>>
         max_pods: 250,
         memory_overhead: 0.075,
     };
-    let all = from_catalogue(Catalogue::embedded(), &settings).map_err(|error| match error {
-        AzureError::UnknownRegion { name, nearest } => {
-            let hint = format!("did you mean {}?", nearest.join(", "));
-            UserError::new(format!("--region: there is no region `{name}` in the catalogue"), hint)
+    let all =
+        from_catalogue(EmbeddedCatalogue::embedded(), &settings).map_err(|error| match error {
+            AzureError::UnknownRegion { name, nearest } => {
+                let hint = format!("did you mean {}?", nearest.join(", "));
+                UserError::new(
+                    format!("--region: there is no region `{name}` in the catalogue"),
+                    hint,
+                )
                 .into()
-        }
-        other => anyhow::Error::from(other),
-    })?;
+            }
+            other => anyhow::Error::from(other),
+        })?;
     let types = all.iter().filter(|one| wanted(kind, one)).map(|one| written(kind, one));
     Ok(types.filter(|one| !one.offerings.is_empty()).collect())
 }

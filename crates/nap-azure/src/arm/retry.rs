@@ -1,0 +1,116 @@
+//! The retry policy of every HTTP request to Azure: bounded attempts, exponential back-off with
+//! jitter.
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use nap_clock::Clock;
+use nap_cloud::{CloudError, ErrorClass};
+use tower::ServiceExt;
+
+use super::HttpService;
+
+/// Most attempts of one request.
+pub const MAX_ATTEMPTS: u32 = 4;
+/// Wait after the first failure; it doubles with each further one.
+const FIRST_WAIT: Duration = Duration::from_millis(800);
+/// Longest wait between two attempts before jitter, whatever `Retry-After` says.
+const MAX_WAIT: Duration = Duration::from_mins(1);
+/// Time limit of one attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The attempts of one request.
+pub(super) struct Retries<'a> {
+    clock: &'a Clock,
+    operation: &'a str,
+    failures: u32,
+}
+
+impl<'a> Retries<'a> {
+    pub(super) fn new(clock: &'a Clock, operation: &'a str) -> Self {
+        Self { clock, operation, failures: 0 }
+    }
+
+    /// Waits before the next attempt. Returns the error if no attempt is left.
+    pub(super) async fn wait(
+        &mut self,
+        error: CloudError,
+        retry_after: Option<Duration>,
+    ) -> Result<(), CloudError> {
+        self.failures += 1;
+        if self.failures >= MAX_ATTEMPTS {
+            return Err(error);
+        }
+        let wait = wait(self.operation, self.failures, retry_after);
+        let (operation, attempt) = (self.operation, self.failures);
+        tracing::debug!(operation, attempt, code = error.code, ?wait, "retrying request to Azure");
+        self.clock.sleep(wait).await;
+        Ok(())
+    }
+}
+
+/// Wait after a failure: `Retry-After` or the back-off, plus up to a quarter of it as jitter. The
+/// jitter is seeded by the operation, which names the resource, so that requests for different
+/// resources spread out and a simulation can be repeated.
+fn wait(operation: &str, failures: u32, retry_after: Option<Duration>) -> Duration {
+    let back_off = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(failures - 1));
+    let wait = retry_after.unwrap_or(back_off).min(MAX_WAIT);
+    let mut hasher = fnv::FnvHasher::default();
+    hasher.write(operation.as_bytes());
+    hasher.write_u32(failures);
+    let thousandths = u32::try_from(hasher.finish() % 250).unwrap_or(0);
+    wait + wait * thousandths / 1000
+}
+
+/// Sends a request once. A failure of the transport is a transient error.
+pub(super) async fn send_once(
+    service: &HttpService,
+    operation: &str,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, CloudError> {
+    let transient = |code: &str, message: String| {
+        CloudError::new(ErrorClass::Transient, operation, code, message)
+    };
+    match tokio::time::timeout(ATTEMPT_TIMEOUT, service.clone().oneshot(request)).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error)) => Err(transient("TransportError", error.to_string())),
+        Err(_) => Err(transient("Timeout", "no answer within a minute".to_owned())),
+    }
+}
+
+/// Whether the same request may succeed later.
+pub(super) fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// The `Retry-After` header in seconds; ARM does not send the date form.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_with_bounded_repeatable_jitter() {
+        for (failures, base) in [(1, 800), (2, 1600), (3, 3200)] {
+            let base = Duration::from_millis(base);
+            let first = wait("create machine a", failures, None);
+            assert!(first >= base && first < base * 5 / 4, "{first:?}");
+            assert_eq!(first, wait("create machine a", failures, None));
+        }
+        assert_ne!(wait("create machine a", 1, None), wait("create machine b", 1, None));
+    }
+
+    #[test]
+    fn retry_after_is_respected_up_to_a_minute() {
+        let asked = wait("x", 1, Some(Duration::from_secs(10)));
+        assert!(asked >= Duration::from_secs(10) && asked < Duration::from_millis(12_500));
+        assert!(wait("x", 1, Some(Duration::from_hours(1))) < Duration::from_secs(75));
+    }
+}

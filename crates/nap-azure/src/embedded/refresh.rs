@@ -1,0 +1,67 @@
+//! Rewrites the catalogue files from the live APIs, one region at a time.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{CatalogueSku, EmbeddedCatalogue, Region};
+use crate::AzureError;
+use crate::arm::ArmClient;
+use crate::config::canonical_region;
+use crate::{prices, skus};
+
+/// What a refresh found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Sizes with a price.
+    pub sizes: usize,
+    /// Sizes that are offered but have no price, and were left out.
+    pub unpriced: usize,
+}
+
+/// Brings one region of a catalogue up to date.
+pub async fn refresh(
+    catalogue: &mut EmbeddedCatalogue,
+    arm: &ArmClient,
+    price_client: &ArmClient,
+    subscription_id: &str,
+    region: &str,
+) -> Result<Refreshed, AzureError> {
+    let name = canonical_region(region);
+    let rows = skus::list(arm, subscription_id, &name).await?;
+    let prices = prices::fetch(price_client, &name).await?;
+    let here = |location: &String| canonical_region(location) == name;
+    let rows: Vec<_> = rows.into_iter().filter(|row| row.locations.iter().any(here)).collect();
+    let zones: BTreeSet<String> = rows
+        .iter()
+        .flat_map(|row| &row.location_info)
+        .filter(|info| here(&info.location))
+        .flat_map(|info| info.zones.iter().cloned())
+        .collect();
+    let display_name =
+        catalogue.region(&name).map_or(name.clone(), |known| known.display_name.clone());
+    let sizes: Vec<CatalogueSku> =
+        rows.iter().filter_map(CatalogueSku::from_resource_sku).collect();
+    let priced = sizes.iter().filter(|sku| prices.on_demand.contains_key(&sku.name)).count();
+    let result = Refreshed { sizes: priced, unpriced: sizes.len() - priced };
+    let region = Region { name, display_name, zones: zones.into_iter().collect() };
+    catalogue.replace_region(region, sizes, &prices);
+    Ok(result)
+}
+
+/// Reads the catalogue files of a folder.
+pub fn read_files(folder: &Path) -> Result<EmbeddedCatalogue, AzureError> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|source| AzureError::File { path, source })
+    };
+    EmbeddedCatalogue::parse(&read("skus.csv")?, &read("prices.csv")?, &read("regions.csv")?)
+}
+
+/// Writes the catalogue files into a folder.
+pub fn write_files(catalogue: &EmbeddedCatalogue, folder: &Path) -> Result<(), AzureError> {
+    for (name, content) in catalogue.to_files() {
+        let path = folder.join(name);
+        std::fs::write(&path, content).map_err(|source| AzureError::File { path, source })?;
+    }
+    Ok(())
+}

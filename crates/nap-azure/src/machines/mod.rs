@@ -1,0 +1,21 @@
+//! Agent-pool machines: the AKS resource that stands for one VM and its bootstrapped node.
+
+mod api;
+mod model;
+pub(crate) mod names;
+mod request;
+
+pub use api::{API_VERSION, Machines};
+pub use model::{
+    Machine, MachineHardware, MachineKubernetes, MachineOperatingSystem, MachineProperties,
+    MachineStatus, ProvisioningState, VmState,
+};
+pub use names::{machine_name, machine_name_of};
+pub use request::MachineRequest;
+
+/// Tag with the name of the NodePool.
+pub const NODEPOOL_TAG: &str = "karpenter.sh_nodepool";
+/// Tag with the name of the NodeClaim.
+pub const NODECLAIM_TAG: &str = "karpenter.azure.com_aksmachine_nodeclaim";
+/// Tag with the name of the cluster.
+const CLUSTER_TAG: &str = "karpenter.azure.com_cluster";

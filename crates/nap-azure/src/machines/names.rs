@@ -1,0 +1,70 @@
+//! Machine names: from a NodeClaim's name, and back from a provider id.
+
+use nap_cloud::{CloudError, ErrorClass};
+
+/// Longest machine name that the API accepts, in characters.
+const MAX_NAME: usize = 34;
+
+/// Machine name of a NodeClaim: its own name, or a prefix with a hash if that is too long.
+pub fn machine_name(claim: &str) -> Result<String, CloudError> {
+    if claim.len() <= MAX_NAME && !claim.is_empty() {
+        return Ok(claim.to_owned());
+    }
+    let split = claim.rfind('-').filter(|_| claim.is_ascii());
+    let parts =
+        split.map(|at| claim.split_at(at)).filter(|(_, suffix)| suffix.len() + 6 < MAX_NAME);
+    let Some((prefix, suffix)) = parts else {
+        let message = format!(
+            "`{claim}` is longer than {MAX_NAME} characters and has no short suffix after a dash"
+        );
+        return Err(CloudError::new(ErrorClass::Invalid, "name a machine", "InvalidName", message));
+    };
+    let (kept, rest) = prefix.split_at((MAX_NAME - suffix.len() - 6).min(prefix.len()));
+    let mut hash = fnv1(rest);
+    let mut digits = [b'0'; 6];
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdefghijklmnopqrstuvwxyz"[usize::try_from(hash % 36).unwrap_or(0)];
+        hash /= 36;
+    }
+    Ok(format!("{kept}{}{suffix}", String::from_utf8_lossy(&digits)))
+}
+
+/// Machine name in a provider id or VM name of the form `aks-<pool>-<machine>-########-vm`; `None`
+/// for any other form.
+pub fn machine_name_of(provider_id: &str, pool: &str) -> Option<String> {
+    let vm = provider_id.rsplit('/').next()?;
+    let inner =
+        vm.strip_prefix("aks-")?.strip_prefix(pool)?.strip_prefix('-')?.strip_suffix("-vm")?;
+    let (name, digits) = inner.rsplit_once('-')?;
+    (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.to_owned())
+}
+
+/// 64-bit FNV-1 (multiply, then xor), the hash that the incumbent shortens names with. The `fnv`
+/// crate is FNV-1a (xor, then multiply), which gives other names.
+pub(crate) fn fnv1(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_claim_names_are_shortened_as_the_incumbent_does() {
+        assert_eq!(machine_name("default-abc12").unwrap(), "default-abc12");
+        assert_eq!(
+            machine_name("thisisaverylongnodepoolnamethatexceeds-a1b2c").unwrap(),
+            "thisisaverylongnodepooap1tx8-a1b2c"
+        );
+        assert_eq!(machine_name(&"x".repeat(40)).unwrap_err().class, ErrorClass::Invalid);
+    }
+
+    #[test]
+    fn provider_ids_lead_back_to_machine_names() {
+        let id = "azure:///subscriptions/s/resourceGroups/mc/providers/Microsoft.Compute/virtualMachines/aks-aksmanagedap-default-abc12-12345678-vm";
+        assert_eq!(machine_name_of(id, "aksmanagedap").as_deref(), Some("default-abc12"));
+        assert_eq!(machine_name_of("azure:///x/aks-default-abc12", "aksmanagedap"), None);
+    }
+}

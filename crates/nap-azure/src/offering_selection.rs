@@ -1,0 +1,189 @@
+//! The offering that a NodeClaim is launched with.
+//!
+//! A NodeClaim with a plan record names its offerings in order, and [`first_planned`] only skips
+//! those that cannot be used. [`cheapest`] chooses for a NodeClaim without a record, which a user or
+//! another controller has made.
+
+use nap_api::{OfferingRef, Requirements};
+use nap_engine::{CapacityType, InstanceType, Offering};
+use nap_units::Resources;
+
+use crate::machines::names::fnv1;
+use crate::unavailable_offerings::REGIONAL;
+
+/// Conditions on the offering of a NodeClaim.
+pub(crate) struct Wanted<'a> {
+    /// Requirements of the NodeClaim.
+    pub requirements: &'a Requirements,
+    /// Resource requests of the NodeClaim.
+    pub requests: &'a Resources,
+    /// Whether an image exists for an instance type.
+    pub has_image: &'a (dyn Fn(&InstanceType) -> bool + Sync),
+}
+
+/// Available offerings that satisfy a NodeClaim.
+fn usable<'c>(
+    catalogue: &'c [InstanceType],
+    wanted: &Wanted<'_>,
+) -> impl Iterator<Item = (&'c InstanceType, &'c Offering)> {
+    // A resource that no size has comes from a NodeOverlay, which the plan took into account.
+    let mut known = Resources::new();
+    for (name, amount) in wanted.requests.iter() {
+        if catalogue.iter().any(|one| one.allocatable.contains(name)) {
+            known.set(name, amount);
+        }
+    }
+    // A label that no instance type defines comes from the NodeClaim itself: only conflicts count.
+    catalogue
+        .iter()
+        .filter(move |one| {
+            known.fits(&one.allocatable)
+                && one.requirements.intersects(wanted.requirements).is_ok()
+                && (wanted.has_image)(one)
+        })
+        .flat_map(|one| one.offerings.iter().map(move |offering| (one, offering)))
+        .filter(|(_, offering)| {
+            offering.available && offering.requirements.intersects(wanted.requirements).is_ok()
+        })
+}
+
+/// The first planned offering that is available and satisfies the NodeClaim.
+pub(crate) fn first_planned<'c>(
+    catalogue: &'c [InstanceType],
+    wanted: &Wanted<'_>,
+    planned: &[OfferingRef],
+) -> Option<(&'c InstanceType, &'c Offering)> {
+    let position = |one: &InstanceType, offering: &Offering| {
+        planned.iter().position(|reference| {
+            reference.instance_type == one.name
+                && reference.zone == offering.zone
+                && reference.capacity_type == offering.capacity_type.as_str()
+        })
+    };
+    usable(catalogue, wanted)
+        .filter_map(|(one, offering)| Some((position(one, offering)?, one, offering)))
+        .min_by_key(|(position, _, _)| *position)
+        .map(|(_, one, offering)| (one, offering))
+}
+
+/// The cheapest available offering that satisfies the NodeClaim; of equal prices spot before
+/// on-demand, zonal before regional, then by name. Zones of one size are spread over NodeClaims by a
+/// hash of the NodeClaim's name, so that a burst does not land in one zone and a retry finds the
+/// same zone.
+pub(crate) fn cheapest<'c>(
+    catalogue: &'c [InstanceType],
+    wanted: &Wanted<'_>,
+    claim: &str,
+) -> Option<(&'c InstanceType, &'c Offering)> {
+    usable(catalogue, wanted).min_by_key(|(one, offering)| {
+        (
+            offering.price,
+            offering.capacity_type == CapacityType::OnDemand,
+            offering.zone == REGIONAL,
+            one.name.as_str(),
+            fnv1(&format!("{claim}/{}", offering.zone)),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AzureConfig;
+    use crate::embedded::EmbeddedCatalogue;
+    use crate::instance_types::{Settings, from_catalogue};
+    use nap_api::{AKSNodeClass, Requirement, labels};
+    use nap_units::UsdPerHour;
+
+    fn types() -> nap_engine::Catalogue {
+        let config = AzureConfig::new("s", "rg", "c", "eastus");
+        let settings = Settings::new(&config, &AKSNodeClass::default());
+        from_catalogue(EmbeddedCatalogue::embedded(), &settings).unwrap()
+    }
+
+    fn requirements(pairs: &[(&str, &str)]) -> Requirements {
+        let mut requirements = Requirements::new();
+        for (key, value) in pairs {
+            requirements.add(key, Requirement::is_in([*value]));
+        }
+        requirements
+    }
+
+    fn wanted<'a>(requirements: &'a Requirements, requests: &'a Resources) -> Wanted<'a> {
+        Wanted { requirements, requests, has_image: &|_| true }
+    }
+
+    fn reference(instance_type: &str, zone: &str) -> OfferingRef {
+        OfferingRef {
+            instance_type: instance_type.to_owned(),
+            zone: zone.to_owned(),
+            capacity_type: "on-demand".to_owned(),
+            price: UsdPerHour::ZERO,
+        }
+    }
+
+    #[test]
+    fn planned_offerings_are_tried_in_their_order_whatever_they_cost() {
+        let types = types();
+        let on_demand = requirements(&[(labels::CAPACITY_TYPE, "on-demand")]);
+        let planned = [
+            reference("Standard_D4s_v3", "nowhere-1"),
+            reference("Standard_D8s_v5", "eastus-2"),
+            reference("Standard_D2s_v5", "eastus-1"),
+        ];
+        let chosen = |requests: &Resources| {
+            let (one, offering) =
+                first_planned(&types, &wanted(&on_demand, requests), &planned).unwrap();
+            format!("{}/{}", one.name, offering.zone)
+        };
+        assert_eq!(chosen(&Resources::new()), "Standard_D8s_v5/eastus-2");
+        let device = Resources::new().with("example.com/device", 1);
+        assert_eq!(chosen(&device), "Standard_D8s_v5/eastus-2", "no size has the resource");
+    }
+
+    #[test]
+    fn nothing_beyond_the_planned_offerings_is_chosen() {
+        let (types, spot) = (types(), requirements(&[(labels::CAPACITY_TYPE, "spot")]));
+        let planned = [reference("Standard_D8s_v5", "eastus-2")];
+        let none = Resources::new();
+        assert!(first_planned(&types, &wanted(&spot, &none), &planned).is_none());
+        assert!(cheapest(&types, &wanted(&spot, &none), "claim").is_some());
+    }
+
+    #[test]
+    fn without_a_plan_the_cheapest_that_holds_the_requests_is_chosen() {
+        let types = types();
+        let requests = Resources::new().with("cpu", 3000);
+        let requirements =
+            requirements(&[(labels::SKU_FAMILY, "D"), (labels::ARCH, "amd64"), ("team", "a")]);
+        let (one, offering) = cheapest(&types, &wanted(&requirements, &requests), "claim").unwrap();
+        assert_eq!(offering.capacity_type, CapacityType::Spot, "spot is cheaper");
+        assert!(one.allocatable.get("cpu") >= 3000);
+        let holds = |other: &&InstanceType| {
+            requests.fits(&other.allocatable)
+                && other.requirements.intersects(&requirements).is_ok()
+        };
+        let lowest =
+            types.iter().filter(holds).flat_map(|one| &one.offerings).map(|o| o.price).min();
+        assert_eq!(Some(offering.price), lowest);
+    }
+
+    #[test]
+    fn equal_prices_prefer_zones_and_spread_over_them() {
+        let (types, none) = (types(), Resources::new());
+        let size = (labels::INSTANCE_TYPE, "Standard_D4s_v5");
+        let on_demand = requirements(&[size, (labels::CAPACITY_TYPE, "on-demand")]);
+        let zone = |claim: &str| {
+            cheapest(&types, &wanted(&on_demand, &none), claim).unwrap().1.zone.clone()
+        };
+        let zones: std::collections::BTreeSet<String> =
+            (0..30).map(|n| zone(&format!("claim-{n}"))).collect();
+        assert_eq!(zones.into_iter().collect::<Vec<_>>(), ["eastus-1", "eastus-2", "eastus-3"]);
+        assert_eq!(zone("claim-1"), zone("claim-1"));
+        let regional = requirements(&[size, (labels::PLACEMENT_SCOPE, "regional")]);
+        let mut wanted = wanted(&regional, &none);
+        assert_eq!(cheapest(&types, &wanted, "c").unwrap().1.zone, "0");
+        wanted.has_image = &|_| false;
+        assert!(cheapest(&types, &wanted, "c").is_none());
+    }
+}

@@ -1,0 +1,329 @@
+//! The catalogue of a region: sizes, prices and quota, refreshed when they are old, less the
+//! offerings that failed.
+//!
+//! Only the caller that refreshes waits for the refresh; others use the old data meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use nap_cloud::{CloudError, ErrorClass};
+use nap_engine::{CapacityType, Catalogue};
+
+use crate::AzureConfig;
+use crate::arm::{ArmClient, Failure};
+use crate::embedded::EmbeddedCatalogue;
+use crate::instance_types::{Settings, instance_type, suits};
+use crate::prices::{self, Prices};
+use crate::quota::{self, Quota};
+use crate::skus::{self, Sku};
+use crate::unavailable_offerings::UnavailableOfferings;
+
+/// Lifetime of the list of sizes.
+const SKUS_FOR: SignedDuration = SignedDuration::from_hours(12);
+/// Lifetime of prices.
+const PRICES_FOR: SignedDuration = SignedDuration::from_hours(12);
+/// Lifetime of the quota count.
+const QUOTA_FOR: SignedDuration = SignedDuration::from_mins(10);
+/// Age at which a quota count that cannot be refreshed is dropped; launches are then not limited.
+const QUOTA_BELIEVED_FOR: SignedDuration = SignedDuration::from_mins(15);
+/// Wait after a failed refresh.
+const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(1);
+/// Most catalogues that are kept. Node classes differ in few settings.
+const MAX_CATALOGUES: usize = 16;
+
+/// The offerings of a region, as this cluster sees them.
+pub(crate) struct RegionCatalogue {
+    config: AzureConfig,
+    arm: ArmClient,
+    price_client: ArmClient,
+    state: Mutex<State>,
+    refreshing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    skus: Fetched<BTreeMap<String, Sku>>,
+    prices: Fetched<Prices>,
+    quota: Fetched<Quota>,
+    unavailable: UnavailableOfferings,
+    generation: u64,
+    catalogues: Vec<Computed>,
+}
+
+struct Fetched<T> {
+    data: Option<T>,
+    at: Option<Timestamp>,
+    next: Timestamp,
+}
+
+impl<T> Default for Fetched<T> {
+    fn default() -> Self {
+        Self { data: None, at: None, next: Timestamp::MIN }
+    }
+}
+
+impl<T> Fetched<T> {
+    fn store(&mut self, data: T, now: Timestamp, lifetime: SignedDuration) {
+        *self = Self { data: Some(data), at: Some(now), next: later(now, lifetime) };
+    }
+}
+
+struct Computed {
+    settings: Settings,
+    generation: u64,
+    until: Option<Timestamp>,
+    catalogue: Arc<Catalogue>,
+}
+
+fn later(now: Timestamp, duration: SignedDuration) -> Timestamp {
+    now.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+impl RegionCatalogue {
+    pub(crate) fn new(config: AzureConfig, arm: ArmClient, price_client: ArmClient) -> Self {
+        Self {
+            config,
+            arm,
+            price_client,
+            state: Mutex::default(),
+            refreshing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// The instance types for some settings.
+    pub(crate) async fn catalogue(
+        &self,
+        settings: &Settings,
+    ) -> Result<Arc<Catalogue>, CloudError> {
+        self.ensure_fresh().await?;
+        let now = self.arm.clock().now();
+        let mut state = self.state();
+        let generation = state.generation + state.unavailable.generation();
+        let hit = state.catalogues.iter().find(|computed| {
+            computed.generation == generation
+                && computed.settings == *settings
+                && computed.until.is_none_or(|until| now < until)
+        });
+        if let Some(computed) = hit {
+            return Ok(computed.catalogue.clone());
+        }
+        let until = state.unavailable.next_change(now);
+        let catalogue = Arc::new(state.compute(settings, now));
+        catalogue.prepare();
+        state.catalogues.retain(|computed| computed.settings != *settings);
+        if state.catalogues.len() >= MAX_CATALOGUES {
+            state.catalogues.remove(0);
+        }
+        let settings = settings.clone();
+        state.catalogues.push(Computed {
+            settings,
+            generation,
+            until,
+            catalogue: catalogue.clone(),
+        });
+        Ok(catalogue)
+    }
+
+    /// A size by its name.
+    pub(crate) async fn sku(&self, name: &str) -> Result<Option<Sku>, CloudError> {
+        self.ensure_fresh().await?;
+        Ok(self.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
+    }
+
+    /// Holds quota for a launch that is about to be tried. Dropping the hold releases the quota;
+    /// [`QuotaHold::keep`] keeps it until the next count. Spot needs no hold.
+    pub(crate) fn hold_quota(&self, sku: &Sku, capacity_type: CapacityType) -> QuotaHold<'_> {
+        let vcpus = if capacity_type == CapacityType::OnDemand { sku.vcpus } else { 0 };
+        let family = sku.family.clone();
+        self.change_quota(|quota| quota.hold(&family, vcpus));
+        QuotaHold { region: self, family, vcpus }
+    }
+
+    fn change_quota(&self, change: impl FnOnce(&mut Quota)) {
+        let mut state = self.state();
+        let before = state.fits_quota();
+        if let Some(quota) = &mut state.quota.data {
+            change(quota);
+        }
+        // Most launches leave room for every size, and then computed catalogues stay valid.
+        if state.fits_quota() != before {
+            state.generation += 1;
+        }
+    }
+
+    /// Remembers a failed launch. Returns whether any offering is unavailable because of it.
+    pub(crate) fn learn(
+        &self,
+        error: &CloudError,
+        sku: &Sku,
+        zone: &str,
+        capacity_type: CapacityType,
+    ) -> bool {
+        let now = self.arm.clock().now();
+        let (failure, region) = (Failure::of_error(error), &self.config.location);
+        self.state().unavailable.learn(failure, sku, region, zone, capacity_type, now)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ensure_fresh(&self) -> Result<(), CloudError> {
+        let now = self.arm.clock().now();
+        let (usable, fresh) = {
+            let state = self.state();
+            let fresh = now < state.skus.next && now < state.prices.next && now < state.quota.next;
+            (state.skus.data.is_some() && state.prices.data.is_some(), fresh)
+        };
+        if fresh && usable {
+            return Ok(());
+        }
+        let guard = if usable {
+            match self.refreshing.try_lock() {
+                Ok(guard) => guard,
+                // Another caller refreshes; the old data is good enough meanwhile.
+                Err(_) => return Ok(()),
+            }
+        } else {
+            self.refreshing.lock().await
+        };
+        let result = self.refresh().await;
+        drop(guard);
+        result
+    }
+
+    async fn refresh(&self) -> Result<(), CloudError> {
+        let now = self.arm.clock().now();
+        let (skus_due, prices_due, quota_due) = {
+            let state = self.state();
+            (now >= state.skus.next, now >= state.prices.next, now >= state.quota.next)
+        };
+        let (subscription, region) = (&self.config.subscription_id, &self.config.location);
+        if skus_due {
+            let fetched = skus::list(&self.arm, subscription, region).await.and_then(|rows| {
+                let skus: BTreeMap<String, Sku> = rows
+                    .iter()
+                    .filter_map(|row| Sku::read(row, region).ok())
+                    .map(|sku| (sku.name.clone(), sku))
+                    .collect();
+                if skus.is_empty() {
+                    let message =
+                        format!("region `{region}` offers no VM size that a node can use");
+                    return Err(CloudError::new(
+                        ErrorClass::Invalid,
+                        "list VM sizes",
+                        "NoSizes",
+                        message,
+                    ));
+                }
+                Ok(skus)
+            });
+            let mut state = self.state();
+            match fetched {
+                Ok(skus) => {
+                    state.skus.store(skus, now, SKUS_FOR);
+                    state.generation += 1;
+                }
+                Err(error) if state.skus.data.is_none() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "VM sizes not refreshed, using old ones");
+                    state.skus.next = later(now, RETRY_AFTER);
+                }
+            }
+        }
+        if prices_due {
+            let fetched = prices::fetch(&self.price_client, region).await;
+            let mut state = self.state();
+            match fetched {
+                Ok(prices) if !prices.on_demand.is_empty() => {
+                    state.prices.store(prices, now, PRICES_FOR);
+                    state.generation += 1;
+                }
+                other => {
+                    let error = other
+                        .err()
+                        .map_or("no prices for the region".to_owned(), |e| e.to_string());
+                    tracing::warn!(error, "prices not refreshed, using old ones");
+                    if state.prices.data.is_none() {
+                        let prices = EmbeddedCatalogue::embedded().prices_in(region);
+                        state.prices.store(prices, now, RETRY_AFTER);
+                        state.generation += 1;
+                    }
+                    state.prices.next = later(now, RETRY_AFTER);
+                }
+            }
+        }
+        if quota_due {
+            let fetched = quota::fetch(&self.arm, subscription, region).await;
+            let mut state = self.state();
+            let before = state.fits_quota();
+            match fetched {
+                Ok(quota) => state.quota.store(quota, now, QUOTA_FOR),
+                Err(error) => {
+                    tracing::warn!(%error, "quota usage not refreshed");
+                    let believed =
+                        state.quota.at.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
+                    if !believed {
+                        state.quota.data = None;
+                    }
+                    state.quota.next = later(now, RETRY_AFTER);
+                }
+            }
+            if state.fits_quota() != before {
+                state.generation += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Quota held for a launch until it succeeds or fails.
+pub(crate) struct QuotaHold<'a> {
+    region: &'a RegionCatalogue,
+    family: String,
+    vcpus: i64,
+}
+
+impl QuotaHold<'_> {
+    /// Keeps the quota held after a successful launch, until Azure counts again.
+    pub(crate) fn keep(mut self) {
+        self.vcpus = 0;
+    }
+}
+
+impl Drop for QuotaHold<'_> {
+    fn drop(&mut self) {
+        if self.vcpus > 0 {
+            self.region.change_quota(|quota| quota.release(&self.family, self.vcpus));
+        }
+    }
+}
+
+impl State {
+    /// Whether each size, in name order, is within its quota.
+    fn fits_quota(&self) -> Vec<bool> {
+        let skus = self.skus.data.iter().flat_map(|skus| skus.values());
+        skus.map(|sku| {
+            self.quota.data.as_ref().is_none_or(|quota| quota.fits(&sku.family, sku.vcpus))
+        })
+        .collect()
+    }
+
+    fn compute(&self, settings: &Settings, now: Timestamp) -> Catalogue {
+        let (Some(skus), Some(prices)) = (&self.skus.data, &self.prices.data) else {
+            return Catalogue::default();
+        };
+        skus.values()
+            .filter(|sku| suits(sku, settings))
+            .map(|sku| {
+                let quota_fits =
+                    self.quota.data.as_ref().is_none_or(|q| q.fits(&sku.family, sku.vcpus));
+                instance_type(sku, settings, prices, |zone, capacity_type| {
+                    (capacity_type == CapacityType::Spot || quota_fits)
+                        && !self.unavailable.contains(sku, zone, capacity_type, now)
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,295 @@
+//! The kinds that the index holds, each with the consequences of its changes.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use kube::{Resource, ResourceExt};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
+use nap_engine::PodKey;
+use serde::de::DeserializeOwned;
+
+use super::workloads::WorkloadSelectorKind;
+use super::{Dirty, Index};
+
+/// A kind of object in the index. Decisions wait until every kind has been listed once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are those of Kubernetes")]
+pub enum Kind {
+    Pod,
+    Node,
+    NodeClaim,
+    NodePool,
+    NodeClass,
+    DaemonSet,
+    PodDisruptionBudget,
+    Namespace,
+    PersistentVolumeClaim,
+    PersistentVolume,
+    StorageClass,
+    CsiNode,
+    NodeOverlay,
+    /// A kind that selects the pods of one workload.
+    Workload(WorkloadSelectorKind),
+}
+
+/// Every kind.
+pub const KINDS: [Kind; 17] = [
+    Kind::Pod,
+    Kind::Node,
+    Kind::NodeClaim,
+    Kind::NodePool,
+    Kind::NodeClass,
+    Kind::DaemonSet,
+    Kind::PodDisruptionBudget,
+    Kind::Namespace,
+    Kind::PersistentVolumeClaim,
+    Kind::PersistentVolume,
+    Kind::StorageClass,
+    Kind::CsiNode,
+    Kind::NodeOverlay,
+    Kind::Workload(WorkloadSelectorKind::Service),
+    Kind::Workload(WorkloadSelectorKind::ReplicationController),
+    Kind::Workload(WorkloadSelectorKind::ReplicaSet),
+    Kind::Workload(WorkloadSelectorKind::StatefulSet),
+];
+
+/// An object that the index holds. The methods are called by [`Index::apply`] and
+/// [`Index::delete`], which are the way in.
+pub trait Indexed:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+    /// The kind of the object.
+    const KIND: Kind;
+
+    /// Stores the object and records what its change makes dirty.
+    fn insert(self, index: &mut Index, key: String, now: Timestamp);
+
+    /// Drops the object and records what its absence makes dirty.
+    fn remove(index: &mut Index, key: &str);
+
+    /// The keys of every stored object of this kind.
+    fn keys(index: &Index) -> Vec<String>;
+
+    /// The stored object. `None` also for kinds of which the index keeps only a digest.
+    fn get(index: &Index, key: &str) -> Option<Arc<Self>>;
+}
+
+/// `namespace/name`, or the name of a cluster-scoped object.
+pub fn key_of<K: ResourceExt>(object: &K) -> String {
+    match object.namespace() {
+        Some(namespace) => format!("{namespace}/{}", object.name_any()),
+        None => object.name_any(),
+    }
+}
+
+/// Whether an object differs from the stored one: neither older nor the same version of it. Objects
+/// without a resource version, as in manifests, always replace.
+pub(super) fn is_news<K: Resource>(known: Option<&Arc<K>>, new: &K) -> bool {
+    let Some(known) = known else { return true };
+    let version = |object: &K| object.meta().resource_version.as_ref()?.parse::<u64>().ok();
+    match (version(known), version(new)) {
+        (Some(known_version), Some(version)) if known.meta().uid == new.meta().uid => {
+            version > known_version
+        }
+        _ => true,
+    }
+}
+
+/// Objects of one kind by key.
+pub(super) type Table<K> = BTreeMap<String, Arc<K>>;
+
+/// Stores an object unless it is old news. Returns whether it was stored.
+fn store<K: Resource>(table: &mut Table<K>, key: String, object: K) -> bool {
+    let news = is_news(table.get(&key), &object);
+    if news {
+        table.insert(key, Arc::new(object));
+    }
+    news
+}
+
+/// Implements [`Indexed`] for a kind that is stored as it is: the table, what a stored object makes
+/// dirty, and what a removed one does.
+macro_rules! indexed {
+    ($type:ty, $kind:expr, $table:ident, $applied:expr, $removed:expr) => {
+        impl Indexed for $type {
+            const KIND: Kind = $kind;
+
+            fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+                if store(&mut index.$table, key.clone(), self) {
+                    let applied: fn(&mut Index, &str) = $applied;
+                    applied(index, &key);
+                }
+            }
+
+            fn remove(index: &mut Index, key: &str) {
+                if index.$table.remove(key).is_some() {
+                    let removed: fn(&mut Index, &str) = $removed;
+                    removed(index, key);
+                }
+            }
+
+            fn keys(index: &Index) -> Vec<String> {
+                index.$table.keys().cloned().collect()
+            }
+
+            fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
+                index.$table.get(key).cloned()
+            }
+        }
+    };
+}
+
+fn nothing(_: &mut Index, _: &str) {}
+
+fn replan(index: &mut Index, _: &str) {
+    index.mark(Dirty::Provisioning);
+}
+
+fn overlays_changed(index: &mut Index, _: &str) {
+    index.bump_generation();
+    index.mark(Dirty::Overlays);
+    index.mark(Dirty::Provisioning);
+}
+
+fn bump(index: &mut Index, _: &str) {
+    index.bump_generation();
+}
+
+indexed!(NodePool, Kind::NodePool, pools, Index::pool_applied, bump);
+indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
+indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
+indexed!(Namespace, Kind::Namespace, namespaces, nothing, nothing);
+indexed!(PersistentVolumeClaim, Kind::PersistentVolumeClaim, volume_claims, replan, nothing);
+indexed!(PersistentVolume, Kind::PersistentVolume, volumes, replan, nothing);
+indexed!(StorageClass, Kind::StorageClass, storage_classes, replan, nothing);
+indexed!(CSINode, Kind::CsiNode, csi_nodes, nothing, nothing);
+indexed!(NodeOverlay, Kind::NodeOverlay, overlays, overlays_changed, overlays_changed);
+
+impl Indexed for PodDisruptionBudget {
+    const KIND: Kind = Kind::PodDisruptionBudget;
+
+    fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+        let table = index.budgets.entry(self.namespace().unwrap_or_default()).or_default();
+        if store(table, key, self) {
+            index.bump_generation();
+        }
+    }
+
+    fn remove(index: &mut Index, key: &str) {
+        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+        let Some(table) = index.budgets.get_mut(namespace) else { return };
+        if table.remove(key).is_some() {
+            if table.is_empty() {
+                index.budgets.remove(namespace);
+            }
+            index.bump_generation();
+        }
+    }
+
+    fn keys(index: &Index) -> Vec<String> {
+        index.budgets.values().flat_map(|table| table.keys().cloned()).collect()
+    }
+
+    fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
+        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+        index.budgets.get(namespace)?.get(key).cloned()
+    }
+}
+
+impl Indexed for Pod {
+    const KIND: Kind = Kind::Pod;
+
+    fn insert(self, index: &mut Index, key: String, now: Timestamp) {
+        index.insert_pod(PodKey(key), self, now);
+    }
+
+    fn remove(index: &mut Index, key: &str) {
+        index.remove_pod(&PodKey(key.to_owned()));
+    }
+
+    fn keys(index: &Index) -> Vec<String> {
+        index.pods.keys().map(|key| key.0.clone()).collect()
+    }
+
+    fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
+        index.pods.get(&PodKey(key.to_owned())).cloned()
+    }
+}
+
+impl Indexed for Node {
+    const KIND: Kind = Kind::Node;
+
+    fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+        index.insert_node(key, self);
+    }
+
+    fn remove(index: &mut Index, key: &str) {
+        index.remove_node(key);
+    }
+
+    fn keys(index: &Index) -> Vec<String> {
+        index.nodes.keys().cloned().collect()
+    }
+
+    fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
+        index.nodes.get(key).cloned()
+    }
+}
+
+impl Indexed for NodeClaim {
+    const KIND: Kind = Kind::NodeClaim;
+
+    fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+        index.insert_claim(key, self);
+    }
+
+    fn remove(index: &mut Index, key: &str) {
+        index.remove_claim(key);
+    }
+
+    fn keys(index: &Index) -> Vec<String> {
+        index.claims.keys().cloned().collect()
+    }
+
+    fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
+        index.claims.get(key).cloned()
+    }
+}
+
+/// Implements [`Indexed`] for a kind of which only the pod selector is kept.
+macro_rules! indexed_selector {
+    ($type:ty, $kind:ident, $insert:ident) => {
+        impl Indexed for $type {
+            const KIND: Kind = Kind::Workload(WorkloadSelectorKind::$kind);
+
+            fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+                index.workloads.$insert(key, &self);
+            }
+
+            fn remove(index: &mut Index, key: &str) {
+                index.workloads.remove(WorkloadSelectorKind::$kind, key);
+            }
+
+            fn keys(index: &Index) -> Vec<String> {
+                index.workloads.keys(WorkloadSelectorKind::$kind)
+            }
+
+            fn get(_: &Index, _: &str) -> Option<Arc<Self>> {
+                None
+            }
+        }
+    };
+}
+
+indexed_selector!(Service, Service, insert_service);
+indexed_selector!(ReplicationController, ReplicationController, insert_replication_controller);
+indexed_selector!(ReplicaSet, ReplicaSet, insert_replica_set);
+indexed_selector!(StatefulSet, StatefulSet, insert_stateful_set);

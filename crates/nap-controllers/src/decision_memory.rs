@@ -1,0 +1,85 @@
+//! Memory of past decisions that the cluster itself does not show.
+//!
+//! All of it may be lost in a restart: every entry only delays a decision (a nomination keeps a
+//! node from being disrupted for 20 s) or spares work (a quiet pass is not repeated).
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use nap_engine::{Plan, PodKey};
+
+use crate::cluster::{Index, NodeKey};
+use crate::disruption::Debounce;
+use crate::provisioning::BatchWindow;
+use crate::snapshot::PLAN_HOLDS;
+
+/// Memory of past decisions.
+#[derive(Default)]
+pub struct DecisionMemory {
+    /// The batch of pending pods that is being collected.
+    pub batch: BatchWindow,
+    /// How long nodes have been seen empty.
+    pub empty: Debounce,
+    /// How long the best consolidation has been the same.
+    pub underutilized: Debounce,
+    /// Nodes that pods were planned onto, and until when they are not disrupted.
+    nominated: BTreeMap<NodeKey, Timestamp>,
+    /// Pods that the last plan could not place, and since when they are unschedulable. A pod that
+    /// was scheduled in between has another time, and the entry no longer applies.
+    unplaced: BTreeMap<PodKey, Timestamp>,
+    quiet_pass: Option<QuietPass>,
+}
+
+/// A disruption pass that found nothing to do.
+#[derive(Clone, Copy, Debug)]
+struct QuietPass {
+    generation: u64,
+    at: Timestamp,
+}
+
+impl DecisionMemory {
+    /// Remembers the existing nodes that a plan placed pods on.
+    pub fn nominate(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
+        let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
+        let until = now.checked_add(holds).unwrap_or(Timestamp::MAX);
+        self.nominated.retain(|_, until| *until > now);
+        let keys = plan.placements.iter().filter_map(|one| index.key_of_view(&one.node));
+        self.nominated.extend(keys.map(|key| (key, until)));
+    }
+
+    /// Whether pods were planned onto a node within the last 20 s.
+    pub fn is_nominated(&self, node: &NodeKey, now: Timestamp) -> bool {
+        self.nominated.get(node).is_some_and(|until| *until > now)
+    }
+
+    /// Whether any node is nominated.
+    pub fn has_nominations(&self, now: Timestamp) -> bool {
+        self.nominated.values().any(|until| *until > now)
+    }
+
+    /// Replaces the pods that could not be placed by those of a new plan.
+    pub fn remember_unplaced(&mut self, index: &Index, plan: &Plan) {
+        let since = |key: &PodKey| Some((key.clone(), index.unschedulable_since(key)?));
+        self.unplaced = plan.unplaced.iter().filter_map(|one| since(&one.pod)).collect();
+    }
+
+    /// Whether the last plan could not place a pod, which therefore waits for a change of the
+    /// cluster and not for a node.
+    pub fn is_unplaced(&self, index: &Index, pod: &PodKey) -> bool {
+        let since = self.unplaced.get(pod);
+        since.is_some() && since.copied() == index.unschedulable_since(pod)
+    }
+
+    /// Remembers a disruption pass that found nothing to do at a generation of the index.
+    pub fn remember_quiet_pass(&mut self, generation: u64, now: Timestamp) {
+        self.quiet_pass = Some(QuietPass { generation, at: now });
+    }
+
+    /// Whether the last pass found nothing to do, less than `max_age` ago, and the index has not
+    /// changed since.
+    pub fn is_quiet(&self, generation: u64, max_age: SignedDuration, now: Timestamp) -> bool {
+        self.quiet_pass.is_some_and(|pass| {
+            pass.generation == generation && now.duration_since(pass.at) < max_age
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! Drain: the pods of a Node are evicted tier by tier, within their PodDisruptionBudgets.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, EvictParams, Preconditions};
+use kube::{Api, ResourceExt};
+use nap_api::nodeclaim::condition::DISRUPTION_REASON;
+use nap_api::{NodeClaim, conditions};
+
+use crate::cluster::{claim_conditions, pods};
+use crate::context::{Context, Doing, Error, is_conflict, is_not_found};
+use crate::events::Severity;
+
+/// Grace period of a pod that states none, as the API server defaults it.
+const DEFAULT_GRACE: i64 = 30;
+
+/// Evicts the pods whose turn it is. Returns whether the drain still waits for any pod.
+pub async fn drain(
+    context: &Context,
+    node: &Node,
+    claim: Option<&NodeClaim>,
+    deadline: Option<Timestamp>,
+) -> Result<bool, Error> {
+    let now = context.clock.now();
+    let bound = context.index().pods_on(&node.name_any());
+    let round = round(bound, deadline, now);
+    for pod in &round.overdue {
+        force_delete(context, pod, deadline, now).await?;
+    }
+    let mut blocked: Vec<String> =
+        round.protected.iter().map(|pod| pods::key(pod).to_string()).collect();
+    for pod in &round.evict {
+        if !evict(context, pod, claim).await? {
+            blocked.push(pods::key(pod).to_string());
+        }
+    }
+    if !blocked.is_empty() {
+        let message = format!(
+            "Failed to drain node, {} pod(s) may not be evicted: {}",
+            blocked.len(),
+            blocked.join(", ")
+        );
+        context.events.publish(node, Severity::Warning, "FailedDraining", &message).await;
+    }
+    Ok(round.waits)
+}
+
+/// One round of a drain.
+#[derive(Debug, Default, PartialEq)]
+struct Round {
+    /// Pods to delete now, so that they are gone by the deadline.
+    overdue: Vec<Arc<Pod>>,
+    /// Pods to evict: those of the lowest tier that has any.
+    evict: Vec<Arc<Pod>>,
+    /// Pods of that tier that `karpenter.sh/do-not-disrupt` protects.
+    protected: Vec<Arc<Pod>>,
+    /// Whether the drain waits for any pod, terminating ones included.
+    waits: bool,
+}
+
+fn round(bound: Vec<Arc<Pod>>, deadline: Option<Timestamp>, now: Timestamp) -> Round {
+    let drained: Vec<Arc<Pod>> =
+        bound.into_iter().filter(|pod| pods::is_drainable(pod, now)).collect();
+    let waits = !drained.is_empty();
+    let (overdue, rest): (Vec<_>, Vec<_>) =
+        drained.into_iter().partition(|pod| is_overdue(pod, deadline, now));
+    let lowest = rest.iter().map(|pod| tier(pod)).min();
+    let next =
+        rest.into_iter().filter(|pod| Some(tier(pod)) == lowest && !pods::is_terminating(pod));
+    let (protected, evict) = next.partition(|pod| pods::is_do_not_disrupt(pod, now));
+    Round { overdue, evict, protected, waits }
+}
+
+/// Position of a pod in the drain order: plain pods, DaemonSet pods, critical pods, critical
+/// DaemonSet pods.
+fn tier(pod: &Pod) -> u8 {
+    let class = pod.spec.as_ref().and_then(|spec| spec.priority_class_name.as_deref());
+    let critical = matches!(class, Some("system-cluster-critical" | "system-node-critical"));
+    u8::from(pods::is_daemon(pod)) + 2 * u8::from(critical)
+}
+
+/// Whether a pod has to be deleted now to be gone by the deadline.
+fn is_overdue(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
+    let Some(deadline) = deadline else { return false };
+    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let grace = SignedDuration::from_secs(grace.unwrap_or(DEFAULT_GRACE));
+    match &pod.metadata.deletion_timestamp {
+        Some(due) => due.0 > deadline,
+        None => deadline.duration_since(now) < grace,
+    }
+}
+
+/// Deletes a pod so that it is gone by the deadline, whatever protects it: that is the meaning of
+/// `terminationGracePeriod`.
+async fn force_delete(
+    context: &Context,
+    pod: &Pod,
+    deadline: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let left = deadline.map_or(1, |deadline| deadline.duration_since(now).as_secs()).max(1);
+    let seconds = u32::try_from(left).unwrap_or(u32::MAX);
+    let params = DeleteParams { grace_period_seconds: Some(seconds), ..same_pod(pod) };
+    match pods_api(context, pod).delete(&pod.name_any(), &params).await {
+        Ok(_) => {
+            let message = format!(
+                "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
+            );
+            context.events.publish(pod, Severity::Normal, "Disrupted", &message).await;
+            Ok(())
+        }
+        Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
+        Err(error) => Err(error).doing("deleting Pod", &pod.name_any()),
+    }
+}
+
+/// Evicts a pod. Returns `false` if a PodDisruptionBudget does not allow it now.
+async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Result<bool, Error> {
+    let params = EvictParams { delete_options: Some(same_pod(pod)), ..EvictParams::default() };
+    match pods_api(context, pod).evict(&pod.name_any(), &params).await {
+        Ok(_) => {
+            let command =
+                claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
+            let why = command.map_or("Forceful Termination", |condition| condition.reason.as_str());
+            let message = format!("Evicted pod: {why}");
+            context.events.publish(pod, Severity::Normal, "Evicted", &message).await;
+            Ok(true)
+        }
+        Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 429 || status.code == 500 => Ok(false),
+        Err(error) => Err(error).doing("evicting Pod", &pod.name_any()),
+    }
+}
+
+/// Delete parameters that spare another pod of the same name.
+fn same_pod(pod: &Pod) -> DeleteParams {
+    let same = Preconditions { uid: pod.uid(), resource_version: None };
+    DeleteParams { preconditions: Some(same), ..DeleteParams::default() }
+}
+
+fn pods_api(context: &Context, pod: &Pod) -> Api<Pod> {
+    Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, pod};
+    use serde_json::{Value, json};
+
+    fn classed(name: &str, class: &str, owner: &str) -> Arc<Pod> {
+        let owners = json!([{ "apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u" }]);
+        Arc::new(pod(
+            "shop",
+            name,
+            json!({
+                "metadata": { "ownerReferences": owners }, "spec": { "priorityClassName": class },
+            }),
+        ))
+    }
+
+    fn names(pods: &[Arc<Pod>]) -> Vec<String> {
+        pods.iter().map(|pod| pod.name_any()).collect()
+    }
+
+    #[test]
+    fn tiers_are_drained_from_plain_pods_to_critical_daemons() {
+        let plain = classed("plain", "", "ReplicaSet");
+        let daemon = classed("daemon", "", "DaemonSet");
+        let critical = classed("critical", "system-cluster-critical", "ReplicaSet");
+        let last = classed("last", "system-node-critical", "DaemonSet");
+        let mut left = vec![last, critical, daemon, plain];
+        for expected in ["plain", "daemon", "critical", "last"] {
+            let round = round(left.clone(), None, at(0));
+            assert_eq!(names(&round.evict), [expected]);
+            assert!(round.waits);
+            left.pop();
+        }
+        assert_eq!(round(left, None, at(0)), Round::default());
+    }
+
+    #[test]
+    fn a_terminating_pod_is_waited_for_and_not_evicted_again() {
+        let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:30Z" } });
+        let round = round(vec![Arc::new(pod("shop", "web", leaving))], None, at(0));
+        assert!(round.evict.is_empty() && round.waits);
+    }
+
+    #[test]
+    fn a_protected_pod_is_not_evicted_but_deleted_in_time_for_the_deadline() {
+        let annotations = json!({ "karpenter.sh/do-not-disrupt": "true" });
+        let object = json!({
+            "metadata": { "annotations": annotations },
+            "spec": { "terminationGracePeriodSeconds": 60 },
+        });
+        let protected = || vec![Arc::new(pod("shop", "web", object.clone()))];
+        assert_eq!(names(&round(protected(), None, at(0)).protected), ["web"]);
+        assert_eq!(names(&round(protected(), Some(at(60)), at(0)).protected), ["web"]);
+        assert_eq!(names(&round(protected(), Some(at(60)), at(1)).overdue), ["web"]);
+    }
+
+    fn overdue(metadata: Value, deadline: i64, now: i64) -> bool {
+        let pod = pod("shop", "web", json!({ "metadata": metadata }));
+        is_overdue(&pod, Some(at(deadline)), at(now))
+    }
+
+    #[test]
+    fn pods_without_a_grace_period_need_thirty_seconds() {
+        assert!(!overdue(json!({}), 100, 70));
+        assert!(overdue(json!({}), 100, 71));
+    }
+
+    #[test]
+    fn a_terminating_pod_is_overdue_if_it_ends_after_the_deadline() {
+        let ends = json!({ "deletionTimestamp": "1970-01-01T00:02:00Z" });
+        assert!(overdue(ends.clone(), 119, 0));
+        assert!(!overdue(ends, 120, 119));
+    }
+}

@@ -1,0 +1,149 @@
+//! Garbage collection: instances without a NodeClaim are deleted, and NodeClaims without an
+//! instance too.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use nap_api::NodeClaim;
+use nap_api::nodeclaim::condition::{LAUNCHED, REGISTERED};
+use nap_cloud::Instance;
+
+use crate::cluster::{Index, claim_is, is_ready, provider_id_of_claim};
+use crate::context::{Context, Outcome};
+
+/// Interval between two comparisons.
+const INTERVAL: Duration = Duration::from_mins(2);
+/// Age below which an instance without a NodeClaim is kept: the NodeClaim's status may not have
+/// been written yet.
+const ORPHAN_AGE: SignedDuration = SignedDuration::from_mins(5);
+/// Wait for the first list of every kind.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Compares the instances of the cloud with the NodeClaims of the cluster.
+pub async fn reconcile(context: &Context) -> Outcome {
+    if !context.index().is_synced() {
+        return Ok(Some(SYNC_INTERVAL));
+    }
+    // NodeClaims are read first: an instance that is created in between looks too young, never
+    // orphaned.
+    let claims: Vec<Arc<NodeClaim>> = context.index().claims().cloned().collect();
+    let instances = context.cloud.list().await?;
+    for instance in orphans(&claims, &instances, context.clock.now()) {
+        let provider_id = &instance.provider_id;
+        tracing::warn!(provider_id, "no nodeclaim for instance, deleting instance");
+        match context.cloud.delete_orphan(provider_id).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let lost = without_instance(&context.index(), &claims, &instances);
+    for claim in lost {
+        tracing::warn!(nodeclaim = claim.name_any(), "instance gone, deleting nodeclaim");
+        context.delete_claim(&claim).await?;
+    }
+    Ok(Some(INTERVAL))
+}
+
+/// Instances that are old enough and that no NodeClaim names, by provider id or by tag.
+fn orphans<'i>(
+    claims: &[Arc<NodeClaim>],
+    instances: &'i [Instance],
+    now: Timestamp,
+) -> Vec<&'i Instance> {
+    let ids: BTreeSet<&str> =
+        claims.iter().filter_map(|claim| provider_id_of_claim(claim)).collect();
+    let names: BTreeSet<String> = claims.iter().map(|claim| claim.name_any()).collect();
+    let is_named = |instance: &Instance| {
+        ids.contains(instance.provider_id.as_str())
+            || instance.node_claim.as_ref().is_some_and(|name| names.contains(name))
+    };
+    let is_old = |instance: &Instance| {
+        instance.created.is_some_and(|created| now.duration_since(created) >= ORPHAN_AGE)
+    };
+    let candidates = instances.iter().filter(|instance| !instance.deleting);
+    candidates.filter(|instance| !is_named(instance) && is_old(instance)).collect()
+}
+
+/// Registered NodeClaims whose instance is not listed and whose Node is not ready.
+fn without_instance(
+    index: &Index,
+    claims: &[Arc<NodeClaim>],
+    instances: &[Instance],
+) -> Vec<Arc<NodeClaim>> {
+    let ids: BTreeSet<&str> =
+        instances.iter().map(|instance| instance.provider_id.as_str()).collect();
+    let is_lost = |claim: &&Arc<NodeClaim>| {
+        let Some(id) = provider_id_of_claim(claim) else { return false };
+        claim.metadata.deletion_timestamp.is_none()
+            && claim_is(claim, LAUNCHED)
+            && claim_is(claim, REGISTERED)
+            && !ids.contains(id)
+            && !index.nodes_with_provider_id(id).iter().any(|node| is_ready(node))
+    };
+    claims.iter().filter(is_lost).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, claim, condition, index, instance, node};
+    use serde_json::json;
+
+    fn registered(name: &str, id: &str) -> NodeClaim {
+        let conditions = [condition("Launched", "True"), condition("Registered", "True")];
+        claim(name, json!({ "status": { "providerID": id, "conditions": conditions } }))
+    }
+
+    #[test]
+    fn an_instance_without_a_nodeclaim_is_an_orphan_after_five_minutes() {
+        let instances = [instance("azure:///1", None, at(0))];
+        assert!(orphans(&[], &instances, at(299)).is_empty());
+        assert_eq!(orphans(&[], &instances, at(300)).len(), 1);
+    }
+
+    #[test]
+    fn an_instance_is_named_by_provider_id_or_by_tag() {
+        let by_id = [instance("azure:///1", None, at(0))];
+        let by_tag = [instance("azure:///2", Some("c"), at(0))];
+        let claims = [Arc::new(registered("c", "azure:///1"))];
+        assert!(orphans(&claims, &by_id, at(900)).is_empty());
+        assert!(orphans(&claims, &by_tag, at(900)).is_empty());
+    }
+
+    #[test]
+    fn an_instance_that_is_being_deleted_is_no_orphan() {
+        let mut leaving = instance("azure:///1", None, at(0));
+        leaving.deleting = true;
+        assert!(orphans(&[], &[leaving], at(900)).is_empty());
+    }
+
+    #[test]
+    fn a_registered_nodeclaim_without_an_instance_is_lost_unless_its_node_is_ready() {
+        let claim = registered("c", "azure:///1");
+        let mut index = index([claim.clone()]);
+        let claims = [Arc::new(claim)];
+        let lost = |index: &Index, instances: &[Instance]| {
+            without_instance(index, &claims, instances).len()
+        };
+        assert_eq!(lost(&index, &[instance("azure:///1", None, at(0))]), 0);
+        assert_eq!(lost(&index, &[]), 1);
+        let ready = json!([{ "type": "Ready", "status": "True" }]);
+        let object = json!({
+            "spec": { "providerID": "azure:///1" }, "status": { "conditions": ready },
+        });
+        index.apply(node("n", object), at(0));
+        assert_eq!(lost(&index, &[]), 0);
+    }
+
+    #[test]
+    fn a_nodeclaim_that_never_registered_is_left_to_its_timeout() {
+        let conditions = [condition("Launched", "True")];
+        let object = json!({ "status": { "providerID": "azure:///1", "conditions": conditions } });
+        let claim = claim("c", object);
+        assert!(without_instance(&index([claim.clone()]), &[Arc::new(claim)], &[]).is_empty());
+    }
+}

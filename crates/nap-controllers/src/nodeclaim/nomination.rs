@@ -1,0 +1,365 @@
+//! Nomination: planned pods get `status.nominatedNodeName` as their Node is opened.
+//!
+//! kube-scheduler tries a nominated node first and reserves its room against other pods. Without
+//! that it packs by its own scores, large pods find no room on the nodes bought for them, and a
+//! second node is bought. A failed scheduling attempt clears a nomination, so pods are nominated
+//! when their Node becomes usable, not before, and again for as long as the plan holds.
+//!
+//! kube-scheduler counts nominated pods as if they were bound. Pods with a spread constraint would
+//! therefore exclude each other if more of them were nominated to one node than `maxSkew` allows;
+//! the rest is nominated after the first ones are bound.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Error as KubeError, ResourceExt};
+use nap_api::nodeclaim::condition::REGISTERED;
+use nap_api::{NodeClaim, Taint, taints};
+use nap_engine::PodKey;
+use serde_json::json;
+
+use super::{Step, live_claim};
+use crate::cluster::{Index, claim_is, is_ready, pods, readiness};
+use crate::context::{Context, Error};
+use crate::snapshot::{engine_pod, is_plan_holding, planned_pods_of};
+
+/// Longest time that a ready Node is held closed for the sake of the plan.
+const MAX_HOLD: SignedDuration = SignedDuration::from_secs(20);
+/// Interval at which waiting pods are nominated again: kube-scheduler may have tried one while the
+/// Node was still closed, and cleared its nomination.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reason why a ready Node is held closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Pods wait for Nodes that precede this one in the release order of the plan.
+    ReleaseOrder,
+    /// The nominations have been written and not been observed yet.
+    Nominations,
+}
+
+impl Hold {
+    /// Reason of the condition.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ReleaseOrder => "AwaitingReleaseOrder",
+            Self::Nominations => "AwaitingNominations",
+        }
+    }
+
+    /// Message of the condition.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::ReleaseOrder => "Node is ready; nodes of the same plan are opened before it",
+            Self::Nominations => "Node is ready; its planned pods are being nominated to it",
+        }
+    }
+
+    /// Time until the next look.
+    pub fn retry_after(self) -> Duration {
+        match self {
+            Self::ReleaseOrder => Duration::from_secs(1),
+            Self::Nominations => Duration::from_millis(50),
+        }
+    }
+}
+
+/// Nominates the planned pods that still wait to the Node of a registered NodeClaim, for as long as
+/// the plan holds. Pods that are nominated already are nominated again: kube-scheduler may have
+/// cleared that by now.
+pub async fn nominate(context: &Context, name: &str) -> Result<Step, Error> {
+    let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
+    let Some((node, pods)) = nominations(&context.index(), &claim, context.clock.now()) else {
+        return Ok(Step::Done);
+    };
+    nominate_all(context, &pods, &node).await;
+    let waiting = !waiting_pods(&context.index(), &claim).is_empty();
+    Ok(if waiting { Step::DoneUntil(REPEAT_INTERVAL) } else { Step::Done })
+}
+
+/// The Node of a NodeClaim and the pods to nominate to it. `None` unless the Node is registered,
+/// open to pods, and the plan holds.
+fn nominations(index: &Index, claim: &NodeClaim, now: Timestamp) -> Option<(String, Vec<PodKey>)> {
+    if !claim_is(claim, REGISTERED) || !is_plan_holding(claim, now) {
+        return None;
+    }
+    let name = claim.status.as_ref()?.node_name.clone()?;
+    let node = index.node(&name)?;
+    let startup = &claim.spec.startup_taints;
+    let starting = taints_of(node).any(|taint| startup.iter().any(|one| one.matches(&taint)));
+    (is_up(node) && !starting).then(|| (name, nominable_pods(index, claim)))
+}
+
+/// Nominates the planned pods of a ready Node before it is opened. Returns why it should stay closed
+/// for now; `None` if it may be opened.
+pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
+    let name = node.name_any();
+    let (hold, pods, observed) = {
+        let index = context.index();
+        let pods = nominable_pods(&index, claim);
+        let observed = is_nominated(&index, &pods, &name);
+        (release_hold(&index, claim, node, context.clock.now()), pods, observed)
+    };
+    match hold {
+        Holding::No => {
+            nominate_all(context, &pods, &name).await;
+            None
+        }
+        Holding::ForReleaseOrder => Some(Hold::ReleaseOrder),
+        // Without permission to nominate there is nothing to wait for.
+        Holding::ForNominations => {
+            let accepted = nominate_all(context, &pods, &name).await;
+            (accepted && !observed).then_some(Hold::Nominations)
+        }
+    }
+}
+
+/// Whether a ready Node may be held closed, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holding {
+    /// It has been ready for too long.
+    No,
+    /// Nodes that precede it are waited for.
+    ForReleaseOrder,
+    /// Its nominations are waited for.
+    ForNominations,
+}
+
+fn release_hold(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) -> Holding {
+    let ready = readiness(node).and_then(|ready| ready.last_transition_time.as_ref());
+    // The kubelet's clock may be ahead.
+    let young = ready.is_some_and(|since| now.duration_since(since.0).abs() < MAX_HOLD);
+    if !young {
+        Holding::No
+    } else if others_go_first(index, claim) {
+        Holding::ForReleaseOrder
+    } else {
+        Holding::ForNominations
+    }
+}
+
+/// Whether planned pods of this NodeClaim wait, and also pods of NodeClaims that precede it in the
+/// release order.
+fn others_go_first(index: &Index, claim: &NodeClaim) -> bool {
+    let slot = |claim: &NodeClaim| index.plan(&claim.name_any())?.release.clone();
+    let Some(own) = slot(claim) else { return false };
+    if waiting_pods(index, claim).is_empty() {
+        return false;
+    }
+    let live = index.claims().filter(|other| other.metadata.deletion_timestamp.is_none());
+    let mut first = live.filter(|other| slot(other).is_some_and(|other| other.precedes(&own)));
+    first.any(|other| !waiting_pods(index, other).is_empty())
+}
+
+/// Whether kube-scheduler would bind pods to a Node, but for the unregistered taint.
+pub fn is_up(node: &Node) -> bool {
+    is_ready(node)
+        && !taints_of(node).any(|taint| taint.key != taints::UNREGISTERED && taint.is_ephemeral())
+}
+
+fn taints_of(node: &Node) -> impl Iterator<Item = Taint> + '_ {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(Taint::from)
+}
+
+/// Planned pods of a NodeClaim that are still unschedulable.
+pub fn waiting_pods(index: &Index, claim: &NodeClaim) -> Vec<PodKey> {
+    let plan = index.plan(&claim.name_any());
+    let planned = plan.into_iter().flat_map(|plan| planned_pods_of(plan));
+    planned.filter(|key| index.unschedulable_since(key).is_some()).collect()
+}
+
+/// Waiting pods of a NodeClaim that may be nominated together.
+fn nominable_pods(index: &Index, claim: &NodeClaim) -> Vec<PodKey> {
+    let waiting = waiting_pods(index, claim);
+    let pods = waiting.iter().filter_map(|key| index.pod(key));
+    within_max_skew(pods.map(|pod| engine_pod(index, pod)))
+}
+
+/// A maximal prefix-greedy choice of pods such that no spread constraint counts more than `maxSkew`
+/// of them on one node.
+fn within_max_skew(pods: impl IntoIterator<Item = nap_engine::Pod>) -> Vec<PodKey> {
+    let mut chosen: Vec<nap_engine::Pod> = Vec::new();
+    for pod in pods {
+        chosen.push(pod);
+        let is_kept = |pod: &nap_engine::Pod| {
+            pod.spread.iter().all(|spread| {
+                let same = |other: &&nap_engine::Pod| other.key.parts().0 == pod.key.parts().0;
+                let counted = chosen
+                    .iter()
+                    .filter(same)
+                    .filter(|other| spread.selector.matches(&other.labels));
+                counted.count() <= usize::try_from(spread.max_skew).unwrap_or(usize::MAX)
+            })
+        };
+        if !chosen.iter().all(is_kept) {
+            chosen.pop();
+        }
+    }
+    chosen.into_iter().map(|pod| pod.key).collect()
+}
+
+/// Whether every pod that exists is nominated to the Node.
+fn is_nominated(index: &Index, pods: &[PodKey], node: &str) -> bool {
+    pods.iter().all(|key| index.pod(key).is_none_or(|pod| pods::nominated_node(pod) == Some(node)))
+}
+
+/// Nominates pods to a Node. Returns whether the API server accepts nominations.
+async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) -> bool {
+    let accepted = join_all(pods.iter().map(|key| nominate_one(context, key, node))).await;
+    accepted.into_iter().all(|accepted| accepted)
+}
+
+async fn nominate_one(context: &Context, key: &PodKey, node: &str) -> bool {
+    let (namespace, name) = key.parts();
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let patch = Patch::Merge(json!({ "status": { "nominatedNodeName": node } }));
+    match api.patch_status(name, &PatchParams::default(), &patch).await {
+        Ok(_) => {
+            tracing::debug!(pod = %key, node, "nominated pod");
+            true
+        }
+        // Deleted or bound in the meantime.
+        Err(KubeError::Api(status)) if matches!(status.code, 404 | 409 | 422) => true,
+        // The plan is then only less likely to be realised.
+        Err(error) => {
+            tracing::warn!(pod = %key, node, %error, "nomination failed; check RBAC of pods/status");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nap_api::labels;
+    use nap_engine::{Selector, Spread};
+
+    use super::*;
+    use crate::testing::{at, claim, index, node, pending_pod};
+
+    fn spread_pod(name: &str, app: &str, skews: &[u32]) -> nap_engine::Pod {
+        let spread = |max_skew: &u32| Spread {
+            topology_key: "zone".to_owned(),
+            max_skew: *max_skew,
+            min_domains: None,
+            selector: Selector::label("app", "web"),
+            honor_affinity: true,
+            honor_taints: false,
+        };
+        nap_engine::Pod {
+            key: PodKey::new("shop", name),
+            labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
+            spread: skews.iter().map(spread).collect(),
+            ..nap_engine::Pod::default()
+        }
+    }
+
+    fn web(skews: &[u32]) -> Vec<nap_engine::Pod> {
+        (0..3).map(|number| spread_pod(&format!("web-{number}"), "web", skews)).collect()
+    }
+
+    fn chosen(pods: Vec<nap_engine::Pod>) -> Vec<String> {
+        within_max_skew(pods).iter().map(|key| key.parts().1.to_owned()).collect()
+    }
+
+    #[test]
+    fn no_more_pods_are_nominated_than_their_spread_allows() {
+        assert_eq!(chosen(web(&[])), ["web-0", "web-1", "web-2"]);
+        assert_eq!(chosen(web(&[2])), ["web-0", "web-1"]);
+    }
+
+    #[test]
+    fn pods_that_a_spread_does_not_count_are_nominated_beside_it() {
+        let mut all = web(&[1]);
+        all.push(spread_pod("other", "other", &[]));
+        assert_eq!(chosen(all), ["web-0", "other"]);
+    }
+
+    #[test]
+    fn a_counted_pod_without_a_spread_of_its_own_takes_the_slot() {
+        let mut counted = vec![spread_pod("counted", "web", &[])];
+        counted.extend(web(&[1]));
+        assert_eq!(chosen(counted), ["counted"]);
+    }
+
+    fn planned(name: &str, pod: &str, slot: Option<u32>) -> NodeClaim {
+        let release = slot.map(|number| json!({ "plan": "p", "number": number }));
+        let plan = json!({ "version": 1, "pods": [format!("shop/{pod}")], "release": release });
+        let annotations = json!({ labels::PLAN: plan.to_string() });
+        claim(
+            name,
+            json!({
+                "metadata": { "annotations": annotations },
+                "status": {
+                    "nodeName": name,
+                    "conditions": [{
+                        "type": "Registered", "status": "True", "reason": "", "message": "",
+                        "lastTransitionTime": "1970-01-01T00:00:00Z",
+                    }],
+                },
+            }),
+        )
+    }
+
+    #[test]
+    fn a_node_waits_for_pods_of_nodes_that_precede_it() {
+        let (first, second) = (planned("a", "x", Some(0)), planned("b", "y", Some(1)));
+        let mut index = index([first.clone(), second.clone()]);
+        index.apply(pending_pod("shop", "y"), at(0));
+        assert!(!others_go_first(&index, &second), "no pod of the first one waits");
+        index.apply(pending_pod("shop", "x"), at(0));
+        assert!(others_go_first(&index, &second));
+        assert!(!others_go_first(&index, &first));
+        index.delete::<Pod>("shop/y");
+        assert!(!others_go_first(&index, &second), "nothing of its own waits");
+    }
+
+    #[test]
+    fn without_a_release_slot_nothing_goes_first() {
+        let (first, second) = (planned("a", "x", Some(0)), planned("b", "y", None));
+        let mut index = index([first, second.clone()]);
+        index.apply(pending_pod("shop", "x"), at(0));
+        index.apply(pending_pod("shop", "y"), at(0));
+        assert!(!others_go_first(&index, &second));
+    }
+
+    fn ready_node(name: &str, taint: Option<&str>) -> Node {
+        let taints = taint.map(|key| json!([{ "key": key, "effect": "NoSchedule" }]));
+        let condition = json!({
+            "type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z",
+        });
+        node(
+            name,
+            json!({
+                "spec": { "taints": taints }, "status": { "conditions": [condition] },
+            }),
+        )
+    }
+
+    #[test]
+    fn a_ready_node_is_held_for_twenty_seconds_at_most() {
+        let claim = planned("a", "x", Some(0));
+        let index = index([claim.clone()]);
+        let node = ready_node("a", None);
+        assert_eq!(release_hold(&index, &claim, &node, at(19)), Holding::ForNominations);
+        assert_eq!(release_hold(&index, &claim, &node, at(20)), Holding::No);
+        assert_eq!(release_hold(&index, &claim, &node, at(-19)), Holding::ForNominations);
+    }
+
+    #[test]
+    fn pods_are_nominated_once_the_node_is_open() {
+        let claim = planned("a", "x", None);
+        let mut index = index([claim.clone()]);
+        index.apply(pending_pod("shop", "x"), at(0));
+        assert_eq!(nominations(&index, &claim, at(0)), None, "there is no node");
+        index.apply(ready_node("a", Some("node.kubernetes.io/not-ready")), at(0));
+        assert_eq!(nominations(&index, &claim, at(0)), None, "the node is closed");
+        index.apply(ready_node("a", None), at(0));
+        let expected = Some(("a".to_owned(), vec![PodKey::new("shop", "x")]));
+        assert_eq!(nominations(&index, &claim, at(0)), expected);
+    }
+}

@@ -1,0 +1,122 @@
+//! Termination of a NodeClaim: its Node is deleted first, then its instance, then its finalizer.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
+use nap_api::duration::parse_go_duration;
+use nap_api::nodeclaim::condition::{INSTANCE_TERMINATING, REGISTERED};
+use nap_api::{NodeClaim, labels};
+
+use crate::cluster::{claim_is, provider_id_of_claim};
+use crate::context::{Context, Doing, Error, Outcome, is_not_found};
+use crate::events::Severity;
+use crate::patch::{has_finalizer, remove_finalizer};
+
+/// Interval at which an instance that is being deleted is checked.
+pub const INSTANCE_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which a Node that is being deleted is checked, besides every change of it.
+const NODE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Carries the deletion of a NodeClaim one step further.
+pub async fn finalize(context: &Context, claim: &NodeClaim) -> Outcome {
+    let name = claim.name_any();
+    if !has_finalizer(claim, labels::TERMINATION_FINALIZER) {
+        return Ok(None);
+    }
+    annotate_deadline(context, claim).await?;
+    let id = provider_id_of_claim(claim).filter(|_| claim_is(claim, REGISTERED));
+    let nodes = id.map(|id| context.index().nodes_with_provider_id(id)).unwrap_or_default();
+    for node in nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()) {
+        delete_node(context, &node.name_any()).await?;
+    }
+    if !nodes.is_empty() {
+        return Ok(Some(NODE_INTERVAL));
+    }
+    if delete_instance(context, claim).await? == InstanceDeletion::Terminating {
+        return Ok(Some(INSTANCE_INTERVAL));
+    }
+    context
+        .update::<NodeClaim>(&name, |claim| remove_finalizer(claim, labels::TERMINATION_FINALIZER))
+        .await?;
+    tracing::info!(nodeclaim = name, "deleted nodeclaim");
+    Ok(None)
+}
+
+/// State of an instance whose deletion was requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceDeletion {
+    /// It still exists.
+    Terminating,
+    /// It does not exist.
+    Gone,
+}
+
+/// Requests the deletion of a NodeClaim's instance, and records the request on the NodeClaim.
+pub async fn delete_instance(
+    context: &Context,
+    claim: &NodeClaim,
+) -> Result<InstanceDeletion, Error> {
+    match context.cloud.delete(claim).await {
+        Ok(()) => {
+            let name = claim.name_any();
+            context.edit_claim_status(&name, |edit| edit.set_true(INSTANCE_TERMINATING)).await?;
+            Ok(InstanceDeletion::Terminating)
+        }
+        Err(error) if error.is_not_found() => Ok(InstanceDeletion::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Records the time at which the drain of a NodeClaim with a `terminationGracePeriod` stops waiting.
+async fn annotate_deadline(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
+    if claim.annotations().contains_key(labels::TERMINATION_TIMESTAMP) {
+        return Ok(());
+    }
+    let Some(deadline) = deadline(claim) else { return Ok(()) };
+    let annotation = (labels::TERMINATION_TIMESTAMP.to_owned(), deadline.to_string());
+    context.annotate::<NodeClaim>(&claim.name_any(), [annotation]).await?;
+    let message = format!("All pods will be deleted by {deadline}");
+    context
+        .events
+        .publish(claim, Severity::Warning, "TerminationGracePeriodExpiring", &message)
+        .await;
+    Ok(())
+}
+
+/// Deletion time of a NodeClaim plus its `terminationGracePeriod`; `None` without one.
+fn deadline(claim: &NodeClaim) -> Option<Timestamp> {
+    let grace = claim.spec.termination_grace_period.as_deref().and_then(parse_go_duration)?;
+    let deleted = claim.metadata.deletion_timestamp.as_ref()?.0;
+    let grace = SignedDuration::try_from(grace).ok()?;
+    Some(deleted.checked_add(grace).unwrap_or(Timestamp::MAX))
+}
+
+async fn delete_node(context: &Context, name: &str) -> Result<(), Error> {
+    let api: Api<Node> = Api::all(context.client.clone());
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(error).doing("deleting Node", name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, claim};
+    use serde_json::json;
+
+    #[test]
+    fn the_grace_period_counts_from_the_deletion() {
+        let deleted = json!({ "deletionTimestamp": "1970-01-01T00:01:00Z" });
+        let with =
+            claim("c", json!({ "metadata": deleted, "spec": { "terminationGracePeriod": "1h" } }));
+        assert_eq!(deadline(&with), Some(at(3660)));
+        assert_eq!(deadline(&claim("c", json!({ "metadata": deleted }))), None);
+        let alive = claim("c", json!({ "spec": { "terminationGracePeriod": "1h" } }));
+        assert_eq!(deadline(&alive), None);
+    }
+}

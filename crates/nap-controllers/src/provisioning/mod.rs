@@ -1,0 +1,101 @@
+//! Provisioning: pending pods in, NodeClaims out.
+
+mod batch;
+pub(crate) mod nodeclaims;
+mod solver;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use nap_api::ReleaseSlot;
+use nap_engine::{Plan, Snapshot, release_order};
+
+pub use batch::BatchWindow;
+pub(crate) use solver::SolverState;
+
+use crate::context::{Context, Outcome};
+use crate::events::Severity;
+use crate::snapshot::snapshot;
+
+/// Interval at which pending pods are planned for again when nothing else happens.
+const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
+/// Wait for the first list of every kind.
+const SYNC_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Plans for every pending pod once the batch is closed, and creates the planned NodeClaims.
+pub async fn reconcile(context: &Context) -> Outcome {
+    if !context.index().is_synced() {
+        return Ok(Some(SYNC_INTERVAL));
+    }
+    let settings = &context.settings;
+    let now = context.clock.now();
+    {
+        let mut memory = context.memory();
+        let wait = memory.batch.closes_in(settings.batch_idle, settings.batch_max, now);
+        if !wait.is_zero() {
+            return Ok(Some(wait));
+        }
+        memory.batch.close();
+    }
+    let catalogues = context.catalogues().await;
+    let now = context.clock.now();
+    let snapshot = snapshot(&context.index(), &catalogues, now);
+    if snapshot.pods.is_empty() {
+        let unschedulable = context.index().unschedulable_pods().next().is_some();
+        return Ok(unschedulable.then_some(REPLAN_INTERVAL));
+    }
+    let plan = context.solve(&snapshot);
+    {
+        let (index, mut memory) = (context.index(), context.memory());
+        memory.nominate(&index, &plan, now);
+        memory.remember_unplaced(&index, &plan);
+    }
+    publish_unplaced(context, &plan).await;
+    for (launch, release) in plan.launches.iter().zip(release_slots(&snapshot, &plan, now)) {
+        let pool = context.index().pool(&launch.pool).cloned();
+        let Some(pool) = pool else { continue };
+        let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
+        let claim = nodeclaims::node_claim(&pool, launch, catalogue, release, None);
+        let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
+        let why = plan.explain_launch(launch);
+        tracing::info!(
+            nodepool = launch.pool,
+            nodeclaim = claim.name_any(),
+            pods = launch.pods.len(),
+            why,
+            "created nodeclaim"
+        );
+        context.events.publish(&claim, Severity::Normal, "Launching", &why).await;
+        let message = format!("Pod should schedule on: nodeclaim/{}", claim.name_any());
+        for key in &launch.pods {
+            let pod = context.index().pod(key).cloned();
+            if let Some(pod) = pod {
+                context.events.publish(pod.as_ref(), Severity::Normal, "Nominated", &message).await;
+            }
+        }
+    }
+    Ok(Some(REPLAN_INTERVAL))
+}
+
+/// The release slot of each launch, in their order; `None` for all if the order does not matter.
+fn release_slots(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Option<ReleaseSlot>> {
+    let numbers = release_order(snapshot, plan);
+    let matters = numbers.iter().any(|number| *number > 0);
+    let id = now.as_millisecond().to_string();
+    let slot = |number| matters.then(|| ReleaseSlot { plan: id.clone(), number });
+    numbers.into_iter().map(slot).collect()
+}
+
+async fn publish_unplaced(context: &Context, plan: &Plan) {
+    for unplaced in &plan.unplaced {
+        let pod = context.index().pod(&unplaced.pod).cloned();
+        if let Some(pod) = pod {
+            let message = format!("Failed to schedule pod, {}", unplaced.refusal);
+            context
+                .events
+                .publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message)
+                .await;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! NodeClaims of planned launches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use nap_api::nodeclaim::ResourceRequirements;
+use nap_api::plan_record::MAX_OFFERINGS;
+use nap_api::{
+    NodeClaim, NodeClaimSpec, NodePool, OfferingRef, PlanRecord, ReleaseSlot, Requirement, labels,
+};
+use nap_engine::{ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, Launch};
+use nap_units::{Quantity, UsdPerHour};
+
+use crate::context::{Context, Doing, Error};
+use crate::hash_migration::HashStamp;
+
+/// Most instance types in the requirements of a NodeClaim: enough to fall through a stock-out,
+/// small enough to read.
+const MAX_TYPES: usize = 60;
+
+/// A NodeClaim that is replaced, and the condition on its replacements.
+#[derive(Clone, Debug)]
+pub struct Replaces {
+    /// Name of the NodeClaim.
+    pub claim: String,
+    /// Exclusive upper bound on the price of a replacement, which then also keeps the planned
+    /// capacity type; `None` without a bound.
+    pub below: Option<UsdPerHour>,
+}
+
+/// Creates a NodeClaim and indexes it at once, so that the next plan counts on it.
+pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<NodeClaim, Error> {
+    let api: Api<NodeClaim> = Api::all(context.client.clone());
+    let created = api
+        .create(&PostParams::default(), claim)
+        .await
+        .doing("creating a NodeClaim of NodePool", pool)?;
+    context.observe(created.clone());
+    Ok(created)
+}
+
+/// The NodeClaim of a launch, with its plan record.
+pub fn node_claim(
+    pool: &NodePool,
+    launch: &Launch,
+    catalogue: &Catalogue,
+    release: Option<ReleaseSlot>,
+    replaces: Option<&Replaces>,
+) -> NodeClaim {
+    let offerings = offerings(pool, launch, catalogue, replaces);
+    let record = PlanRecord {
+        pods: launch.pods.iter().map(|key| key.0.clone()).collect(),
+        offerings: offerings.iter().take(MAX_OFFERINGS).cloned().collect(),
+        release,
+        replaces: replaces.iter().map(|replaces| replaces.claim.clone()).collect(),
+    };
+    let template = &pool.spec.template;
+    let class = &template.spec.node_class_ref;
+    let mut requirements = (*launch.requirements).clone();
+    requirements.set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(&offerings)));
+    requirements.set(
+        labels::CAPACITY_TYPE,
+        Requirement::is_in(capacity_types(launch, replaces).iter().map(|one| one.as_str())),
+    );
+    let mut own_labels = template.metadata.labels.clone();
+    own_labels.insert(labels::NODEPOOL.to_owned(), pool.name_any());
+    own_labels.insert(labels::AKS_NODE_CLASS.to_owned(), class.name.clone());
+    let mut annotations: BTreeMap<String, String> = template.metadata.annotations.clone();
+    annotations.extend(HashStamp::of_pool(pool).annotations());
+    annotations.insert(labels::PLAN.to_owned(), record.to_annotation());
+    let owner = OwnerReference {
+        api_version: NodePool::api_version(&()).into_owned(),
+        kind: NodePool::kind(&()).into_owned(),
+        name: pool.name_any(),
+        uid: pool.uid().unwrap_or_default(),
+        block_owner_deletion: Some(true),
+        controller: None,
+    };
+    NodeClaim {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", pool.name_any())),
+            labels: Some(own_labels),
+            annotations: Some(annotations),
+            finalizers: Some(vec![labels::TERMINATION_FINALIZER.to_owned()]),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: NodeClaimSpec {
+            taints: template.spec.taints.clone(),
+            startup_taints: template.spec.startup_taints.clone(),
+            requirements: requirements.to_specs(),
+            resources: ResourceRequirements { requests: requests(launch) },
+            node_class_ref: class.clone(),
+            termination_grace_period: template.spec.termination_grace_period.clone(),
+            expire_after: template.spec.expire_after.clone(),
+        },
+        status: None,
+    }
+}
+
+/// Resource requests of a NodeClaim. Attached volumes are left out: no Node reports them as a
+/// resource, and the instance types were chosen with their limits in mind.
+fn requests(launch: &Launch) -> BTreeMap<String, Quantity> {
+    let mut requests = launch.requests.to_quantities();
+    requests.retain(|name, _| !name.starts_with(ATTACHABLE_VOLUMES));
+    requests
+}
+
+/// Offerings that may stand in for a launch: the planned one, then the alternatives, cheapest
+/// first, that stay within the limits of the NodePool and below the price of what is replaced. They
+/// name at most [`MAX_TYPES`] instance types.
+fn offerings(
+    pool: &NodePool,
+    launch: &Launch,
+    catalogue: &Catalogue,
+    replaces: Option<&Replaces>,
+) -> Vec<OfferingRef> {
+    let capacity =
+        |name: &str| catalogue.iter().find(|one| one.name == name).map(|one| &one.capacity);
+    let planned = capacity(&launch.instance_type);
+    // The limits were charged with the planned type; a larger one in its place could exceed them.
+    let within_limits = |name: &str| {
+        pool.spec.limits.iter().flatten().all(|(resource, _)| match (planned, capacity(name)) {
+            (Some(planned), Some(other)) => other.get(resource) <= planned.get(resource),
+            _ => false,
+        })
+    };
+    let below = replaces.and_then(|replaces| replaces.below);
+    let cheap_enough = |other: &Alternative| {
+        below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type)
+    };
+    let mut types = BTreeSet::from([launch.instance_type.as_str()]);
+    let mut offerings = vec![OfferingRef {
+        instance_type: launch.instance_type.clone(),
+        zone: launch.zone.clone(),
+        capacity_type: launch.capacity_type.to_string(),
+        price: launch.price,
+    }];
+    for other in launch.alternatives.iter().filter(|other| cheap_enough(other)) {
+        let name: &str = &other.instance_type;
+        let new = !types.contains(name);
+        if new && (types.len() >= MAX_TYPES || !within_limits(name)) {
+            continue;
+        }
+        types.insert(name);
+        offerings.push(OfferingRef {
+            instance_type: name.to_owned(),
+            zone: other.zone.to_string(),
+            capacity_type: other.capacity_type.to_string(),
+            price: other.price,
+        });
+    }
+    offerings
+}
+
+fn instance_types(offerings: &[OfferingRef]) -> BTreeSet<&str> {
+    offerings.iter().map(|offering| offering.instance_type.as_str()).collect()
+}
+
+/// Capacity types that a NodeClaim allows. A replacement under a price bound keeps the planned one:
+/// the saving was computed for it.
+fn capacity_types(launch: &Launch, replaces: Option<&Replaces>) -> BTreeSet<CapacityType> {
+    let mut types = BTreeSet::from([launch.capacity_type]);
+    if replaces.is_none_or(|replaces| replaces.below.is_none()) {
+        types.extend(launch.alternatives.iter().map(|other| other.capacity_type));
+    }
+    types
+}

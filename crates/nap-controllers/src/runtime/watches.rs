@@ -1,0 +1,98 @@
+//! Watches of every kind in the index, merged into one stream.
+
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, SelectAll, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use kube::runtime::utils::Backoff;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
+
+use crate::cluster::{Index, Indexed, key_of};
+
+/// A watch event of any kind, ready to be applied to the index.
+pub type Update = Box<dyn FnOnce(&mut Index, Timestamp) + Send>;
+
+/// Watches the kinds that every decision depends on.
+pub fn watch_cluster(client: &Client) -> SelectAll<BoxStream<'static, Update>> {
+    stream::select_all([
+        watch::<AKSNodeClass>(client),
+        watch::<NodePool>(client),
+        watch::<NodeClaim>(client),
+        watch::<Node>(client),
+        watch::<DaemonSet>(client),
+        watch::<PodDisruptionBudget>(client),
+        watch::<Namespace>(client),
+        watch::<StorageClass>(client),
+        watch::<PersistentVolume>(client),
+        watch::<PersistentVolumeClaim>(client),
+        watch::<CSINode>(client),
+        watch::<NodeOverlay>(client),
+        watch::<Pod>(client),
+    ])
+}
+
+/// Watches the kinds that select the pods of a workload. Only default spread constraints need them.
+pub fn watch_workload_selectors(client: &Client) -> [BoxStream<'static, Update>; 4] {
+    [
+        watch::<Service>(client),
+        watch::<ReplicationController>(client),
+        watch::<ReplicaSet>(client),
+        watch::<StatefulSet>(client),
+    ]
+}
+
+fn watch<K: Indexed>(client: &Client) -> BoxStream<'static, Update> {
+    let api: Api<K> = Api::all(client.clone());
+    watcher(api, watcher::Config::default())
+        .backoff(WatchBackoff::default())
+        .filter_map(|event| async move {
+            match event {
+                Ok(event) => Some(update(event)),
+                Err(error) => {
+                    tracing::warn!(kind = ?K::KIND, %error, "watch failed, retrying");
+                    None
+                }
+            }
+        })
+        .boxed()
+}
+
+fn update<K: Indexed>(event: watcher::Event<K>) -> Update {
+    Box::new(move |index, now| match event {
+        watcher::Event::Init => index.begin_list::<K>(),
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+            index.apply(object, now);
+        }
+        watcher::Event::InitDone => index.end_list::<K>(),
+        watcher::Event::Delete(object) => index.delete::<K>(&key_of(&object)),
+    })
+}
+
+/// Exponential back-off from 0.5 s to 30 s. kube's own adds random jitter, which a simulation cannot
+/// repeat.
+#[derive(Default)]
+struct WatchBackoff(u32);
+
+impl Iterator for WatchBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = Duration::from_millis(500).saturating_mul(1 << self.0.min(6));
+        self.0 = self.0.saturating_add(1);
+        Some(wait.min(Duration::from_secs(30)))
+    }
+}
+
+impl Backoff for WatchBackoff {
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
+}

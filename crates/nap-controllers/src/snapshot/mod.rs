@@ -1,0 +1,49 @@
+//! Snapshots: the input of the engine, built from the cluster index.
+
+pub mod catalogues;
+mod nodes;
+mod pods;
+mod pools;
+mod simulate;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use nap_engine::Snapshot;
+
+pub use catalogues::{Catalogues, OverlayRefusal};
+pub use pods::{
+    PLAN_HOLDS, engine_pod, is_plan_holding, pending_pods, planned_pods, planned_pods_of,
+};
+pub use pools::{pool_requirements, pool_usage};
+pub use simulate::Removals;
+
+use crate::cluster::{Index, Interest};
+
+/// The snapshot for provisioning: pending pods and pods of deleting nodes, on all capacity that
+/// stays.
+pub fn snapshot(index: &Index, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
+    let pods = pods::pods_without_capacity(index, now);
+    let capacity = capacity(index, &Interest::of(&pods), catalogues, now);
+    Snapshot { pods, ..capacity }
+}
+
+/// A snapshot without pods: nodes that stay, pools, daemons and catalogues.
+fn capacity(
+    index: &Index,
+    interest: &Interest,
+    catalogues: &Catalogues,
+    now: Timestamp,
+) -> Snapshot {
+    let daemons = pods::daemons(index);
+    let expected = pods::expected_pods(index, now);
+    let builder =
+        nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };
+    let staying = index.views().filter(|view| !view.is_leaving());
+    let nodes = staying.map(|view| builder.node(view)).collect();
+    let pools =
+        index.pools().filter_map(|(_, pool)| pools::pool(index, pool, catalogues)).collect();
+    // No provider offers capacity reservations yet.
+    let (catalogues, reservations) = (catalogues.named.clone(), BTreeMap::new());
+    Snapshot { pods: Vec::new(), nodes, pools, daemons, catalogues, reservations }
+}

@@ -1,0 +1,190 @@
+//! Pods of a snapshot: which need capacity, which are expected on a node, and what they require.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use nap_api::nodeclaim::condition::INITIALIZED;
+use nap_api::{NodeClaim, PlanRecord, Toleration, conditions};
+use nap_engine::{Daemon, PodKey};
+use nap_units::Resources;
+
+use crate::cluster::node_affinity::required_terms;
+use crate::cluster::pods;
+use crate::cluster::{
+    Index, NodeKey, claim_conditions, claim_is, counted_by_driver, host_ports, spread,
+};
+
+/// How long after initialization a NodeClaim's plan holds: the time that kube-scheduler gets to
+/// bind the planned pods.
+pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
+
+/// Whether the planned pods of a NodeClaim are still expected on it.
+pub fn is_plan_holding(claim: &NodeClaim, now: Timestamp) -> bool {
+    let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
+    let since = conditions::since(claim_conditions(claim), INITIALIZED);
+    !claim_is(claim, INITIALIZED) || since.is_none_or(|since| now.duration_since(since) < holds)
+}
+
+/// The pods of a plan record.
+pub fn planned_pods_of(plan: &PlanRecord) -> impl Iterator<Item = PodKey> + '_ {
+    plan.pods.iter().map(|key| PodKey(key.clone()))
+}
+
+/// Pods without capacity that were planned onto a NodeClaim whose plan holds, with the NodeClaim's
+/// name.
+pub fn planned_pods(index: &Index, now: Timestamp) -> BTreeMap<PodKey, String> {
+    let mut planned = BTreeMap::new();
+    let live = index.claims().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+    for claim in live.filter(|claim| is_plan_holding(claim, now)) {
+        let name = claim.name_any();
+        let Some(plan) = index.plan(&name) else { continue };
+        for key in planned_pods_of(plan) {
+            if index.pod(&key).is_some_and(|pod| needs_capacity(index, pod)) {
+                planned.insert(key, name.clone());
+            }
+        }
+    }
+    planned
+}
+
+/// Whether a pod is unbound, or bound to a node that is leaving.
+fn needs_capacity(index: &Index, pod: &Pod) -> bool {
+    if !pods::is_active(pod) {
+        return false;
+    }
+    let Some(node) = pods::node_of(pod) else { return true };
+    let view = index.node(node).and_then(|_| index.view(&index.key_of_view(node)?));
+    view.is_none_or(crate::cluster::NodeView::is_leaving)
+}
+
+/// Unschedulable pods without a nomination that counts, planned ones included.
+pub fn pending_pods(index: &Index, now: Timestamp) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
+    index.unschedulable_pods().filter(move |(key, pod)| nomination(index, key, pod, now).is_none())
+}
+
+/// The node that an unschedulable pod is nominated to, if that counts: the node exists, and the
+/// nomination is not one of nap's own whose plan has ended. kube-scheduler clears a nomination only
+/// when it retries the pod, which can take minutes.
+fn nomination<'p>(index: &Index, key: &PodKey, pod: &'p Pod, now: Timestamp) -> Option<&'p str> {
+    let name = pods::nominated_node(pod)?;
+    let node = index.node(name)?;
+    let ended = index.claim_of_node(node).is_some_and(|claim| {
+        !is_plan_holding(claim, now)
+            && index.plan(&claim.name_any()).is_some_and(|plan| plan.pods.contains(&key.0))
+    });
+    (!ended).then_some(name)
+}
+
+/// Unbound pods that will be bound to a node without further decisions: those planned onto it, and
+/// those nominated to it.
+pub(super) fn expected_pods(index: &Index, now: Timestamp) -> BTreeMap<NodeKey, Vec<Arc<Pod>>> {
+    let mut expected: BTreeMap<NodeKey, Vec<Arc<Pod>>> = BTreeMap::new();
+    let planned = planned_pods(index, now);
+    for (key, claim) in &planned {
+        let pods = expected.entry(NodeKey::NodeClaim(claim.clone())).or_default();
+        pods.extend(index.pod(key).cloned());
+    }
+    for (key, pod) in index.unschedulable_pods().filter(|(key, _)| !planned.contains_key(key)) {
+        let node = nomination(index, key, pod, now);
+        if let Some(node) = node.and_then(|name| index.key_of_view(name)) {
+            expected.entry(node).or_default().push(Arc::clone(pod));
+        }
+    }
+    expected
+}
+
+/// Pods that provisioning has to find capacity for: pending ones, and those of deleting nodes that
+/// may be evicted; less the planned ones.
+pub(super) fn pods_without_capacity(index: &Index, now: Timestamp) -> Vec<nap_engine::Pod> {
+    let planned = planned_pods(index, now);
+    let pending = pending_pods(index, now).map(|(key, pod)| (key.clone(), Arc::clone(pod)));
+    let evicted_soon = index
+        .views()
+        .filter(|view| view.is_deleting())
+        .filter_map(|view| view.node.as_ref())
+        .flat_map(|node| index.pods_on(&node.name_any()))
+        .filter(|pod| pods::is_reschedulable(pod) && !pods::is_do_not_disrupt(pod, now))
+        .filter(|pod| !index.budgets_of(pod).iter().any(|budget| never_allows_eviction(budget)))
+        .map(|pod| (pods::key(&pod), pod));
+    let all: BTreeMap<PodKey, Arc<Pod>> = pending.chain(evicted_soon).collect();
+    let unplanned = all.iter().filter(|(key, _)| !planned.contains_key(key));
+    unplanned.map(|(_, pod)| engine_pod(index, pod)).collect()
+}
+
+/// Whether a PodDisruptionBudget allows no eviction at any number of replicas.
+fn never_allows_eviction(budget: &PodDisruptionBudget) -> bool {
+    let Some(spec) = &budget.spec else { return false };
+    let none_unavailable = match &spec.max_unavailable {
+        Some(IntOrString::Int(value)) => *value == 0,
+        Some(IntOrString::String(value)) => value == "0%",
+        None => false,
+    };
+    let all_available = matches!(
+        &spec.min_available,
+        Some(IntOrString::String(value)) if value == "100%"
+    );
+    none_unavailable || all_available
+}
+
+/// DaemonSets in the engine's terms. One whose requests cannot be parsed is left out.
+pub(super) fn daemons(index: &Index) -> Vec<Daemon> {
+    let daemon = |(name, daemon): (&String, &Arc<k8s_openapi::api::apps::v1::DaemonSet>)| {
+        let spec = daemon.spec.as_ref()?.template.spec.as_ref()?;
+        Some(Daemon {
+            name: name.clone(),
+            requests: pods::requests(spec).ok()?,
+            terms: required_terms(spec).0,
+            tolerations: tolerations(spec),
+            host_ports: host_ports(spec),
+        })
+    };
+    index.daemon_sets().filter_map(daemon).collect()
+}
+
+/// A pod in the engine's terms.
+pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let (terms, mut unsupported) = required_terms(spec);
+    let mut requests = pods::requests(spec).unwrap_or_else(|field| {
+        unsupported = Some(field);
+        Resources::new()
+    });
+    requests.add(&counted_by_driver(&index.attached(pod)));
+    let volume_terms = index.volume_terms(pod).unwrap_or_else(|problem| {
+        unsupported.get_or_insert(problem);
+        Vec::new()
+    });
+    nap_engine::Pod {
+        key: pods::key(pod),
+        requests,
+        terms,
+        tolerations: tolerations(spec),
+        priority: spec.priority.unwrap_or(0),
+        unsupported: unsupported.or_else(|| unsupported_field(spec)),
+        labels: pod.labels().clone(),
+        spread: spread(pod),
+        affinity: index.affinity(pod),
+        anti_affinity: index.anti_affinity(pod),
+        host_ports: host_ports(spec),
+        volume_terms,
+        preferences: index.preferences(pod),
+        workload: index.workloads().of(pod),
+    }
+}
+
+/// The path of the first hard constraint that the engine does not know.
+fn unsupported_field(spec: &PodSpec) -> Option<String> {
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    claims.then(|| "spec.resourceClaims".to_owned())
+}
+
+fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+    spec.tolerations.iter().flatten().map(Toleration::from).collect()
+}
