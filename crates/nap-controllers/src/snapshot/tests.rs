@@ -24,7 +24,7 @@ fn pending(name: &str, nominated: Option<&str>) -> Pod {
     )
 }
 
-fn four_cores(name: &str, over: Value) -> Node {
+fn four_cores(name: &str, over: &Value) -> Node {
     let mut object = json!({ "status": { "allocatable": { "cpu": "4", "pods": "10" } } });
     object.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
     node(name, object)
@@ -39,7 +39,7 @@ fn keys(snapshot: &Snapshot) -> Vec<&str> {
 }
 
 /// A NodeClaim of node `node` that is initialized at 0 s, with a plan for `shop/web`.
-fn planned(over: Value) -> NodeClaim {
+fn planned(over: &Value) -> NodeClaim {
     let mut object = json!({
         "metadata": { "annotations": { labels::PLAN: r#"{"version":1,"pods":["shop/web"]}"# } },
         "status": {
@@ -54,7 +54,7 @@ fn planned(over: Value) -> NodeClaim {
 #[test]
 fn a_nominated_pod_takes_its_room_and_needs_none_elsewhere() {
     let mut index = Index::default();
-    index.apply(four_cores("node", json!({})), at(0));
+    index.apply(four_cores("node", &json!({})), at(0));
     index.apply(pending("nominated", Some("node")), at(0));
     index.apply(pending("waiting", None), at(0));
     let snapshot = taken(&index, at(0));
@@ -72,8 +72,8 @@ fn a_nomination_to_a_node_that_is_gone_does_not_count() {
 #[test]
 fn a_nomination_of_ours_does_not_outlive_the_plan() {
     let mut index = Index::default();
-    index.apply(four_cores("node", json!({ "spec": { "providerID": "azure:///1" } })), at(0));
-    index.apply(planned(json!({})), at(0));
+    index.apply(four_cores("node", &json!({ "spec": { "providerID": "azure:///1" } })), at(0));
+    index.apply(planned(&json!({})), at(0));
     index.apply(pending("web", Some("node")), at(0));
     assert!(keys(&taken(&index, at(10))).is_empty());
     assert_eq!(keys(&taken(&index, at(60))), ["shop/web"]);
@@ -82,7 +82,7 @@ fn a_nomination_of_ours_does_not_outlive_the_plan() {
 #[test]
 fn a_planned_pod_is_not_planned_again_while_the_plan_holds() {
     let mut index = Index::default();
-    index.apply(planned(json!({ "status": { "conditions": [] } })), at(0));
+    index.apply(planned(&json!({ "status": { "conditions": [] } })), at(0));
     index.apply(pending("web", None), at(0));
     index.apply(pending("other", None), at(0));
     let snapshot = taken(&index, at(900));
@@ -94,7 +94,7 @@ fn a_planned_pod_is_not_planned_again_while_the_plan_holds() {
 #[test]
 fn the_plan_of_a_deleting_nodeclaim_does_not_count() {
     let mut index = Index::default();
-    let mut leaving = planned(json!({ "status": { "conditions": [] } }));
+    let mut leaving = planned(&json!({ "status": { "conditions": [] } }));
     leaving.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
     index.apply(leaving, at(0));
@@ -107,7 +107,7 @@ fn deleting_node() -> Index {
     let leaving = json!({ "metadata": {
         "name": "node", "deletionTimestamp": "1970-01-01T00:00:00Z",
     } });
-    index.apply(four_cores("node", leaving), at(0));
+    index.apply(four_cores("node", &leaving), at(0));
     let bound = json!({
         "metadata": { "labels": { "app": "web" } }, "spec": { "nodeName": "node" },
     });
@@ -135,7 +135,7 @@ fn a_pod_that_can_never_be_evicted_is_not_planned_for() {
 #[test]
 fn a_cordoned_node_has_no_room() {
     let mut index = Index::default();
-    index.apply(four_cores("node", json!({ "spec": { "unschedulable": true } })), at(0));
+    index.apply(four_cores("node", &json!({ "spec": { "unschedulable": true } })), at(0));
     assert_eq!(taken(&index, at(0)).nodes[0].free, Resources::new());
 }
 
@@ -166,7 +166,7 @@ fn startup_taints_do_not_count_until_initialization() {
     ] } });
     let taints = |conditions: Vec<Value>| {
         let mut index = Index::default();
-        index.apply(four_cores("node", tainted.clone()), at(0));
+        index.apply(four_cores("node", &tainted), at(0));
         let object = json!({
             "spec": { "startupTaints": [{ "key": "starting", "effect": "NoSchedule" }] },
             "status": { "providerID": "azure:///1", "conditions": conditions },
@@ -212,7 +212,7 @@ fn usage_counts_capacity_and_the_largest_type_that_an_unlaunched_nodeclaim_allow
 fn a_removed_node_is_out_of_the_snapshot_and_back_afterwards() {
     let mut index = Index::default();
     for name in ["a", "b"] {
-        index.apply(four_cores(name, json!({})), at(0));
+        index.apply(four_cores(name, &json!({})), at(0));
         let bound = json!({ "spec": { "nodeName": name } });
         index.apply(pod("shop", name, bound), at(0));
     }
