@@ -1,22 +1,22 @@
-//! Settings of the provider, from the environment variables that the incumbent uses.
+//! Settings of the provider, from the environment variables of the incumbent.
 
 use std::collections::BTreeMap;
 
 use crate::AzureError;
 
-/// How pods get their addresses; it decides how many fit on a node.
+/// Network plugin of the cluster, which determines the default number of pods per node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkPlugin {
     /// Azure CNI with an overlay network.
     AzureOverlay,
     /// Azure CNI with pods in the node subnet.
     AzureNodeSubnet,
-    /// The cluster brings its own.
+    /// None: the cluster brings its own.
     None,
 }
 
 impl NetworkPlugin {
-    /// Pods on a node when the node class does not say.
+    /// Pods per node if the node class states no number.
     pub fn default_max_pods(self) -> i64 {
         match self {
             Self::AzureOverlay | Self::None => 250,
@@ -25,46 +25,47 @@ impl NetworkPlugin {
     }
 }
 
-/// Where the cluster is and how its machines are made.
+/// Identity of the cluster and settings of its machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AzureConfig {
-    /// The subscription of the cluster.
+    /// Subscription of the cluster.
     pub subscription_id: String,
-    /// The resource group of the cluster.
+    /// Resource group of the cluster.
     pub resource_group: String,
-    /// The resource group of the machines.
+    /// Resource group of the VMs.
     pub node_resource_group: String,
-    /// The managed cluster's name.
+    /// Name of the managed cluster.
     pub cluster_name: String,
-    /// The region, in the short spelling (`eastus`).
+    /// Region in its short spelling, such as `eastus`.
     pub location: String,
-    /// The machines-mode agent pool that holds everything we make.
+    /// Machines-mode agent pool of all machines.
     pub agent_pool: String,
-    /// Where ARM is.
+    /// URL of ARM.
     pub arm_endpoint: String,
-    /// Where the retail price API is.
+    /// URL of the retail price API.
     pub prices_endpoint: String,
-    /// The Kubernetes version of new machines, without the `v`; `None` follows the control plane.
+    /// Kubernetes version of new machines without `v`; `None` follows the control plane.
     pub kubernetes_version: Option<String>,
-    /// How pods get their addresses.
+    /// Network plugin.
     pub network_plugin: NetworkPlugin,
-    /// The cluster's own subnet, if it was brought by the user.
+    /// Subnet of the cluster; `None` if AKS manages it.
     pub vnet_subnet_id: Option<String>,
-    /// The subscription of the shared image galleries.
+    /// Subscription of the shared image galleries.
     pub gallery_subscription_id: String,
-    /// Share of the nominal memory that the hypervisor and the kernel keep.
+    /// Share of the nominal memory that the hypervisor and the kernel use, from 0 to 1. The variable
+    /// is called `VM_MEMORY_OVERHEAD_PERCENT` and holds a ratio too, as the incumbent's does.
     pub vm_memory_overhead_ratio: f64,
-    /// Azure tags of every machine; a node class's own tags win over them.
+    /// Azure tags of every machine. Tags of the node class win.
     pub additional_tags: BTreeMap<String, String>,
 }
 
-/// The agent pool that AKS itself uses for node auto-provisioning.
+/// Agent pool that AKS uses for node auto-provisioning.
 pub const DEFAULT_AGENT_POOL: &str = "aksmanagedap";
 const DEFAULT_ARM_ENDPOINT: &str = "https://management.azure.com";
 const DEFAULT_PRICES_ENDPOINT: &str = "https://prices.azure.com";
 
 impl AzureConfig {
-    /// Settings with every default, for a cluster with this identity.
+    /// Creates settings with defaults for a cluster.
     pub fn new(
         subscription_id: impl Into<String>,
         resource_group: impl Into<String>,
@@ -96,7 +97,7 @@ impl AzureConfig {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// Reads variables from anywhere. An empty variable counts as unset.
+    /// Reads variables from any source. An empty variable counts as unset.
     pub fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Self, AzureError> {
         let get =
             |name: &str| read(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty());
@@ -113,10 +114,8 @@ impl AzureConfig {
             need("CLUSTER_NAME", "the name of the managed cluster")?,
             need("LOCATION", "the cluster's region, such as `eastus`")?,
         );
-        config.node_resource_group = need(
-            "AZURE_NODE_RESOURCE_GROUP",
-            "the resource group that holds the cluster's machines",
-        )?;
+        config.node_resource_group =
+            need("AZURE_NODE_RESOURCE_GROUP", "the resource group that holds the cluster's VMs")?;
         if let Some(value) = get("AKS_MACHINES_POOL_NAME") {
             config.agent_pool = value;
         }
@@ -137,7 +136,7 @@ impl AzureConfig {
             }
             value.trim_end_matches('/').clone_into(target);
         }
-        // Here an empty variable is a value of its own: it stands for "no overlay".
+        // An empty mode is a value of its own: no overlay.
         let mode = read("NETWORK_PLUGIN_MODE").map(|value| value.trim().to_owned());
         config.network_plugin = match (get("NETWORK_PLUGIN").as_deref(), mode.as_deref()) {
             (None | Some("azure"), None | Some("overlay")) => NetworkPlugin::AzureOverlay,
@@ -177,7 +176,7 @@ impl AzureConfig {
         Ok(config)
     }
 
-    /// The ARM path of the cluster.
+    /// ARM path of the cluster.
     pub fn cluster_path(&self) -> String {
         format!(
             "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.ContainerService/managedClusters/{}",
@@ -185,13 +184,13 @@ impl AzureConfig {
         )
     }
 
-    /// The ARM path of the agent pool.
+    /// ARM path of the agent pool.
     pub fn agent_pool_path(&self) -> String {
         format!("{}/agentPools/{}", self.cluster_path(), self.agent_pool)
     }
 }
 
-/// `West Europe` and `westeurope` are the same region.
+/// Short spelling of a region: `West Europe` becomes `westeurope`.
 pub(crate) fn canonical_region(name: &str) -> String {
     name.chars().filter(|character| !character.is_whitespace()).collect::<String>().to_lowercase()
 }
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_environment_is_read() {
+    fn a_complete_environment_is_parsed() {
         let mut pairs = WHOLE.to_vec();
         assert_eq!(read(&pairs).unwrap().kubernetes_version, None);
         pairs.push(("KUBERNETES_VERSION", "v1.34.1"));

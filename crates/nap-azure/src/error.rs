@@ -1,60 +1,60 @@
-//! What can go wrong outside of a call to the cloud, which has [`nap_cloud::CloudError`].
+//! Errors outside of calls to the cloud, which return [`nap_cloud::CloudError`].
 
 use std::path::PathBuf;
 
 use nap_cloud::CloudError;
 
-/// A failure to set the provider up, or to read or write its data.
+/// Failure to set up the provider, or to read or write its data.
 #[derive(Debug, thiserror::Error)]
 pub enum AzureError {
-    /// A setting that has no default was not given.
+    /// A required setting is missing.
     #[error("environment variable `{name}` is not set\nhint: {hint}")]
     MissingVariable {
-        /// The variable.
+        /// Variable.
         name: &'static str,
-        /// What it should hold.
+        /// Expected contents.
         hint: &'static str,
     },
-    /// A setting cannot be understood.
+    /// A setting cannot be parsed.
     #[error("environment variable `{name}` has the value `{value}`, which {why}")]
     InvalidVariable {
-        /// The variable.
+        /// Variable.
         name: &'static str,
-        /// What it holds.
+        /// Contents.
         value: String,
-        /// What is wrong with it.
+        /// Problem, as the rest of a sentence about the value.
         why: String,
     },
-    /// A region that the catalogue does not have.
+    /// The catalogue does not have the region.
     #[error("region `{name}` is unknown\nhint: {}", hint(nearest))]
     UnknownRegion {
-        /// The region that was asked for.
+        /// Requested region.
         name: String,
-        /// Names that look like it, best first.
+        /// Similar names, most similar first.
         nearest: Vec<String>,
     },
-    /// A catalogue file cannot be understood.
+    /// A catalogue file cannot be parsed.
     #[error("catalogue file `{file}`, line {line}: {why}")]
     Catalogue {
-        /// The file's name.
+        /// Name of the file.
         file: &'static str,
-        /// The line, counted from one.
+        /// Line, counted from one.
         line: usize,
-        /// What is wrong with it.
+        /// Problem, as the rest of a sentence about the value.
         why: String,
     },
     /// A catalogue file cannot be read or written.
     #[error("cannot access `{}`: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Tls(String),
-    /// The cloud refused.
+    /// A call to the cloud failed.
     #[error(transparent)]
     Cloud(#[from] CloudError),
 }

@@ -1,4 +1,4 @@
-//! Node images: which gallery images suit a node class, in order of preference, and their newest
+//! Node images of a node class: gallery definitions in order of preference, at their newest
 //! versions.
 
 use std::collections::BTreeMap;
@@ -13,22 +13,22 @@ use crate::AzureConfig;
 use crate::arm::ArmClient;
 use crate::machines::API_VERSION;
 
-/// A version of an image that AKS has published, as its `nodeImageVersions` API states it.
+/// A published image version, as the `nodeImageVersions` API returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageVersion {
     /// `<gallery>-<definition>-<version>`.
     #[serde(default)]
     pub full_name: String,
-    /// The gallery, such as `AKSUbuntu`.
+    /// Gallery, such as `AKSUbuntu`.
     pub os: String,
-    /// The image definition, such as `2204gen2containerd`.
+    /// Image definition, such as `2204gen2containerd`.
     pub sku: String,
-    /// The version, such as `202508.20.0`.
+    /// Version, such as `202508.20.0`.
     pub version: String,
 }
 
-/// A family that was brought down to one release.
+/// Release of an image family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
     Ubuntu2204,
@@ -37,7 +37,7 @@ enum Release {
     AzureLinux3,
 }
 
-/// An image definition with the architecture and the Hyper-V generation that it needs.
+/// Image definition, architecture and Hyper-V generation.
 type Definition = (&'static str, &'static str, &'static str);
 
 impl Release {
@@ -80,7 +80,7 @@ pub fn os_sku(family: ImageFamily, kubernetes_version: &str) -> &'static str {
     }
 }
 
-/// The gallery and definition names that a family may use, in order of preference.
+/// Gallery and definition names of a family, in order of preference.
 pub fn definitions(
     family: ImageFamily,
     kubernetes_version: &str,
@@ -89,7 +89,7 @@ pub fn definitions(
     release.definitions().map(|(definition, _, _)| (release.gallery().1, definition)).to_vec()
 }
 
-/// Every image version that AKS has published in the region.
+/// Lists every image version that AKS has published in the region.
 pub async fn list(arm: &ArmClient, config: &AzureConfig) -> Result<Vec<ImageVersion>, CloudError> {
     let path = format!(
         "/subscriptions/{}/providers/Microsoft.ContainerService/locations/{}/nodeImageVersions?api-version={API_VERSION}",
@@ -98,8 +98,7 @@ pub async fn list(arm: &ArmClient, config: &AzureConfig) -> Result<Vec<ImageVers
     arm.list("list node image versions", &path).await
 }
 
-/// The newest images for a family, in order of preference; definitions that are not published are
-/// left out.
+/// The newest image of each published definition of a family, in order of preference.
 pub fn resolve(
     config: &AzureConfig,
     family: ImageFamily,
@@ -157,12 +156,12 @@ pub fn node_image_version(id: &str) -> Option<String> {
     Some(format!("{}-{}-{}", after("galleries")?, after("images")?, after("versions")?))
 }
 
-/// Dotted numbers compare as numbers; a longer version wins over its own beginning.
+/// Sort key of a version: its dotted numbers, so that a longer version follows its own prefix.
 fn version_key(version: &str) -> Vec<u64> {
     version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// Major and minor.
+/// Major and minor number of a Kubernetes version.
 fn minor_version(version: &str) -> (u64, u64) {
     let mut parts =
         version.trim_start_matches('v').split('.').map(|part| part.parse().unwrap_or(0));
@@ -174,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_version_of_each_definition_is_taken_in_order() {
+    fn the_newest_version_of_each_definition_is_selected_in_order() {
         let config = AzureConfig::new("sub", "rg", "c", "eastus");
         let image = |os: &str, sku: &str, version: &str| ImageVersion {
             full_name: String::new(),
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn families_follow_the_kubernetes_version() {
+    fn the_release_of_a_family_follows_the_kubernetes_version() {
         for (family, version, expected) in [
             (ImageFamily::Ubuntu, "1.33.9", "Ubuntu2204"),
             (ImageFamily::Ubuntu, "1.34.0", "Ubuntu2404"),

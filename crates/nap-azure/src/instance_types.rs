@@ -1,4 +1,4 @@
-//! From sizes, prices and zones to the catalogue that the engine plans with.
+//! Instance types: sizes, prices and zones in the engine's terms.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::skus::Sku;
 use crate::unavailable_offerings::{REGIONAL, zone_label};
 use crate::{AzureConfig, AzureError};
 
-/// Disks as a resource, as a limit on volumes of their CSI driver.
+/// Resource that counts attachable Azure disks.
 const ATTACHABLE_DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
 
-/// What the CSI driver of disks assumes about a size that it does not know.
-const DISKS_IF_UNSTATED: i64 = 16;
+/// Attachable disks of a size that states no number, as the CSI driver assumes.
+const DEFAULT_DATA_DISKS: i64 = 16;
 
-/// What a node class and a cluster say about every machine; two classes with equal settings share a
-/// catalogue.
+/// Settings of a cluster and a node class that instance types depend on. Classes with equal settings
+/// share a catalogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The region.
+    /// Region.
     pub region: String,
-    /// The node resource group, which names the cluster in a label.
+    /// Node resource group, which names the cluster in a label.
     pub node_resource_group: String,
-    /// The operating system.
+    /// Image family.
     pub image_family: ImageFamily,
-    /// Size of the OS disk.
+    /// Size of the OS disk in GB.
     pub os_disk_gb: i64,
-    /// Pods on a node.
+    /// Pods per node.
     pub max_pods: i64,
-    /// Share of the memory that never reaches the node.
+    /// Share of the nominal memory that the node does not report, from 0 to 1.
     pub memory_overhead: f64,
 }
 
@@ -58,8 +58,8 @@ impl Settings {
     }
 }
 
-/// Whether machines of a node class may have this size: a GPU needs a driver for the operating
-/// system, and drivers are installed for NVIDIA only.
+/// Whether a node class can use a size: a GPU needs a driver for the operating system, and AKS
+/// installs drivers for NVIDIA only.
 pub fn suits(sku: &Sku, settings: &Settings) -> bool {
     let Some(gpu) = sku.gpu else { return true };
     let systems: &[&str] = match settings.image_family {
@@ -70,12 +70,12 @@ pub fn suits(sku: &Sku, settings: &Settings) -> bool {
         && gpu.operating_systems.iter().any(|name| systems.contains(&name.as_str()))
 }
 
-/// The instance type of a size. `can_be_had` is asked for offerings that exist and have a price.
+/// Instance type of a size. `is_available` is called for offerings that are sold.
 pub fn instance_type(
     sku: &Sku,
     settings: &Settings,
     prices: &Prices,
-    can_be_had: impl Fn(&str, CapacityType) -> bool,
+    is_available: impl Fn(&str, CapacityType) -> bool,
 ) -> InstanceType {
     let capacity = capacity(sku, settings);
     InstanceType {
@@ -83,12 +83,12 @@ pub fn instance_type(
         requirements: requirements(sku, settings),
         allocatable: allocatable(sku, &capacity),
         capacity,
-        offerings: offerings(sku, settings, prices, can_be_had),
+        offerings: offerings(sku, settings, prices, is_available),
     }
 }
 
-/// The instance types of a region from the embedded catalogue, all available: what `nap plan` uses
-/// without a cluster.
+/// Instance types of a region from the embedded catalogue, all available, for planning without a
+/// cluster.
 pub fn from_catalogue(
     catalogue: &EmbeddedCatalogue,
     settings: &Settings,
@@ -103,7 +103,7 @@ pub fn from_catalogue(
         .collect())
 }
 
-/// What a node of this size has in all.
+/// Total resources of a node of a size.
 pub fn capacity(sku: &Sku, settings: &Settings) -> Resources {
     let mut capacity = Resources::new()
         .with(CPU, sku.vcpus.saturating_mul(1000))
@@ -118,13 +118,13 @@ pub fn capacity(sku: &Sku, settings: &Settings) -> Resources {
     capacity
 }
 
-/// What is left of it for pods.
+/// Resources for pods of a node of a size.
 pub fn allocatable(sku: &Sku, capacity: &Resources) -> Resources {
     let mut allocatable = capacity.clone();
     allocatable.set(CPU, capacity.get(CPU) - kube_reserved_cpu_milli(sku.vcpus));
     let reserved = kube_reserved_memory(sku.memory_gib) + EVICTION_THRESHOLD;
     allocatable.set(MEMORY, (capacity.get(MEMORY) - reserved).max(0));
-    allocatable.set(ATTACHABLE_DISKS, sku.max_data_disks.unwrap_or(DISKS_IF_UNSTATED));
+    allocatable.set(ATTACHABLE_DISKS, sku.max_data_disks.unwrap_or(DEFAULT_DATA_DISKS));
     allocatable
 }
 
@@ -174,7 +174,7 @@ fn offerings(
     sku: &Sku,
     settings: &Settings,
     prices: &Prices,
-    can_be_had: impl Fn(&str, CapacityType) -> bool,
+    is_available: impl Fn(&str, CapacityType) -> bool,
 ) -> Vec<Offering> {
     let zones: BTreeSet<Option<&String>> = sku.zones.iter().map(Some).chain([None]).collect();
     let mut offerings = Vec::with_capacity(zones.len() * 2);
@@ -185,10 +185,10 @@ fn offerings(
         for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
             let price = prices.get(&sku.name, capacity_type);
             let sold = price.is_some() && (capacity_type == CapacityType::OnDemand || sku.spot);
-            // What is not sold keeps the list price, so that nothing looks free.
+            // An offering that is not sold keeps the list price, so that it does not look free.
             let shown = price.or_else(|| prices.get(&sku.name, CapacityType::OnDemand));
             offerings.push(Offering {
-                available: sold && can_be_had(&label, capacity_type),
+                available: sold && is_available(&label, capacity_type),
                 requirements: Arc::new(offering_requirements(&label, capacity_type, ultra)),
                 zone: label.clone(),
                 capacity_type,
@@ -217,8 +217,8 @@ fn offering_requirements(zone: &str, capacity_type: CapacityType, ultra_ssd: boo
     requirements
 }
 
-/// A resource group as a label value: parentheses are not allowed, nor more than 63 characters, nor
-/// a mark at the end.
+/// Resource group as a label value: without parentheses, at most 63 characters, and with a letter
+/// or digit at the end.
 pub fn cluster_label(resource_group: &str) -> String {
     let mut label: String = resource_group.replace(['(', ')'], "-").chars().take(63).collect();
     if label.ends_with(['-', '_', '.']) {
@@ -252,12 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_counted_as_the_engine_counts_volumes() {
+    fn the_disk_resource_has_the_name_that_the_engine_expects() {
         assert_eq!(ATTACHABLE_DISKS, format!("{ATTACHABLE_VOLUMES}disk.csi.azure.com"));
     }
 
     #[test]
-    fn a_size_without_a_price_is_listed_but_cannot_be_had() {
+    fn a_size_without_a_price_is_listed_as_unavailable() {
         let settings = Settings {
             region: "eastus".into(),
             node_resource_group: "mc".into(),

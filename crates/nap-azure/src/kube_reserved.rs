@@ -1,9 +1,9 @@
-//! How much of a VM is left for pods: the arithmetic of AKS, in the number types that AKS uses.
+//! Resources that AKS reserves on a node, computed in the number types of AKS.
 //!
-//! The CPU tax is computed in IEEE doubles bracket by bracket and truncated, because that is what
-//! the kubelet is told; exact arithmetic would be a milli-core off for every twentieth size.
+//! The CPU reservation is summed in IEEE doubles bracket by bracket and truncated, as AKS configures
+//! the kubelet; exact arithmetic would be one millicore off for every twentieth size.
 
-/// Memory that the kubelet keeps free before it evicts.
+/// Free memory below which the kubelet evicts pods, in bytes.
 pub const EVICTION_THRESHOLD: i64 = 750 << 20;
 
 /// CPU that AKS reserves for the system, in milli-cores.
@@ -31,8 +31,8 @@ pub fn kube_reserved_memory(gib: f64) -> i64 {
     ((1024.0 * progressive(gib, &brackets)) as i64) << 20
 }
 
-/// Memory that the node will report. The fraction of a GiB is dropped before the overhead, as AKS
-/// does.
+/// Memory that the node reports, in bytes, for a nominal size and an overhead ratio. The fraction of
+/// a GiB is dropped before the overhead, as AKS does.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserves_are_those_of_aks() {
+    fn reservations_equal_those_of_aks() {
         for (vcpus, gib, cpu, memory_mib, capacity, allocatable) in [
             (2, 8.0, 100, 1843, 7_945_689_497, 5_226_731_929),
             (4, 16.0, 140, 2662, 15_891_378_995, 12_313_637_683),

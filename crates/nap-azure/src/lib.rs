@@ -1,14 +1,16 @@
-//! The Azure provider: it turns NodeClaims into agent-pool machines of an AKS cluster.
+//! The Azure provider: launches NodeClaims as agent-pool machines of an AKS cluster.
 //!
 //! - [`arm`] is a thin ARM client over one boxed tower service, so that the same code talks to
 //!   Azure over TLS, to an emulator over plain HTTP, and to an emulator inside the process with no
 //!   sockets at all.
-//! - [`skus`], [`prices`] and [`quota`] read what Azure sells; [`instance_types`] makes the
-//!   engine's catalogue of it, and [`unavailable_offerings`] remembers what could not be had.
-//! - [`machines`] speaks the agent-pool machines API, [`images`] picks node images, and
-//!   [`AzureProvider`] ties everything together behind [`nap_cloud::CloudProvider`].
-//! - [`embedded`] is an embedded copy of sizes and list prices for work without a subscription,
-//!   and [`embedded::refresh`] rewrites it.
+//! - [`skus`], [`prices`] and [`quota`] fetch sizes, prices and limits; [`instance_types`] builds the
+//!   engine's catalogue from them; [`unavailable_offerings`] remembers failed offerings; `region`
+//!   keeps all of it fresh.
+//! - [`machines`] is the agent-pool machines API, [`images`] selects node images,
+//!   `offering_selection` selects offerings, and [`AzureProvider`] implements
+//!   [`nap_cloud::CloudProvider`] with them.
+//! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
+//!   [`embedded::refresh`] updates it.
 
 pub mod arm;
 mod config;

@@ -1,4 +1,4 @@
-//! Prices: the public retail price API, read so that the same answer always gives the same table.
+//! Prices from the public retail price API.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::arm::{ArmClient, nullable};
 
-/// What the sizes of one region cost. A size that is absent has no known price and is not bought:
-/// guessing one, however high, would make it win whenever nothing else fits.
+/// Prices of the sizes of one region. A size without a price is not launched: any guess, however
+/// high, would make it win whenever nothing else fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
     /// Pay-as-you-go prices by size name.
     pub on_demand: BTreeMap<String, UsdPerHour>,
-    /// Present spot prices by size name.
+    /// Current spot prices by size name.
     pub spot: BTreeMap<String, UsdPerHour>,
 }
 
@@ -46,7 +46,7 @@ pub struct PriceItem {
 }
 
 impl Prices {
-    /// The price of a size.
+    /// Price of a size; `None` if it is unknown.
     pub fn get(&self, name: &str, capacity_type: CapacityType) -> Option<UsdPerHour> {
         match capacity_type {
             CapacityType::OnDemand => self.on_demand.get(name).copied(),
@@ -55,9 +55,9 @@ impl Prices {
         }
     }
 
-    /// Keeps the Linux pay-as-you-go and spot rows. Of several meters for one size the dearest
-    /// counts, so that the order of the answer does not matter and a plan never costs more than was
-    /// said.
+    /// Builds the table from the Linux pay-as-you-go and spot items. Of several meters for one size
+    /// the most expensive counts: the order of items then does not matter, and a plan never costs
+    /// more than stated.
     pub fn from_items(items: &[PriceItem]) -> Self {
         let mut prices = Self::default();
         for item in items {
@@ -67,7 +67,7 @@ impl Prices {
                 && !item.product_name.ends_with(" Windows")
                 && !item.meter_name.ends_with(" Low Priority")
                 && !item.sku_name.ends_with(" Low Priority");
-            // Zero is a placeholder for sizes that are not for sale yet.
+            // Zero is a placeholder for sizes that are not sold yet.
             let Some(price) = UsdPerHour::parse(&format!("{:.9}", item.retail_price.max(0.0)))
                 .filter(|price| wanted && *price > UsdPerHour::ZERO)
             else {
@@ -85,7 +85,7 @@ impl Prices {
     }
 }
 
-/// Every price of a region, from a client for the price endpoint.
+/// Fetches every price of a region.
 pub async fn fetch(client: &ArmClient, region: &str) -> Result<Prices, CloudError> {
     let filter = format!(
         "priceType eq 'Consumption' and currencyCode eq 'USD' and serviceFamily eq 'Compute' and \

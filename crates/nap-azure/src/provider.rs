@@ -436,16 +436,13 @@ impl CloudProvider for AzureProvider {
 
 /// The error when no offering of a NodeClaim can be launched.
 fn no_offering_left(operation: String, last: Option<CloudError>) -> CloudError {
-    let (code, message) = match last {
-        Some(error) => {
-            let message =
-                format!("no offering of the NodeClaim is left; the last failed: {}", error.message);
-            (error.code, message)
-        }
-        None => {
-            let message = "no available offering satisfies the NodeClaim and holds its requests";
-            ("InsufficientCapacity".to_owned(), message.to_owned())
-        }
+    let (code, message) = if let Some(error) = last {
+        let message =
+            format!("no offering of the NodeClaim is left; the last failed: {}", error.message);
+        (error.code, message)
+    } else {
+        let message = "no available offering satisfies the NodeClaim and holds its requests";
+        ("InsufficientCapacity".to_owned(), message.to_owned())
     };
     CloudError::new(ErrorClass::Capacity, operation, code, message)
 }

@@ -1,30 +1,30 @@
 //! The grammar of VM size names: `NC24ads_A100_v4` is family N, subfamily C, 24 vCPUs, features
 //! `ads`, accelerator A100, v4.
 
-/// A size name, taken apart.
+/// A parsed size name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeName {
-    /// The first letter.
+    /// First letter.
     pub family: char,
-    /// The capitals after it.
+    /// Capitals after the family.
     pub subfamily: String,
-    /// vCPUs as named; a constrained size has fewer.
+    /// vCPUs in the name; a constrained size has fewer.
     pub vcpus: u32,
-    /// The number after a dash: how many vCPUs are left of a constrained size.
+    /// vCPUs of a constrained size, the number after a dash; `None` for other sizes.
     pub constrained: Option<u32>,
-    /// The letters after the number.
+    /// Letters after the number.
     pub features: String,
-    /// The accelerator, as named or as it is known for the size.
+    /// Accelerator in the name, or the one known for the size.
     pub accelerator: Option<String>,
-    /// The number after `v`.
+    /// Digit after `v`.
     pub version: Option<char>,
 }
 
-/// Letters that may follow the number: each stands for a feature of the series.
+/// Letters that may follow the number, each for a feature of the series.
 const FEATURES: &str = "abcdefilmnoprstP";
 
 impl SizeName {
-    /// Takes a size (a name without `Standard_`) apart. `None` if it does not follow the grammar.
+    /// Parses a name without `Standard_`. `None` if it does not follow the grammar.
     pub fn parse(size: &str) -> Option<Self> {
         let mut tokens = size.split('_');
         let (family, subfamily, vcpus, constrained, features) = head(tokens.next()?)?;
@@ -57,13 +57,13 @@ impl SizeName {
         Some(Self { family, subfamily, vcpus, constrained, features, accelerator, version })
     }
 
-    /// The series, such as `Dpls_v6`: no vCPU count and no accelerator.
+    /// Series, such as `Dpls_v6`, without vCPUs and accelerator.
     pub fn series(&self) -> String {
         let version = self.version.map(|digit| format!("_v{digit}")).unwrap_or_default();
         format!("{}{}{}{version}", self.family, self.subfamily, self.features)
     }
 
-    /// The generation; sizes without one are the first.
+    /// Generation; a size without a version is of the first.
     pub fn generation(&self) -> char {
         self.version.unwrap_or('1')
     }

@@ -1,4 +1,4 @@
-//! VM sizes: from the rows of the Resource SKUs API to what can be bought, and why the rest cannot.
+//! VM sizes from the Resource SKUs API, and why some are excluded.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::config::canonical_region;
 use crate::embedded::{Gpu, gpu};
 use crate::size_name::SizeName;
 
-/// A row of the Resource SKUs API.
+/// An item of the Resource SKUs API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
@@ -31,7 +31,7 @@ pub struct ResourceSku {
     pub restrictions: Vec<Restriction>,
 }
 
-/// Where a size can be had.
+/// Locations of a size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
@@ -43,7 +43,7 @@ pub struct LocationInfo {
     pub zone_details: Vec<ZoneDetail>,
 }
 
-/// What some zones can do in addition.
+/// Additional capabilities of some zones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
@@ -54,7 +54,7 @@ pub struct ZoneDetail {
     pub capabilities: Vec<Capability>,
 }
 
-/// One fact about a size.
+/// A capability of a size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Azure's")]
 pub struct Capability {
@@ -62,7 +62,7 @@ pub struct Capability {
     pub value: String,
 }
 
-/// Where the subscription may not have a size.
+/// A restriction of a size for the subscription.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
@@ -76,7 +76,7 @@ pub struct Restriction {
     pub reason_code: String,
 }
 
-/// The extent of a restriction.
+/// Locations and zones of a restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(missing_docs, reason = "the names are Azure's")]
@@ -87,83 +87,83 @@ pub struct RestrictionInfo {
     pub zones: Vec<String>,
 }
 
-/// Where an ephemeral OS disk would live.
+/// Placement of an ephemeral OS disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EphemeralPlacement {
     /// On the local NVMe disk.
     NvmeDisk,
-    /// In the host's cache.
+    /// In the cache of the host.
     CacheDisk,
     /// On the temporary disk.
     ResourceDisk,
 }
 
-/// A VM size that a subscription can have in one region.
+/// A VM size that a subscription can launch in one region.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent capability")]
 pub struct Sku {
-    /// The full name.
+    /// Full name.
     pub name: String,
-    /// The name of its quota, such as `standardDSv3Family`.
+    /// Name of its quota family, such as `standardDSv3Family`.
     pub family: String,
-    /// The size's name, taken apart.
+    /// Parsed name.
     pub size: SizeName,
-    /// vCPUs.
+    /// Number of vCPUs.
     pub vcpus: i64,
-    /// Memory, exactly as Azure states it.
+    /// Memory in GiB, exactly as Azure states it.
     pub memory_gib: f64,
-    /// The value of the architecture label.
+    /// Value of the architecture label.
     pub arch: String,
-    /// GPUs, if they are of a supported kind.
+    /// Number of GPUs that AKS supports.
     pub gpus: i64,
-    /// What is known about its GPUs.
+    /// Driver support of its GPUs; `None` without GPUs.
     pub gpu: Option<&'static Gpu>,
     /// Hyper-V generations, `1` and `2`.
     pub hyperv_generations: BTreeSet<&'static str>,
-    /// Takes premium disks.
+    /// Whether it takes premium disks.
     pub premium_io: bool,
-    /// Has accelerated networking.
+    /// Whether it has accelerated networking.
     pub accelerated_networking: bool,
-    /// The largest ephemeral OS disk in GB and its place.
+    /// Largest ephemeral OS disk in GB, and its placement; `None` if it takes none.
     pub ephemeral_os_disk: Option<(i64, EphemeralPlacement)>,
-    /// Encrypts its temporary disks on the host.
+    /// Whether the host can encrypt its temporary disks.
     pub encryption_at_host: bool,
-    /// Can be had as spot.
+    /// Whether it is sold as spot.
     pub spot: bool,
-    /// How many data disks can be attached, if that is stated.
+    /// Most data disks that can be attached; `None` if Azure does not state it.
     pub max_data_disks: Option<i64>,
     /// Zones that are not restricted, as bare numbers.
     pub zones: BTreeSet<String>,
-    /// Takes ultra disks when it is placed without a zone.
+    /// Whether it takes ultra disks when it is placed without a zone.
     pub ultra_ssd_regional: bool,
-    /// Zones where it takes ultra disks.
+    /// Zones in which it takes ultra disks.
     pub ultra_ssd_zones: BTreeSet<String>,
 }
 
-/// Why a size is never bought.
+/// Reason why a size is never launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// The row is about disks, hosts or something else.
+    /// The item is a disk, a host or another resource.
     NotAVirtualMachine,
-    /// The row is about another region.
+    /// The item is for another region.
     OtherRegion,
-    /// AKS does not accept it.
+    /// AKS does not accept the size.
     RestrictedName,
-    /// Its name follows no known grammar.
+    /// The name does not follow the grammar.
     UnknownName,
-    /// The subscription may not have it in this region.
+    /// The subscription is restricted in this region.
     RestrictedLocation,
-    /// Fewer than two vCPUs.
+    /// The size has fewer than two vCPUs.
     TooFewCpus,
-    /// Less than 3.5 GiB.
+    /// The size has less than 3.5 GiB.
     TooLittleMemory,
-    /// It has accelerators that AKS has no driver for.
+    /// AKS has no driver for the accelerators.
     UnsupportedGpu,
-    /// Some of its vCPUs are switched off.
+    /// Some vCPUs are disabled.
     ConstrainedCpus,
-    /// It is a confidential VM.
+    /// The size is a confidential VM.
     Confidential,
-    /// Its processor architecture is not stated.
+    /// The processor architecture is not stated.
     UnknownArchitecture,
 }
 
@@ -184,11 +184,11 @@ const RESTRICTED: &[&str] = &[
     "Standard_E64is_v3",
 ];
 
-/// The least memory of a node.
+/// Least memory of a node, in GiB.
 const MIN_MEMORY_GIB: f64 = 3.5;
 
 impl Sku {
-    /// Reads a row for a region.
+    /// Parses an item for a region.
     pub fn read(row: &ResourceSku, region: &str) -> Result<Self, Exclusion> {
         let region = canonical_region(region);
         let here = |location: &String| canonical_region(location) == region;
@@ -287,7 +287,7 @@ impl Sku {
     }
 }
 
-/// Looks into a capability list. The first of duplicates counts.
+/// Access to a list of capabilities. The first of duplicates counts.
 struct Facts<'a>(&'a [Capability]);
 
 impl Facts<'_> {
@@ -316,7 +316,8 @@ impl Facts<'_> {
         })
     }
 
-    /// The first source that is not empty counts, even if a later one is larger: AKS does the same.
+    /// Largest ephemeral OS disk in GB. The first source that is not empty counts, even if a later
+    /// one is larger, as in AKS.
     fn ephemeral_os_disk(&self) -> Option<(i64, EphemeralPlacement)> {
         if !self.flag("EphemeralOSDiskSupported") {
             return None;
@@ -337,7 +338,7 @@ impl Facts<'_> {
     }
 }
 
-/// Every row of a region, as Azure states it.
+/// Lists the items of a region.
 pub async fn list(
     arm: &ArmClient,
     subscription: &str,

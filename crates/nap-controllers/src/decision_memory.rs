@@ -83,3 +83,49 @@ impl DecisionMemory {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nap_engine::PodKey;
+
+    use super::*;
+    use crate::testing::{at, claim, index, node, placement};
+    use serde_json::json;
+
+    fn plan_onto(node: &str) -> Plan {
+        let placements = vec![placement(&PodKey::new("shop", "web"), node)];
+        Plan { placements, ..Plan::default() }
+    }
+
+    #[test]
+    fn a_nomination_follows_the_nodeclaim_when_its_node_joins() {
+        let mut index = index([claim("c", json!({}))]);
+        let mut memory = DecisionMemory::default();
+        memory.nominate(&index, &plan_onto("c"), at(0));
+        index.apply(claim("c", json!({ "status": { "providerID": "azure:///1" } })), at(1));
+        index.apply(node("n", json!({ "spec": { "providerID": "azure:///1" } })), at(1));
+        let view = index.views().next().unwrap();
+        assert_eq!(view.name(), "n");
+        assert!(memory.is_nominated(&view.key(), at(19)));
+        assert!(!memory.is_nominated(&view.key(), at(20)));
+    }
+
+    #[test]
+    fn a_node_and_a_nodeclaim_of_the_same_name_are_told_apart() {
+        let mut index = index([claim("other", json!({}))]);
+        index.apply(node("same", json!({})), at(0));
+        let mut memory = DecisionMemory::default();
+        memory.nominate(&index, &plan_onto("same"), at(0));
+        assert!(memory.is_nominated(&NodeKey::Node("same".to_owned()), at(0)));
+        assert!(!memory.is_nominated(&NodeKey::NodeClaim("same".to_owned()), at(0)));
+    }
+
+    #[test]
+    fn nominations_expire() {
+        let index = index([claim("c", json!({}))]);
+        let mut memory = DecisionMemory::default();
+        assert!(!memory.has_nominations(at(0)));
+        memory.nominate(&index, &plan_onto("c"), at(0));
+        assert!(memory.has_nominations(at(19)) && !memory.has_nominations(at(20)));
+    }
+}

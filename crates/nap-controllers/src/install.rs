@@ -1,4 +1,4 @@
-//! Puts nap's definitions into a cluster, over the incumbent's if they are there.
+//! Installation of nap's CustomResourceDefinitions, over the incumbent's if they exist.
 
 use std::time::Duration;
 
@@ -8,45 +8,45 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How long a server may take to serve a definition that it has stored.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Time that a server may take to serve a definition that it has stored.
+const SERVE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What became of one object.
+/// Result for one object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// It was not there.
+    /// It did not exist.
     Created,
-    /// It was there, and different.
+    /// It existed and was different.
     Updated,
-    /// It was there as it should be.
+    /// It existed and was the same.
     Unchanged,
-    /// The server does not know such objects. Nothing but warnings depends on it.
+    /// The server does not know the kind. Only warnings depend on it.
     NotSupported,
 }
 
-/// Why definitions could not be put in.
+/// Failure to install a definition.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The server refused one, or could not be reached.
+    /// The server refused an object, or was unreachable.
     #[error("{name}: {error}")]
     Refused {
-        /// The object's name.
+        /// Name of the object.
         name: String,
-        /// What the server said.
+        /// Answer of the server.
         error: kube::Error,
     },
-    /// The server stored one, and does not serve it.
-    #[error("{name} is stored, but was not served after {} s: {why}", PATIENCE.as_secs())]
+    /// The server stored a definition and does not serve it.
+    #[error("{name} is stored, but was not served after {} s: {why}", SERVE_TIMEOUT.as_secs())]
     NotServed {
-        /// The definition's name.
+        /// Name of the definition.
         name: String,
-        /// What its conditions say.
+        /// Its conditions.
         why: String,
     },
 }
 
-/// Applies every definition and the policy that warns of old spellings, waits until they are
-/// served, and reports each as it is done. Doing it again changes nothing.
+/// Applies every definition and the policy that warns of old spellings, waits until they are served,
+/// and reports each. A repeated call changes nothing.
 pub async fn install(
     client: &Client,
     mut report: impl FnMut(&str, &str, Outcome),
@@ -98,7 +98,7 @@ where
 }
 
 async fn established(api: &Api<CustomResourceDefinition>, name: &str) -> Result<(), InstallError> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + SERVE_TIMEOUT;
     loop {
         let refused = |error| InstallError::Refused { name: name.to_owned(), error };
         let definition = api.get(name).await.map_err(refused)?;

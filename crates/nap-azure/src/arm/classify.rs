@@ -193,7 +193,7 @@ impl Failure {
 impl ArmErrorBody {
     /// The error of an operation, with the class of its cause. `status` is that of the response;
     /// `fallback` is the code of an error that has none.
-    pub fn into_error(
+    pub fn to_error(
         &self,
         status: Option<StatusCode>,
         operation: &str,
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_error_without_a_code_or_text_falls_back_to_its_status() {
-        let error = ArmErrorBody::default().into_error(
+        let error = ArmErrorBody::default().to_error(
             Some(StatusCode::SERVICE_UNAVAILABLE),
             "get x",
             "HTTP503",

@@ -118,7 +118,7 @@ impl ArmClient {
             }
             let fallback = format!("HTTP{}", status.as_u16());
             let error =
-                ArmErrorBody::parse(response.body()).into_error(Some(status), operation, &fallback);
+                ArmErrorBody::parse(response.body()).to_error(Some(status), operation, &fallback);
             if !is_passing(status) {
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! The one seam to the network: a boxed tower service that answers whole bodies.
+//! The only connection to the network: a boxed tower service with collected bodies.
 
 use std::task::{Context, Poll};
 
@@ -13,13 +13,13 @@ use tower::{BoxError, Service};
 
 use crate::AzureError;
 
-/// Something that answers HTTP requests: a TLS client, or an emulator in the same process.
+/// A service that answers HTTP requests: a TLS client, or an emulator in the same process.
 pub type HttpService = BoxCloneSyncService<Request<Full<Bytes>>, Response<Bytes>, BoxError>;
 
-/// The largest response that is read. The SKU list of a region is about 20 MB.
+/// Largest response that is accepted. The SKU list of a region is about 20 MB.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
-/// Makes an [`HttpService`] of any service with streamed bodies, such as an in-process emulator.
+/// Wraps a service with streamed bodies, such as an in-process emulator.
 pub fn http_service<S, B>(service: S) -> HttpService
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -31,8 +31,8 @@ where
     BoxCloneSyncService::new(Collecting(service))
 }
 
-/// A client for real endpoints: HTTPS with the machine's trusted roots, or plain HTTP (an emulator
-/// on loopback).
+/// Creates a client that speaks HTTPS with the trusted roots of the system, or plain HTTP to an
+/// emulator on loopback.
 pub fn https_client() -> Result<HttpService, AzureError> {
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
         .with_provider_and_native_roots(rustls::crypto::ring::default_provider())

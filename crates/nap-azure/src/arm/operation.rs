@@ -60,7 +60,7 @@ impl Operation {
                 Some(state @ ("Failed" | "Canceled")) => {
                     let body = response.body.get("error").cloned().unwrap_or_default();
                     let error: ArmErrorBody = serde_json::from_value(body).unwrap_or_default();
-                    return Err(error.into_error(None, operation, state));
+                    return Err(error.to_error(None, operation, state));
                 }
                 // `InProgress`, `Accepted`, and states that may be added.
                 _ => {}

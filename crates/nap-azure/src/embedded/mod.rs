@@ -1,8 +1,8 @@
-//! An embedded copy of Azure's VM sizes and list prices, for planning without a subscription and
-//! for the emulator.
+//! A built-in copy of Azure's VM sizes and list prices, for planning without a subscription and for
+//! the emulator.
 //!
-//! The files in `catalogue/` are the project's own and say where they come from. They are facts of
-//! one day and of no particular subscription: live data always wins where there is a live cluster.
+//! The files in `catalogue/` name their sources. They hold the data of one day and of no particular
+//! subscription; with a live cluster, live data is used instead.
 
 pub mod refresh;
 
@@ -16,7 +16,7 @@ use crate::config::canonical_region;
 use crate::prices::Prices;
 use crate::skus::{Capability, LocationInfo, ResourceSku};
 
-/// Sizes, regions and prices.
+/// Sizes, regions and list prices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EmbeddedCatalogue {
     regions: BTreeMap<String, Region>,
@@ -28,11 +28,11 @@ pub struct EmbeddedCatalogue {
 /// A region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// The short name, `eastus`.
+    /// Short name, such as `eastus`.
     pub name: String,
-    /// The name in the portal, `East US`.
+    /// Name in the portal, such as `East US`.
     pub display_name: String,
-    /// Its zones, as bare numbers.
+    /// Zones as bare numbers.
     pub zones: Vec<String>,
 }
 
@@ -40,43 +40,43 @@ pub struct Region {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent capability")]
 pub struct CatalogueSku {
-    /// The full name.
+    /// Full name.
     pub name: String,
-    /// The name of its quota; may be empty.
+    /// Name of its quota family; may be empty.
     pub family: String,
-    /// vCPUs.
+    /// Number of vCPUs.
     pub vcpus: i64,
-    /// Memory.
+    /// Memory in GiB.
     pub memory_gib: f64,
     /// `amd64` or `arm64`.
     pub arch: String,
-    /// GPUs.
+    /// Number of GPUs.
     pub gpus: i64,
-    /// Takes premium disks.
+    /// Whether it takes premium disks.
     pub premium_io: bool,
-    /// Has accelerated networking.
+    /// Whether it has accelerated networking.
     pub accelerated_networking: bool,
     /// `V1`, `V2` or `V1+V2`.
     pub hyperv_generations: String,
-    /// Can have an ephemeral OS disk.
+    /// Whether it can have an ephemeral OS disk.
     pub ephemeral_os_disk: bool,
     /// Local NVMe disks, in MiB.
     pub nvme_mib: i64,
-    /// The host's cache, in bytes.
+    /// Cache of the host, in bytes.
     pub cache_bytes: i64,
-    /// The temporary disk, in MiB.
+    /// Temporary disk, in MiB.
     pub temp_mib: i64,
-    /// The OS disk may be on the NVMe disk.
+    /// Whether the OS disk can be on the NVMe disk.
     pub nvme_placement: bool,
-    /// Encrypts its temporary disks on the host.
+    /// Whether the host can encrypt its temporary disks.
     pub encryption_at_host: bool,
-    /// Spot price in thousandths of the list price; `None` if it cannot be had as spot.
+    /// Spot price in thousandths of the list price; `None` if it is not sold as spot.
     pub spot_ratio_milli: Option<i64>,
-    /// How many data disks can be attached; `None` if that is not stated.
+    /// Most data disks that can be attached; `None` if Azure does not state it.
     pub max_data_disks: Option<i64>,
 }
 
-/// A GPU size that AKS has drivers for.
+/// Driver support of a GPU size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// `nvidia` or `amd`.
@@ -117,18 +117,18 @@ static GPUS: LazyLock<BTreeMap<String, Gpu>> = LazyLock::new(|| {
         .collect()
 });
 
-/// What is known about the GPUs of a size; `None` if AKS has no driver for it.
+/// Driver support of a size; `None` if AKS has no driver for it.
 pub fn gpu(name: &str) -> Option<&'static Gpu> {
     GPUS.get(&name.to_lowercase())
 }
 
 impl EmbeddedCatalogue {
-    /// The copy that is built into the program.
+    /// The built-in copy.
     pub fn embedded() -> &'static Self {
         &EMBEDDED
     }
 
-    /// Reads the three files.
+    /// Parses the three files.
     pub fn parse(skus: &str, prices: &str, regions: &str) -> Result<Self, AzureError> {
         let mut catalogue = Self::default();
         for (line, cells) in rows(regions) {
@@ -166,7 +166,7 @@ impl EmbeddedCatalogue {
         Ok(catalogue)
     }
 
-    /// The three files, as `(name, content)`.
+    /// The three files as pairs of name and content.
     pub fn to_files(&self) -> [(&'static str, String); 3] {
         let mut skus = format!("{SKU_HEADER}\n");
         for sku in self.skus.values() {
@@ -175,11 +175,8 @@ impl EmbeddedCatalogue {
         let mut regions = "name,display_name,zones\n".to_owned();
         for region in self.regions.values() {
             let cells = [region.name.as_str(), &region.display_name, &region.zones.join("+")];
-            regions.push_str(
-                &(cells.join(",")
-                    + "
-"),
-            );
+            regions.push_str(&cells.join(","));
+            regions.push('\n');
         }
         let columns: Vec<&str> = self.regions.keys().map(String::as_str).collect();
         let mut prices = format!("name,{}\n", columns.join(","));
@@ -200,8 +197,7 @@ impl EmbeddedCatalogue {
         self.regions.values()
     }
 
-    /// The region with a name in any spelling; an unknown one is refused with names that look like
-    /// it.
+    /// The region of a name in any spelling. The error for an unknown one suggests similar names.
     pub fn region(&self, name: &str) -> Result<&Region, AzureError> {
         self.regions.get(&canonical_region(name)).ok_or_else(|| AzureError::UnknownRegion {
             name: name.to_owned(),
@@ -209,7 +205,7 @@ impl EmbeddedCatalogue {
         })
     }
 
-    /// Up to three regions whose names look like this one, best first.
+    /// Up to three regions with similar names, most similar first.
     pub fn nearest_regions(&self, name: &str) -> Vec<String> {
         let wanted = canonical_region(name);
         let mut near: Vec<(usize, &String)> = self
@@ -226,7 +222,7 @@ impl EmbeddedCatalogue {
             .collect()
     }
 
-    /// The sizes that have a price in a region, in name order.
+    /// Sizes with a price in a region, in name order.
     pub fn skus_in(&self, region: &str) -> impl Iterator<Item = &CatalogueSku> {
         let region = canonical_region(region);
         self.skus.values().filter(move |sku| {
@@ -234,7 +230,7 @@ impl EmbeddedCatalogue {
         })
     }
 
-    /// The prices of a region. Spot prices are the list price times the size's ratio.
+    /// Prices of a region. A spot price is the list price times the ratio of the size.
     pub fn prices_in(&self, region: &str) -> Prices {
         let canonical = canonical_region(region);
         let mut prices = Prices::default();
@@ -251,7 +247,7 @@ impl EmbeddedCatalogue {
         prices
     }
 
-    /// Replaces what is known about one region: its sizes, zones and prices.
+    /// Replaces the sizes, zones and prices of one region.
     pub fn replace_region(&mut self, region: Region, skus: Vec<CatalogueSku>, prices: &Prices) {
         for row in self.prices.values_mut() {
             row.remove(&region.name);
@@ -261,7 +257,7 @@ impl EmbeddedCatalogue {
             if let (Some(ratio), Some(spot)) =
                 (&mut sku.spot_ratio_milli, prices.spot.get(&sku.name))
             {
-                // Rounded up, so that a spot price is never stated too low.
+                // Rounded up, so that no spot price is understated.
                 *ratio = (spot.micros().saturating_mul(1000) + price.micros() - 1)
                     / price.micros().max(1);
             }
@@ -275,7 +271,7 @@ impl EmbeddedCatalogue {
 }
 
 impl CatalogueSku {
-    /// As a row of the Resource SKUs API in a region, offered in all its zones.
+    /// Item of the Resource SKUs API for a region, offered in all of its zones.
     pub fn to_resource_sku(&self, region: &Region) -> ResourceSku {
         let flag = |value: bool| if value { "True" } else { "False" }.to_owned();
         let arch = if self.arch == "arm64" { "Arm64" } else { "x64" };
@@ -327,7 +323,7 @@ impl CatalogueSku {
         }
     }
 
-    /// From a row of the Resource SKUs API; `None` if it lacks what every size has.
+    /// Parses an item of the Resource SKUs API; `None` if it lacks a property of every size.
     pub fn from_resource_sku(row: &ResourceSku) -> Option<Self> {
         let text = |name: &str| {
             row.capabilities.iter().find(|fact| fact.name == name).map(|fact| &*fact.value)
@@ -454,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_embedded_files_are_whole_and_written_as_they_are_read() {
+    fn the_built_in_files_survive_a_round_trip() {
         let catalogue = EmbeddedCatalogue::embedded();
         assert!(catalogue.regions().count() >= 50);
         assert!(catalogue.skus_in("East US").count() > 1000);
@@ -469,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_region_is_met_with_names_that_look_like_it() {
+    fn an_unknown_region_is_refused_with_similar_names() {
         let error = EmbeddedCatalogue::embedded().region("eatsus").unwrap_err().to_string();
         assert!(
             error.contains("region `eatsus` is unknown") && error.contains("`eastus`"),
@@ -478,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_refused_by_its_line() {
+    fn a_malformed_file_is_refused_with_its_line() {
         let error = EmbeddedCatalogue::parse(&format!("{SKU_HEADER}\nx,y\n"), "name\n", "name\n")
             .unwrap_err();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Rewrites the catalogue files from the live APIs, one region at a time.
+//! Refresh of the catalogue files from the live APIs, one region at a time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,16 +9,16 @@ use crate::arm::ArmClient;
 use crate::config::canonical_region;
 use crate::{prices, skus};
 
-/// What a refresh found.
+/// Result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refreshed {
-    /// Sizes with a price.
+    /// Number of sizes with a price.
     pub sizes: usize,
-    /// Sizes that are offered but have no price, and were left out.
+    /// Number of sizes without a price, which are left out.
     pub unpriced: usize,
 }
 
-/// Brings one region of a catalogue up to date.
+/// Refreshes one region of a catalogue.
 pub async fn refresh(
     catalogue: &mut EmbeddedCatalogue,
     arm: &ArmClient,

@@ -166,13 +166,14 @@ impl Machine {
         if self.properties.provisioning_state != ProvisioningState::Failed {
             return None;
         }
-        Some(match &self.properties.status.provisioning_error {
-            Some(error) => error.into_error(None, operation, "ProvisioningFailed"),
-            None => {
-                let (code, message) = ("ProvisioningFailed", "the machine failed without a reason");
-                CloudError::new(ErrorClass::Transient, operation, code, message)
-            }
-        })
+        let error = self.properties.status.provisioning_error.as_ref();
+        let unexplained = || {
+            let (code, message) = ("ProvisioningFailed", "the machine failed without a reason");
+            CloudError::new(ErrorClass::Transient, operation, code, message)
+        };
+        Some(error.map_or_else(unexplained, |error| {
+            error.to_error(None, operation, "ProvisioningFailed")
+        }))
     }
 
     /// Time of creation; `None` if the API does not tell.

@@ -20,6 +20,8 @@ pub mod node_affinity;
 mod node_view;
 mod pod_rules;
 pub mod pods;
+#[cfg(test)]
+mod tests;
 mod volumes;
 mod workloads;
 

@@ -66,7 +66,7 @@ impl Workloads {
         match kind {
             WorkloadSelectorKind::Service => drop(self.services.remove(key)),
             WorkloadSelectorKind::ReplicationController => {
-                drop(self.replication_controllers.remove(key))
+                drop(self.replication_controllers.remove(key));
             }
             WorkloadSelectorKind::ReplicaSet => drop(self.replica_sets.remove(key)),
             WorkloadSelectorKind::StatefulSet => drop(self.stateful_sets.remove(key)),

@@ -62,7 +62,7 @@ mod tests {
     use DisruptionReason::{Drifted, Empty, Underutilized};
 
     /// The budgets of pool `p` with `nodes` ready nodes.
-    fn budgets(nodes: usize, budgets: Value) -> Budgets {
+    fn budgets(nodes: usize, budgets: &Value) -> Budgets {
         let mut index = cluster_of(nodes);
         index.apply(pool("p", json!({ "spec": { "disruption": { "budgets": budgets } } })), at(0));
         Budgets::new(&index, at(0))
@@ -71,14 +71,14 @@ mod tests {
     #[test]
     fn a_percentage_of_the_nodes_is_rounded_up() {
         let ten_percent = || json!([{ "nodes": "10%" }]);
-        assert_eq!(budgets(0, ten_percent()).left("p", Empty), 0);
-        assert_eq!(budgets(1, ten_percent()).left("p", Empty), 1);
-        assert_eq!(budgets(11, ten_percent()).left("p", Empty), 2);
+        assert_eq!(budgets(0, &ten_percent()).left("p", Empty), 0);
+        assert_eq!(budgets(1, &ten_percent()).left("p", Empty), 1);
+        assert_eq!(budgets(11, &ten_percent()).left("p", Empty), 2);
     }
 
     #[test]
     fn zero_blocks_every_reason() {
-        let none = budgets(5, json!([{ "nodes": "0" }]));
+        let none = budgets(5, &json!([{ "nodes": "0" }]));
         for reason in REASONS {
             assert_eq!(none.left("p", reason), 0);
         }
@@ -86,16 +86,17 @@ mod tests {
 
     #[test]
     fn the_smallest_budget_that_names_the_reason_counts() {
-        let both = budgets(10, json!([{ "nodes": "5" }, { "nodes": "1", "reasons": ["Drifted"] }]));
+        let both =
+            budgets(10, &json!([{ "nodes": "5" }, { "nodes": "1", "reasons": ["Drifted"] }]));
         assert_eq!((both.left("p", Drifted), both.left("p", Underutilized)), (1, 5));
     }
 
     #[test]
     fn a_schedule_blocks_only_within_its_window() {
         let window = json!([{ "nodes": "0", "schedule": "0 0 * * *", "duration": "1h" }]);
-        assert_eq!(budgets(3, window).left("p", Empty), 0, "the window opens at midnight");
+        assert_eq!(budgets(3, &window).left("p", Empty), 0, "the window opens at midnight");
         let later = json!([{ "nodes": "0", "schedule": "0 6 * * *", "duration": "1h" }]);
-        assert!(budgets(3, later).left("p", Empty) > 0);
+        assert!(budgets(3, &later).left("p", Empty) > 0);
     }
 
     #[test]
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn budgets_are_taken_one_by_one() {
-        let mut two = budgets(5, json!([{ "nodes": "2" }]));
+        let mut two = budgets(5, &json!([{ "nodes": "2" }]));
         assert!(two.take("p", Empty) && two.take("p", Empty) && !two.take("p", Empty));
         assert_eq!(two.left("p", Drifted), 2, "each reason is counted for itself");
         assert!(!two.take("unknown", Empty));

@@ -212,7 +212,7 @@ mod tests {
         blocked.into_iter().map(|(_, _, blocker)| blocker).collect()
     }
 
-    fn with_pod(metadata: Value) -> Index {
+    fn with_pod(metadata: &Value) -> Index {
         let mut index = cluster_of(1);
         let object = json!({ "metadata": metadata, "spec": { "nodeName": "node-0" } });
         index.apply(pod("shop", "web", object), at(0));
@@ -282,13 +282,13 @@ mod tests {
 
     #[test]
     fn an_annotated_pod_blocks_its_node() {
-        let index = with_pod(json!({ "annotations": { labels::DO_NOT_DISRUPT: "true" } }));
+        let index = with_pod(&json!({ "annotations": { labels::DO_NOT_DISRUPT: "true" } }));
         assert_eq!(blocked(&index), [Blocker::Pod(web())]);
     }
 
     #[test]
     fn a_disruption_budget_without_allowance_blocks() {
-        let mut index = with_pod(json!({ "labels": { "app": "web" } }));
+        let mut index = with_pod(&json!({ "labels": { "app": "web" } }));
         index.apply(budget("shop", "pdb", "web", 0), at(0));
         assert_eq!(blocked(&index), [Blocker::Budget(web(), "shop/pdb".to_owned())]);
         index.apply(budget("shop", "pdb", "web", 1), at(1));
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_budget_of_another_namespace_or_app_does_not_block() {
-        let mut index = with_pod(json!({ "labels": { "app": "web" } }));
+        let mut index = with_pod(&json!({ "labels": { "app": "web" } }));
         index.apply(budget("other", "pdb", "web", 0), at(0));
         index.apply(budget("shop", "pdb", "db", 0), at(0));
         assert!(blocked(&index).is_empty());
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn two_budgets_over_one_pod_block_until_one_is_deleted() {
-        let mut index = with_pod(json!({ "labels": { "app": "web" } }));
+        let mut index = with_pod(&json!({ "labels": { "app": "web" } }));
         index.apply(budget("shop", "a", "web", 1), at(0));
         index.apply(budget("shop", "b", "web", 1), at(0));
         assert_eq!(blocked(&index), [Blocker::Budgets(web())]);
@@ -317,7 +317,7 @@ mod tests {
     fn daemon_pods_do_not_block_by_their_budget() {
         let owner =
             json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u" }]);
-        let mut index = with_pod(json!({ "labels": { "app": "web" }, "ownerReferences": owner }));
+        let mut index = with_pod(&json!({ "labels": { "app": "web" }, "ownerReferences": owner }));
         index.apply(budget("shop", "pdb", "web", 0), at(0));
         assert!(blocked(&index).is_empty());
         assert!(candidates_of(&index)[0].pods.is_empty(), "daemon pods do not move");

@@ -155,7 +155,9 @@ mod tests {
     #[test]
     fn a_node_without_a_known_price_is_not_consolidated() {
         let (index, mut candidates) = priced();
-        candidates.iter_mut().for_each(|candidate| candidate.price = None);
+        for candidate in &mut candidates {
+            candidate.price = None;
+        }
         assert_eq!(best(&candidates, &index, &[]), None);
     }
 }

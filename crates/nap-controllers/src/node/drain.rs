@@ -201,21 +201,21 @@ mod tests {
         assert_eq!(names(&round(protected(), Some(at(60)), at(1)).overdue), ["web"]);
     }
 
-    fn overdue(metadata: Value, deadline: i64, now: i64) -> bool {
+    fn overdue(metadata: &Value, deadline: i64, now: i64) -> bool {
         let pod = pod("shop", "web", json!({ "metadata": metadata }));
         is_overdue(&pod, Some(at(deadline)), at(now))
     }
 
     #[test]
     fn pods_without_a_grace_period_need_thirty_seconds() {
-        assert!(!overdue(json!({}), 100, 70));
-        assert!(overdue(json!({}), 100, 71));
+        assert!(!overdue(&json!({}), 100, 70));
+        assert!(overdue(&json!({}), 100, 71));
     }
 
     #[test]
     fn a_terminating_pod_is_overdue_if_it_ends_after_the_deadline() {
         let ends = json!({ "deletionTimestamp": "1970-01-01T00:02:00Z" });
-        assert!(overdue(ends.clone(), 119, 0));
-        assert!(!overdue(ends, 120, 119));
+        assert!(overdue(&ends, 119, 0));
+        assert!(!overdue(&ends, 120, 119));
     }
 }

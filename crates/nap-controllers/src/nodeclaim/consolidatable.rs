@@ -71,7 +71,7 @@ mod tests {
     use crate::testing::{at, claim, pool};
     use serde_json::{Value, json};
 
-    fn wait(disruption: Value, written: Option<&str>, last_event: Option<i64>) -> Option<u64> {
+    fn wait(disruption: &Value, written: Option<&str>, last_event: Option<i64>) -> Option<u64> {
         let pool = pool("p", json!({ "spec": { "disruption": disruption } }));
         let claim = claim(
             "c",
@@ -88,20 +88,20 @@ mod tests {
 
     #[test]
     fn the_latest_of_initialization_and_pod_events_counts() {
-        let minute = || json!({ "consolidateAfter": "60s" });
-        assert_eq!(wait(minute(), None, None), Some(30));
-        assert_eq!(wait(minute(), Some("1970-01-01T00:00:20Z"), None), Some(40));
-        assert_eq!(wait(minute(), Some("1970-01-01T00:00:20Z"), Some(35)), Some(55));
+        let minute = json!({ "consolidateAfter": "60s" });
+        assert_eq!(wait(&minute, None, None), Some(30));
+        assert_eq!(wait(&minute, Some("1970-01-01T00:00:20Z"), None), Some(40));
+        assert_eq!(wait(&minute, Some("1970-01-01T00:00:20Z"), Some(35)), Some(55));
     }
 
     #[test]
     fn a_node_is_quiet_once_the_time_has_passed() {
-        assert_eq!(wait(json!({ "consolidateAfter": "30s" }), None, None), Some(0));
-        assert_eq!(wait(json!({ "consolidateAfter": "0s" }), None, Some(40)), Some(0));
+        assert_eq!(wait(&json!({ "consolidateAfter": "30s" }), None, None), Some(0));
+        assert_eq!(wait(&json!({ "consolidateAfter": "0s" }), None, Some(40)), Some(0));
     }
 
     #[test]
     fn never_means_never() {
-        assert_eq!(wait(json!({ "consolidateAfter": "Never" }), None, None), None);
+        assert_eq!(wait(&json!({ "consolidateAfter": "Never" }), None, None), None);
     }
 }

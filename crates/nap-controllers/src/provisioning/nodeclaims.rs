@@ -168,3 +168,141 @@ fn capacity_types(launch: &Launch, replaces: Option<&Replaces>) -> BTreeSet<Capa
     }
     types
 }
+
+#[cfg(test)]
+mod tests {
+    use nap_engine::{InstanceType, PodKey};
+    use nap_units::Resources;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{launch, pool};
+
+    fn dollars(micros: i64) -> UsdPerHour {
+        UsdPerHour::from_micros(micros)
+    }
+
+    fn catalogue(sizes: &[(&str, i64)]) -> Catalogue {
+        let size = |(name, cpu): &(&str, i64)| InstanceType {
+            name: (*name).to_owned(),
+            requirements: nap_api::Requirements::new(),
+            capacity: Resources::new().with("cpu", *cpu),
+            allocatable: Resources::new(),
+            offerings: Vec::new(),
+        };
+        sizes.iter().map(size).collect()
+    }
+
+    fn other(name: &str, price: i64, capacity_type: CapacityType) -> Alternative {
+        Alternative {
+            instance_type: name.into(),
+            zone: "z-2".into(),
+            capacity_type,
+            price: dollars(price),
+        }
+    }
+
+    /// A launch of `D4` at 100 with alternatives.
+    fn launch_with(alternatives: Vec<Alternative>) -> Launch {
+        let mut launch = launch("D4", 100);
+        launch.alternatives = alternatives.into();
+        launch.pods = vec![PodKey::new("shop", "web")];
+        launch
+    }
+
+    fn record(claim: &NodeClaim) -> PlanRecord {
+        PlanRecord::of(&claim.metadata).unwrap().unwrap()
+    }
+
+    fn types(claim: &NodeClaim) -> BTreeSet<String> {
+        let requirements = nap_api::Requirements::from_specs(&claim.spec.requirements);
+        requirements.get(labels::INSTANCE_TYPE).unwrap().values().iter().cloned().collect()
+    }
+
+    fn names(offerings: &[OfferingRef]) -> Vec<&str> {
+        offerings.iter().map(|one| one.instance_type.as_str()).collect()
+    }
+
+    #[test]
+    fn a_nodeclaim_carries_its_plan() {
+        let launch = launch_with(vec![other("D8", 120, CapacityType::OnDemand)]);
+        let slot = ReleaseSlot { plan: "1".to_owned(), number: 3 };
+        let sizes = catalogue(&[("D4", 4000), ("D8", 8000)]);
+        let claim = node_claim(&pool("p", json!({})), &launch, &sizes, Some(slot.clone()), None);
+        let record = record(&claim);
+        assert_eq!(record.pods, ["shop/web".to_owned()].into());
+        assert_eq!(names(&record.offerings), ["D4", "D8"], "the planned one first");
+        assert_eq!((record.release, record.replaces.len()), (Some(slot), 0));
+        assert_eq!(claim.labels()[labels::NODEPOOL], "p");
+        assert_eq!(claim.finalizers(), [labels::TERMINATION_FINALIZER]);
+        assert!(claim.annotations().contains_key(labels::NODEPOOL_HASH));
+    }
+
+    #[test]
+    fn larger_types_are_left_out_under_a_limit() {
+        let alternatives = vec![
+            other("D2", 110, CapacityType::OnDemand),
+            other("D8", 120, CapacityType::OnDemand),
+        ];
+        let (launch, sizes) =
+            (launch_with(alternatives), catalogue(&[("D2", 2000), ("D4", 4000), ("D8", 8000)]));
+        let limited = pool("p", json!({ "spec": { "limits": { "cpu": "100" } } }));
+        let claim = node_claim(&limited, &launch, &sizes, None, None);
+        assert_eq!(types(&claim), ["D2", "D4"].map(str::to_owned).into());
+        assert_eq!(names(&record(&claim).offerings), ["D4", "D2"]);
+        let free = node_claim(&pool("p", json!({})), &launch, &sizes, None, None);
+        assert_eq!(types(&free).len(), 3);
+    }
+
+    #[test]
+    fn a_type_that_the_catalogue_lacks_is_left_out_under_a_limit() {
+        let launch = launch_with(vec![other("unknown", 90, CapacityType::OnDemand)]);
+        let limited = pool("p", json!({ "spec": { "limits": { "cpu": "100" } } }));
+        let claim = node_claim(&limited, &launch, &catalogue(&[("D4", 4000)]), None, None);
+        assert_eq!(types(&claim), ["D4".to_owned()].into());
+    }
+
+    #[test]
+    fn a_cheaper_replacement_stays_below_the_old_price_at_its_capacity_type() {
+        let alternatives = vec![
+            other("D2", 60, CapacityType::Spot),
+            other("D8", 140, CapacityType::OnDemand),
+            other("D16", 150, CapacityType::OnDemand),
+        ];
+        let launch = launch_with(alternatives);
+        let replaces = Replaces { claim: "old".to_owned(), below: Some(dollars(150)) };
+        let claim =
+            node_claim(&pool("p", json!({})), &launch, &catalogue(&[]), None, Some(&replaces));
+        assert_eq!(types(&claim), ["D4", "D8"].map(str::to_owned).into());
+        assert_eq!(capacity_types(&launch, Some(&replaces)), [CapacityType::OnDemand].into());
+        assert_eq!(record(&claim).replaces, ["old".to_owned()].into());
+    }
+
+    #[test]
+    fn a_replacement_of_a_drifted_node_may_have_any_price_and_capacity_type() {
+        let launch = launch_with(vec![other("D2", 900, CapacityType::Spot)]);
+        let replaces = Replaces { claim: "old".to_owned(), below: None };
+        let both: BTreeSet<_> = [CapacityType::OnDemand, CapacityType::Spot].into();
+        assert_eq!(capacity_types(&launch, Some(&replaces)), both);
+        let all = offerings(&pool("p", json!({})), &launch, &catalogue(&[]), Some(&replaces));
+        assert_eq!(names(&all), ["D4", "D2"]);
+    }
+
+    #[test]
+    fn types_and_recorded_offerings_are_bounded() {
+        let many = (0..100).map(|n| other(&format!("S{n}"), 100 + n, CapacityType::OnDemand));
+        let launch = launch_with(many.collect());
+        let claim = node_claim(&pool("p", json!({})), &launch, &catalogue(&[]), None, None);
+        assert_eq!(types(&claim).len(), MAX_TYPES);
+        assert_eq!(record(&claim).offerings.len(), MAX_OFFERINGS);
+        assert!(claim.annotations()[labels::PLAN].len() < 4096);
+    }
+
+    #[test]
+    fn attached_volumes_are_no_resource_request() {
+        let mut launch = launch("D4", 100);
+        launch.requests =
+            Resources::new().with("cpu", 1000).with("attachable-volumes-csi-disk.csi.azure.com", 2);
+        assert_eq!(requests(&launch).keys().collect::<Vec<_>>(), ["cpu"]);
+    }
+}

@@ -5,6 +5,8 @@ mod nodes;
 mod pods;
 mod pools;
 mod simulate;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,228 @@
+//! Tests of snapshots: which pods need capacity, what nodes have left, and limits.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use nap_api::{NodeClaim, labels};
+use nap_engine::{Catalogue, InstanceType, Snapshot};
+use nap_units::Resources;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{at, budget, claim, condition, node, pod, pool};
+
+fn pending(name: &str, nominated: Option<&str>) -> Pod {
+    let unschedulable =
+        json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" });
+    let container = json!({ "name": "c", "resources": { "requests": { "cpu": "3" } } });
+    pod(
+        "shop",
+        name,
+        json!({
+            "spec": { "containers": [container] },
+            "status": { "nominatedNodeName": nominated, "conditions": [unschedulable] },
+        }),
+    )
+}
+
+fn four_cores(name: &str, over: &Value) -> Node {
+    let mut object = json!({ "status": { "allocatable": { "cpu": "4", "pods": "10" } } });
+    object.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+    node(name, object)
+}
+
+fn taken(index: &Index, now: Timestamp) -> Snapshot {
+    snapshot(index, &Catalogues::default(), now)
+}
+
+fn keys(snapshot: &Snapshot) -> Vec<&str> {
+    snapshot.pods.iter().map(|pod| pod.key.0.as_str()).collect()
+}
+
+/// A NodeClaim of node `node` that is initialized at 0 s, with a plan for `shop/web`.
+fn planned(over: &Value) -> NodeClaim {
+    let mut object = json!({
+        "metadata": { "annotations": { labels::PLAN: r#"{"version":1,"pods":["shop/web"]}"# } },
+        "status": {
+            "nodeName": "node", "providerID": "azure:///1",
+            "conditions": [condition("Registered", "True"), condition("Initialized", "True")],
+        },
+    });
+    object.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+    claim("claim", object)
+}
+
+#[test]
+fn a_nominated_pod_takes_its_room_and_needs_none_elsewhere() {
+    let mut index = Index::default();
+    index.apply(four_cores("node", &json!({})), at(0));
+    index.apply(pending("nominated", Some("node")), at(0));
+    index.apply(pending("waiting", None), at(0));
+    let snapshot = taken(&index, at(0));
+    assert_eq!(snapshot.nodes[0].free.get("cpu"), 1000);
+    assert_eq!(keys(&snapshot), ["shop/waiting"]);
+}
+
+#[test]
+fn a_nomination_to_a_node_that_is_gone_does_not_count() {
+    let mut index = Index::default();
+    index.apply(pending("web", Some("gone")), at(0));
+    assert_eq!(keys(&taken(&index, at(0))), ["shop/web"]);
+}
+
+#[test]
+fn a_nomination_of_ours_does_not_outlive_the_plan() {
+    let mut index = Index::default();
+    index.apply(four_cores("node", &json!({ "spec": { "providerID": "azure:///1" } })), at(0));
+    index.apply(planned(&json!({})), at(0));
+    index.apply(pending("web", Some("node")), at(0));
+    assert!(keys(&taken(&index, at(10))).is_empty());
+    assert_eq!(keys(&taken(&index, at(60))), ["shop/web"]);
+}
+
+#[test]
+fn a_planned_pod_is_not_planned_again_while_the_plan_holds() {
+    let mut index = Index::default();
+    index.apply(planned(&json!({ "status": { "conditions": [] } })), at(0));
+    index.apply(pending("web", None), at(0));
+    index.apply(pending("other", None), at(0));
+    let snapshot = taken(&index, at(900));
+    assert_eq!(keys(&snapshot), ["shop/other"]);
+    assert_eq!(planned_pods(&index, at(900)).len(), 1);
+    assert_eq!(pending_pods(&index, at(900)).count(), 2, "planned pods are pending too");
+}
+
+#[test]
+fn the_plan_of_a_deleting_nodeclaim_does_not_count() {
+    let mut index = Index::default();
+    let mut leaving = planned(&json!({ "status": { "conditions": [] } }));
+    leaving.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+    index.apply(leaving, at(0));
+    index.apply(pending("web", None), at(0));
+    assert_eq!(keys(&taken(&index, at(0))), ["shop/web"]);
+}
+
+fn deleting_node() -> Index {
+    let mut index = Index::default();
+    let leaving = json!({ "metadata": {
+        "name": "node", "deletionTimestamp": "1970-01-01T00:00:00Z",
+    } });
+    index.apply(four_cores("node", &leaving), at(0));
+    let bound = json!({
+        "metadata": { "labels": { "app": "web" } }, "spec": { "nodeName": "node" },
+    });
+    index.apply(pod("shop", "web", bound), at(0));
+    index
+}
+
+#[test]
+fn pods_of_a_deleting_node_need_capacity_and_the_node_offers_none() {
+    let snapshot = taken(&deleting_node(), at(0));
+    assert_eq!(keys(&snapshot), ["shop/web"]);
+    assert!(snapshot.nodes.is_empty());
+}
+
+#[test]
+fn a_pod_that_can_never_be_evicted_is_not_planned_for() {
+    let mut index = deleting_node();
+    let mut never = budget("shop", "pdb", "web", 0);
+    never.spec.as_mut().unwrap().max_unavailable =
+        Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(0));
+    index.apply(never, at(0));
+    assert!(keys(&taken(&index, at(0))).is_empty());
+}
+
+#[test]
+fn a_cordoned_node_has_no_room() {
+    let mut index = Index::default();
+    index.apply(four_cores("node", &json!({ "spec": { "unschedulable": true } })), at(0));
+    assert_eq!(taken(&index, at(0)).nodes[0].free, Resources::new());
+}
+
+#[test]
+fn a_nodeclaim_stands_in_for_its_node_until_it_registers() {
+    let mut index = Index::default();
+    let object = json!({
+        "spec": {
+            "taints": [{ "key": "dedicated", "effect": "NoSchedule" }],
+            "requirements": [{ "key": "zone", "operator": "In", "values": ["z-1"] }],
+            "resources": { "requests": { "cpu": "2" } },
+        },
+        "status": { "conditions": [] },
+    });
+    index.apply(claim("claim", object), at(0));
+    let snapshot = taken(&index, at(0));
+    let node = &snapshot.nodes[0];
+    assert_eq!((node.name.as_str(), node.labels["zone"].as_str()), ("claim", "z-1"));
+    assert_eq!(node.labels[labels::HOSTNAME], "claim");
+    assert_eq!((node.taints.len(), node.free.get("cpu")), (1, 2000));
+    assert!(!node.initialized);
+}
+
+#[test]
+fn startup_taints_do_not_count_until_initialization() {
+    let tainted = json!({ "spec": { "providerID": "azure:///1", "taints": [
+        { "key": "starting", "effect": "NoSchedule" }, { "key": "lasting", "effect": "NoSchedule" },
+    ] } });
+    let taints = |conditions: Vec<Value>| {
+        let mut index = Index::default();
+        index.apply(four_cores("node", &tainted), at(0));
+        let object = json!({
+            "spec": { "startupTaints": [{ "key": "starting", "effect": "NoSchedule" }] },
+            "status": { "providerID": "azure:///1", "conditions": conditions },
+        });
+        index.apply(claim("claim", object), at(0));
+        taken(&index, at(0)).nodes[0].taints.len()
+    };
+    assert_eq!(taints(vec![condition("Registered", "True")]), 1);
+    let both = vec![condition("Registered", "True"), condition("Initialized", "True")];
+    assert_eq!(taints(both), 2);
+}
+
+#[test]
+fn usage_counts_capacity_and_the_largest_type_that_an_unlaunched_nodeclaim_allows() {
+    let mut index = Index::default();
+    let launched = json!({
+        "metadata": { "labels": { labels::NODEPOOL: "p" } },
+        "status": { "capacity": { "cpu": "4" } },
+    });
+    index.apply(claim("a", launched), at(0));
+    let types = json!([{
+        "key": labels::INSTANCE_TYPE, "operator": "In", "values": ["small", "large"],
+    }]);
+    let asked = json!({
+        "metadata": { "labels": { labels::NODEPOOL: "p" } }, "spec": { "requirements": types },
+    });
+    index.apply(claim("b", asked), at(0));
+    index.apply(pool("p", json!({})), at(0));
+    assert_eq!(pool_usage(&index, "p", None), Resources::new().with("cpu", 4000).with("nodes", 2));
+    let size = |name: &str, cpu| InstanceType {
+        name: name.to_owned(),
+        requirements: nap_api::Requirements::new(),
+        capacity: Resources::new().with("cpu", cpu),
+        allocatable: Resources::new(),
+        offerings: Vec::new(),
+    };
+    let catalogue: Catalogue =
+        [size("small", 2000), size("large", 8000), size("other", 64_000)].into_iter().collect();
+    assert_eq!(pool_usage(&index, "p", Some(&catalogue)).get("cpu"), 12_000);
+}
+
+#[test]
+fn a_removed_node_is_out_of_the_snapshot_and_back_afterwards() {
+    let mut index = Index::default();
+    for name in ["a", "b"] {
+        index.apply(four_cores(name, &json!({})), at(0));
+        let bound = json!({ "spec": { "nodeName": name } });
+        index.apply(pod("shop", name, bound), at(0));
+    }
+    let catalogues = Catalogues::default();
+    let mut removals = Removals::new(&index, ["a", "b"].into_iter(), &catalogues, at(0));
+    for (removed, other) in [("a", "b"), ("b", "a")] {
+        let (pods, nodes) = removals.without(removed, |snapshot| {
+            let nodes: Vec<String> = snapshot.nodes.iter().map(|node| node.name.clone()).collect();
+            (keys(snapshot).join(","), nodes)
+        });
+        assert_eq!((pods, nodes), (format!("shop/{removed}"), vec![other.to_owned()]));
+    }
+}
