@@ -1,5 +1,7 @@
 //! Taints and tolerations, by the rules of kube-scheduler, and the taints that nap itself sets.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +92,17 @@ impl Taint {
     /// Whether the taint keeps intolerant pods away (`PreferNoSchedule` only discourages).
     pub fn repels(&self) -> bool {
         self.effect != Effect::PreferNoSchedule
+    }
+}
+
+impl fmt::Display for Taint {
+    /// `key=value:Effect`, or `key:Effect` without a value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        if !self.value.is_empty() {
+            write!(f, "={}", self.value)?;
+        }
+        write!(f, ":{}", self.effect.as_str())
     }
 }
 

@@ -1,15 +1,15 @@
-//! A bound that knows that pods are whole.
+//! Lower bound for indivisible pods, by cutting planes with a knapsack oracle.
 //!
-//! Give every shape of pod a worth, and every unit of memory and other resources too, such that no
-//! machine can hold more worth than it costs. Then all pods together cost at least what they are
-//! worth. The linear program in `bound.rs` does the same with a worth per unit of CPU; here a
-//! shape's worth is free, and what a machine can hold at most is found exactly: by a knapsack over
-//! CPU with whole pods, at most one of them from the largest group of pods that exclude each other
-//! by host. So a machine with room for 900 milli-cores is no longer filled by pods of 250.
+//! Dual prices for every pod shape and for every unit of memory and other resources are feasible if
+//! no node can hold more value than it costs; then all pods together cost at least their value. The
+//! linear program in `bound.rs` has one dual price per unit of CPU; here each shape has its own,
+//! and the maximum value that a node can hold is computed exactly, by a knapsack over CPU with
+//! whole pods, at most one of them from the largest group with mutual anti-affinity by host. So a
+//! node with 900 free milli-cores is not filled by pods of 250.
 //!
-//! The best worth comes from cutting planes: the solver proposes one, the knapsack finds the
-//! machines that would hold more than they cost, and these become rows. Any worth, scaled down
-//! until it fits every machine, gives a true bound, so it may stop at any time.
+//! Cutting planes: the solver proposes dual prices, the knapsack finds the nodes that would hold
+//! more than they cost, and these become rows. Any dual prices, scaled down until they are
+//! feasible, give a valid bound, so the loop may stop at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,32 +19,32 @@ use nap_units::{CPU, UsdPerHour};
 
 use crate::places::{Class, Place};
 
-/// The most units of CPU that a machine is divided into.
+/// Maximum number of CPU units of a node.
 const MAX_UNITS: i64 = 20_000;
-/// The most proposals.
+/// Maximum number of proposals.
 const MAX_ROUNDS: usize = 300;
-/// The most rows from one proposal.
+/// Maximum number of rows from one proposal.
 const MAX_ROWS: usize = 6;
-/// It is good enough when no proposal can be better by more than this part.
+/// Relative gap at which the loop stops.
 const ENOUGH: f64 = 2e-4;
 
-/// Pods that ask for the same.
+/// Pods with equal requests.
 struct Shape {
     count: usize,
-    /// In units of CPU, rounded down.
+    /// CPU request in units, rounded down.
     units: usize,
-    /// At most one of all such pods is on a machine.
+    /// Whether the pod is in the group of which a node has at most one.
     is_exclusive: bool,
 }
 
-/// Machines of one type at the lowest price that anybody could have it for.
+/// A node size at its lowest price.
 struct Kind {
     units: usize,
     others: Vec<f64>,
     price: f64,
 }
 
-/// What pods and resources are worth.
+/// Dual prices, in dollars per hour: per pod of a shape, and per unit of each other resource.
 #[derive(Clone)]
 struct Worth {
     shapes: Vec<f64>,
@@ -54,13 +54,12 @@ struct Worth {
 struct Case {
     shapes: Vec<Shape>,
     kinds: Vec<Kind>,
-    /// What all pods together ask for of each resource but CPU.
+    /// Total requests of each resource other than CPU, scaled.
     demand: Vec<f64>,
 }
 
-/// What pods of these classes cost at least on machines of these places, each of which can be
-/// bought any number of times. `exclusive` says of each class whether its pods exclude each other
-/// by host.
+/// Lower bound on the cost of the pods of these classes, if each candidate can be launched any
+/// number of times. `exclusive`: whether a class is in the group with mutual anti-affinity by host.
 pub(crate) fn knapsack_bound(
     classes: &[Class<'_>],
     places: &[&Place<'_>],
@@ -100,7 +99,7 @@ impl Case {
             .into_iter()
             .filter(|name| *name != CPU && !name.starts_with(ATTACHABLE_VOLUMES))
             .collect();
-        // Each resource in units of the most that a machine has.
+        // Each resource in units of its maximum on a node.
         let scale: Vec<f64> = names
             .iter()
             .map(|name| {
@@ -148,12 +147,12 @@ impl Case {
         Some(Self { shapes: shapes.collect(), kinds: kinds.collect(), demand })
     }
 
-    /// The best bound found, in dollars.
+    /// The best bound found, in dollars per hour.
     fn best(&self) -> f64 {
         let start = self.by_unit();
         let mut best = (self.total(&start) / self.overfull(&start).0, start);
         let mut problem = Problem::new(OptimizationDirection::Maximize);
-        // Nothing is worth more than the cheapest machine that holds it.
+        // No dual price exceeds the price of the cheapest node that holds the pod or resource.
         let least = |prices: &mut dyn Iterator<Item = f64>| prices.fold(1e4, f64::min);
         let mut shapes: Vec<Variable> = Vec::new();
         for shape in &self.shapes {
@@ -177,8 +176,8 @@ impl Case {
             if solution.objective() <= best.0 * (1.0 + ENOUGH) {
                 break;
             }
-            // Between what is known to be good and what is proposed: far fewer rounds are needed
-            // than at the proposal itself.
+            // In-out separation: cutting between the best known point and the proposal needs far
+            // fewer rounds than at the proposal.
             let mut rows = Vec::new();
             for part in [0.3, 1.0] {
                 let trial = best.1.towards(&proposal, part);
@@ -209,7 +208,7 @@ impl Case {
         best.0
     }
 
-    /// A worth of shapes by their units, as if pods could be divided.
+    /// Start: dual prices per unit of CPU, as if pods were divisible.
     fn by_unit(&self) -> Worth {
         let mut problem = Problem::new(OptimizationDirection::Maximize);
         let total = |is_one: &dyn Fn(&Shape) -> usize| {
@@ -257,8 +256,8 @@ impl Case {
                 .sum::<f64>()
     }
 
-    /// By how much the fullest machine would hold more than it costs (at least 1), and what the
-    /// fullest would hold.
+    /// Maximum ratio of value to price over all nodes (at least 1), and the patterns of the most
+    /// violated nodes.
     fn overfull(&self, worth: &Worth) -> (f64, Vec<(usize, Vec<f64>)>) {
         let largest = self.kinds.iter().map(|kind| kind.units).max().unwrap_or(0);
         let knapsack = Knapsack::new(&self.shapes, &worth.shapes, largest);
@@ -299,14 +298,14 @@ impl Worth {
     }
 }
 
-/// The most worth that fits into so many units, for every number of units up to the largest.
+/// Maximum value by number of CPU units: a 0/1 knapsack over bundles.
 struct Knapsack<'a> {
     shapes: &'a [Shape],
-    /// Bundles of equal pods, in powers of two: shape, how many, units, worth.
+    /// Bundles of equal pods in powers of two: shape, count, units, value.
     bundles: Vec<(usize, usize, usize, f64)>,
-    /// What fits, without pods that exclude each other.
+    /// Maximum value by units, without exclusive pods.
     best: Vec<f64>,
-    /// Whether each bundle is taken, for each number of units.
+    /// Per bundle and number of units, whether the bundle is taken.
     taken: Vec<Vec<bool>>,
     worth: &'a [f64],
 }
@@ -341,7 +340,7 @@ impl<'a> Knapsack<'a> {
         Self { shapes, bundles, best, taken, worth }
     }
 
-    /// The exclusive pod that makes most of so many units, if any does, and what they then hold.
+    /// The exclusive pod of the best filling, if it has one, and the value of that filling.
     fn choice(&self, room: usize) -> (Option<usize>, f64) {
         let exclusive = self
             .shapes
@@ -358,7 +357,7 @@ impl<'a> Knapsack<'a> {
         self.choice(room).1
     }
 
-    /// How many pods of each shape are among the most that fits.
+    /// Pods of each shape in the best filling.
     fn pattern(&self, room: usize) -> Vec<f64> {
         let mut pattern = vec![0.0; self.shapes.len()];
         let mut room = room;

@@ -1,12 +1,13 @@
-//! The judge of plans. It shares the engine's data types and none of its algorithms.
+//! The oracle: independent checks of plans. It shares the engine's data types and none of its
+//! algorithms.
 //!
-//! - [`check`] says what is wrong with a plan: it builds the cluster that the plan would give and
-//!   lets a scheduler of its own, written after kube-scheduler, bind every pod where the plan put
-//!   it. [`overlooked`] says which pods it would bind besides.
-//! - [`bound`] is the least that any plan can cost, by a linear program on an off-the-shelf solver.
-//! - [`exact`] is the cheapest plan of a small case, by a mixed-integer program on the same solver.
-//! - [`generate`] makes snapshots that touch every rule, from a seed; [`shrink`] makes one that
-//!   fails smaller.
+//! - [`check`]: violations of a plan. It builds the planned cluster and binds every pod to its
+//!   planned node with a scheduler of its own, written after kube-scheduler. [`overlooked`]:
+//!   unplaced pods that this scheduler would bind.
+//! - [`bound`]: a lower bound on the cost of any plan, by a linear program (microlp).
+//! - [`exact`]: the cheapest plan of a small case, by a mixed-integer program (microlp).
+//! - [`generate`]: random snapshots that use every scheduling rule, from a seed; [`shrink`]:
+//!   reduces a failing snapshot.
 
 mod bound;
 mod check;

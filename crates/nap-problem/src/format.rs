@@ -1,4 +1,4 @@
-//! The problem file, version 1.
+//! The problem file, format version 1.
 
 use std::collections::BTreeMap;
 
@@ -9,45 +9,45 @@ use crate::kubernetes::{
     LabelExpression, NodeSelectorTerm, PodAffinityTerm, Taint, Toleration, TopologySpreadConstraint,
 };
 
-/// Pending pods, and what can be bought for them.
+/// Pending pods, existing nodes, and the instance types that can be launched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Problem {
-    /// Always 1.
+    /// Version of the format: 1.
     pub version: u32,
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: String,
-    /// How it was made, in whatever form.
+    /// Command or description of how the problem was made; free form.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub recipe: serde_json::Value,
-    /// The machines on offer.
+    /// Instance types that can be launched.
     #[serde(default)]
     pub instance_types: Vec<InstanceType>,
-    /// Where machines may come from.
+    /// NodePools that launch them.
     #[serde(default)]
     pub node_pools: Vec<NodePool>,
-    /// The pods, in classes of equal ones.
+    /// Pods, in classes of equal ones.
     #[serde(default)]
     pub pods: Vec<PodClass>,
-    /// Pods of which every node runs one.
+    /// Daemons: every eligible node runs one pod of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub daemons: Vec<PodClass>,
-    /// The machines that exist.
+    /// Existing nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<ExistingNode>,
 }
 
-/// Amounts of resources, in whole numbers.
+/// Amounts of resources, as integers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Amounts {
-    /// Thousandths of a core.
+    /// Thousandths of a CPU.
     #[serde(default)]
     pub cpu_milli: i64,
     /// Bytes of memory.
     #[serde(default)]
     pub memory_bytes: i64,
-    /// Pod slots. A pod takes one, whether or not it says so.
+    /// Pod slots. Every pod takes one, even if it requests none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pods: i64,
     /// Every other resource, by name.
@@ -61,7 +61,7 @@ fn is_zero(amount: &i64) -> bool {
 }
 
 impl Amounts {
-    /// As the engine counts them.
+    /// The amounts in the engine's form.
     pub fn resources(&self) -> Resources {
         let mut resources = Resources::new()
             .with(CPU, self.cpu_milli)
@@ -87,26 +87,26 @@ impl From<&Resources> for Amounts {
     }
 }
 
-/// A kind of machine.
+/// An instance type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InstanceType {
-    /// Its name.
+    /// Unique name.
     pub name: String,
     /// `amd64` or `arm64`.
     pub arch: String,
-    /// The operating systems that it can have.
+    /// Operating systems.
     #[serde(default = "linux")]
     pub os: Vec<String>,
-    /// What it has in all.
+    /// Total resources of a node.
     pub capacity: Amounts,
-    /// What of that pods cannot have.
+    /// Resources reserved for the system; allocatable is capacity less overhead.
     #[serde(default)]
     pub overhead: Amounts,
-    /// Its other labels, each with the values that its nodes may have.
+    /// Other labels, each with the possible values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, Vec<String>>,
-    /// Where and how it can be had.
+    /// Zones and capacity types.
     pub offerings: Vec<Offering>,
 }
 
@@ -114,17 +114,17 @@ fn linux() -> Vec<String> {
     vec!["linux".to_owned()]
 }
 
-/// One way to have an instance type.
+/// An offering of an instance type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Offering {
-    /// The zone.
+    /// Zone.
     pub zone: String,
     /// `on-demand`, `spot` or `reserved`.
     pub capacity_type: String,
-    /// The price.
+    /// Price in dollars per hour.
     pub price_usd_per_hour: f64,
-    /// Whether it can be had at present.
+    /// Whether it can be launched.
     #[serde(default = "yes")]
     pub available: bool,
 }
@@ -137,53 +137,53 @@ fn yes() -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodePool {
-    /// Its name.
+    /// Unique name.
     pub name: String,
-    /// Preference: higher first.
+    /// Weight; NodePools with a higher weight come first.
     #[serde(default)]
     pub weight: i32,
     /// Labels of its nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What its machines must be.
+    /// Requirements on its nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<LabelExpression>,
-    /// The taints of its nodes.
+    /// Taints of its nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// The most that its machines may have together; `nodes` counts them.
+    /// Limits on the total capacity of its nodes; `nodes` limits their number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// A number of equal pods.
+/// A class of equal pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodClass {
-    /// Its name; its pods are `name-0`, `name-1` and so on.
+    /// Unique name; the pods are `name-0`, `name-1` and so on.
     pub name: String,
-    /// How many wait.
+    /// Number of pending pods.
     #[serde(default)]
     pub replicas: usize,
-    /// The namespace of all of them.
+    /// Namespace of the pods.
     #[serde(default = "default_namespace")]
     pub namespace: String,
-    /// The labels of each.
+    /// Labels of each pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What each asks for.
+    /// Requests of each pod.
     #[serde(default)]
     pub requests: Amounts,
-    /// Labels that their nodes must have.
+    /// Node selector.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     /// Required node affinity: one of the terms must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_affinity: Vec<NodeSelectorTerm>,
-    /// Which taints they tolerate.
+    /// Tolerations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// How they must be spread.
+    /// Topology spread constraints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topology_spread: Vec<TopologySpreadConstraint>,
     /// Required pod affinity: all terms must hold.
@@ -198,21 +198,21 @@ fn default_namespace() -> String {
     "default".to_owned()
 }
 
-/// A machine that exists, and the pods on it.
+/// An existing node and its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExistingNode {
-    /// Its name.
+    /// Unique name.
     pub name: String,
-    /// The pool that made it.
+    /// Its NodePool.
     pub node_pool: String,
-    /// What it is.
+    /// Its instance type.
     pub instance_type: String,
-    /// Where it is.
+    /// Its zone.
     pub zone: String,
-    /// How it is paid for.
+    /// Its capacity type.
     pub capacity_type: String,
-    /// How many pods of which class it runs.
+    /// Number of running pods by class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pods: BTreeMap<String, usize>,
 }

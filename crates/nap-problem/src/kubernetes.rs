@@ -1,5 +1,5 @@
-//! The parts of a problem that Kubernetes has a JSON form for, in that form. Unlike the API server,
-//! a problem file has no room for fields that nobody reads: an unknown one is an error.
+//! Kubernetes types of the problem file, in their Kubernetes JSON form. Unlike in the API server,
+//! an unknown field is an error.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct LabelExpression {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeSelectorTerm {
-    /// What the labels of a node must be.
+    /// Expressions that a node's labels must all satisfy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelExpression>,
 }
@@ -56,7 +56,7 @@ pub struct Toleration {
     /// The taint's effect; absent is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
-    /// How long a `NoExecute` taint is tolerated; it decides nothing here.
+    /// Ignored: affects running pods only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
@@ -68,7 +68,7 @@ pub struct LabelSelector {
     /// Labels that a pod must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// What else must hold of a pod's labels.
+    /// Expressions that a pod's labels must all satisfy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelExpression>,
 }
@@ -77,16 +77,16 @@ pub struct LabelSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TopologySpreadConstraint {
-    /// By how many pods a domain may exceed the emptiest.
+    /// Maximum difference between the pod count of a domain and that of the emptiest.
     pub max_skew: u32,
     /// The node label whose values are the domains.
     pub topology_key: String,
-    /// `DoNotSchedule`, or `ScheduleAnyway`, which is a wish and decides nothing here.
+    /// `DoNotSchedule`, or `ScheduleAnyway`, which is ignored.
     pub when_unsatisfiable: String,
-    /// Which pods are counted.
+    /// The counted pods; absent selects none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<LabelSelector>,
-    /// With fewer domains than this, the emptiest counts as having no pods.
+    /// With fewer domains than this, the minimum counts as 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_domains: Option<u32>,
     /// `Honor` (the default) or `Ignore`.
@@ -95,7 +95,7 @@ pub struct TopologySpreadConstraint {
     /// `Honor` or `Ignore` (the default).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_taints_policy: Option<String>,
-    /// Labels whose values, as the pod has them, the counted pods must have too.
+    /// Label keys for which counted pods must have the same value as the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_label_keys: Vec<String>,
 }
@@ -104,22 +104,21 @@ pub struct TopologySpreadConstraint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodAffinityTerm {
-    /// Which pods are meant.
+    /// The selected pods; absent selects none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<LabelSelector>,
     /// The node label whose values are the domains.
     pub topology_key: String,
-    /// In which namespaces; none is the pod's own.
+    /// Namespaces of the selected pods; empty is the pod's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// In which namespaces besides. Namespaces have just one label here,
-    /// `kubernetes.io/metadata.name`.
+    /// Further namespaces, by label. Namespaces have only the label `kubernetes.io/metadata.name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Labels whose values, as the pod has them, the others must have too.
+    /// Label keys for which selected pods must have the same value as the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_label_keys: Vec<String>,
-    /// Labels whose values, as the pod has them, the others must not have.
+    /// Label keys for which selected pods must not have the same value as the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mismatch_label_keys: Vec<String>,
 }

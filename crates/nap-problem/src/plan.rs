@@ -1,4 +1,4 @@
-//! The plan file, and the engine's plan as one.
+//! The plan file, and its conversion from the engine's plan.
 
 use std::collections::BTreeMap;
 
@@ -8,38 +8,38 @@ use serde::{Deserialize, Serialize};
 use crate::format::Problem;
 use crate::read::ProblemError;
 
-/// Which machines hold which pods, by class.
+/// A plan: nodes to launch, with pods by class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanFile {
-    /// The machines to make.
+    /// Nodes to launch.
     pub nodes: Vec<PlannedNode>,
-    /// How many pods of which class go onto which existing node.
+    /// Number of pods by class, by existing node.
     #[serde(default)]
     pub existing: BTreeMap<String, BTreeMap<String, usize>>,
-    /// How many pods of which class have no place.
+    /// Number of unplaced pods by class.
     #[serde(default)]
     pub unplaced: BTreeMap<String, usize>,
 }
 
-/// A machine to make.
+/// A node to launch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlannedNode {
-    /// The pool that makes it.
+    /// Its NodePool.
     pub node_pool: String,
-    /// What it is.
+    /// Its instance type.
     pub instance_type: String,
-    /// Where it is, as far as its price is concerned.
+    /// The zone of its price.
     pub zone: String,
-    /// Where it may still come to be, if that is more than one zone.
+    /// All possible zones, if there is more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open_zones: Vec<String>,
-    /// How it is paid for.
+    /// Its capacity type.
     pub capacity_type: String,
-    /// What it costs.
+    /// Its price in dollars per hour.
     pub price_usd_per_hour: f64,
-    /// How many pods of which class it is for.
+    /// Number of pods by class.
     pub pods: BTreeMap<String, usize>,
 }
 
@@ -49,14 +49,14 @@ impl PlanFile {
         serde_json::from_str(text).map_err(ProblemError::Json)
     }
 
-    /// The plan file's text, which ends with a line break.
+    /// The text of the file, with a final line break.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         text
     }
 
-    /// The engine's plan for a problem.
+    /// Converts the engine's plan for a problem.
     pub fn of(problem: &Problem, plan: &Plan) -> Self {
         let mut prices: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
         for kind in &problem.instance_types {
@@ -93,7 +93,7 @@ impl PlanFile {
     }
 }
 
-/// The class that a pod of a problem's snapshot belongs to.
+/// Class of a pod of a problem's snapshot.
 fn class_of(pod: &PodKey) -> &str {
     let (_, name) = pod.parts();
     name.rsplit_once('-').map_or(name, |(class, _)| class)

@@ -1,4 +1,4 @@
-//! From a problem file's text to a problem in which every name leads somewhere.
+//! Parsing and validation of problem files.
 
 use std::collections::BTreeSet;
 
@@ -8,43 +8,43 @@ use serde::Deserialize;
 
 use crate::format::{Amounts, InstanceType, Offering, PodClass, Problem};
 
-/// The only version of the format that there is.
+/// The supported version of the format.
 pub(crate) const VERSION: u32 = 1;
 
-/// The most pods of one problem, a bound on memory.
+/// Maximum number of pods of a problem; bounds memory.
 const MAX_PODS: usize = 2_000_000;
 
-/// Why a problem file or a plan file is refused.
+/// Error of a problem file or a plan file.
 #[derive(Debug, thiserror::Error)]
 pub enum ProblemError {
-    /// It is not JSON, or has a field that the format does not have, or lacks one.
+    /// Invalid JSON, or an unknown or missing field.
     #[error("{0}")]
     Json(serde_json::Error),
-    /// It has another version.
+    /// Unsupported version.
     #[error("version {0} is not known, only {VERSION} is")]
     Version(u64),
-    /// A name occurs twice where it must be unique.
+    /// A name that must be unique occurs twice.
     #[error("{list}: `{name}` occurs twice")]
     Duplicate {
-        /// Where.
+        /// The list.
         list: &'static str,
         /// The name.
         name: String,
     },
-    /// A name leads nowhere.
+    /// A reference to a name that does not exist.
     #[error("{path}: `{name}` does not exist")]
     Dangling {
-        /// Where it is used.
+        /// Path of the reference.
         path: String,
         /// The name.
         name: String,
     },
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("{path}: {why}")]
     Invalid {
-        /// Where it is.
+        /// Path of the value.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
@@ -61,9 +61,9 @@ struct Head {
 }
 
 impl Problem {
-    /// Reads a problem file's text and checks what a solver may rely on.
+    /// Parses and validates a problem file.
     pub fn parse(text: &str) -> Result<Self, ProblemError> {
-        // The version first: in another one, other fields may be right.
+        // The version first: another version may have other fields.
         let head: Head = serde_json::from_str(text).map_err(ProblemError::Json)?;
         if head.version != u64::from(VERSION) {
             return Err(ProblemError::Version(head.version));
@@ -73,14 +73,14 @@ impl Problem {
         Ok(problem)
     }
 
-    /// The problem file's text, which ends with a line break.
+    /// The text of the file, with a final line break.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_default();
         text.push('\n');
         text
     }
 
-    /// How many pods wait.
+    /// Number of pending pods.
     pub fn pending(&self) -> usize {
         self.pods.iter().map(|class| class.replicas).sum()
     }
@@ -185,12 +185,12 @@ impl InstanceType {
 }
 
 impl Offering {
-    /// How it is paid for, if that is known.
+    /// Parsed capacity type; `None` if it is unknown.
     pub(crate) fn kind(&self) -> Option<CapacityType> {
         CapacityType::parse(&self.capacity_type)
     }
 
-    /// Its price to the micro-dollar, if it is one.
+    /// Price in micro-dollars; `None` if it is negative or not finite.
     pub(crate) fn price(&self) -> Option<UsdPerHour> {
         UsdPerHour::parse(&format!("{:.7}", self.price_usd_per_hour))
     }

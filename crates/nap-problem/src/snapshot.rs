@@ -1,9 +1,9 @@
-//! From a problem to what the engine reads.
+//! Conversion of a problem to the engine's snapshot.
 //!
-//! The engine knows by itself which labels are well known; a problem says it with its instance
-//! types. Where the two differ, the pools are told: a label that only the file knows becomes one
-//! that every pool has an opinion on (any value will do, or none), and a label that only the engine
-//! knows becomes one that the pools' nodes do not have.
+//! The engine has a fixed set of well-known labels; a problem defines its own by its instance
+//! types. The difference is expressed in the requirements of the NodePools: a label that only the
+//! file knows gets a requirement that any value or none satisfies, and a label that only the engine
+//! knows must not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::format::{ExistingNode, InstanceType, NodePool, Problem};
 use crate::read::ProblemError;
 use crate::terms::{NO_VALUE, Vocabulary, pool_requirements, taint};
 
-/// The catalogue of all pools.
+/// Name of the catalogue of all NodePools.
 const CATALOGUE: &str = "problem";
 
-/// Labels that every node has, whatever its type says.
+/// Labels of every node, regardless of its instance type.
 const ALWAYS: [&str; 6] = [
     labels::NODEPOOL,
     labels::ZONE,
@@ -31,7 +31,7 @@ const ALWAYS: [&str; 6] = [
     labels::OS,
 ];
 
-/// The rules of a problem as plain data, one pod for each class.
+/// The parsed scheduling rules of a problem; one pod per class.
 pub(crate) struct ParsedRules {
     pub(crate) pods: Vec<Pod>,
     pub(crate) daemons: Vec<Daemon>,
@@ -40,7 +40,7 @@ pub(crate) struct ParsedRules {
 }
 
 impl Problem {
-    /// That every rule can be parsed.
+    /// Checks that every rule can be parsed.
     pub(crate) fn check_rules(&self) -> Result<(), ProblemError> {
         self.parse_rules().map(drop)
     }
@@ -88,7 +88,7 @@ impl Problem {
         Ok(ParsedRules { pods, daemons, pools, special: vocabulary.special.into_keys().collect() })
     }
 
-    /// A fresh snapshot with every pod in it.
+    /// The snapshot of the problem, with every pod.
     pub fn snapshot(&self) -> Result<Snapshot, ProblemError> {
         let parsed = self.parse_rules()?;
         let known: BTreeSet<&str> = self
@@ -143,7 +143,7 @@ impl Problem {
         })
     }
 
-    /// What a pool may still add: its limits less what its machines have.
+    /// Remaining limits of a NodePool: its limits less the capacity of its existing nodes.
     pub(crate) fn headroom(&self, pool: &NodePool) -> Resources {
         let limits = pool.limits.iter().map(|(name, limit)| (name.as_str(), limit));
         let mut headroom = Resources::from_quantities(limits, Rounding::Down);
@@ -161,7 +161,7 @@ impl Problem {
         self.instance_types.iter().find(|kind| kind.name == name)
     }
 
-    /// The labels of a node that exists.
+    /// Labels of an existing node.
     pub(crate) fn labels_of(
         &self,
         node: &ExistingNode,
@@ -234,18 +234,18 @@ impl Problem {
     }
 }
 
-/// What offerings in one zone, paid for in one way, have in common.
+/// Shared requirements of offerings by zone and capacity type.
 type Places<'p> = BTreeMap<(&'p str, &'p str), Arc<Requirements>>;
 
 impl InstanceType {
-    /// What it has for pods.
+    /// Resources that are left for pods: capacity less overhead.
     pub(crate) fn allocatable(&self) -> Resources {
         let mut allocatable = self.capacity.resources();
         allocatable.subtract(&self.overhead.resources());
         allocatable
     }
 
-    /// As the engine reads it. `known` are the labels that some type has.
+    /// The instance type in the engine's form. `known` are the labels that some type has.
     fn read<'p>(
         &'p self,
         known: &BTreeSet<&str>,

@@ -1,5 +1,4 @@
-//! From the rules of a class, in Kubernetes' form, to the plain ones that the engine and the judge
-//! compare.
+//! Conversion of scheduling rules from their Kubernetes form to the engine's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +12,15 @@ use crate::kubernetes::{
 };
 use crate::read::ProblemError;
 
-/// The label that every namespace has.
+/// Label of every namespace, with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// A value that no label can have.
+/// A value that no label can have: it is not a valid label value.
 pub(crate) const NO_VALUE: &str = "(none)";
 
-/// What the rules of a problem need to know about the rest of it.
+/// Labels and namespaces of a problem, which the conversion of rules depends on.
 pub(crate) struct Vocabulary {
-    /// The labels of instance types that the engine does not count as well known, with every value
-    /// that a node can have.
+    /// Labels of instance types that are not well known to the engine, with all their values.
     pub(crate) special: BTreeMap<String, BTreeSet<String>>,
     namespaces: BTreeSet<String>,
 }
@@ -46,8 +44,8 @@ impl Vocabulary {
         Self { special, namespaces }
     }
 
-    /// What one expression asks of a node. Where the engine would forget that a label must be
-    /// there, its possible values are listed instead.
+    /// The requirement of one expression. For `Exists`, `Gt` and `Lt` on special labels the allowed
+    /// values are listed, because the engine would accept a node without the label.
     fn requirement(
         &self,
         path: &str,
@@ -62,13 +60,13 @@ impl Vocabulary {
         let mut allowed: BTreeSet<&str> = values.iter().map(String::as_str).collect();
         allowed.retain(|value| requirement.allows(value));
         if allowed.is_empty() {
-            // An empty list would mean that the label must be absent.
+            // An empty list means that the label must be absent.
             allowed.insert(NO_VALUE);
         }
         Ok(Requirement::is_in(allowed))
     }
 
-    /// A pod of a class, without a name.
+    /// A pod of a class, with an empty name.
     pub(crate) fn pod(&self, class: &PodClass) -> Result<Pod, ProblemError> {
         let path = |field: &str| format!("pods: {}: {field}", class.name);
         let mut spread = Vec::new();
@@ -150,7 +148,7 @@ impl Vocabulary {
     }
 }
 
-/// The requirements of a pool, its labels and its name included.
+/// Requirements of a NodePool, including its labels and its name.
 pub(crate) fn pool_requirements(pool: &NodePool) -> Result<Requirements, ProblemError> {
     let path = format!("nodePools: {}: requirements", pool.name);
     let mut requirements = Requirements::from_labels(&pool.labels);
@@ -165,7 +163,7 @@ pub(crate) fn pool_requirements(pool: &NodePool) -> Result<Requirements, Problem
     Ok(requirements)
 }
 
-/// A constraint that must hold; nothing if it is only a wish.
+/// A required constraint; `None` for `ScheduleAnyway`.
 fn spread_of(
     path: &str,
     class: &PodClass,

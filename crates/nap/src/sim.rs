@@ -1,4 +1,4 @@
-//! `nap sim`: hours of a cluster in seconds, repeatably.
+//! `nap sim`: a deterministic simulation on a paused clock.
 
 use anyhow::{Context as _, ensure};
 use nap_clock::Clock;
@@ -8,10 +8,10 @@ use nap_sim::world::{World, WorldConfig};
 use crate::cli::SimArgs;
 use crate::{manifests, try_cluster};
 
-/// Every simulation starts at the same moment, so that runs can be compared.
+/// Start time of every simulation, so that runs can be compared.
 const EPOCH: &str = "2026-01-01T00:00:00Z";
 
-/// Runs the simulation on a paused clock and prints what happened.
+/// Runs the simulation and prints its report. Fails if the checkers found faults.
 pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -55,7 +55,7 @@ fn print(report: &Report) {
     println!("hours          {}", report.hours);
     println!("scalings       {}", report.scalings);
     println!(
-        "machines made  {} (at most {} at once, for at most {} pods)",
+        "VMs created    {} (at most {} at once, for at most {} pods)",
         report.machines, report.peak_machines, report.peak_pods
     );
     println!(

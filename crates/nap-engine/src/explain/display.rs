@@ -39,13 +39,7 @@ impl fmt::Display for PoolReason {
 impl fmt::Display for PoolRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taint(taint) => {
-                write!(f, "taint `{}", taint.key)?;
-                if !taint.value.is_empty() {
-                    write!(f, "={}", taint.value)?;
-                }
-                write!(f, ":{}` is not tolerated", taint.effect.as_str())
-            }
+            Self::Taint(taint) => write!(f, "taint `{taint}` is not tolerated"),
             Self::Requirements(conflict) if conflict.is_empty() => {
                 f.write_str("its requirements do not suit the pod")
             }

@@ -1,4 +1,4 @@
-//! The engine before its judge.
+//! The engine checked by the oracle.
 
 mod judge;
 mod optimum;

@@ -1,11 +1,11 @@
-//! Problem files and plan files: what is read, what is refused, and what the judge catches.
+//! Parsing and validation of problem and plan files, and the judge.
 
 use nap_engine::{Options, solve};
 use nap_oracle::check;
 use nap_problem::{PlanFile, Problem, judge};
 use serde_json::{Value, json};
 
-/// Two types in two zones, two pools, a daemon, an existing node, and classes that touch every
+/// Two types in two zones, two NodePools, a daemon, an existing node, and classes that use every
 /// rule.
 fn base() -> Value {
     let spread = |key: &str| {
@@ -53,8 +53,8 @@ fn problem() -> Problem {
     Problem::parse(&base().to_string()).unwrap()
 }
 
-/// A valid plan for the base problem, by hand: one node in each zone besides the old one in z1, and
-/// one for the team.
+/// A valid plan for the base problem: one node in each zone beside the existing one in z1, and one
+/// for the team.
 fn plan() -> Value {
     let node = |pool: &str, kind: &str, zone: &str, price: f64, pods: Value| {
         json!({"nodePool": pool, "instanceType": kind, "zone": zone, "capacityType": "on-demand", "priceUsdPerHour": price,
@@ -76,7 +76,7 @@ fn violations(problem: &Value, plan: &Value) -> Vec<String> {
 }
 
 #[test]
-fn files_come_back_as_they_were_written() {
+fn files_survive_a_round_trip() {
     let problem = problem();
     assert_eq!(Problem::parse(&problem.to_text()).unwrap(), problem);
     let plan = PlanFile::parse(&plan().to_string()).unwrap();
@@ -85,11 +85,11 @@ fn files_come_back_as_they_were_written() {
     assert_eq!(problem.instance_types[0].os, ["linux"]);
 }
 
-/// A change to a value and what it should be refused with.
+/// JSON pointer, new value, and the words of the error.
 type Case = (&'static str, Value, &'static [&'static str]);
 
 #[test]
-fn what_is_not_understood_is_refused_by_name() {
+fn invalid_problem_files_are_refused_with_path_and_value() {
     let cases: &[Case] = &[
         ("/version", json!(2), &["version 2"]),
         ("/colour", json!(1), &["unknown field `colour`"]),
@@ -127,7 +127,7 @@ fn what_is_not_understood_is_refused_by_name() {
 }
 
 #[test]
-fn a_good_plan_is_valid_and_priced() {
+fn valid_plan_has_no_violations_and_the_sum_of_prices() {
     let verdict = judge(&problem(), &PlanFile::parse(&plan().to_string()).unwrap()).unwrap();
     assert_eq!(verdict.violations, [""; 0]);
     assert_eq!((verdict.nodes, verdict.placed, verdict.unplaced), (3, 13, 0));
@@ -135,8 +135,8 @@ fn a_good_plan_is_valid_and_priced() {
 }
 
 #[test]
-fn the_judge_catches_each_rule() {
-    // A change to the plan, and a word of what is said about it.
+fn judge_reports_every_kind_of_violation() {
+    // JSON pointer into the plan, new value, and the words of the violation.
     let cases: &[(&str, Value, &str)] = &[
         ("/nodes/0/pods/together", json!(1), "`together` has 2 pods, the plan 1"),
         ("/unplaced/plain", json!(1), "`plain` has 3 pods, the plan 4"),
@@ -163,9 +163,9 @@ fn the_judge_catches_each_rule() {
 }
 
 #[test]
-fn the_judge_counts_resources_with_daemons_and_overhead() {
-    // 3,900 milli-cores for pods, of which the daemon takes 200, another pod 100, and two pods the
-    // rest.
+fn judge_counts_daemons_and_overhead() {
+    // 3,900 allocatable milli-cores: 200 for the daemon, 100 for another pod, the rest for two
+    // pods.
     let mut changed = base();
     changed["pods"][2]["requests"]["cpuMilli"] = json!(1800);
     assert_eq!(violations(&changed, &plan()), [""; 0], "exactly full");
@@ -177,7 +177,7 @@ fn the_judge_counts_resources_with_daemons_and_overhead() {
 }
 
 #[test]
-fn the_judge_knows_taints_and_limits() {
+fn judge_reports_untolerated_taints_and_exceeded_limits() {
     let mut changed = base();
     changed["pods"][4]["tolerations"] = json!([]);
     assert!(
@@ -195,7 +195,7 @@ fn the_judge_knows_taints_and_limits() {
 }
 
 #[test]
-fn the_judge_knows_spread_and_affinity() {
+fn judge_reports_violated_spread_and_affinity() {
     let mut uneven = plan();
     uneven["existing"]["old"] = json!({"plain": 3, "spread": 3});
     uneven["nodes"][1]["pods"]["spread"] = json!(1);
@@ -208,22 +208,21 @@ fn the_judge_knows_spread_and_affinity() {
     assert!(
         violations(&base(), &torn).iter().any(|said| said.contains("`together` cannot be bound"))
     );
-    // An undecided zone gets the benefit of the doubt, but only among the zones that are still
-    // open.
+    // An undecided zone may be any of the zones that are still open.
     torn["nodes"][0]["openZones"] = json!(["z1", "z2"]);
     assert_eq!(violations(&base(), &torn), [""; 0]);
 }
 
 #[test]
-fn pods_that_are_only_counted_wait_for_those_that_have_rules() {
-    // The plain pods are counted by the spread and all in one zone: they must come last.
+fn counted_pods_are_bound_after_pods_with_rules() {
+    // The plain pods are counted by the spread and all in one zone: they must be bound last.
     let mut changed = base();
     changed["pods"][0]["labels"] = json!({"app": "spread"});
     assert_eq!(violations(&changed, &plan()), [""; 0]);
 }
 
 #[test]
-fn the_engine_solves_problem_files_and_both_judges_agree() {
+fn judge_and_checker_agree_on_the_engines_plan() {
     let problem = problem();
     let snapshot = problem.snapshot().unwrap();
     let plan = solve(&snapshot, &Options::default());
@@ -236,7 +235,7 @@ fn the_engine_solves_problem_files_and_both_judges_agree() {
 }
 
 #[test]
-fn labels_of_types_can_be_asked_for_and_others_cannot() {
+fn pods_can_require_labels_of_instance_types_only() {
     let ask = |expression: Value| {
         let mut changed = base();
         changed["pods"] = json!([{"name": "picky", "replicas": 1, "requests": {"cpuMilli": 100, "memoryBytes": 1},

@@ -152,7 +152,7 @@ impl Inner {
             let events = inner.events.clone();
             drop(inner);
             if let Some(event) = event {
-                // Nobody listens: the machines exist all the same.
+                // The receiver was dropped: VMs exist without announcement.
                 let _ = events.send(event).await;
             }
         });

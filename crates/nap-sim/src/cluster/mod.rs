@@ -2,9 +2,9 @@
 //! kubelets, as far as a node provisioner can tell the difference.
 //!
 //! ```text
-//! watches ──► index (plain maps) ──► one pass: workloads, kubelets, budgets, scheduler ──► writes ──► API server
-//!                 ▲                                                                          │
-//!                 └────────────────────── answers of the writes ◄────────────────────────────┘
+//! watches ──► index ──► one pass: workloads, kubelets, budgets, scheduler ──► API server
+//!               ▲                                                                 │
+//!               └──────────────────── responses of the writes ◄───────────────────┘
 //! ```
 //!
 //! Everything runs in one task. All events are applied before a pass, a pass visits objects in key

@@ -46,7 +46,7 @@ impl Writer {
         match result {
             Ok(value) => Some(value),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                tracing::debug!(what, name, message = status.message, "lost a race");
+                tracing::debug!(what, name, message = status.message, "write conflict");
                 None
             }
             Err(error) => {
@@ -79,7 +79,7 @@ impl Writer {
         let object: T = match serde_json::from_value(object.clone()) {
             Ok(object) => object,
             Err(error) => {
-                tracing::error!(%error, "an object of our own making does not decode");
+                tracing::error!(%error, "invalid object");
                 return;
             }
         };
@@ -234,7 +234,7 @@ impl Writer {
         })) {
             Ok(event) => event,
             Err(error) => {
-                tracing::error!(%error, "an event of our own making does not decode");
+                tracing::error!(%error, "invalid Event");
                 return;
             }
         };

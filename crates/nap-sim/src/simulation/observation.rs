@@ -25,16 +25,14 @@ impl Observation {
     pub(super) async fn take(world: &World) -> Result<Self, WorldError> {
         let all = ListParams::default();
         let failed = |source| WorldError::Kube { doing: "observing the cluster", source };
-        let client = world.client();
+        let now = world.clock().now();
+        let pods = Api::<Pod>::all(world.client()).list(&all).await.map_err(failed)?.items;
+        let claims = Api::<NodeClaim>::all(world.client()).list(&all).await.map_err(failed)?.items;
+        let nodes = Api::<Node>::all(world.client()).list(&all).await.map_err(failed)?.items;
+        let vms = world.azure().machines();
         // Not traced: reading more objects must not change the trace hash of a seed.
         let untraced = Client::new(world.server().clone(), "default");
-        Ok(Self {
-            now: world.clock().now(),
-            pods: Api::<Pod>::all(client.clone()).list(&all).await.map_err(failed)?.items,
-            claims: Api::<NodeClaim>::all(client.clone()).list(&all).await.map_err(failed)?.items,
-            nodes: Api::<Node>::all(client).list(&all).await.map_err(failed)?.items,
-            pools: Api::<NodePool>::all(untraced).list(&all).await.map_err(failed)?.items,
-            vms: world.azure().machines(),
-        })
+        let pools = Api::<NodePool>::all(untraced).list(&all).await.map_err(failed)?.items;
+        Ok(Self { now, pods, claims, nodes, pools, vms })
     }
 }

@@ -1,4 +1,4 @@
-//! What is on offer, and the catalogue that is made of it.
+//! Instance types and offerings of the provider, node class validation, catalogue refresh.
 
 use nap_api::{AKSNodeClass, labels};
 use nap_azure::arm::{ArmClient, StaticToken};
@@ -32,7 +32,7 @@ async fn instance_types_come_from_all_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sizes_and_prices_are_fetched_once_for_many_questions() {
+async fn sizes_and_prices_are_fetched_once_and_cached() {
     let world = World::new().await;
     for index in 0..5 {
         let class = AKSNodeClass::default();
@@ -49,7 +49,7 @@ async fn sizes_and_prices_are_fetched_once_for_many_questions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn subnets_are_checked() {
+async fn unknown_or_malformed_subnet_is_reported_with_its_reason() {
     let world = World::new().await;
     let base = "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/byo/providers/Microsoft.Network";
     for (id, reason) in [
@@ -71,7 +71,7 @@ async fn subnets_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_that_is_not_ready_makes_no_machines() {
+async fn node_class_that_is_not_ready_creates_no_vm() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
     let error = world.provider.create(&claim, &AKSNodeClass::default(), &[]).await.unwrap_err();
@@ -80,7 +80,7 @@ async fn a_class_that_is_not_ready_makes_no_machines() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_rewrites_one_region() {
+async fn catalogue_refresh_rewrites_one_region() {
     let world = World::new().await;
     let service = world.emulator.http_service();
     let prices =

@@ -1,7 +1,7 @@
 //! Workload controllers: Deployments, ReplicaSets and DaemonSets.
 //!
-//! Left out, because a node provisioner cannot tell: proportional scaling during a rollout, adoption
-//! of orphans, `minReadySeconds`. StatefulSets and Jobs are not run yet.
+//! Left out, because a node provisioner cannot tell: proportional scaling during a rollout,
+//! adoption of orphans, `minReadySeconds`. StatefulSets and Jobs are not run yet.
 
 mod daemon_sets;
 mod deployments;

@@ -1,5 +1,5 @@
-//! What is allowed and hardly meant: budgets that do nothing or stop everything, requirements that
-//! no VM size meets, limits below one node, pools that no pod comes to.
+//! Suspicious settings: budgets that never or always block, requirements that no VM size meets,
+//! limits below one node, NodePools that no pod can reach.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::catalogue;
 
-/// Looks through pools, with the node classes and workloads that came with them. Each finding has
-/// its place.
+/// Checks NodePools against the node classes and workloads of the same files. Returns pairs of
+/// place and text.
 pub fn find(
     pools: &[(String, NodePool)],
     classes: &[AKSNodeClass],
@@ -24,26 +24,29 @@ pub fn find(
     let mut found = Vec::new();
     let workloads: Vec<Vec<Toleration>> =
         objects.iter().filter_map(|object| tolerations(object)).collect();
-    let mut markets = Vec::new();
+    let mut all_allowed = Vec::new();
     for (place, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let market =
-            Market::of(pool, &catalogue::instance_types(&catalogue::settings(region, class))?);
+        let allowed = AllowedOfferings::new(
+            pool,
+            &catalogue::instance_types(&catalogue::settings(region, class))?,
+        );
         let mut say = |text: String| found.push((place.clone(), text));
         budgets(pool, &mut say);
-        market.unmet.iter().cloned().for_each(&mut say);
-        limits(pool, &market, &mut say);
+        allowed.unmet.iter().cloned().for_each(&mut say);
+        limits(pool, &allowed, &mut say);
         tolerated(pool, &workloads, &mut say);
-        markets.push(market);
+        all_allowed.push(allowed);
     }
     for (index, (place, pool)) in pools.iter().enumerate() {
-        let others = pools.iter().zip(&markets).enumerate().filter(|(other, _)| *other != index);
-        for (_, ((_, other), market)) in others {
-            if shadows(other, market, pool, &markets[index]) {
+        let others =
+            pools.iter().zip(&all_allowed).enumerate().filter(|(other, _)| *other != index);
+        for (_, ((_, other), allowed)) in others {
+            if shadows(other, allowed, pool, &all_allowed[index]) {
                 let text = format!(
-                    "no pod comes to this pool: `{}` has a higher weight, no limits and no taints of its own, and allows every machine that \
-                     this one does",
+                    "no pod can reach this pool: `{}` has a higher weight, no limits and no taints, and allows every offering \
+                     of this one",
                     other.metadata.name.as_deref().unwrap_or_default()
                 );
                 found.push((place.clone(), text));
@@ -57,7 +60,7 @@ pub fn find(
 fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
     for (index, budget) in pool.spec.disruption.budgets.iter().enumerate() {
         let field = format!("spec.disruption.budgets[{index}]");
-        // Any moment will do: schedules repeat.
+        // The time does not matter: schedules repeat.
         match budget::oddity(budget, Timestamp::UNIX_EPOCH) {
             Some(Oddity::Unreadable) => say(format!(
                 "{field}: `{}` cannot be read as a schedule, which stops all disruption of the pool; write five fields of cron",
@@ -76,22 +79,22 @@ fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
     }
 }
 
-/// The machines that a pool allows.
-struct Market {
+/// The offerings that a NodePool allows.
+struct AllowedOfferings {
     /// Size, zone and capacity type.
     offerings: BTreeSet<(String, String, &'static str)>,
-    /// What the smallest of them has, by resource.
+    /// Minimum capacity among their sizes, by resource; `None` without offerings.
     smallest: Option<Resources>,
-    /// Requirements that none of them meets.
+    /// One line for each requirement that no VM size meets.
     unmet: Vec<String>,
 }
 
-impl Market {
-    fn of(pool: &NodePool, types: &[InstanceType]) -> Self {
+impl AllowedOfferings {
+    fn new(pool: &NodePool, types: &[InstanceType]) -> Self {
         let template = &pool.spec.template;
         let mut wanted = Requirements::from_specs(&template.spec.requirements);
         wanted.extend(&Requirements::from_labels(&template.metadata.labels));
-        let mut market = Self { offerings: BTreeSet::new(), smallest: None, unmet: Vec::new() };
+        let mut allowed = Self { offerings: BTreeSet::new(), smallest: None, unmet: Vec::new() };
         for kind in types {
             let mut met = false;
             for offering in kind.offerings.iter().filter(|offering| offering.available) {
@@ -101,23 +104,23 @@ impl Market {
                     met = true;
                     let key =
                         (kind.name.clone(), offering.zone.clone(), offering.capacity_type.as_str());
-                    market.offerings.insert(key);
+                    allowed.offerings.insert(key);
                 }
             }
             if met {
-                let smallest = market.smallest.get_or_insert_with(|| kind.capacity.clone());
+                let smallest = allowed.smallest.get_or_insert_with(|| kind.capacity.clone());
                 for resource in [CPU, MEMORY] {
                     smallest.set(resource, smallest.get(resource).min(kind.capacity.get(resource)));
                 }
             }
         }
-        market.unmet = unmet(pool, types, market.offerings.is_empty());
-        market
+        allowed.unmet = unmet(pool, types, allowed.offerings.is_empty());
+        allowed
     }
 }
 
 fn meets(machine: &Requirements, wanted: &Requirements) -> bool {
-    // A label that machines do not have by nature is put on them by the pool.
+    // Labels that no instance type has are set by the NodePool.
     let known = wanted
         .iter()
         .filter(|(key, _)| machine.get(key).is_some() || nap_api::labels::is_well_known(key));
@@ -128,8 +131,7 @@ fn meets(machine: &Requirements, wanted: &Requirements) -> bool {
     machine.compatible(&asked, Undefined::Deny).is_ok()
 }
 
-/// Requirements that no size meets, each on its own; or, if each can be met, that they cannot be
-/// met together.
+/// Requirements that no VM size meets by themselves; if there is none, whether they fail together.
 fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<String> {
     let mut said = Vec::new();
     let any = |wanted: &Requirements| {
@@ -171,8 +173,8 @@ fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<Str
     said
 }
 
-fn limits(pool: &NodePool, market: &Market, say: &mut impl FnMut(String)) {
-    let (Some(limits), Some(smallest)) = (&pool.spec.limits, &market.smallest) else { return };
+fn limits(pool: &NodePool, allowed: &AllowedOfferings, say: &mut impl FnMut(String)) {
+    let (Some(limits), Some(smallest)) = (&pool.spec.limits, &allowed.smallest) else { return };
     let limits = Resources::from_quantities(
         limits.iter().map(|(name, quantity)| (name.clone(), quantity)),
         Rounding::Up,
@@ -182,11 +184,11 @@ fn limits(pool: &NodePool, market: &Market, say: &mut impl FnMut(String)) {
         let applies = ["nodes", CPU, MEMORY].contains(&resource);
         if applies && limit == 0 {
             say(format!(
-                "spec.limits.{resource}: is 0, so the pool makes no nodes; fine if it is to be turned off"
+                "spec.limits.{resource}: is 0, so the pool launches no nodes; fine if it is to be turned off"
             ));
         } else if applies && limit < least {
             say(format!(
-                "spec.limits.{resource}: is below the smallest machine that the pool allows, so it makes no nodes"
+                "spec.limits.{resource}: is below the smallest node that the pool allows, so it launches none"
             ));
         }
     }
@@ -203,27 +205,32 @@ fn tolerated(pool: &NodePool, workloads: &[Vec<Toleration>], say: &mut impl FnMu
         && let Some(taint) = taints.first()
     {
         say(format!(
-            "spec.template.spec.taints: no workload of these files tolerates `{}:{}`, so no pod of theirs comes to this pool",
+            "spec.template.spec.taints: no workload of these files tolerates `{}:{}`, so none of their pods can reach this pool",
             taint.key,
             taint.effect.as_str()
         ));
     }
 }
 
-/// Whether pods that suit a pool always go to another one: it comes first, has no bound and repels
-/// nobody.
-fn shadows(other: &NodePool, other_market: &Market, pool: &NodePool, market: &Market) -> bool {
+/// Whether `other` takes every pod that `pool` could get: it has a higher weight, no limits, no
+/// taints and all offerings of `pool`.
+fn shadows(
+    other: &NodePool,
+    other_allowed: &AllowedOfferings,
+    pool: &NodePool,
+    allowed: &AllowedOfferings,
+) -> bool {
     let repels = other.spec.template.spec.taints.iter().any(Taint::repels);
     let template = |pool: &NodePool| pool.spec.template.metadata.labels.clone();
     other.spec.weight.unwrap_or(0) > pool.spec.weight.unwrap_or(0)
         && other.spec.limits.as_ref().is_none_or(std::collections::BTreeMap::is_empty)
         && !repels
-        && !market.offerings.is_empty()
+        && !allowed.offerings.is_empty()
         && template(other) == template(pool)
-        && market.offerings.is_subset(&other_market.offerings)
+        && allowed.offerings.is_subset(&other_allowed.offerings)
 }
 
-/// The tolerations of the pods that an object makes; none for an object that makes no pods.
+/// Tolerations of the pods that an object creates; `None` if it creates no pods.
 fn tolerations(object: &Value) -> Option<Vec<Toleration>> {
     let kind = object.get("kind").and_then(Value::as_str)?;
     let spec = match kind {

@@ -1,28 +1,21 @@
-//! RemedySearch, prices and pods in words.
+//! Text of remedies, prices, quantities and pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nap_api::Taint;
 use nap_engine::{Change, PodKey, Remedy, RemedyPlacement};
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
-/// How wide text may be.
+/// Maximum width of text, in columns.
 pub const WIDTH: usize = 100;
 
-/// `key=value:Effect`.
-pub fn taint_text(taint: &Taint) -> String {
-    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
-    format!("{}{value}:{}", taint.key, taint.effect.as_str())
-}
-
-/// An amount of a resource as it is written in a manifest.
+/// An amount of a resource as a Kubernetes quantity.
 pub fn quantity(resource: &str, amount: i64) -> String {
     let list = Resources::new().with(resource, amount).to_quantities();
     list.get(resource).map(ToString::to_string).unwrap_or_default()
 }
 
-/// What a pod asks for.
+/// Requests of a pod, without its pod slot.
 pub fn requests_text(requests: &Resources) -> String {
     let asked = requests.iter().filter(|(name, amount)| *name != PODS && *amount > 0);
     let asked: Vec<String> =
@@ -30,10 +23,10 @@ pub fn requests_text(requests: &Resources) -> String {
     if asked.is_empty() { "nothing".to_owned() } else { asked.join(", ") }
 }
 
-/// What is to be done.
+/// A change as an instruction. `limits` are those of the NodePools.
 pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> String {
     match change {
-        Change::Tolerate { taint } => format!("let the pod tolerate `{}`", taint_text(taint)),
+        Change::Tolerate { taint } => format!("let the pod tolerate `{taint}`"),
         Change::DropRequirement { key } => {
             format!("remove `{key}` from the pod's node selector or node affinity")
         }
@@ -58,12 +51,10 @@ pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> Str
     }
 }
 
-/// What a pod gets after a change.
+/// The node that a pod gets after a remedy.
 pub fn place_text(remedy: &Remedy) -> String {
     match &remedy.place {
-        RemedyPlacement::Existing => {
-            "it then fits on a machine that is there or planned anyway".to_owned()
-        }
+        RemedyPlacement::Existing => "it then fits on an existing or planned node".to_owned(),
         RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {
             format!(
                 "it then gets {instance_type} {capacity_type} in {zone} at {}",
@@ -73,12 +64,12 @@ pub fn place_text(remedy: &Remedy) -> String {
     }
 }
 
-/// By the hour and by the month.
+/// A price per hour and per month.
 pub fn price_text(price: UsdPerHour) -> String {
     format!("{price}/h ({}/month)", cents(price.per_month()))
 }
 
-/// Dollars and cents, rounded to the nearest.
+/// Dollars and cents, rounded, with thousands separators.
 pub fn cents(amount: UsdPerHour) -> String {
     let cents = (amount.micros().max(0) + 5_000) / 10_000;
     let whole = (cents / 100).to_string();
@@ -92,7 +83,7 @@ pub fn cents(amount: UsdPerHour) -> String {
     format!("${grouped}.{:02}", cents % 100)
 }
 
-/// Pods by what they have in common: `default/web (3), default/db-0`.
+/// Pods grouped by workload: `default/web (3)`, `default/db-0`.
 pub fn pods_text<'a>(pods: impl IntoIterator<Item = &'a PodKey>) -> Vec<String> {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for pod in pods {
@@ -107,7 +98,7 @@ pub fn pods_text<'a>(pods: impl IntoIterator<Item = &'a PodKey>) -> Vec<String> 
         .collect()
 }
 
-/// A pod's name without what tells it from its equals: a number, or what a ReplicaSet adds.
+/// A pod's name without its ordinal or the suffix of its ReplicaSet.
 fn stem(name: &str) -> &str {
     let Some((front, last)) = name.rsplit_once('-') else { return name };
     if last.chars().all(|letter| letter.is_ascii_digit()) {
@@ -126,14 +117,14 @@ fn stem(name: &str) -> &str {
     }
 }
 
-/// Items separated by commas, in lines that begin with so many spaces. After a few lines it only
-/// says how many more there are.
-pub fn list(items: &[String], indent: usize, most_lines: usize) -> String {
+/// Items separated by commas in indented lines; beyond `max_lines`, only the number of further
+/// items.
+pub fn list(items: &[String], indent: usize, max_lines: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut shown = 0;
     for (index, item) in items.iter().enumerate() {
         let text = if index + 1 < items.len() { format!("{item}, ") } else { item.clone() };
-        let full = lines.len() == most_lines;
+        let full = lines.len() == max_lines;
         match lines.last_mut() {
             Some(line) if indent + line.len() + text.trim_end().len() <= WIDTH - 16 => {
                 line.push_str(&text)
@@ -155,7 +146,7 @@ pub fn list(items: &[String], indent: usize, most_lines: usize) -> String {
     text
 }
 
-/// Text in lines that begin with so many spaces.
+/// Wraps text into indented lines of at most [`WIDTH`] columns.
 pub fn wrap(text: &str, indent: usize) -> String {
     let mut wrapped = String::new();
     let mut line = String::new();
@@ -174,7 +165,7 @@ pub fn wrap(text: &str, indent: usize) -> String {
     wrapped
 }
 
-/// Cores and gibibytes with one decimal.
+/// vCPUs and GiB with one decimal.
 pub fn size_text(requests: &Resources) -> String {
     let tenths = |amount: i64, unit: i64| {
         let tenths = (i128::from(amount.max(0)) * 10 + i128::from(unit) / 2) / i128::from(unit);
@@ -192,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_that_are_alike_are_counted_together() {
+    fn pods_of_one_workload_are_counted_together() {
         let keys = [
             "a/web-1",
             "a/web-2",
@@ -213,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_within_the_terminal() {
+    fn lists_and_wrapped_text_stay_within_the_width() {
         let items: Vec<String> =
             (0..200).map(|number| format!("namespace/workload-{number}")).collect();
         let text = list(&items, 4, 2);
