@@ -52,8 +52,9 @@ pub struct AzureConfig {
     pub vnet_subnet_id: Option<String>,
     /// Subscription of the shared image galleries.
     pub gallery_subscription_id: String,
-    /// Share of the nominal memory that the hypervisor and the kernel use, from 0 to 1. The variable
-    /// is called `VM_MEMORY_OVERHEAD_PERCENT` and holds a ratio too, as the incumbent's does.
+    /// Share of the nominal memory that the hypervisor and the kernel use, from 0 to 1. The
+    /// variable is called `VM_MEMORY_OVERHEAD_PERCENT` and holds a ratio too, as the incumbent's
+    /// does.
     pub vm_memory_overhead_ratio: f64,
     /// Azure tags of every machine. Tags of the node class win.
     pub additional_tags: BTreeMap<String, String>,

@@ -23,8 +23,8 @@ const ATTACHABLE_DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
 /// Attachable disks of a size that states no number, as the CSI driver assumes.
 const DEFAULT_DATA_DISKS: i64 = 16;
 
-/// Settings of a cluster and a node class that instance types depend on. Classes with equal settings
-/// share a catalogue.
+/// Settings of a cluster and a node class that instance types depend on. Classes with equal
+/// settings share a catalogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Region.

@@ -1,7 +1,7 @@
 //! Resources that AKS reserves on a node, computed in the number types of AKS.
 //!
-//! The CPU reservation is summed in IEEE doubles bracket by bracket and truncated, as AKS configures
-//! the kubelet; exact arithmetic would be one millicore off for every twentieth size.
+//! The CPU reservation is summed in IEEE doubles bracket by bracket and truncated, as AKS
+//! configures the kubelet; exact arithmetic would be one millicore off for every twentieth size.
 
 /// Free memory below which the kubelet evicts pods, in bytes.
 pub const EVICTION_THRESHOLD: i64 = 750 << 20;
@@ -31,8 +31,8 @@ pub fn kube_reserved_memory(gib: f64) -> i64 {
     ((1024.0 * progressive(gib, &brackets)) as i64) << 20
 }
 
-/// Memory that the node reports, in bytes, for a nominal size and an overhead ratio. The fraction of
-/// a GiB is dropped before the overhead, as AKS does.
+/// Memory that the node reports, in bytes, for a nominal size and an overhead ratio. The fraction
+/// of a GiB is dropped before the overhead, as AKS does.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -3,9 +3,9 @@
 //! - [`arm`] is a thin ARM client over one boxed tower service, so that the same code talks to
 //!   Azure over TLS, to an emulator over plain HTTP, and to an emulator inside the process with no
 //!   sockets at all.
-//! - [`skus`], [`prices`] and [`quota`] fetch sizes, prices and limits; [`instance_types`] builds the
-//!   engine's catalogue from them; [`unavailable_offerings`] remembers failed offerings; `region`
-//!   keeps all of it fresh.
+//! - [`skus`], [`prices`] and [`quota`] fetch sizes, prices and limits; [`instance_types`] builds
+//!   the engine's catalogue from them; [`unavailable_offerings`] remembers failed offerings;
+//!   `region` keeps all of it fresh.
 //! - [`machines`] is the agent-pool machines API, [`images`] selects node images,
 //!   `offering_selection` selects offerings, and [`AzureProvider`] implements
 //!   [`nap_cloud::CloudProvider`] with them.

@@ -1,8 +1,8 @@
 //! The offering that a NodeClaim is launched with.
 //!
 //! A NodeClaim with a plan record names its offerings in order, and [`first_planned`] only skips
-//! those that cannot be used. [`cheapest`] chooses for a NodeClaim without a record, which a user or
-//! another controller has made.
+//! those that cannot be used. [`cheapest`] chooses for a NodeClaim without a record, which a user
+//! or another controller has made.
 
 use nap_api::{OfferingRef, Requirements};
 use nap_engine::{CapacityType, InstanceType, Offering};
@@ -67,8 +67,8 @@ pub(crate) fn first_planned<'c>(
 }
 
 /// The cheapest available offering that satisfies the NodeClaim; of equal prices spot before
-/// on-demand, zonal before regional, then by name. Zones of one size are spread over NodeClaims by a
-/// hash of the NodeClaim's name, so that a burst does not land in one zone and a retry finds the
+/// on-demand, zonal before regional, then by name. Zones of one size are spread over NodeClaims by
+/// a hash of the NodeClaim's name, so that a burst does not land in one zone and a retry finds the
 /// same zone.
 pub(crate) fn cheapest<'c>(
     catalogue: &'c [InstanceType],

@@ -66,8 +66,8 @@ impl UnavailableOfferings {
         offerings.chain(families).chain(self.all_spot).filter(|until| *until > now).min()
     }
 
-    /// Marks what the failed launch of an offering shows to be unavailable. Returns whether anything
-    /// was marked.
+    /// Marks what the failed launch of an offering shows to be unavailable. Returns whether
+    /// anything was marked.
     pub fn learn(
         &mut self,
         failure: Failure,

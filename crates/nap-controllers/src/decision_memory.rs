@@ -18,9 +18,9 @@ use crate::snapshot::PLAN_HOLDS;
 pub struct DecisionMemory {
     /// The batch of pending pods that is being collected.
     pub batch: BatchWindow,
-    /// How long nodes have been seen empty.
+    /// Nodes that were found empty, and since when.
     pub empty: Debounce,
-    /// How long the best consolidation has been the same.
+    /// Node with the best consolidation, and since when it is the best.
     pub underutilized: Debounce,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,

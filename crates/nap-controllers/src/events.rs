@@ -44,8 +44,8 @@ impl Recorder {
         Self { client, clock, recent: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Publishes an event about an object. A failure is logged, not returned: no decision depends on
-    /// an event.
+    /// Publishes an event about an object. A failure is logged, not returned: no decision depends
+    /// on an event.
     pub async fn publish<K>(&self, object: &K, severity: Severity, reason: &str, message: &str)
     where
         K: Resource<DynamicType = ()>,

@@ -1,7 +1,7 @@
 //! Drift hashes of NodePools and AKSNodeClasses, and their migration to a new hash version.
 //!
-//! When the way of hashing changes, NodeClaims get the new hash of what they were made from, so
-//! that no node drifts because of the change.
+//! After a change of the hash version, NodeClaims get the new hash of their unchanged NodePool or
+//! class, so that no node drifts because of it.
 
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
@@ -56,8 +56,8 @@ impl HashStamp {
         object.annotations().get(self.version_key).is_some_and(|version| version == self.version)
     }
 
-    /// Whether the hash of a NodeClaim differs from that of its owner in the same version. Hashes of
-    /// different versions cannot be compared.
+    /// Whether the hash of a NodeClaim differs from that of its owner in the same version. Hashes
+    /// of different versions cannot be compared.
     pub fn differs(keys: (&str, &str), claim: &NodeClaim, owner: &impl ResourceExt) -> bool {
         let (hash, version) = keys;
         let (ours, theirs) = (claim.annotations(), owner.annotations());
@@ -69,9 +69,9 @@ impl HashStamp {
         }
     }
 
-    /// Puts the stamp on every NodeClaim that `belongs` to an owner with another hash version. To be
-    /// called before the owner gets the stamp itself: an interrupted migration is then repeated. A
-    /// NodeClaim that has drifted keeps its hash, and stays drifted.
+    /// Puts the stamp on every NodeClaim that `belongs` to an owner with another hash version. To
+    /// be called before the owner gets the stamp itself: an interrupted migration is then repeated.
+    /// A NodeClaim that has drifted keeps its hash, and stays drifted.
     pub async fn migrate(
         &self,
         context: &Context,

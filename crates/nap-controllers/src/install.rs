@@ -14,11 +14,11 @@ const SERVE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Result for one object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// It did not exist.
+    /// The object did not exist.
     Created,
-    /// It existed and was different.
+    /// The object existed and was different.
     Updated,
-    /// It existed and was the same.
+    /// The object existed and was the same.
     Unchanged,
     /// The server does not know the kind. Only warnings depend on it.
     NotSupported,
@@ -45,8 +45,8 @@ pub enum InstallError {
     },
 }
 
-/// Applies every definition and the policy that warns of old spellings, waits until they are served,
-/// and reports each. A repeated call changes nothing.
+/// Applies every definition and the policy that warns of old spellings, waits until they are
+/// served, and reports each. A repeated call changes nothing.
 pub async fn install(
     client: &Client,
     mut report: impl FnMut(&str, &str, Outcome),

@@ -1,7 +1,7 @@
 //! The controllers: they watch a cluster, ask the engine what should happen, and carry it out.
 //!
-//! They depend only on a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the same code runs
-//! on AKS, on the embedded cluster and in simulation.
+//! The controllers depend only on a `kube::Client`, a `dyn CloudProvider` and a `Clock`, so the
+//! same code runs on AKS, on the embedded cluster and in simulation.
 //!
 //! ```text
 //!  watches ──► cluster::Index ──► snapshot ──► engine ──► Plan ──► NodeClaims, disruption commands

@@ -85,8 +85,8 @@ impl Context {
         Ok(())
     }
 
-    /// Sets annotations of a cluster-scoped object, whatever its version. Does nothing if the object
-    /// is gone.
+    /// Sets annotations of a cluster-scoped object, whatever its version. Does nothing if the
+    /// object is gone.
     pub async fn annotate<K: Indexed>(
         &self,
         name: &str,

@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(3);
 /// An accepted operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It has ended.
+    /// The operation has ended.
     Done,
     /// URL of a status document, from `Azure-AsyncOperation`.
     Status(String),

@@ -150,8 +150,8 @@ impl Machine {
         self.zones.first().map_or_else(|| REGIONAL.to_owned(), |zone| zone_label(region, zone))
     }
 
-    /// Provider id: the ARM id of the VM, with the resource group in lower case. `None` until the VM
-    /// exists.
+    /// Provider id: the ARM id of the VM, with the resource group in lower case. `None` until the
+    /// VM exists.
     pub fn provider_id(&self) -> Option<String> {
         let mut parts: Vec<String> =
             self.properties.resource_id.as_deref()?.split('/').map(str::to_owned).collect();

@@ -98,8 +98,8 @@ impl MachineRequest<'_> {
             .is_some_and(|wanted| wanted.allows("true") && !wanted.allows("false"))
     }
 
-    /// Labels of the node. Later sources win: the NodeClaim's labels, its single-valued requirements,
-    /// the size's, the offering's.
+    /// Labels of the node. Later sources win: the NodeClaim's labels, its single-valued
+    /// requirements, the size's, the offering's.
     fn labels(&self) -> BTreeMap<String, String> {
         let mut all = self.claim.metadata.labels.clone().unwrap_or_default();
         all.extend(Requirements::from_specs(&self.claim.spec.requirements).labels());

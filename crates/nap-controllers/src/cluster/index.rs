@@ -45,8 +45,8 @@ pub struct Index {
     pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
     /// Unschedulable pods, and when each was first seen so.
     unschedulable: BTreeMap<PodKey, Timestamp>,
-    /// When a pod was last bound to a node or left it, by node name; only what was watched
-    /// happening, not what the first list showed.
+    /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
+    /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,
     claims_by_pool: GroupedKeys,
     claims_by_provider_id: GroupedKeys,
@@ -391,12 +391,13 @@ impl Index {
         self.unschedulable.keys().filter_map(|key| Some((key, self.pods.get(key)?)))
     }
 
-    /// When a pod was first seen unschedulable; `None` if it is not.
+    /// Time at which a pod was first seen unschedulable; `None` if it is not.
     pub fn unschedulable_since(&self, key: &PodKey) -> Option<Timestamp> {
         self.unschedulable.get(key).copied()
     }
 
-    /// When a pod was last seen being bound to a node or leaving it; `None` if not since the start.
+    /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
+    /// the first list.
     pub fn last_pod_event(&self, node: &str) -> Option<Timestamp> {
         self.pod_events.get(node).copied()
     }

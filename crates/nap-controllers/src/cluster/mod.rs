@@ -1,9 +1,10 @@
 //! The cluster index: a synchronous copy of the cluster, fed by watches and read by every decision.
 //!
-//! Each kind enters through [`Index::apply`], [`Index::delete`] and a relist ([`Index::begin_list`],
-//! [`Index::end_list`]); nothing else changes the index, and nothing in it awaits or fails. Every
-//! change is recorded by the index itself: as a [`Dirty`] entry for each reconcile that has to run,
-//! and in a generation counter that tells disruption whether anything it depends on has changed.
+//! Each kind enters through [`Index::apply`], [`Index::delete`] and a relist
+//! ([`Index::begin_list`], [`Index::end_list`]); nothing else changes the index, and nothing in it
+//! awaits or fails. Every change is recorded by the index itself: as a [`Dirty`] entry for each
+//! reconcile that has to run, and in a generation counter that tells disruption whether anything it
+//! depends on has changed.
 //!
 //! ```text
 //!   NodePool ◄─ label ── NodeClaim ◄── provider id ──► Node ◄── spec.nodeName ── Pod

@@ -64,8 +64,8 @@ impl Index {
         Ok(places)
     }
 
-    /// The PersistentVolumeClaim behind a volume: its name, and its spec if it exists or can be made
-    /// from a template. `None` for volumes of other kinds.
+    /// The PersistentVolumeClaim behind a volume: its name, and its spec if it exists or can be
+    /// made from a template. `None` for volumes of other kinds.
     fn volume_claim_of<'a>(
         &'a self,
         pod: &Pod,

@@ -37,8 +37,8 @@ pub fn find<'c>(
     best.map(|(_, candidate, plan)| (candidate, plan))
 }
 
-/// Whether the NodePool consolidates nodes with pods, the node has been quiet for long enough, and a
-/// budget is left.
+/// Whether the NodePool consolidates nodes with pods, the node has been quiet for long enough, and
+/// a budget is left.
 fn is_eligible(candidate: &Candidate, budgets: &Budgets) -> bool {
     let policy = candidate.pool.spec.disruption.consolidation_policy;
     policy == ConsolidationPolicy::WhenEmptyOrUnderutilized

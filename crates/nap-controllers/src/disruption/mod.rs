@@ -1,9 +1,9 @@
 //! Disruption: empty nodes are removed, drifted ones replaced, underutilized ones consolidated.
 //!
 //! A pass first carries on the commands that are under way, then asks each method in turn
-//! ([`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first one that finds
-//! any. A command lives in the cluster itself (a condition on the old NodeClaim, a plan record on
-//! its replacement), so a restart finds it.
+//! ([`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first one that
+//! finds any. A command lives in the cluster itself (a condition on the old NodeClaim, a plan
+//! record on its replacement), so a restart finds it.
 
 mod budgets;
 pub(crate) mod candidates;

@@ -14,8 +14,8 @@ use crate::context::{Context, Error};
 /// Shortest interval between two writes of `lastPodEventTime`.
 const POD_EVENT_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
 
-/// Sets or clears the `Consolidatable` condition and keeps `lastPodEventTime`. A NodeClaim without a
-/// NodePool is never consolidatable.
+/// Sets or clears the `Consolidatable` condition and keeps `lastPodEventTime`. A NodeClaim without
+/// a NodePool is never consolidatable.
 pub async fn update(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
     let (pool, last_event) = {

@@ -1,5 +1,5 @@
-//! The lifecycle of a NodeClaim: launched, registered, nominated, initialized, watched for drift and
-//! quiet, expired, terminated.
+//! The lifecycle of a NodeClaim: launched, registered, nominated, initialized, watched for drift
+//! and quiet, expired, terminated.
 
 mod consolidatable;
 mod drift;

@@ -93,8 +93,8 @@ fn nominations(index: &Index, claim: &NodeClaim, now: Timestamp) -> Option<(Stri
     (is_up(node) && !starting).then(|| (name, nominable_pods(index, claim)))
 }
 
-/// Nominates the planned pods of a ready Node before it is opened. Returns why it should stay closed
-/// for now; `None` if it may be opened.
+/// Nominates the planned pods of a ready Node before it is opened. Returns why it should stay
+/// closed for now; `None` if it may be opened.
 pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
     let name = node.name_any();
     let (hold, pods, observed) = {
@@ -120,7 +120,7 @@ pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Optio
 /// Whether a ready Node may be held closed, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holding {
-    /// It has been ready for too long.
+    /// The Node has been ready for too long.
     No,
     /// Nodes that precede it are waited for.
     ForReleaseOrder,

@@ -48,9 +48,9 @@ pub async fn finalize(context: &Context, claim: &NodeClaim) -> Outcome {
 /// State of an instance whose deletion was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceDeletion {
-    /// It still exists.
+    /// The instance still exists.
     Terminating,
-    /// It does not exist.
+    /// The instance does not exist.
     Gone,
 }
 
@@ -70,7 +70,8 @@ pub async fn delete_instance(
     }
 }
 
-/// Records the time at which the drain of a NodeClaim with a `terminationGracePeriod` stops waiting.
+/// Records the time at which the drain of a NodeClaim with a `terminationGracePeriod` stops
+/// waiting.
 async fn annotate_deadline(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
     if claim.annotations().contains_key(labels::TERMINATION_TIMESTAMP) {
         return Ok(());

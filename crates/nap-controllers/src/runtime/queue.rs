@@ -76,8 +76,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.finish(key, next);
     }
 
-    /// Records the failure of a key, which is due again after a wait that doubles with each failure.
-    /// Returns the wait.
+    /// Records the failure of a key, which is due again after a wait that doubles with each
+    /// failure. Returns the wait.
     pub fn failed(&mut self, key: K, now: Instant) -> Duration {
         let failures = self.failures.entry(key.clone()).or_insert(0);
         let wait = BACKOFF.0.saturating_mul(1 << (*failures).min(10)).min(BACKOFF.1);

@@ -76,8 +76,8 @@ fn update<K: Indexed>(event: watcher::Event<K>) -> Update {
     })
 }
 
-/// Exponential back-off from 0.5 s to 30 s. kube's own adds random jitter, which a simulation cannot
-/// repeat.
+/// Exponential back-off from 0.5 s to 30 s. kube's own adds random jitter, which a simulation
+/// cannot repeat.
 #[derive(Default)]
 struct WatchBackoff(u32);
 

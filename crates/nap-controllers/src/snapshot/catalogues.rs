@@ -66,8 +66,8 @@ impl Catalogues {
 }
 
 impl Catalogues {
-    /// Catalogues of every NodePool, given those of the node classes. Returns `before` itself if its
-    /// inputs are unchanged, so that solver caches keyed by it stay valid.
+    /// Catalogues of every NodePool, given those of the node classes. Returns `before` itself if
+    /// its inputs are unchanged, so that solver caches keyed by it stay valid.
     pub fn build(
         index: &Index,
         of_classes: BTreeMap<String, Arc<Catalogue>>,

@@ -20,8 +20,8 @@ use crate::cluster::{
     Index, NodeKey, claim_conditions, claim_is, counted_by_driver, host_ports, spread,
 };
 
-/// How long after initialization a NodeClaim's plan holds: the time that kube-scheduler gets to
-/// bind the planned pods.
+/// Time after initialization for which a NodeClaim's plan holds, so that kube-scheduler can bind
+/// the planned pods.
 pub const PLAN_HOLDS: Duration = Duration::from_secs(20);
 
 /// Whether the planned pods of a NodeClaim are still expected on it.
