@@ -117,7 +117,7 @@ fn dead_arrows(arrows: &[(&str, &[&str])], members: &[&str]) -> Vec<Violation> {
         let message = format!("dead arrow: there is no crate `{name}`; remove it from the table");
         Violation::new("xtask/src/dependencies.rs", 1, message)
     };
-    dead.into_iter().map(|name| violation(name)).collect()
+    dead.into_iter().map(violation).collect()
 }
 
 fn check_package(package: &Package, members: &[&str]) -> Vec<Violation> {

@@ -207,7 +207,7 @@ async fn what_may_not_change_is_kept(cluster: &Cluster) {
     let changed = merged(claim(), &json!({ "spec": { "terminationGracePeriod": "5m" } }));
     match send(&cluster.client, &changed, How::ReplaceDry).await {
         Verdict::Refused(refusal) => {
-            assert!(refusal.message.contains("spec is immutable"), "{refusal:?}")
+            assert!(refusal.message.contains("spec is immutable"), "{refusal:?}");
         }
         Verdict::Accepted(_) => panic!("a NodeClaim's spec was changed"),
     }

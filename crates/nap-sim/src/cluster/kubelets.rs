@@ -91,7 +91,7 @@ impl Kubelets {
                         self.machines.insert(node_name, Machine { provider_id, node, life });
                     }
                     Err(error) => {
-                        tracing::error!(%error, node = node_name, "invalid Node object")
+                        tracing::error!(%error, node = node_name, "invalid Node object");
                     }
                 }
             }

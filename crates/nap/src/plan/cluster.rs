@@ -121,13 +121,13 @@ impl Objects {
                 self.pods.push(pod);
             }
             ("apps", "Deployment") => {
-                self.workload(Workload::deployment(named(document)?), document)?
+                self.workload(Workload::deployment(named(document)?), document)?;
             }
             ("apps", "ReplicaSet") => {
-                self.workload(Workload::replica_set(named(document)?), document)?
+                self.workload(Workload::replica_set(named(document)?), document)?;
             }
             ("apps", "StatefulSet") => {
-                self.workload(Workload::stateful_set(named(document)?), document)?
+                self.workload(Workload::stateful_set(named(document)?), document)?;
             }
             ("batch", "Job") => self.workload(Workload::job(named(document)?), document)?,
             ("batch", "CronJob") => {

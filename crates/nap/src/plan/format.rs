@@ -127,7 +127,7 @@ pub fn list(items: &[String], indent: usize, max_lines: usize) -> String {
         let full = lines.len() == max_lines;
         match lines.last_mut() {
             Some(line) if indent + line.len() + text.trim_end().len() <= WIDTH - 16 => {
-                line.push_str(&text)
+                line.push_str(&text);
             }
             _ if full => break,
             _ => lines.push(text),
