@@ -309,10 +309,14 @@ impl CloudProvider for AzureProvider {
             let planned = annotations
                 .and_then(|all| all.get(labels::PLANNED_OFFERINGS))
                 .map_or("", String::as_str);
-            let best =
-                choice::best(&catalogue, &requirements, &requests, &claim_name, planned, |kind| {
-                    image(kind).is_some()
-                });
+            let best = choice::best(
+                catalogue.types(),
+                &requirements,
+                &requests,
+                &claim_name,
+                planned,
+                |kind| image(kind).is_some(),
+            );
             let Some((kind, offering)) = best else { break };
             let (Some(sku), Some(image)) = (self.market.sku(&kind.name).await?, image(kind)) else {
                 break;

@@ -137,7 +137,7 @@ fn instance_types(
     replaces: Option<&Replaces>,
 ) -> Vec<String> {
     let capacity =
-        |name: &str| catalogue.iter().find(|one| one.name == name).map(|one| &one.capacity);
+        |name: &str| catalogue.types().iter().find(|one| one.name == name).map(|one| &one.capacity);
     let chosen = capacity(&launch.instance_type);
     // The limit ledger counted the chosen type; a larger one in its place could break the limit.
     let within_limits = |name: &str| {

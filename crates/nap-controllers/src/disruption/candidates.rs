@@ -118,7 +118,7 @@ pub fn collect(
         }
         let pods = on_node.into_iter().filter(|pod| pods::is_reschedulable(pod)).collect();
         let (price, capacity_type) =
-            price(&claim, catalogues.of(&pool.name_any()).map(|types| types.as_slice()));
+            price(&claim, catalogues.of(&pool.name_any()).map(|types| types.types()));
         candidates.push(Candidate { claim, node, pool, pods, price, capacity_type, name });
     }
     (candidates, blocked)

@@ -14,7 +14,9 @@ use nap_api::{
     NodeClaim, NodePool, Operator, Requirement, Requirements, Taint, Toleration, conditions,
     labels, taints,
 };
-use nap_engine::{ATTACHABLE_VOLUMES, Catalogue, Daemon, Node, PodKey, Pool, Snapshot};
+use nap_engine::{
+    ATTACHABLE_VOLUMES, Catalogue, Daemon, NODES, Node, PodKey, Pool, Snapshot, Unsupported,
+};
 use nap_units::{Resources, Rounding};
 
 use super::catalogues::Catalogues;
@@ -262,7 +264,7 @@ impl State {
     /// What the machines of a pool have together; `nodes` counts them. A machine that was not made
     /// yet counts as the largest that its claim allows, if a catalogue is given.
     pub fn pool_usage(&self, pool: &str, catalogue: Option<&Catalogue>) -> Resources {
-        let mut used = Resources::new().with("nodes", 0);
+        let mut used = Resources::new().with(NODES, 0);
         for claim in self.claims.values().filter(|claim| pool_of(claim.as_ref()) == Some(pool)) {
             let status = claim.status.as_ref();
             let mut capacity =
@@ -271,7 +273,7 @@ impl State {
                 capacity = catalogue.map(|catalogue| largest(claim, catalogue)).unwrap_or_default();
             }
             used.add(&capacity);
-            used.add(&Resources::new().with("nodes", 1));
+            used.add(&Resources::new().with(NODES, 1));
         }
         used
     }
@@ -281,7 +283,8 @@ impl State {
 fn largest(claim: &NodeClaim, catalogue: &Catalogue) -> Resources {
     let requirements = Requirements::from_specs(&claim.spec.requirements);
     let Some(types) = requirements.get(labels::INSTANCE_TYPE) else { return Resources::new() };
-    let allowed = catalogue.iter().filter(|instance_type| types.allows(&instance_type.name));
+    let allowed =
+        catalogue.types().iter().filter(|instance_type| types.allows(&instance_type.name));
     allowed.fold(Resources::new(), |largest, instance_type| largest.larger(&instance_type.capacity))
 }
 
@@ -360,7 +363,7 @@ fn allocatable(machine: &Machine, catalogues: &Catalogues) -> Resources {
         if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
     let kind = claim.labels().get(labels::INSTANCE_TYPE);
     let types = machine.pool().and_then(|pool| catalogues.of(pool));
-    let kind = kind.and_then(|kind| types?.iter().find(|one| one.name == *kind));
+    let kind = kind.and_then(|kind| types?.types().iter().find(|one| one.name == *kind));
     // What an overlay adds is not for the provider to know.
     for (name, amount) in kind.iter().flat_map(|kind| kind.capacity.iter()) {
         if !known.contains(name) {
@@ -429,14 +432,15 @@ impl State {
     pub fn engine_pod(&self, pod: &Pod) -> nap_engine::Pod {
         let empty = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&empty);
-        let (terms, mut unsupported) = terms(spec);
+        let (terms, field) = terms(spec);
+        let mut unsupported = field.map(Unsupported::Field);
         let mut requests = pods::requests(spec).unwrap_or_else(|field| {
-            unsupported = Some(field);
+            unsupported = Some(Unsupported::Field(field));
             Resources::new()
         });
         requests.add(&volumes::counted(&self.attached(pod)));
         let volume_terms = self.volume_terms(pod).unwrap_or_else(|problem| {
-            unsupported.get_or_insert(problem);
+            unsupported.get_or_insert(Unsupported::Volume(problem));
             Vec::new()
         });
         nap_engine::Pod {
@@ -445,7 +449,7 @@ impl State {
             terms,
             tolerations: tolerations(spec),
             priority: spec.priority.unwrap_or(0),
-            unsupported: unsupported.or_else(|| unsupported_field(spec)),
+            unsupported: unsupported.or_else(|| unsupported_field(spec).map(Unsupported::Field)),
             labels: pod.labels().clone(),
             spread: spread(pod),
             affinity: self.affinity(pod),

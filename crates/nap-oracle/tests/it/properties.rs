@@ -83,7 +83,7 @@ fn the_order_of_the_input_does_not_matter() {
             turned.pools.reverse();
             turned.daemons.reverse();
             for types in turned.catalogues.values_mut() {
-                std::sync::Arc::make_mut(types).reverse();
+                std::sync::Arc::make_mut(types).edit().reverse();
             }
             (solve(snapshot, options) != solve(&turned, options)).then(|| "differs".to_owned())
         },

@@ -28,8 +28,10 @@ pub fn find(
     for (place, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let market =
-            Market::of(pool, &catalogue::instance_types(&catalogue::settings(region, class))?);
+        let market = Market::of(
+            pool,
+            catalogue::instance_types(&catalogue::settings(region, class))?.types(),
+        );
         let mut say = |text: String| found.push((place.clone(), text));
         budgets(pool, &mut say);
         market.unmet.iter().cloned().for_each(&mut say);
