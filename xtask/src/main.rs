@@ -8,6 +8,7 @@
 mod dependencies;
 mod generate;
 mod sources;
+mod stages;
 mod workspace;
 
 use std::process::ExitCode;
@@ -61,6 +62,7 @@ fn tidy(workspace: &Workspace) -> Result<Vec<Violation>> {
     for path in &workspace.files {
         if let Some(text) = workspace.read(path)? {
             violations.extend(sources::check(path, &text));
+            violations.extend(stages::check(path, &text));
         }
     }
     violations.extend(generate::check(&workspace.root)?);

@@ -395,7 +395,8 @@ fn find<'s>(
     zone: &str,
     capacity_type: CapacityType,
 ) -> Option<(&'s InstanceType, &'s Offering)> {
-    let kind = snapshot.catalogues.get(&pool.catalogue)?.iter().find(|kind| kind.name == name)?;
+    let kind =
+        snapshot.catalogues.get(&pool.catalogue)?.types().iter().find(|kind| kind.name == name)?;
     let offering = kind
         .offerings
         .iter()

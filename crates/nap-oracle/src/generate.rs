@@ -432,7 +432,8 @@ fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
         }
     }
     if dice.chance(4) {
-        snapshot.pods[0].unsupported = Some("spec.resourceClaims".to_owned());
+        snapshot.pods[0].unsupported =
+            Some(nap_engine::Unsupported::Field("spec.resourceClaims".to_owned()));
     }
     if dice.chance(15) {
         catalogues(dice, snapshot);
@@ -443,7 +444,7 @@ fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
 fn devices(dice: &mut Dice, snapshot: &mut Snapshot) {
     let gpus = dice.between(1, 3);
     for kind in
-        snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).first_mut())
+        snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).edit().first_mut())
     {
         kind.capacity.set("nvidia.com/gpu", gpus);
         kind.allocatable.set("nvidia.com/gpu", gpus);

@@ -75,7 +75,7 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
     let mut places: Vec<Place<'s>> = standing.collect();
     for pool in &snapshot.pools {
         for kind in
-            snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.iter())
+            snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.types())
         {
             let large =
                 options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000);

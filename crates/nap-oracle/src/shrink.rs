@@ -23,12 +23,12 @@ pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snap
 }
 
 fn types<'s>(snapshot: &'s mut Snapshot, name: &str) -> &'s mut Vec<InstanceType> {
-    &mut *Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default())
+    Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default()).edit()
 }
 
 fn size(snapshot: &Snapshot) -> usize {
     let Snapshot { pods, nodes, pools, daemons, catalogues, .. } = snapshot;
-    let types: usize = catalogues.values().map(|types| types.len()).sum();
+    let types: usize = catalogues.values().map(|types| types.types().len()).sum();
     pods.len() + nodes.len() + pools.len() + daemons.len() + types
 }
 

@@ -127,9 +127,9 @@ const MIN_SOLVED: usize = 30;
 fn with_less(snapshot: &Snapshot, seed: u64) -> Option<Snapshot> {
     let mut spare = Vec::new();
     for (name, types) in &snapshot.catalogues {
-        for (kind, of) in types.iter().enumerate() {
+        for (kind, of) in types.types().iter().enumerate() {
             for (number, one) in of.offerings.iter().enumerate() {
-                let others = types.iter().enumerate().filter(|(other, _)| *other != kind);
+                let others = types.types().iter().enumerate().filter(|(other, _)| *other != kind);
                 let mut others =
                     others.flat_map(|(_, other)| &other.offerings).filter(|other| other.available);
                 let is_spare = others.any(|other| {
@@ -144,7 +144,8 @@ fn with_less(snapshot: &Snapshot, seed: u64) -> Option<Snapshot> {
     let pick = usize::try_from(seed.wrapping_mul(7919)).unwrap_or(0) % spare.len().max(1);
     let (name, kind, number) = spare.get(pick)?;
     let mut less = snapshot.clone();
-    Arc::make_mut(less.catalogues.get_mut(name)?)[*kind].offerings[*number].available = false;
+    Arc::make_mut(less.catalogues.get_mut(name)?).edit()[*kind].offerings[*number].available =
+        false;
     Some(less)
 }
 

@@ -102,7 +102,7 @@ fn plan_does_not_depend_on_the_order_of_the_input() {
             turned.pools.reverse();
             turned.daemons.reverse();
             for types in turned.catalogues.values_mut() {
-                std::sync::Arc::make_mut(types).reverse();
+                std::sync::Arc::make_mut(types).edit().reverse();
             }
             (solve(snapshot, options) != solve(&turned, options)).then(|| "differs".to_owned())
         },

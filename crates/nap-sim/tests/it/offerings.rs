@@ -13,8 +13,8 @@ use crate::world::{DEFAULT_POOL, World, claim};
 async fn instance_types_come_from_all_pages() {
     let world = World::with(|config| config.page_size = 97).await;
     let types = world.provider.instance_types(&world.class).await.unwrap();
-    assert!(types.len() > 600, "{}", types.len());
-    let d4 = types.iter().find(|kind| kind.name == "Standard_D4s_v5").unwrap();
+    assert!(types.types().len() > 600, "{}", types.types().len());
+    let d4 = types.types().iter().find(|kind| kind.name == "Standard_D4s_v5").unwrap();
     assert_eq!(d4.offerings.len(), 8, "three zones and the region, two ways to pay");
     assert_eq!(d4.requirements.get(labels::SKU_SERIES).unwrap().single(), Some("Ds_v5"));
     let price =
@@ -22,7 +22,7 @@ async fn instance_types_come_from_all_pages() {
     assert_eq!(price(CapacityType::OnDemand).to_string(), "$0.192");
     assert!(price(CapacityType::Spot) < price(CapacityType::OnDemand));
     assert!(d4.offerings.iter().all(|offering| offering.available));
-    let burstable = types.iter().find(|kind| kind.name == "Standard_B4ms").unwrap();
+    let burstable = types.types().iter().find(|kind| kind.name == "Standard_B4ms").unwrap();
     let spot =
         burstable.offerings.iter().filter(|offering| offering.capacity_type == CapacityType::Spot);
     assert!(

@@ -62,7 +62,7 @@ async fn cheapest_for_equal_pods(user: &User, pods: usize) -> UsdPerHour {
         kind.requirements.get(key).and_then(Requirement::single).unwrap_or_default().to_owned()
     };
     let mut nodes: Vec<(usize, UsdPerHour)> = Vec::new();
-    for kind in types.iter() {
+    for kind in types.types() {
         let wanted = label(kind, labels::SKU_FAMILY) == "D" && label(kind, labels::ARCH) == "amd64";
         let on_demand = kind.offerings.iter().filter(|offering| {
             offering.available && offering.capacity_type == CapacityType::OnDemand

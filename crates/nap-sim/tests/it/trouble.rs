@@ -57,7 +57,7 @@ async fn unavailable_offering_is_skipped_until_it_expires() {
     assert!(error.code.contains("AllocationFailed"), "{error:?}");
     assert_eq!(world.emulator.machines(), []);
     let available = |types: &nap_engine::Catalogue, size: &str| {
-        let kind = types.iter().find(|kind| kind.name == size).unwrap();
+        let kind = types.types().iter().find(|kind| kind.name == size).unwrap();
         let demand = |kind: CapacityType| kind == CapacityType::OnDemand;
         kind.offerings
             .iter()

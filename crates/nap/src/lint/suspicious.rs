@@ -30,7 +30,7 @@ pub fn find(
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
         let allowed = AllowedOfferings::new(
             pool,
-            &catalogue::instance_types(&catalogue::settings(region, class))?,
+            catalogue::instance_types(&catalogue::settings(region, class))?.types(),
         );
         let mut say = |text: String| found.push((place.clone(), text));
         budgets(pool, &mut say);

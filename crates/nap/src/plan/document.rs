@@ -2,7 +2,7 @@
 //! a change here needs the same change there, and an incompatible one a new [`VERSION`].
 
 use nap_engine::{
-    Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule,
+    Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule, Unsupported,
 };
 use nap_units::UsdPerHour;
 use serde::Serialize;
@@ -152,8 +152,8 @@ fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
     let whole =
         |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
     match refusal {
-        Refusal::Unsupported { field } if field.starts_with("spec.volumes: ") => whole("volume"),
-        Refusal::Unsupported { .. } => whole("unsupported"),
+        Refusal::Unsupported { constraint: Unsupported::Volume(_) } => whole("volume"),
+        Refusal::Unsupported { constraint: Unsupported::Field(_) } => whole("unsupported"),
         Refusal::NoPools => whole("noNodePool"),
         Refusal::Pools(pools) => pools.iter().map(pool_reason).collect(),
     }

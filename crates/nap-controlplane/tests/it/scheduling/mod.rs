@@ -180,7 +180,7 @@ async fn the_scheduler_counts_attached_volumes() {
     }
     let careless = solve(&snapshot, &Options::default());
     assert_eq!(careless.launches.len(), 1);
-    for kind in snapshot.catalogues.values_mut().flat_map(|types| Arc::make_mut(types).iter_mut()) {
+    for kind in snapshot.catalogues.values_mut().flat_map(|types| Arc::make_mut(types).edit()) {
         kind.allocatable.set(&disks, 2);
     }
     let outcome = judge(&bench, &snapshot, &careless, Hint::Nominated).await;

@@ -86,6 +86,7 @@ pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Machine>, Vec<
 pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Machine, Vec<Pod>) {
     let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool).unwrap();
     let kind = snapshot.catalogues[&pool.catalogue]
+        .types()
         .iter()
         .find(|kind| kind.name == launch.instance_type)
         .unwrap();

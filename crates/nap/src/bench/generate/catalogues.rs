@@ -59,7 +59,7 @@ fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>>
             }
             other => anyhow::Error::from(other),
         })?;
-    let types = all.iter().filter(|one| wanted(kind, one)).map(|one| written(kind, one));
+    let types = all.types().iter().filter(|one| wanted(kind, one)).map(|one| written(kind, one));
     Ok(types.filter(|one| !one.offerings.is_empty()).collect())
 }
 
