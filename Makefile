@@ -8,7 +8,7 @@ help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: need-cargo ## Tell the whole story on the embedded cluster: scale up, consolidate, scale to zero
-	@cargo build --quiet --package nap
+	cargo build --package nap
 	@target/debug/nap demo
 
 test: need-cargo ## Run every test; builds a real control plane first, if Go is there

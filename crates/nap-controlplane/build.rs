@@ -1,4 +1,4 @@
-//! Tests that need kubectl or a control plane are ignored without it, and counted as such.
+//! Sets cfgs that ignore tests without kubectl or a control plane.
 
 fn main() {
     nap_controlplane_build::set_cfgs();

@@ -1,16 +1,18 @@
-//! Which crate may use which: the arrows of the architecture, and one crate for each job.
+//! Dependency rules: the arrows between crates of the workspace, and banned crates.
+
+use std::collections::BTreeSet;
 
 use crate::Violation;
 use crate::workspace::{Dependency, Package, Workspace};
 
-/// For each crate of the workspace, the crates of the workspace that it may use. A new arrow needs
-/// a decision record.
+/// Allowed dependencies between crates of the workspace. A new arrow needs a decision record.
 const ARROWS: &[(&str, &[&str])] = &[
     ("nap-clock", &[]),
     ("nap-units", &[]),
     ("nap-api", &["nap-units"]),
     ("nap-engine", &["nap-units", "nap-api"]),
     ("nap-oracle", &["nap-units", "nap-api", "nap-engine"]),
+    ("nap-problem", &["nap-units", "nap-api", "nap-engine"]),
     ("nap-cloud", &["nap-units", "nap-api", "nap-engine"]),
     ("nap-azure", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-controllers", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
@@ -18,7 +20,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-controlplane-build", &[]),
     (
         "nap-controlplane",
-        &["nap-controlplane-build", "nap-units", "nap-api", "nap-engine", "nap-controllers"],
+        &[
+            "nap-controlplane-build",
+            "nap-clock",
+            "nap-units",
+            "nap-api",
+            "nap-engine",
+            "nap-controllers",
+        ],
     ),
     (
         "nap-sim",
@@ -37,16 +46,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &["nap-api"]),
 ];
 
-/// The binary puts everything together, so it may use every crate.
+/// The binary, which may use every crate.
 const BINARY: &str = "nap";
 
-/// Crates that tests of any crate may use besides: the judge, and the world that they run in.
-/// Nothing else is exempt: what a test needs from the rest of the workspace, it needs from a crate
-/// that its own crate may use.
-const FOR_TESTS: &[&str] =
-    &["nap-oracle", "nap-apiserver", "nap-sim", "nap-controlplane", "nap-controlplane-build"];
+/// Crates that the tests of every crate may use: the oracle, the problems, and the simulated world.
+/// Any other dependency of a test needs an arrow of its crate.
+const FOR_TESTS: &[&str] = &[
+    "nap-oracle",
+    "nap-problem",
+    "nap-apiserver",
+    "nap-sim",
+    "nap-controlplane",
+    "nap-controlplane-build",
+];
 
-/// Crates that must not be direct dependencies, and what does their job here.
+/// Crates that must not be direct dependencies, with their replacements.
 const BANNED: &[(&str, &str)] = &[
     ("actix-web", "axum"),
     ("ahash", "BTreeMap, whose order is the same everywhere"),
@@ -81,14 +95,29 @@ const BANNED: &[(&str, &str)] = &[
     ("yaml-rust", "serde-saphyr"),
 ];
 
-/// Crates of [`BANNED`] that tests may use, to compare ours with.
+/// Crates of [`BANNED`] that tests may use as a reference.
 const TO_COMPARE_WITH: &[&str] = &["croner"];
 
-/// Checks every direct dependency of every package.
+/// Checks every direct dependency of every package, and every row of [`ARROWS`].
 pub(crate) fn check(workspace: &Workspace) -> Vec<Violation> {
     let members: Vec<&str> =
         workspace.packages.iter().map(|package| package.name.as_str()).collect();
-    workspace.packages.iter().flat_map(|package| check_package(package, &members)).collect()
+    let packages = workspace.packages.iter();
+    let mut violations: Vec<Violation> =
+        packages.flat_map(|package| check_package(package, &members)).collect();
+    violations.extend(dead_arrows(ARROWS, &members));
+    violations
+}
+
+/// Names in the table of arrows that are not crates of the workspace.
+fn dead_arrows(arrows: &[(&str, &[&str])], members: &[&str]) -> Vec<Violation> {
+    let names = arrows.iter().flat_map(|(name, targets)| std::iter::once(name).chain(*targets));
+    let dead: BTreeSet<&&str> = names.filter(|name| !members.contains(name)).collect();
+    let violation = |name: &&str| {
+        let message = format!("dead arrow: there is no crate `{name}`; remove it from the table");
+        Violation::new("xtask/src/dependencies.rs", 1, message)
+    };
+    dead.into_iter().map(violation).collect()
 }
 
 fn check_package(package: &Package, members: &[&str]) -> Vec<Violation> {
@@ -136,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_point_downwards_only() {
+    fn dependency_without_arrow_is_a_violation() {
         assert!(messages("nap-api", &[("nap-units", false), ("serde", false)]).is_empty());
         assert_eq!(
             messages("nap-controllers", &[("nap-azure", false)]),
@@ -160,7 +189,23 @@ mod tests {
     }
 
     #[test]
-    fn one_crate_for_each_job() {
+    fn arrow_of_a_missing_crate_is_a_violation() {
+        let arrows: &[(&str, &[&str])] = &[("a", &[]), ("b", &["a", "gone"]), ("old", &["gone"])];
+        let dead: Vec<String> = dead_arrows(arrows, &["a", "b"])
+            .into_iter()
+            .map(|violation| violation.message)
+            .collect();
+        assert_eq!(
+            dead,
+            ["gone", "old"].map(|name| format!(
+                "dead arrow: there is no crate `{name}`; remove it from the table"
+            ))
+        );
+        assert!(dead_arrows(arrows, &["a", "b", "gone", "old"]).is_empty());
+    }
+
+    #[test]
+    fn banned_dependency_is_a_violation() {
         assert_eq!(
             messages("nap-api", &[("chrono", false)]),
             ["`chrono` does a job that is taken; use jiff"]

@@ -33,7 +33,7 @@ pub(crate) fn write(root: &Path) -> Result<Vec<String>> {
     Ok(changed)
 }
 
-/// Finds generated files that are missing, stale, or not generated any more.
+/// Generated files that are missing, stale, or not generated any more.
 pub(crate) fn check(root: &Path) -> Result<Vec<Violation>> {
     let files = files()?;
     let mut violations: Vec<Violation> = Vec::new();
@@ -73,7 +73,7 @@ fn left_over(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Every generated file: path and text.
+/// All generated files: path and text.
 fn files() -> Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     for definition in nap_api::crds::all() {
@@ -88,10 +88,10 @@ fn files() -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// One document, checked to read back as it was written.
+/// One YAML document; fails if it does not survive a round trip.
 fn yaml(path: &str, object: &impl serde::Serialize) -> Result<String> {
     let mut value = serde_json::to_value(object).with_context(|| format!("making {path}"))?;
-    // Whatever order the map type of this build keeps.
+    // The map type of a build may or may not sort its keys.
     value.sort_all_objects();
     let yaml = serde_saphyr::to_string(&value).with_context(|| format!("making {path}"))?;
     let read: Value =

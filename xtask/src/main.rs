@@ -1,13 +1,14 @@
 //! Tidy checks and generated files.
 //!
-//! - `cargo run -p xtask -- tidy` checks what compilers and linters cannot: one line for each
-//!   violation, and a failing exit.
-//! - `cargo run -p xtask -- generate` writes the files that are made from code. `tidy` fails while
-//!   one of them is stale.
+//! - `cargo run -p xtask -- tidy`: checks that compilers and linters do not make. Prints one line
+//!   per violation and fails if there is one.
+//! - `cargo run -p xtask -- generate`: writes the generated files. `tidy` fails if one of them is
+//!   stale.
 
 mod dependencies;
 mod generate;
 mod sources;
+mod stages;
 mod workspace;
 
 use std::process::ExitCode;
@@ -16,12 +17,12 @@ use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
 
-/// One thing to put right.
+/// A violation of a tidy check.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,
     line: usize,
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     message: String,
 }
 
@@ -61,6 +62,7 @@ fn tidy(workspace: &Workspace) -> Result<Vec<Violation>> {
     for path in &workspace.files {
         if let Some(text) = workspace.read(path)? {
             violations.extend(sources::check(path, &text));
+            violations.extend(stages::check(path, &text));
         }
     }
     violations.extend(generate::check(&workspace.root)?);

@@ -1,16 +1,22 @@
-//! What every text file must keep to, and Rust files besides.
+//! Rules for text files, and further ones for Rust files.
 
 use crate::Violation;
 
-/// The most lines of a source file or a document.
+/// Maximum number of lines of a source file or a document.
 const MAX_LINES: usize = 600;
 
-/// Folders of machines that people work on; nothing in the project may depend on them. Written in
-/// parts, so that this file passes.
+/// Maximum width of a comment line, in columns.
+const MAX_COMMENT_COLUMNS: usize = 100;
+
+/// Prefix that names of constants must not have; written in parts, so that this file passes.
+const FORBIDDEN_PREFIX: &str = concat!("MO", "ST_");
+
+/// Folders of single computers, on which nothing in the project may depend; written in parts, so
+/// that this file passes.
 const MACHINE_PATHS: [&str; 3] =
     [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 
-/// How a private registry shows itself in a text file.
+/// Signs of a private registry in a text file.
 const REGISTRY_SIGNS: [&str; 3] =
     [concat!("sparse", "+http"), concat!("[regis", "tries."), concat!("replace-", "with")];
 
@@ -27,6 +33,8 @@ pub(crate) fn check(path: &str, text: &str) -> Vec<Violation> {
     if extension == "rs" {
         violations.extend(opening(path, text));
         violations.extend(unbiased_selects(path, text));
+        violations.extend(wide_comments(path, text));
+        violations.extend(constant_names(path, text));
     }
     violations
 }
@@ -88,6 +96,40 @@ fn unbiased_selects(path: &str, text: &str) -> Vec<Violation> {
     violations
 }
 
+/// Comment lines of more than [`MAX_COMMENT_COLUMNS`]. A line that cannot be broken, because it has
+/// one word such as a URL, is allowed.
+fn wide_comments(path: &str, text: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let comment = line.trim_start();
+        let columns = line.chars().count();
+        let words = comment.trim_start_matches(['/', '!']).split_whitespace().count();
+        if comment.starts_with("//") && columns > MAX_COMMENT_COLUMNS && words > 1 {
+            let message = format!(
+                "the comment has {columns} columns, {MAX_COMMENT_COLUMNS} are allowed; break it"
+            );
+            violations.push(Violation::new(path, index + 1, message));
+        }
+    }
+    violations
+}
+
+/// Constants with a name that readers and linters do not expect for an upper bound.
+fn constant_names(path: &str, text: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+        let is_constant = matches!(words.next(), Some("const" | "static"));
+        let name = words.next().unwrap_or_default();
+        if is_constant && name.starts_with(FORBIDDEN_PREFIX) {
+            let name = name.trim_end_matches(':');
+            let message = format!("`{name}` is an upper bound; begin its name with `MAX_`");
+            violations.push(Violation::new(path, index + 1, message));
+        }
+    }
+    violations
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,14 +139,36 @@ mod tests {
     }
 
     #[test]
-    fn rust_files_say_why_they_exist() {
+    fn rust_files_open_with_a_module_comment() {
         assert!(found("a.rs", "//! Why.\n").is_empty());
         assert_eq!(found("a.rs", "use std::fmt;\n").len(), 1);
         assert!(found("a.toml", "[package]\n").is_empty());
     }
 
     #[test]
-    fn selects_are_biased() {
+    fn wide_comment_is_a_violation_unless_it_is_one_word() {
+        let word = "x".repeat(60);
+        let wide = format!("//! Why.\nfn f() {{\n    // {word} {word}\n}}\n");
+        assert_eq!(found("a.rs", &wide)[0].0, 3);
+        assert!(found("a.rs", &format!("//! Why.\n/// {word}\n")).is_empty());
+        assert!(found("a.rs", &format!("//! Why.\n// https://{word}{word}\n")).is_empty());
+        assert_eq!(found("a.rs", &format!("//! | {word} | {word} |\n"))[0].0, 1, "tables too");
+        assert!(found("a.rs", &format!("//! Why.\nlet a = \"{word} {word}\";\n")).is_empty());
+    }
+
+    #[test]
+    fn constant_with_the_forbidden_prefix_is_a_violation() {
+        let source = |item: &str| format!("//! Why.\n{item} {FORBIDDEN_PREFIX}PODS: usize = 1;\n");
+        for item in ["const", "pub const", "pub(crate) const", "    static"] {
+            let violations = found("a.rs", &source(item));
+            assert_eq!(violations.len(), 1, "{item}");
+            assert_eq!(violations[0].0, 2);
+        }
+        assert!(found("a.rs", "//! Why.\nconst MAX_PODS: usize = 1;\n").is_empty());
+    }
+
+    #[test]
+    fn unbiased_select_is_a_violation() {
         let source = |body: &str| {
             format!("//! Why.\nfn f() {{\n    tokio::{} {{\n        {body} }}\n}}\n", "select!")
         };
@@ -116,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn long_files_are_split_but_data_is_not() {
+    fn long_rust_file_is_a_violation_and_long_data_is_not() {
         let long = "//! Why.\n".repeat(601);
         assert_eq!(found("a.rs", &long)[0].0, 601);
         assert!(found("crds/a.yaml", &long).is_empty());
     }
 
     #[test]
-    fn machines_leave_no_traces() {
+    fn paths_of_one_machine_and_private_registries_are_violations() {
         for path in MACHINE_PATHS {
             assert_eq!(found("notes.md", &format!("one\nsee {path}notes\n"))[0].0, 2);
         }

@@ -1,4 +1,4 @@
-//! What the checks look at: the packages as cargo sees them, and the files as git tracks them.
+//! Input of the checks: packages from cargo, files from git.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,14 +10,14 @@ use serde_json::Value;
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     pub(crate) packages: Vec<Package>,
-    /// Tracked and new files that are not ignored, relative to the root, in order.
+    /// Tracked and untracked files that are not ignored, relative to the root, sorted.
     pub(crate) files: Vec<String>,
 }
 
 /// One package of the workspace.
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Its `Cargo.toml`, relative to the root.
+    /// Path of its `Cargo.toml`, relative to the root.
     pub(crate) manifest: String,
     pub(crate) dependencies: Vec<Dependency>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Package {
 /// One direct dependency of a package.
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// Only tests, examples, benchmarks and build scripts see it.
+    /// Whether only tests, examples, benchmarks and build scripts use it.
     pub(crate) dev: bool,
 }
 
@@ -66,7 +66,7 @@ impl Workspace {
         Ok(Self { root, packages, files })
     }
 
-    /// The text of a file; `None` if it is not text, or was deleted and not committed yet.
+    /// The text of a file; `None` if it is not UTF-8, or is deleted but still tracked.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>> {
         let full = self.root.join(path);
         if !full.is_file() {

@@ -6,15 +6,15 @@ use crate::cron::Schedule;
 use crate::duration::parse_go_duration;
 use crate::nodepool::{Budget, DisruptionReason};
 
-/// What [`allowed`] answers when no budget applies.
+/// Result of [`allowed`] when no budget applies.
 pub const UNLIMITED: usize = i32::MAX as usize;
 
-/// How many nodes of a pool may be disrupted for a reason at a moment, those already being
+/// Number of nodes of a pool that may be disrupted for a reason at a moment, those being
 /// disrupted included.
 ///
 /// The smallest of all active budgets for the reason counts, and [`UNLIMITED`] if there is none. A
 /// percentage rounds up. A budget that cannot be read closes the whole pool, whatever its reasons:
-/// nobody knows what was meant.
+/// its intent is unknown.
 pub fn allowed(
     budgets: &[Budget],
     reason: DisruptionReason,
@@ -31,7 +31,7 @@ pub fn allowed(
     least
 }
 
-/// What looks like a mistake in a budget.
+/// Probable mistakes in a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oddity {
     /// It cannot be read, which closes the whole pool.
@@ -42,7 +42,7 @@ pub enum Oddity {
     NeverBlocks,
 }
 
-/// What looks like a mistake in a budget, judged from a moment on.
+/// Probable mistakes in a budget, judged from a moment on.
 pub fn oddity(budget: &Budget, from: Timestamp) -> Option<Oddity> {
     let Some(allowed) = amount(budget, 100) else { return Some(Oddity::Unreadable) };
     if budget.nodes == "100%" {
@@ -65,13 +65,13 @@ fn always_active(budget: &Budget, from: Timestamp) -> Option<bool> {
     Some(hits.windows(2).all(|pair| pair[0].duration_until(pair[1]) <= duration))
 }
 
-/// What one budget allows now; `None` if it cannot be read.
+/// Number of nodes that one budget allows now; `None` if it cannot be parsed.
 fn allowed_by(budget: &Budget, nodes_in_pool: usize, now: Timestamp) -> Option<usize> {
     let allowed = amount(budget, nodes_in_pool)?;
     Some(if is_active(budget, now)? { allowed } else { UNLIMITED })
 }
 
-/// How many nodes a budget speaks of; `None` if it cannot be read.
+/// Absolute number of nodes of a budget; `None` if it cannot be parsed.
 fn amount(budget: &Budget, nodes_in_pool: usize) -> Option<usize> {
     Some(match budget.nodes.strip_suffix('%') {
         Some(percent) => {
@@ -93,14 +93,14 @@ fn is_active(budget: &Budget, now: Timestamp) -> Option<bool> {
     Some(schedule.next_after(since).is_none_or(|hit| hit <= now))
 }
 
-/// When a budget is active.
+/// Window in which a budget is active.
 enum Window {
     Always,
     /// For a while after each hit.
     After(Schedule, SignedDuration),
 }
 
-/// When a budget is active; `None` if it cannot be read.
+/// Window in which a budget is active; `None` if it cannot be parsed.
 fn window(budget: &Budget) -> Option<Window> {
     if budget.schedule.is_none() && budget.duration.is_none() {
         return Some(Window::Always);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn likely_mistakes_are_seen() {
+    fn probable_mistakes_in_budgets_are_reported() {
         let from: Timestamp = "2024-01-01T00:00:00Z".parse().unwrap();
         for (budget, expected) in [
             (budget("10%"), None),

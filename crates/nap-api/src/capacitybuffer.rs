@@ -11,7 +11,7 @@ use nap_units::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How much room is kept, and for which kind of pod. Not acted on yet.
+/// Spare capacity to keep, for a kind of pod. Not acted on yet.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "autoscaling.x-k8s.io",
@@ -46,13 +46,13 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityBufferSpec {
-    /// How room is kept; running machines are the only way there is.
+    /// Strategy of provisioning; running nodes are the only one.
     #[serde(default = "default_strategy", skip_serializing_if = "Option::is_none")]
     pub provisioning_strategy: Option<String>,
     /// A PodTemplate of the namespace that says what the pods are like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template_ref: Option<LocalObjectRef>,
-    /// A workload of the namespace whose pods the room is like.
+    /// Workload of the namespace that the buffer is sized after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scalable_ref: Option<ScalableRef>,
     /// Room for this many pods.
@@ -91,7 +91,7 @@ pub struct ScalableRef {
     pub name: String,
 }
 
-/// What is known about a buffer.
+/// Observed state of a CapacityBuffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityBufferStatus {
@@ -104,7 +104,7 @@ pub struct CapacityBufferStatus {
     /// For how many pods there is room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How room is kept.
+    /// Strategy of provisioning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning_strategy: Option<String>,
     /// Status conditions.

@@ -16,7 +16,7 @@ pub enum Status {
     True,
     /// It does not hold.
     False,
-    /// Nobody knows yet.
+    /// Not known yet.
     Unknown,
 }
 
@@ -41,7 +41,7 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     get(conditions, type_).is_some_and(|condition| condition.status == "True")
 }
 
-/// When the condition took its present status.
+/// Time of the last transition of a condition; `None` if it is absent.
 pub fn since(conditions: &[Condition], type_: &str) -> Option<Timestamp> {
     get(conditions, type_).map(|condition| condition.last_transition_time.0)
 }

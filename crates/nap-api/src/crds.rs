@@ -2,7 +2,7 @@
 //!
 //! Whatever the incumbent's definitions accept, these accept with the same meaning. What they
 //! accept besides are the old spellings of [`crate::normalise`]. One default of the incumbent's is
-//! missing on purpose: `spec.template.spec.expireAfter`. If the server filled it in, nobody could
+//! missing on purpose: `spec.template.spec.expireAfter`. If the server filled it in, nap could not
 //! tell afterwards whether the author of `spec.disruption.expireAfter` wanted it; nap fills it in
 //! when it reads.
 
@@ -23,7 +23,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
 
 fn node_pool() -> CustomResourceDefinition {
     let crd = finished::<NodePool>(
-        "Which machines may be made for pods that do not fit anywhere, and when they may be removed or replaced.",
+        "The nodes that may be created for unschedulable pods, and the rules for their disruption.",
         |schema| {
             let template = "spec.template.spec";
             schema::template_labels(schema, "spec.template.metadata.labels");
@@ -122,7 +122,7 @@ fn old_spellings(schema: &mut Value) {
 
 fn node_claim() -> CustomResourceDefinition {
     finished::<NodeClaim>(
-        "One machine, asked for or running. nap makes and removes these.",
+        "One node, requested or running. nap creates and deletes these.",
         |schema| {
             schema::taints(schema, "spec.taints");
             schema::taints(schema, "spec.startupTaints");
@@ -186,7 +186,7 @@ fn capacity_buffer() -> CustomResourceDefinition {
 
 /// AKSNodeClass has one schema under two version names; the old one is deprecated.
 fn aks_node_class() -> CustomResourceDefinition {
-    let crd = finished::<AKSNodeClass>("The Azure settings of machines.", |schema| {
+    let crd = finished::<AKSNodeClass>("Azure settings of nodes.", |schema| {
         patch(schema, "", &json!({ "required": null }));
         patch(schema, "spec", &json!({ "default": {} }));
         let subnet = rule(
@@ -329,7 +329,7 @@ fn security_rules() -> Vec<Value> {
 /// nap writes these itself, so they are only described, not judged.
 fn image_requirements(schema: &mut Value) {
     let items = json!({
-        "description": "One requirement on the machine.",
+        "description": "One requirement on the node.",
         "type": "object",
         "required": ["key", "operator"],
         "properties": {
@@ -370,7 +370,7 @@ fn finished<K: CustomResourceExt>(
     crd
 }
 
-/// The same schema under old version names, with what kubectl prints for them.
+/// The schema under old version names, with the printer columns of each.
 fn with_old_versions(
     mut crd: CustomResourceDefinition,
     old: &[(String, String)],

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_hit_is_found() {
+    fn the_next_match_of_a_schedule_is_found() {
         // 2024-02-28 is a Wednesday.
         for (schedule, after, hit) in [
             ("* * * * *", "2024-02-28T10:20:30Z", "2024-02-28T10:21:00Z"),
@@ -189,7 +189,7 @@ mod tests {
             ("0 0 29 feb *", "2024-03-01T00:00:00Z", "2028-02-29T00:00:00Z"),
             ("0 0 1 JAN,jul *", "2024-02-28T00:00:00Z", "2024-07-01T00:00:00Z"),
             ("59 23 31 12 *", "2024-12-31T23:59:00Z", "2025-12-31T23:59:00Z"),
-            // Both days given: either will do. One is a star: both must suit.
+            // Both days given: either matches. One of them a star: both must match.
             ("0 0 1 * fri", "2024-02-28T00:00:00Z", "2024-03-01T00:00:00Z"),
             ("0 0 15 * fri", "2024-02-28T00:00:00Z", "2024-03-01T00:00:00Z"),
             ("0 0 15 * *", "2024-02-28T00:00:00Z", "2024-03-15T00:00:00Z"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_incumbent_refuses_is_refused() {
+    fn schedules_that_the_incumbent_refuses_are_refused() {
         for text in [
             "",
             "*",
@@ -267,7 +267,7 @@ mod tests {
     proptest! {
         /// Another implementation finds the same hits.
         #[test]
-        fn another_implementation_agrees(schedule in schedules(), seconds in 1_600_000_000_i64..1_900_000_000) {
+        fn schedules_agree_with_croner(schedule in schedules(), seconds in 1_600_000_000_i64..1_900_000_000) {
             let ours = Schedule::parse(&schedule).unwrap();
             let theirs = croner::parser::CronParser::builder()
                 .seconds(croner::parser::Seconds::Disallowed)

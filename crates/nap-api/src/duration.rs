@@ -33,7 +33,7 @@ impl NillableDuration {
         self.value
     }
 
-    /// As it was written.
+    /// The duration as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_keep_their_words() {
+    fn durations_print_as_they_were_written() {
         let duration = NillableDuration::parse("1h30m").unwrap();
         assert_eq!(duration.get(), Some(Duration::from_mins(90)));
         assert_eq!(serde_json::to_string(&duration).unwrap(), "\"1h30m\"");

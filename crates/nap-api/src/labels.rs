@@ -15,7 +15,7 @@ pub const INITIALIZED: &str = "karpenter.sh/initialized";
 pub const REGISTERED: &str = "karpenter.sh/registered";
 /// `true` on a Node whose taints are set by something else.
 pub const DO_NOT_SYNC_TAINTS: &str = "karpenter.sh/do-not-sync-taints";
-/// Which AKSNodeClass a NodeClaim or Node was made from; also marks it as managed by us.
+/// AKSNodeClass of a NodeClaim or Node; also marks it as managed by nap.
 pub const AKS_NODE_CLASS: &str = "karpenter.azure.com/aksnodeclass";
 /// Set to `karpenter` while a node drains.
 pub const EXCLUDE_FROM_LOAD_BALANCERS: &str =
@@ -141,15 +141,15 @@ pub fn normalise(key: &str) -> &str {
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// Hash of a NodePool's template.
 pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
-/// Which algorithm made [`NODEPOOL_HASH`].
+/// Version of the algorithm of [`NODEPOOL_HASH`].
 pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
-/// When a terminating claim stops waiting for its pods (RFC 3339).
+/// Time at which a terminating NodeClaim stops waiting for its pods (RFC 3339).
 pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
 /// Hash of an AKSNodeClass's spec.
 pub const AKS_NODE_CLASS_HASH: &str = "karpenter.azure.com/aksnodeclass-hash";
-/// Which algorithm made [`AKS_NODE_CLASS_HASH`].
+/// Version of the algorithm of [`AKS_NODE_CLASS_HASH`].
 pub const AKS_NODE_CLASS_HASH_VERSION: &str = "karpenter.azure.com/aksnodeclass-hash-version";
-/// ARM id of the machine behind a claim.
+/// ARM id of the agent-pool machine of a NodeClaim.
 pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resource-id";
 
 /// Plan behind a NodeClaim, as a [`crate::PlanRecord`].

@@ -1,4 +1,4 @@
-//! NodeClaim: one machine, asked for or running.
+//! NodeClaim: one node, requested or running.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::nodepool::NodeClassRef;
 use crate::requirement::NodeSelectorRequirement;
 use crate::taints::Taint;
 
-/// The machine that is asked for. It never changes.
+/// The requested node; immutable.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "karpenter.sh",
@@ -75,15 +75,15 @@ pub struct NodeClaimSpec {
     /// Taints that something removes while the node starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<Taint>,
-    /// Which machines will do.
+    /// Requirements on the labels of the instance.
     #[schemars(length(max = 100))]
     pub requirements: Vec<NodeSelectorRequirement>,
-    /// What the machine must hold.
+    /// Minimum resources of the instance.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// The AKSNodeClass with the Azure settings.
     pub node_class_ref: NodeClassRef,
-    /// How long a draining node waits for its pods before they are deleted.
+    /// Time that a drain may take before the remaining pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(s|m|h))+$"))]
     pub termination_grace_period: Option<String>,
@@ -92,7 +92,7 @@ pub struct NodeClaimSpec {
     pub expire_after: NillableDuration,
 }
 
-/// What a machine must hold.
+/// Minimum resources of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceRequirements {
     /// The sum of the requests of the pods that were planned onto it, and of its daemons.
@@ -100,26 +100,26 @@ pub struct ResourceRequirements {
     pub requests: BTreeMap<String, Quantity>,
 }
 
-/// What is known about the machine.
+/// Observed state of a NodeClaim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimStatus {
     /// The Node that it became.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// The machine's id in the cloud, as the Node carries it.
+    /// Provider id of the instance, equal to the Node's.
     #[serde(rename = "providerID", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
     /// The image that it runs.
     #[serde(rename = "imageID", default, skip_serializing_if = "Option::is_none")]
     pub image_id: Option<String>,
-    /// What it has in all.
+    /// Capacity of the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub capacity: BTreeMap<String, Quantity>,
-    /// What it has for pods.
+    /// Allocatable resources of the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub allocatable: BTreeMap<String, Quantity>,
-    /// When a pod last came or went.
+    /// Time at which a pod was last bound to or removed from the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_pod_event_time: Option<Time>,
     /// Status conditions.
@@ -129,7 +129,7 @@ pub struct NodeClaimStatus {
 
 /// Condition types of a NodeClaim.
 pub mod condition {
-    /// The machine exists in the cloud.
+    /// The instance exists in the cloud.
     pub const LAUNCHED: &str = "Launched";
     /// Its Node joined and was labelled.
     pub const REGISTERED: &str = "Registered";

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::requirement::Operator;
 
-/// Which instance types are meant, and what is different about them.
+/// Instance types that an overlay selects, and the price and capacity it gives them.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "karpenter.sh",
@@ -33,7 +33,7 @@ use crate::requirement::Operator;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeOverlaySpec {
-    /// Which instance types are meant.
+    /// Requirements that select instance types.
     #[schemars(length(max = 100))]
     pub requirements: Vec<OverlayRequirement>,
     /// Added to the price: an amount such as `-0.5` or a percentage such as `+10%`.
@@ -46,10 +46,10 @@ pub struct NodeOverlaySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^\d+(\.\d+)?$"))]
     pub price: Option<String>,
-    /// Extended resources that the machines have besides the cloud's.
+    /// Extended resources that the nodes have besides the cloud's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub capacity: BTreeMap<String, Quantity>,
-    /// Which overlay wins where two say something: the higher.
+    /// Precedence where several overlays set one value: the highest weight wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub weight: Option<i32>,
@@ -60,14 +60,14 @@ pub struct NodeOverlaySpec {
 pub struct OverlayRequirement {
     /// The label's key.
     pub key: String,
-    /// How the label relates to the values.
+    /// Operator between the label and the values.
     pub operator: Operator,
     /// The values; exactly one integer for the numeric operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// What is known about an overlay.
+/// Observed state of a NodeOverlay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeOverlayStatus {
     /// Status conditions.

@@ -1,4 +1,4 @@
-//! NodePool: which machines may be made, and how they may be disrupted.
+//! NodePool: the nodes that may be created, and the rules for their disruption.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::normalise::{self, Note};
 use crate::requirement::NodeSelectorRequirement;
 use crate::taints::Taint;
 
-/// What a NodePool asks for. Reading one brings old spellings to the current one, see
+/// Desired state of a NodePool. Reading one brings old spellings to the current one, see
 /// [`crate::normalise`].
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[kube(
@@ -51,33 +51,33 @@ use crate::taints::Taint;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolSpec {
-    /// What every machine of this pool is made from.
+    /// Template of the NodeClaims of the pool.
     pub template: NodeClaimTemplate,
-    /// When and how machines may be removed or replaced.
+    /// Rules for the disruption of nodes.
     #[serde(default = "default_disruption")]
     pub disruption: Disruption,
-    /// The most that all machines of this pool may have together, by resource; `nodes` counts
-    /// machines.
+    /// Limits on the capacity of all nodes of the pool together, by resource; `nodes` limits their
+    /// number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<BTreeMap<String, Quantity>>,
     /// Preference among pools that suit a pod: higher first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub weight: Option<i32>,
-    /// Makes the pool static, with this many machines. Not supported yet: such a pool is left
+    /// Number of nodes of a static pool. Not supported yet: such a pool is left
     /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i64>,
-    /// What was written in an old spelling, and how it was understood.
+    /// Fields that were written in an old spelling, and their meaning.
     #[serde(skip)]
     pub understood: Vec<Note>,
-    /// Which lists and maps were written and are empty.
+    /// Lists and maps that were written and are empty.
     #[serde(skip)]
     pub(crate) written_empty: WrittenEmpty,
 }
 
-/// Which lists and maps of a template were written and are empty: the incumbent's hash knows them
+/// Lists and maps of a template that were written and are empty: the incumbent's hash tells them
 /// from absent ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "four places, each on its own")]
@@ -130,7 +130,7 @@ pub struct NodeClaimTemplate {
     /// Labels and annotations for NodeClaims and Nodes.
     #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
     pub metadata: TemplateMetadata,
-    /// The machine itself.
+    /// Spec of the NodeClaims.
     pub spec: NodeClaimTemplateSpec,
 }
 
@@ -151,7 +151,7 @@ impl TemplateMetadata {
     }
 }
 
-/// The machine that a pool makes.
+/// Spec of the NodeClaims of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimTemplateSpec {
@@ -161,12 +161,12 @@ pub struct NodeClaimTemplateSpec {
     /// Taints that something removes while the node starts; pods need not tolerate them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<Taint>,
-    /// Which machines are allowed.
+    /// Requirements on the labels of instances.
     #[schemars(length(max = 100))]
     pub requirements: Vec<NodeSelectorRequirement>,
     /// The AKSNodeClass with the Azure settings.
     pub node_class_ref: NodeClassRef,
-    /// How long a draining node waits for its pods before they are deleted.
+    /// Time that a drain may take before the remaining pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(s|m|h))+$"))]
     pub termination_grace_period: Option<String>,
@@ -189,31 +189,31 @@ pub struct NodeClassRef {
     pub name: String,
 }
 
-/// When and how machines may be removed or replaced.
+/// Rules for the disruption of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Disruption {
-    /// How long a node must have been quiet before it is consolidated.
+    /// Time without a change of pods after which a node may be consolidated.
     #[serde(default = "default_consolidate_after")]
     pub consolidate_after: NillableDuration,
-    /// Which nodes are consolidated.
+    /// Nodes that are consolidated.
     #[serde(default)]
     pub consolidation_policy: ConsolidationPolicy,
-    /// How many nodes may be disrupted at once.
+    /// Limits on the number of nodes that are disrupted at once.
     #[serde(default = "default_budgets")]
     #[schemars(length(max = 50))]
     pub budgets: Vec<Budget>,
 }
 
-/// Which nodes are consolidated.
+/// Nodes that are consolidated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConsolidationPolicy {
     /// Only nodes without pods that would have to move.
     WhenEmpty,
-    /// Also nodes whose pods fit elsewhere or on a cheaper machine.
+    /// Also nodes whose pods fit on other nodes or on a cheaper one.
     #[default]
     WhenEmptyOrUnderutilized,
-    /// As above, when the saving is worth the disruption. Not supported yet: counts as `WhenEmpty`.
+    /// Underutilized nodes whose saving outweighs the disruption. Not supported yet: `WhenEmpty`.
     Balanced,
 }
 
@@ -233,7 +233,7 @@ pub struct Budget {
         pattern = r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
     ))]
     pub schedule: Option<String>,
-    /// How long it stays active after each hit of the schedule.
+    /// Time for which the budget stays active after each hit of the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"))]
     pub duration: Option<String>,
@@ -244,7 +244,7 @@ pub struct Budget {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub enum DisruptionReason {
-    /// Its pods fit elsewhere, or on a cheaper machine.
+    /// Its pods fit on other nodes or on a cheaper one.
     Underutilized,
     /// It has no pods that would have to move.
     Empty,
@@ -266,14 +266,14 @@ impl DisruptionReason {
     }
 }
 
-/// What is known about a NodePool.
+/// Observed state of a NodePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolStatus {
-    /// What all machines of the pool have together.
+    /// Sum of the capacity of all nodes of the pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, Quantity>,
-    /// How many machines the pool has.
+    /// Number of nodes of the pool.
     #[serde(default)]
     pub nodes: i64,
     /// The generation of the node class that was looked at last.

@@ -26,15 +26,15 @@ pub const OLD_POLICIES: [(&str, &str); 3] = [
     ("WhenEmptyOrUnderUtilized", "WhenEmptyOrUnderutilized"),
 ];
 
-/// What the incumbent's definition fills in for `spec.template.spec.expireAfter`.
+/// Default of the incumbent's definition for `spec.template.spec.expireAfter`.
 const FILLED_IN: &str = "720h";
 
 /// Something that was written in an old spelling, and how it was understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Where it stands.
+    /// Path of the field.
     pub field: &'static str,
-    /// How it was understood.
+    /// Meaning in the current spelling.
     pub text: String,
 }
 

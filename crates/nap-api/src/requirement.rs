@@ -50,12 +50,12 @@ pub struct NodeSelectorRequirement {
         )
     )]
     pub key: String,
-    /// How the label relates to the values.
+    /// Operator between the label and the values.
     pub operator: Operator,
     /// The values; exactly one integer for the numeric operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
-    /// How many different values the chosen instance types must offer between them.
+    /// Minimum number of distinct values among the chosen instance types (`minValues`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 50))]
     pub min_values: Option<i64>,
@@ -120,7 +120,7 @@ impl Requirement {
         Self::is_in(Vec::<String>::new())
     }
 
-    /// What this is, in terms of the operators; bounds show as `Exists` or `NotIn`.
+    /// The closest single operator; bounds show as `Exists` or `NotIn`.
     pub fn operator(&self) -> Operator {
         match (self.complement, self.values.is_empty()) {
             (true, true) => Operator::Exists,
@@ -143,12 +143,12 @@ impl Requirement {
         }
     }
 
-    /// How many different values must be on offer.
+    /// Minimum number of distinct values (`minValues`), if any.
     pub fn min_values(&self) -> Option<i64> {
         self.min_values
     }
 
-    /// The same, with another number of values that must be on offer.
+    /// This requirement with another `minValues`.
     #[must_use]
     pub fn with_min_values(self, min_values: Option<i64>) -> Self {
         Self { min_values, ..self }
@@ -216,7 +216,7 @@ impl Requirement {
         }
     }
 
-    /// As it would be written in a manifest; two items when both bounds are set.
+    /// The requirement as a manifest writes it; two items when both bounds are set.
     pub fn to_specs(&self, key: &str) -> Vec<NodeSelectorRequirement> {
         let item = |operator, values: Vec<String>| NodeSelectorRequirement {
             key: key.to_owned(),
@@ -293,9 +293,9 @@ pub enum Incompatible {
     Conflict {
         /// The label's key.
         key: String,
-        /// What the node side allows.
+        /// The node side.
         ours: String,
-        /// What the pod side wants.
+        /// The pod side.
         theirs: String,
     },
 }
@@ -315,7 +315,7 @@ impl Requirements {
         requirements
     }
 
-    /// What a list in a manifest asks for.
+    /// The requirements of a list in a manifest.
     pub fn from_specs<'a>(specs: impl IntoIterator<Item = &'a NodeSelectorRequirement>) -> Self {
         let mut requirements = Self::new();
         for spec in specs {
@@ -327,7 +327,7 @@ impl Requirements {
         requirements
     }
 
-    /// As a list for a manifest, in key order.
+    /// The list as a manifest writes it, in key order.
     pub fn to_specs(&self) -> Vec<NodeSelectorRequirement> {
         self.0.iter().flat_map(|(key, requirement)| requirement.to_specs(key)).collect()
     }
@@ -354,7 +354,7 @@ impl Requirements {
         self.0.insert(labels::normalise(key).to_owned(), requirement);
     }
 
-    /// What is said about a key.
+    /// The requirement on a key, if any.
     pub fn get(&self, key: &str) -> Option<&Requirement> {
         self.0.get(key)
     }

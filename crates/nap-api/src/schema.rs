@@ -1,4 +1,4 @@
-//! What the derived schemas cannot say: rules across fields, list types, and the parts that several
+//! Parts of the schemas that cannot be derived: rules across fields, list types, and what several
 //! kinds share.
 //!
 //! A path names a place in a schema: `spec.taints[].key` is the property `key` of the items of
@@ -68,9 +68,9 @@ pub(crate) fn tidy(schema: &mut Value) {
 
 /// `name` or `prefix/name`, the prefix a DNS name in lower case.
 const QUALIFIED_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
-/// The same, or nothing.
+/// That pattern, or the empty string.
 const QUALIFIED_NAME_OR_EMPTY: &str = r"^(([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
-/// What a label may hold.
+/// Pattern of a label value.
 const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
 /// A list of requirements. Those of a NodePool may not name the pool's own label, and those of an

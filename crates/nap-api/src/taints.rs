@@ -1,9 +1,11 @@
 //! Taints and tolerations, by the rules of kube-scheduler, and the taints that nap itself sets.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -33,7 +35,7 @@ pub struct Taint {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(regex(pattern = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"))]
     pub value: String,
-    /// What it does to pods.
+    /// Effect on pods that do not tolerate the taint.
     pub effect: Effect,
 }
 
@@ -90,6 +92,17 @@ impl Taint {
     /// Whether the taint keeps intolerant pods away (`PreferNoSchedule` only discourages).
     pub fn repels(&self) -> bool {
         self.effect != Effect::PreferNoSchedule
+    }
+}
+
+impl fmt::Display for Taint {
+    /// `key=value:Effect`, or `key:Effect` without a value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        if !self.value.is_empty() {
+            write!(f, "={}", self.value)?;
+        }
+        write!(f, ":{}", self.effect.as_str())
     }
 }
 

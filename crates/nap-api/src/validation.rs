@@ -1,4 +1,4 @@
-//! What the schemas cannot check: each message names the field and what to do about it.
+//! Checks beyond the schemas. Each message names the field and the remedy.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
     problems
 }
 
-/// The fields of an AKSNodeClass that ask for something nap cannot do yet. A machine without it
+/// The fields of an AKSNodeClass that ask for something nap cannot do yet. A node without it
 /// would not be what was asked for, so none is made. A field that asks for what happens anyway is
 /// no problem.
 pub fn unsupported_fields(spec: &AKSNodeClassSpec) -> Vec<String> {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_checked() {
+    fn invalid_labels_are_reported_by_field() {
         for (key, value, message) in [
             ("karpenter.sh/nodepool", "a", "is set by nap; remove it"),
             ("karpenter.sh/other", "a", "the domain `karpenter.sh` is reserved"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_are_checked() {
+    fn invalid_taints_are_reported_by_field() {
         let taint = json!({ "key": "gpu", "effect": "NoSchedule" });
         let found = problems(&json!({}), &json!({ "taints": [taint], "startupTaints": [taint] }));
         assert_eq!(
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_are_checked() {
+    fn invalid_requirements_are_reported_by_field() {
         for (item, message) in [
             (json!({ "key": "a", "operator": "In" }), "needs at least one value"),
             (

@@ -8,31 +8,30 @@
 //! ```text
 //! request ── request.rs ──► server.rs (routing) ──► verbs/ ──► store.rs ──► watch.rs
 //!                                      │               │
-//!                                      │               ├─ crd/      defaulting, pruning, validation, CEL
-//!                                      │               ├─ builtin/  defaults and checks of built-in kinds
-//!                                      │               └─ garbage.rs owners, namespaces, definitions
-//!                                      └─ discovery.rs, openapi.rs, table/ (what kubectl asks for)
+//!                                      │               ├─ crd/: defaulting, pruning, CEL
+//!                                      │               ├─ builtin/: defaults and validation
+//!                                      │               └─ garbage_collection.rs
+//!                                      └─ discovery.rs, openapi.rs, table/ (for kubectl)
 //! ```
 //!
 //! Every request is carried out under one lock and without awaiting, time comes from
-//! [`Config::now`], and names and uids come from [`Config::seed`]: equal requests in equal order
+//! [`Config::clock`], and names and uids come from [`Config::seed`]: equal requests in equal order
 //! give byte-equal answers.
 
 mod builtin;
 mod crd;
 mod discovery;
-mod garbage;
-mod meta;
+mod error;
+mod garbage_collection;
+mod object;
 mod openapi;
 mod patch;
 mod protobuf;
-mod quantity;
 mod render;
 mod request;
 mod resources;
 mod selectors;
 mod server;
-mod status;
 mod store;
 mod table;
 mod verbs;
@@ -47,10 +46,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
+use nap_clock::Clock;
 
+use error::ApiError;
 use request::ApiRequest;
 use server::State;
-use status::ApiError;
 
 /// The body of every response; watches stream through it.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -58,24 +58,15 @@ pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 /// Requests with a larger body are refused, as etcd's limit makes the real server do.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// What a server needs from outside: time, a seed, and the version it claims to be.
-#[derive(Clone)]
+/// Inputs of a server: a clock, a seed, and the version that it reports.
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The clock that stamps objects.
-    pub now: Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>,
+    pub clock: Clock,
     /// The seed of generated names and uids.
     pub seed: u64,
-    /// What `/version` says, for example `v1.34.2`.
+    /// `gitVersion` of `/version`, for example `v1.34.2`.
     pub git_version: String,
-}
-
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Config")
-            .field("seed", &self.seed)
-            .field("git_version", &self.git_version)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The API server. Clones share one cluster.
@@ -90,7 +81,7 @@ impl ApiServer {
         Self { state: Arc::new(Mutex::new(State::new(config))) }
     }
 
-    /// How many watches wait for news. For tests and metrics.
+    /// Number of watches that wait for an event. For tests and metrics.
     pub fn idle_watches(&self) -> usize {
         lock(&self.state).store.collections.values().map(|c| c.wakers.len()).sum()
     }

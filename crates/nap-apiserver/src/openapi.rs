@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::meta;
+use crate::object;
 use crate::resources::Resource;
 use crate::server::Registry;
 
@@ -73,10 +73,10 @@ fn schema(resource: &Resource) -> Value {
         Some(custom) => custom.raw.clone(),
         None => json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
     };
-    let properties = meta::child(&mut schema, "properties");
+    let properties = object::child(&mut schema, "properties");
     let text = |description: &str| json!({ "type": "string", "description": description });
-    meta::default(properties, "apiVersion", || text("The version of the schema of this object."));
-    meta::default(properties, "kind", || text("The kind of this object."));
+    object::default(properties, "apiVersion", || text("The version of the schema of this object."));
+    object::default(properties, "kind", || text("The kind of this object."));
     properties["metadata"] = json!({ "allOf": [{ "$ref": format!("#/components/schemas/{OBJECT_META}") }], "default": {} });
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
     schema

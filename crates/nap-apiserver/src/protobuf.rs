@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::status::{ApiError, Result};
+use crate::error::{ApiError, Result};
 
 /// The content type of the encoding.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -220,7 +220,7 @@ fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map
                         _ => return Err(truncated()),
                     }
                 }
-                crate::meta::object(object.entry(*json_name).or_insert_with(|| json!({})))
+                crate::object::fields_mut(object.entry(*json_name).or_insert_with(|| json!({})))
                     .insert(key, value);
             }
             (field, wire) => {
@@ -259,7 +259,7 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
             }
             match seconds {
                 Some(seconds) => {
-                    Some(json!(crate::meta::time(jiff::Timestamp::from_second(seconds).ok()?)))
+                    Some(json!(crate::object::time(jiff::Timestamp::from_second(seconds).ok()?)))
                 }
                 None => None,
             }

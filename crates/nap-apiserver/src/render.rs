@@ -7,9 +7,9 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::error::ApiError;
 use crate::request::View;
 use crate::resources::Resource;
-use crate::status::ApiError;
 use crate::{ResponseBody, full, table};
 
 /// The stored object in the version of `resource`. Conversion only rewrites `apiVersion`; the
@@ -59,7 +59,7 @@ pub(crate) fn event<'a>(
     Cow::Owned(table::render(resource, &[object], &metadata, now, first, include))
 }
 
-/// What `PartialObjectMetadata` shows of an object.
+/// An object as `PartialObjectMetadata`.
 pub(crate) fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",

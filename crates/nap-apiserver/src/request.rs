@@ -1,11 +1,12 @@
-//! What a request asks for: path, query and negotiated view, parsed once and without panics.
+//! Requests: path, query and negotiated view, parsed once and without panics.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
+use percent_encoding::percent_decode_str;
 
-use crate::status::{ApiError, Result};
+use crate::error::{ApiError, Result};
 
 /// A request whose body has been read.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ impl ApiRequest {
         }
     }
 
-    /// How the client wants objects to be shown.
+    /// Representation of objects that the client negotiated.
     pub(crate) fn view(&self) -> Result<View> {
         if self.accept.is_empty() {
             return Ok(View::Object);
@@ -80,7 +81,7 @@ pub(crate) enum View {
     Metadata,
 }
 
-/// What the rows of a Table carry beside their cells.
+/// Content of Table rows beside their cells (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Include {
     None,
@@ -180,28 +181,10 @@ impl Query {
     }
 }
 
-/// Percent-decoding; `+` means a space in queries only. Broken escapes stay as they are.
+/// Percent-decodes a path segment, or a query's key or value where `+` means a space.
 fn decode(text: &str, plus_is_space: bool) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut index = 0;
-    while let Some(&byte) = bytes.get(index) {
-        let escaped = bytes
-            .get(index + 1..index + 3)
-            .and_then(|pair| std::str::from_utf8(pair).ok())
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        match (byte, escaped) {
-            (b'%', Some(decoded)) => {
-                out.push(decoded);
-                index += 3;
-                continue;
-            }
-            (b'+', _) if plus_is_space => out.push(b' '),
-            _ => out.push(byte),
-        }
-        index += 1;
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    let text = if plus_is_space { text.replace('+', " ") } else { text.to_owned() };
+    percent_decode_str(&text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

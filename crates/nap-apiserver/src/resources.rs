@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::crd::CustomSchema;
 
-/// Where the parts of `scale` are in the object.
+/// Paths of the parts of `scale` in the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scale {
     pub(crate) spec: Vec<String>,
     pub(crate) status: Vec<String>,
-    /// Where the label selector is: an object for built-ins, a string for custom resources.
+    /// Path of the label selector: an object in built-ins, a string in custom resources.
     pub(crate) selector: Option<Vec<String>>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Resource {
     pub(crate) deprecation_warning: Option<String>,
 }
 
-/// What identifies a stored collection, whatever the version it is asked for in.
+/// Identity of a stored collection, in whatever version it is requested.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GroupResource {
     pub(crate) group: String,

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::meta;
+use crate::error::{ApiError, Result};
+use crate::object;
 use crate::resources::Resource;
-use crate::status::{ApiError, Result};
 
 /// Everything that narrows a list or a watch.
 #[derive(Debug, Clone, Default)]
@@ -31,9 +31,9 @@ impl Filter {
     }
 
     pub(crate) fn matches(&self, object: &Value) -> bool {
-        (self.namespace.is_empty() || meta::namespace(object) == self.namespace)
-            && (self.name.is_empty() || meta::name(object) == self.name)
-            && labels_match(&self.labels, meta::at(object, &["metadata", "labels"]))
+        (self.namespace.is_empty() || object::namespace(object) == self.namespace)
+            && (self.name.is_empty() || object::name(object) == self.name)
+            && labels_match(&self.labels, object::at(object, &["metadata", "labels"]))
             && self.fields.iter().all(|requirement| requirement.matches(object))
     }
 }
@@ -78,14 +78,14 @@ pub(crate) fn from_object(selector: &Value) -> Vec<LabelRequirement> {
             requirements.push(LabelRequirement::In(key.clone(), vec![value]));
         }
     }
-    for expression in meta::list(selector, &["matchExpressions"]) {
-        let key = meta::text(expression, &["key"]).to_owned();
-        let values = meta::list(expression, &["values"])
+    for expression in object::list(selector, &["matchExpressions"]) {
+        let key = object::text(expression, &["key"]).to_owned();
+        let values = object::list(expression, &["values"])
             .iter()
             .filter_map(Value::as_str)
             .map(str::to_owned)
             .collect();
-        requirements.push(match meta::text(expression, &["operator"]) {
+        requirements.push(match object::text(expression, &["operator"]) {
             "NotIn" => LabelRequirement::NotIn(key, values),
             "Exists" => LabelRequirement::Exists(key),
             "DoesNotExist" => LabelRequirement::Missing(key),
@@ -178,7 +178,7 @@ impl FieldRequirement {
             .iter()
             .map(|path| {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
-                match meta::at(object, &path) {
+                match object::at(object, &path) {
                     Some(Value::String(text)) => text.clone(),
                     None | Some(Value::Null) => String::new(),
                     Some(other) => other.to_string(),
@@ -189,7 +189,7 @@ impl FieldRequirement {
         (found == self.value) == self.equal
     }
 
-    /// What an unset field compares as: the zero value of its type.
+    /// Value that an unset field compares as: the zero value of its type.
     fn absent(&self) -> String {
         let last = self.paths.first().and_then(|path| path.last()).map(String::as_str);
         match last {
@@ -224,7 +224,7 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<FieldRequirement>
     Ok(requirements)
 }
 
-/// Where a field selector key looks, or `None` when the kind does not support it.
+/// Path of a field selector key; `None` if the kind does not support it.
 fn field_paths(resource: &Resource, key: &str) -> Option<Vec<Vec<String>>> {
     let own = vec![key.split('.').map(str::to_owned).collect::<Vec<_>>()];
     if key == "metadata.name" || (key == "metadata.namespace" && resource.namespaced) {

@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 use http::{Method, Response};
 use serde_json::{Value, json};
 
+use crate::error::{ApiError, Result};
 use crate::request::{ApiRequest, Target};
 use crate::resources::{self, GroupResource, Resource};
-use crate::status::{ApiError, Result};
 use crate::store::{Key, Store};
 use crate::verbs::WriteOptions;
-use crate::{Config, ResponseBody, discovery, lock, meta, openapi, render};
+use crate::{Config, ResponseBody, discovery, lock, object, openapi, render};
 
-/// How long an event is kept.
+/// Lifetime of an event.
 const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_hours(1);
-/// How often old events are looked for.
+/// Interval between sweeps of expired events.
 const EVENT_SWEEP: jiff::SignedDuration = jiff::SignedDuration::from_mins(1);
 
 /// Everything the server knows.
@@ -27,7 +27,7 @@ pub(crate) struct State {
     /// Objects being deleted whose end the server itself waits for: namespaces, definitions and
     /// owners with foreground deletion.
     pub(crate) terminating: BTreeSet<(GroupResource, Key)>,
-    /// When old events were last thrown away.
+    /// Time of the last sweep of expired events.
     swept: jiff::Timestamp,
 }
 
@@ -37,7 +37,7 @@ impl State {
             store: Store::new(config.seed),
             registry: Registry::default(),
             terminating: BTreeSet::new(),
-            swept: (config.now)(),
+            swept: config.clock.now(),
             config,
         };
         for resource in resources::builtin() {
@@ -65,7 +65,7 @@ impl State {
     }
 
     pub(crate) fn now(&self) -> jiff::Timestamp {
-        (self.config.now)()
+        self.config.clock.now()
     }
 
     /// Events live for an hour, as in the real server, so that a long story does not fill the
@@ -82,7 +82,7 @@ impl State {
             .objects
             .iter()
             .filter(|(_, event)| {
-                let created = meta::text(event, &["metadata", "creationTimestamp"])
+                let created = object::text(event, &["metadata", "creationTimestamp"])
                     .parse::<jiff::Timestamp>();
                 created.is_ok_and(|created| now.duration_since(created) > EVENT_LIFE)
             })
@@ -94,7 +94,7 @@ impl State {
     }
 
     pub(crate) fn timestamp(&self) -> String {
-        meta::time(self.now())
+        object::time(self.now())
     }
 }
 

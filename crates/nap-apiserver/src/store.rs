@@ -14,7 +14,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
 
-use crate::meta;
+use crate::object;
 use crate::resources::GroupResource;
 
 /// Changes kept per collection. A watch or page that is further behind gets 410 Gone.
@@ -38,7 +38,7 @@ pub(crate) struct Change {
 pub(crate) struct Collection {
     pub(crate) objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<Arc<Change>>,
-    /// How many changes were dropped from the front of `history`.
+    /// Number of changes that were dropped from the front of `history`.
     dropped: u64,
     /// The newest revision that was dropped.
     dropped_revision: u64,
@@ -95,7 +95,7 @@ impl Collection {
 }
 
 pub(crate) fn key_of(object: &Value) -> Key {
-    (meta::namespace(object).to_owned(), meta::name(object).to_owned())
+    (object::namespace(object).to_owned(), object::name(object).to_owned())
 }
 
 /// All collections, the revision counter and the seeded source of names and uids.
@@ -176,7 +176,7 @@ impl Store {
     /// Creates or replaces the object and tells the watches.
     pub(crate) fn put(&mut self, resource: &GroupResource, mut object: Value) -> Arc<Value> {
         self.revision += 1;
-        meta::metadata(&mut object)
+        object::metadata(&mut object)
             .insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
         let key = key_of(&object);
         let object = Arc::new(object);
@@ -199,7 +199,7 @@ impl Store {
         let old = collection.objects.remove(key)?;
         self.revision += 1;
         let mut last = (*old).clone();
-        meta::metadata(&mut last)
+        object::metadata(&mut last)
             .insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
         let last = Arc::new(last);
         let wakers = collection.push(Change {
@@ -229,7 +229,7 @@ impl Store {
     ) {
         let place = (resource.clone(), key.clone());
         if let Some(old) = old {
-            for owner in meta::owner_uids(old) {
+            for owner in object::owner_uids(old) {
                 if let Some(set) = self.dependents.get_mut(owner) {
                     set.remove(&place);
                     if set.is_empty() {
@@ -238,10 +238,10 @@ impl Store {
                 }
             }
             if new.is_none() {
-                self.live.remove(meta::uid(old));
-                self.vanished.push_back(meta::uid(old).to_owned());
+                self.live.remove(object::uid(old));
+                self.vanished.push_back(object::uid(old).to_owned());
                 // A foreground owner may have waited for this one.
-                for owner in meta::owner_uids(old) {
+                for owner in object::owner_uids(old) {
                     if let Some(owner) = self.live.get(owner) {
                         self.adopted.push_back(owner.clone());
                     }
@@ -249,12 +249,12 @@ impl Store {
             }
         }
         if let Some(new) = new {
-            self.live.insert(meta::uid(new).to_owned(), place.clone());
-            let owners = meta::owner_uids(new);
+            self.live.insert(object::uid(new).to_owned(), place.clone());
+            let owners = object::owner_uids(new);
             for owner in &owners {
                 self.dependents.entry((*owner).to_owned()).or_default().insert(place.clone());
             }
-            if old.is_none_or(|old| meta::owner_uids(old) != owners) && !owners.is_empty() {
+            if old.is_none_or(|old| object::owner_uids(old) != owners) && !owners.is_empty() {
                 self.adopted.push_back(place);
             }
         }

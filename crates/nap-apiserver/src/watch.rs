@@ -15,16 +15,16 @@ use http_body::Frame;
 use serde_json::{Value, json};
 use tokio::time::Sleep;
 
+use crate::error::ApiError;
 use crate::request::View;
 use crate::resources::{GroupResource, Resource};
 use crate::selectors::Filter;
 use crate::server::State;
-use crate::status::ApiError;
 use crate::{lock, render};
 
-/// How long a watch lasts when the client does not say.
+/// Default duration of a watch.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
-/// How often a quiet watch that allows bookmarks gets one.
+/// Interval of bookmarks on a quiet watch that allows them.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 
 /// The body of a watch response.

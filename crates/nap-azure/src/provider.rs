@@ -299,9 +299,9 @@ impl CloudProvider for AzureProvider {
         for attempt in 1..=MAX_TRIES {
             let catalogue = self.instance_types(class).await?;
             let next = if offerings.is_empty() {
-                offering_selection::cheapest(&catalogue, &wanted, &claim_name)
+                offering_selection::cheapest(catalogue.types(), &wanted, &claim_name)
             } else {
-                offering_selection::first_planned(&catalogue, &wanted, offerings)
+                offering_selection::first_planned(catalogue.types(), &wanted, offerings)
             };
             let Some((instance_type, offering)) = next else { break };
             let sku = self.region.sku(&instance_type.name).await?;

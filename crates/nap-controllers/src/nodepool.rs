@@ -37,7 +37,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                 resources.set(resource, usage.get(resource));
             }
             status.resources = resources.to_quantities();
-            status.nodes = usage.get("nodes");
+            status.nodes = usage.get(nap_engine::NODES);
             if problems.is_empty() {
                 conditions::set_true(&mut status.conditions, VALIDATION_SUCCEEDED, generation, now);
             } else {

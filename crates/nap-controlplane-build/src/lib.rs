@@ -1,17 +1,21 @@
-//! Where the binaries of the control plane are, and how they come there.
+//! Location and build of the control plane's binaries.
 //!
-//! They are built from Go modules by name, at the versions that `go/go.mod` pins, into the user's
-//! cache folder: a fresh clone finds them again, and a changed pin makes new ones.
-//! `KUBEBUILDER_ASSETS` names a folder to use instead. The incumbent's own definitions are copied
-//! from its modules in the same way, to compare ours with.
+//! They are built from Go modules at the versions pinned in `go/go.mod`, into the user's cache
+//! folder: a fresh clone finds them again, and a changed pin builds new ones. `KUBEBUILDER_ASSETS`
+//! names a folder to use instead. The incumbent's definitions are copied from its modules in the
+//! same way, as a reference.
+
+mod kubectl;
 
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What every test on a control plane needs.
+pub use kubectl::Kubectl;
+
+/// Binaries that every test on a control plane needs.
 const NEEDED: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
-/// What tests that run pods need besides.
+/// Further binaries for tests that run pods.
 const NEEDED_FOR_PODS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
 const PINS: [&str; 3] = [
@@ -21,11 +25,11 @@ const PINS: [&str; 3] = [
 ];
 const INCUMBENT_PINS: &str = include_str!("../incumbent/go.mod");
 
-/// The modules with the incumbent's definitions. Where both have one, the first wins: it is the
-/// newer.
+/// Modules with the incumbent's definitions. If both have a definition, the first is newer and
+/// wins.
 const INCUMBENT: [&str; 2] = ["sigs.k8s.io/karpenter", "github.com/Azure/karpenter-provider-azure"];
 
-/// The folder with the binaries, or one line that says what is missing and what to do.
+/// The folder with the binaries; the error is one line with the remedy.
 pub fn binaries() -> Result<PathBuf, String> {
     if let Some(folder) = given() {
         return match NEEDED.iter().find(|name| !folder.join(name).exists()) {
@@ -44,7 +48,7 @@ pub fn binaries() -> Result<PathBuf, String> {
     }
 }
 
-/// The kubectl to test with: the control plane's own, or else the one on the PATH.
+/// The control plane's kubectl, or the one on the PATH; the error is one line.
 pub fn kubectl() -> Result<PathBuf, String> {
     let own = binaries().map(|folder| folder.join("kubectl"));
     own.or_else(|missing| {
@@ -60,9 +64,8 @@ pub fn kubectl() -> Result<PathBuf, String> {
     })
 }
 
-/// For the build script of a crate whose tests need some of this: sets `no_kubectl`,
-/// `no_control_plane` and `no_incumbent` for what is missing, so that those tests are ignored, and
-/// counted as such.
+/// For build scripts: sets the cfgs `no_kubectl`, `no_control_plane` and `no_incumbent` for what is
+/// missing, so that tests which need it are ignored and reported as ignored.
 pub fn set_cfgs() {
     for variable in ["KUBEBUILDER_ASSETS", "XDG_CACHE_HOME", "HOME", "PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
@@ -82,7 +85,8 @@ pub fn set_cfgs() {
     }
 }
 
-/// Whether pods can be made and scheduled: a folder that was given may have the API server only.
+/// Fails if the folder lacks binaries to run pods: `KUBEBUILDER_ASSETS` may have the API server
+/// only.
 pub fn runs_pods(folder: &Path) -> Result<(), String> {
     match NEEDED_FOR_PODS.iter().find(|name| !folder.join(name).exists()) {
         Some(missing) => Err(format!("{} has no {missing}: put it there", folder.display())),
@@ -90,7 +94,7 @@ pub fn runs_pods(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// The folder with the incumbent's definitions, or one line that says what to do.
+/// The folder with the incumbent's definitions; the error is one line with the remedy.
 pub fn incumbent_definitions() -> Result<PathBuf, String> {
     let folder = incumbent_folder()?;
     if folder.exists() {
@@ -100,12 +104,12 @@ pub fn incumbent_definitions() -> Result<PathBuf, String> {
     }
 }
 
-/// Every folder whose coming or going changes the answers.
+/// Folders whose existence decides the cfgs.
 fn searched() -> Vec<PathBuf> {
     [given(), binaries_folder().ok(), incumbent_folder().ok()].into_iter().flatten().collect()
 }
 
-/// Builds and fetches what is missing, telling about it on standard error.
+/// Builds and fetches what is missing; reports progress on standard error.
 pub fn build() -> Result<PathBuf, String> {
     if incumbent_definitions().is_err() {
         fetch_incumbent_definitions()?;
@@ -151,7 +155,7 @@ fn incumbent_folder() -> Result<PathBuf, String> {
     Ok(cache()?.join(format!("incumbent-{}-azure-{}", versions[0], versions[1])))
 }
 
-/// The version that a go.mod requires of a module.
+/// Version of a module in a go.mod; `unknown` if it is not required.
 fn version<'a>(pins: &'a str, module: &str) -> &'a str {
     let mut words = pins.lines().map(|line| line.trim_start_matches("require").split_whitespace());
     words
@@ -159,7 +163,7 @@ fn version<'a>(pins: &'a str, module: &str) -> &'a str {
         .unwrap_or("unknown")
 }
 
-/// FNV-1a: names a folder, and guards nothing.
+/// FNV-1a hash for the name of a folder.
 fn fingerprint(texts: &[&str]) -> u64 {
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -188,7 +192,7 @@ fn not_started(error: &std::io::Error) -> String {
     }
 }
 
-/// Compiles everything in one go: the five share most of their packages.
+/// Compiles all binaries in one `go build`, because they share most packages.
 fn compile(folder: &Path) -> Result<(), String> {
     let kubernetes = version(PINS[0], "k8s.io/kubernetes");
     let mut numbers = kubernetes.trim_start_matches('v').split('.');
@@ -222,7 +226,7 @@ fn compile(folder: &Path) -> Result<(), String> {
     move_into_place(&made, folder)
 }
 
-/// Counts the packages that go names as it compiles them, and returns everything else that it says.
+/// Reports the number of compiled packages; returns all other output of go.
 fn follow(stderr: impl std::io::Read) -> Vec<String> {
     let terminal = std::io::stderr().is_terminal();
     let mut packages = 0_u32;
@@ -268,8 +272,7 @@ fn fetch_incumbent_definitions() -> Result<(), String> {
         for entry in entries.flatten() {
             let copy = made.join(entry.file_name());
             if !copy.exists() {
-                // Read and written, not copied: what lies in the module cache is read-only, and a
-                // copy would be too.
+                // Files of the module cache are read-only, and `fs::copy` would keep that.
                 let text = std::fs::read(entry.path()).map_err(|error| error.to_string())?;
                 std::fs::write(&copy, text)
                     .map_err(|error| format!("{}: {error}", copy.display()))?;
@@ -279,14 +282,14 @@ fn fetch_incumbent_definitions() -> Result<(), String> {
     move_into_place(&made, &folder)
 }
 
-/// A text field of the flat JSON that go prints, one field a line.
+/// A text field of go's flat JSON, which has one field per line.
 fn field<'a>(json: &'a str, name: &str) -> Option<&'a str> {
     let start = format!("\"{name}\": \"");
     json.lines()
         .find_map(|line| line.trim().strip_prefix(&start)?.trim_end_matches(',').strip_suffix('"'))
 }
 
-/// A folder beside another, to make that one in: it must never be there half done.
+/// A temporary folder beside `folder`; renamed when complete, so that `folder` is never incomplete.
 fn beside(folder: &Path) -> Result<PathBuf, String> {
     let cache = folder.parent().unwrap_or(folder);
     std::fs::create_dir_all(cache).map_err(|error| format!("{}: {error}", cache.display()))?;

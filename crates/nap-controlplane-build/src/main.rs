@@ -1,4 +1,4 @@
-//! Builds the control plane that tests run on, unless it is there, and prints where it is.
+//! Builds the control plane for tests if it is missing, and prints its folder.
 
 use std::process::ExitCode;
 

@@ -1,17 +1,17 @@
-//! The certificates of one plane: an authority of its own, the server's, and one for each client.
+//! Certificates of one control plane: authority, server and clients.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// A certificate or an authority's, with its key, as PEM.
+/// A certificate with its key, as PEM.
 pub(crate) struct Pem {
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
 
-/// Signs the certificates of one plane.
+/// The certificate authority of one control plane.
 pub(crate) struct Authority {
     pub(crate) pem: Pem,
     issuer: Issuer<'static, KeyPair>,
@@ -32,7 +32,7 @@ impl Authority {
         Ok(Self { pem, issuer: Issuer::new(params, key) })
     }
 
-    /// The server's certificate, good for loopback.
+    /// The server's certificate, valid for loopback.
     pub(crate) fn server(&self) -> Result<Pem, rcgen::Error> {
         let mut params =
             CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])?;
@@ -40,7 +40,7 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A client's certificate: Kubernetes takes the common name as the user, the organisation as a
+    /// A client's certificate. Kubernetes reads the common name as user and the organization as
     /// group.
     pub(crate) fn client(&self, user: &str, group: Option<&str>) -> Result<Pem, rcgen::Error> {
         let mut params = CertificateParams::default();
@@ -64,7 +64,7 @@ impl Authority {
     }
 }
 
-/// The key that signs the tokens of service accounts: the private part and the public part, as PEM.
+/// Signing key of service account tokens: private and public key, as PEM.
 pub(crate) fn signing_key() -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))

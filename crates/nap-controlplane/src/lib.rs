@@ -1,8 +1,8 @@
-//! A real Kubernetes control plane under test: etcd, kube-apiserver, kube-controller-manager,
-//! kube-scheduler and kubectl, as their own projects make them, on loopback.
+//! A real Kubernetes control plane for tests, on loopback: etcd, kube-apiserver,
+//! kube-controller-manager, kube-scheduler and kubectl.
 //!
-//! [`Plane`] is a running one. It stops when it is dropped, and when the process that started it
-//! ends in whatever way: nothing stays behind.
+//! A [`Plane`] stops when it is dropped or when its process ends in any way, and leaves nothing
+//! behind.
 
 mod certificates;
 mod plane;

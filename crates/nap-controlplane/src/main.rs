@@ -1,4 +1,4 @@
-//! Starts a control plane by hand: prints where its kubeconfig is, and stops with this process.
+//! Starts a control plane, prints the path of its kubeconfig, and stops it with this process.
 
 use nap_controlplane::{Parts, Plane};
 

@@ -13,9 +13,9 @@ use serde_json::json;
 
 use crate::certificates::{Authority, Pem, signing_key};
 
-/// Runs a component until standard input ends, which it does when whoever started it stops it or is
-/// gone, for whatever reason. Then kills it by its process id and removes the plane's folder.
-/// Signals from a terminal are ignored: they reach whoever started it as well.
+/// Supervisor script: runs a component until standard input ends, which happens when the parent
+/// stops it or dies. Then kills it by its process id and removes the plane's folder. Ignores
+/// signals from a terminal, because they reach the parent as well.
 const SUPERVISOR: &str = r#"
 trap '' INT TERM HUP
 folder=$1 log=$2; shift 2
@@ -27,43 +27,44 @@ rm -rf "$folder" 2>/dev/null
 exit 0
 "#;
 
-/// How long a plane may take to be ready. Seconds are usual; a loaded machine takes longer.
+/// Maximum time until a plane is ready: seconds on an idle computer, longer under load.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// How many times a plane is started when somebody else took one of its ports first.
+/// Maximum number of starts, if another process takes one of the ports first.
 const ATTEMPTS: u32 = 3;
 
-/// Which parts of a control plane run.
+/// Components of a control plane.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Parts {
-    /// Etcd and the API server: definitions, objects and access rules work, but no pod can be made.
+    /// etcd and the API server: definitions, objects and access rules work, but pods cannot be
+    /// created.
     Api,
-    /// Etcd, the API server and the scheduler, which fake nodes and pods are put before. Nothing
-    /// that a controller would have to do is asked for: pods need no service account, nodes are not
-    /// tainted until they report, volumes can be deleted at once.
+    /// etcd, the API server and the scheduler, for fake nodes and pods. Admission that needs
+    /// controllers is off: pods need no service account, new nodes are not tainted, volumes can be
+    /// deleted at once.
     Scheduler,
-    /// Everything, as on a cluster: the controllers and the scheduler too.
+    /// All components, including controllers and scheduler.
     All,
 }
 
-/// Why there is no plane.
+/// Failure to start a plane.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The binaries are not there.
+    /// The binaries are missing.
     #[error("there is no control plane to start: {0}")]
     Missing(String),
-    /// A file or process could not be made.
+    /// A file or process could not be created.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// A certificate could not be made.
+    /// A certificate could not be created.
     #[error("certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// The client does not understand the kubeconfig.
+    /// The kubeconfig could not be read.
     #[error("kubeconfig: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    /// The client could not be made.
+    /// The client could not be created.
     #[error("client: {0}")]
     Client(#[from] kube::Error),
-    /// A component did not come up.
+    /// A component did not become ready.
     #[error("the control plane was not ready after {} s; the end of its logs:\n{logs}", PATIENCE.as_secs())]
     NotReady {
         /// The last lines of every component's log.
@@ -71,20 +72,19 @@ pub enum Error {
     },
 }
 
-/// A control plane on loopback, with its own ports, certificates and data. It stops when this is
-/// dropped.
+/// A control plane on loopback, with its own ports, certificates and data; stopped on drop.
 #[derive(Debug)]
 pub struct Plane {
     folder: PathBuf,
     binaries: PathBuf,
     supervisors: Vec<Child>,
     url: String,
-    /// Ports that answer once their component serves.
+    /// Health ports of the components.
     health: Vec<u16>,
 }
 
 impl Plane {
-    /// Starts a plane, and waits until it is ready.
+    /// Starts a plane and waits until it is ready.
     pub async fn start(parts: Parts) -> Result<Self, Error> {
         let binaries = nap_controlplane_build::binaries().map_err(Error::Missing)?;
         if parts != Parts::Api {
@@ -105,17 +105,18 @@ impl Plane {
         }
     }
 
-    /// Where the API server is.
+    /// URL of the API server.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// A kubeconfig of an administrator.
+    /// Path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("admin.kubeconfig")
     }
 
-    /// A client of an administrator. Every runtime needs its own: its connections live on it.
+    /// A client with administrator rights. Each tokio runtime needs its own, because connections
+    /// belong to a runtime.
     pub async fn client(&self) -> Result<Client, Error> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
         let config =
@@ -123,7 +124,7 @@ impl Plane {
         Ok(Client::try_from(config)?)
     }
 
-    /// The plane's own kubectl, with its kubeconfig.
+    /// The plane's kubectl, with the administrator's kubeconfig.
     pub fn kubectl(&self) -> Command {
         let mut command = Command::new(self.binaries.join("kubectl"));
         command.arg("--kubeconfig").arg(self.kubeconfig()).env("HOME", &self.folder);
@@ -227,7 +228,7 @@ impl Plane {
         ] {
             self.write_kubeconfig(name, &authority.client(user, group)?)?;
         }
-        // A pod that found no room is tried again after a second, not after ten.
+        // Unschedulable pods are retried after one second instead of ten.
         let scheduler = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "clientConnection": { "kubeconfig": self.folder.join("scheduler.kubeconfig"), "qps": 500, "burst": 1000 },
@@ -312,9 +313,9 @@ fn readyz() -> http::Request<Vec<u8>> {
     http::Request::get("/readyz").body(Vec::new()).expect("a request with a constant path")
 }
 
-/// Ports that nobody listens on now.
+/// Free ports.
 fn free_ports<const N: usize>() -> Result<[u16; N], Error> {
-    // All are held until the last is found, so that no two are the same.
+    // All are held until the last is found, so that they are distinct.
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];
     for port in &mut ports {

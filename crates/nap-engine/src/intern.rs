@@ -1,20 +1,20 @@
-//! Equal things get equal numbers, fast and in the same way on every machine.
+//! Interning: equal items get equal indices, in the order of their first appearance.
 //!
-//! A hash map would do, but its order is random; so things are found by a digest of their content
-//! in an ordered map, and compared in full only where digests are equal.
+//! A hash map would serve, but its order is random and must not reach a plan. Items are found by a
+//! digest of their content in an ordered map, and compared in full where digests are equal.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-/// A digest that depends on the content alone.
-pub(crate) fn digest<T: Hash + ?Sized>(thing: &T) -> u64 {
+/// Digest of an item, the same in every process.
+pub(crate) fn digest<T: Hash + ?Sized>(item: &T) -> u64 {
     let mut mixer = Mixer(0);
-    thing.hash(&mut mixer);
+    item.hash(&mut mixer);
     mixer.finish()
 }
 
-/// A quick hash function. Nobody gains anything by making digests collide: equals are always
-/// compared in full.
+/// A fast hash function without defence against chosen collisions: items with equal digests are
+/// always compared in full.
 pub(crate) struct Mixer(pub(crate) u64);
 
 impl Mixer {
@@ -57,35 +57,35 @@ impl Hasher for Mixer {
     }
 }
 
-/// Things with their numbers, in the order in which they came.
+/// Distinct items, in the order of their first appearance.
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
     pub(crate) items: Vec<T>,
-    /// By digest, and a counter for those that share one.
-    numbers: BTreeMap<(u64, u32), usize>,
+    /// Index of each item by its digest and a counter for items that share a digest.
+    indices: BTreeMap<(u64, u32), usize>,
 }
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), numbers: BTreeMap::new() }
+        Self { items: Vec::new(), indices: BTreeMap::new() }
     }
 }
 
 impl<T: Hash + Eq> Interner<T> {
-    /// The number of a thing, a new one if it was not seen yet.
-    pub(crate) fn number(&mut self, thing: T) -> usize {
-        let digest = digest(&thing);
-        let mut place = 0;
-        while let Some(number) = self.numbers.get(&(digest, place)) {
-            if self.items[*number] == thing {
-                return *number;
+    /// Index of an item, a new one at its first appearance.
+    pub(crate) fn intern(&mut self, item: T) -> usize {
+        let digest = digest(&item);
+        let mut collisions = 0;
+        while let Some(index) = self.indices.get(&(digest, collisions)) {
+            if self.items[*index] == item {
+                return *index;
             }
-            place += 1;
+            collisions += 1;
         }
-        let number = self.items.len();
-        self.items.push(thing);
-        self.numbers.insert((digest, place), number);
-        number
+        let index = self.items.len();
+        self.items.push(item);
+        self.indices.insert((digest, collisions), index);
+        index
     }
 }
 
@@ -94,23 +94,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_share_a_number() {
+    fn equal_items_share_an_index() {
         let mut interner = Interner::default();
-        let numbers = ["a", "b", "a", "a longer text than eight bytes", "b"]
-            .map(|text| interner.number(text));
-        assert_eq!(numbers, [0, 1, 0, 2, 1]);
+        let indices = ["a", "b", "a", "a longer text than eight bytes", "b"]
+            .map(|text| interner.intern(text));
+        assert_eq!(indices, [0, 1, 0, 2, 1]);
         assert_eq!(interner.items, ["a", "b", "a longer text than eight bytes"]);
     }
 
     #[test]
-    fn things_with_one_digest_are_told_apart() {
+    fn items_with_one_digest_are_told_apart() {
         #[derive(PartialEq, Eq)]
         struct Same(u8);
         impl Hash for Same {
             fn hash<H: Hasher>(&self, _: &mut H) {}
         }
         let mut interner = Interner::default();
-        let numbers = [1, 2, 1, 2].map(|number| interner.number(Same(number)));
-        assert_eq!(numbers, [0, 1, 0, 1]);
+        let indices = [1, 2, 1, 2].map(|number| interner.intern(Same(number)));
+        assert_eq!(indices, [0, 1, 0, 1]);
     }
 }

@@ -1,37 +1,36 @@
-//! The simplex method, for the few and small linear programs that guide the packing.
+//! The simplex method, for the small linear programs that guide the packing.
 //!
-//! It maximises `gain · v` under `amounts · v ≤ limit` for each row, with limits and `v` not
-//! negative, so that nothing at all is a solution to begin with. The table is condensed: it has a
-//! column for each variable, whatever the number of rows. Rows can be added to a solved table,
-//! which is then solved again from where it stands. What comes out guides choices, and whoever
-//! needs certainty checks it: so a rounding error can cost a little money, never a wrong plan.
-//! Since it is nothing but additions, multiplications and divisions in a fixed order, it is the
-//! same on every machine.
+//! It maximises `gain · v` under `amounts · v ≤ limit` for each row, with non-negative limits and
+//! `v`, so that zero is a feasible start. The tableau is condensed: it has a column for each
+//! variable, whatever the number of rows. Rows can be added to a solved tableau, which is then
+//! solved again from where it stands. Solutions guide choices, and callers that need certainty
+//! verify them, so a rounding error can cost a little money but never validity. Only additions,
+//! multiplications and divisions in a fixed order are used, so results are equal on every machine.
 
-/// Below this a number counts as zero.
+/// Absolute value below which a number counts as zero.
 const TINY: f64 = 1e-9;
 
-/// A linear program and how far it is solved.
+/// A linear program and its current basis.
 #[derive(Clone)]
 pub(crate) struct Simplex {
     width: usize,
-    /// One row after another, each with a cell for every column; the last cell is what is left of
-    /// the limit.
+    /// One row after another, each with a cell for every column; the last cell is the remaining
+    /// limit.
     cells: Vec<f64>,
-    /// What the total gains per unit of each column.
+    /// Objective coefficient of each column.
     gain: Vec<f64>,
-    /// What each row stands for by now: a variable, or (from `width` on) what a row leaves unused.
+    /// Basic variable of each row: a variable, or (from `width` on) the slack of a row.
     in_row: Vec<usize>,
-    /// What each column stands for by now.
+    /// Non-basic variable of each column.
     in_column: Vec<usize>,
-    /// The row that each variable is in, if it is in one.
+    /// Row of each variable that is basic.
     row_of: Vec<Option<usize>>,
-    /// How many cells were computed.
+    /// Number of cells computed.
     effort: usize,
 }
 
 impl Simplex {
-    /// A program without rows yet.
+    /// Program without rows.
     pub(crate) fn new(gain: Vec<f64>) -> Self {
         let width = gain.len();
         let in_column = (0..width).collect();
@@ -47,12 +46,12 @@ impl Simplex {
         &self.cells[row * (self.width + 1)..(row + 1) * (self.width + 1)]
     }
 
-    /// Roughly how much was computed so far.
+    /// Approximate number of cells computed so far.
     pub(crate) fn effort(&self) -> usize {
         self.effort
     }
 
-    /// Adds a row: amounts for some of the variables, and a limit.
+    /// Adds a row: the amounts of some variables, and a limit.
     pub(crate) fn add(&mut self, amounts: impl IntoIterator<Item = (usize, f64)>, limit: f64) {
         let mut of_variable = vec![0.0; self.width];
         for (variable, amount) in amounts {
@@ -60,8 +59,8 @@ impl Simplex {
         }
         let mut cells = vec![0.0; self.width + 1];
         cells[self.width] = limit;
-        for (column, stands_for) in self.in_column.iter().enumerate() {
-            if let Some(amount) = of_variable.get(*stands_for) {
+        for (column, variable) in self.in_column.iter().enumerate() {
+            if let Some(amount) = of_variable.get(*variable) {
                 cells[column] = *amount;
             }
         }
@@ -78,17 +77,17 @@ impl Simplex {
         self.cells.extend(cells);
     }
 
-    /// Solves it, in at most so many exchanges.
-    pub(crate) fn solve(&mut self, most: usize) {
-        for _ in 0..most {
-            let exchange = self.violated().or_else(|| self.rising());
-            let Some((row, column)) = exchange else { break };
+    /// Solves the program in at most `max_pivots` pivots.
+    pub(crate) fn solve(&mut self, max_pivots: usize) {
+        for _ in 0..max_pivots {
+            let pivot = self.dual_pivot().or_else(|| self.primal_pivot());
+            let Some((row, column)) = pivot else { break };
             self.pivot(row, column);
         }
     }
 
-    /// The row that is furthest from being kept, and the column that mends it at the least loss.
-    fn violated(&self) -> Option<(usize, usize)> {
+    /// The most violated row, and the column that repairs it at the least loss.
+    fn dual_pivot(&self) -> Option<(usize, usize)> {
         let left = |row: usize| self.cells[row * (self.width + 1) + self.width];
         let row = (0..self.rows())
             .filter(|row| left(*row) < -TINY)
@@ -102,7 +101,7 @@ impl Simplex {
     }
 
     /// The column with the largest gain, and the row that limits it first.
-    fn rising(&mut self) -> Option<(usize, usize)> {
+    fn primal_pivot(&mut self) -> Option<(usize, usize)> {
         loop {
             let column = (0..self.width)
                 .filter(|column| self.gain[*column] > TINY)
@@ -113,7 +112,7 @@ impl Simplex {
                 .min_by(|a, b| ratio(*a).total_cmp(&ratio(*b)).then(a.cmp(b)));
             match row {
                 Some(row) => return Some((row, column)),
-                // Nothing limits it: it has no price.
+                // No row limits the column, so it has no price.
                 None => self.gain[column] = 0.0,
             }
         }
@@ -159,22 +158,22 @@ impl Simplex {
         self.row_of.iter().map(|row| value(*row)).collect()
     }
 
-    /// What one more unit of each row's limit would gain: the solution of the dual program.
+    /// Dual value of each row: the gain per unit of its limit.
     pub(crate) fn multipliers(&self) -> Vec<f64> {
         let mut multipliers = vec![0.0; self.rows()];
-        for (column, stands_for) in self.in_column.iter().enumerate() {
-            if let Some(row) = stands_for.checked_sub(self.width) {
+        for (column, variable) in self.in_column.iter().enumerate() {
+            if let Some(row) = variable.checked_sub(self.width) {
                 multipliers[row] = (-self.gain[column]).max(0.0);
             }
         }
         multipliers
     }
 
-    /// RemedySearch what the variables gain. What is solved stays a solution, though no longer the best.
-    pub(crate) fn regain(&mut self, gain: &[f64]) {
+    /// Replaces the objective. The current solution stays feasible but may no longer be optimal.
+    pub(crate) fn set_gain(&mut self, gain: &[f64]) {
         let mut now = vec![0.0; self.width];
-        for (column, stands_for) in self.in_column.iter().enumerate() {
-            now[column] = gain.get(*stands_for).copied().unwrap_or(0.0);
+        for (column, variable) in self.in_column.iter().enumerate() {
+            now[column] = gain.get(*variable).copied().unwrap_or(0.0);
         }
         for (row, gain) in self.row_of.iter().zip(gain).filter(|(_, gain)| **gain != 0.0) {
             let Some(row) = *row else { continue };
@@ -206,18 +205,18 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_best_and_what_limits_are_worth() {
+    fn finds_the_optimum_and_its_duals() {
         let program = textbook();
         assert!(close(&program.values(), &[2.0, 6.0]), "{:?}", program.values());
         assert!(close(&program.multipliers(), &[0.0, 1.5, 1.0]), "{:?}", program.multipliers());
     }
 
     #[test]
-    fn goes_on_after_a_row_was_added() {
+    fn continues_after_a_row_is_added() {
         let mut program = textbook();
         program.add([(0, 1.0), (1, 1.0)], 7.0);
         program.solve(100);
-        // Now y = 6 leaves one x.
+        // With the new row, y = 6 leaves x = 1.
         assert!(close(&program.values(), &[1.0, 6.0]), "{:?}", program.values());
         assert!(
             close(&program.multipliers(), &[0.0, 1.0, 0.0, 3.0]),
@@ -227,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_after_the_gains_have_changed() {
+    fn continues_after_the_objective_changes() {
         let mut program = textbook();
-        program.regain(&[5.0, 0.0]);
+        program.set_gain(&[5.0, 0.0]);
         program.solve(100);
         assert!(close(&program.values()[..1], &[4.0]), "{:?}", program.values());
     }

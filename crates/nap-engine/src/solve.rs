@@ -1,101 +1,84 @@
-//! The portfolio: several packings, of which the best becomes the plan.
+//! Solving a snapshot, step by step.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use nap_api::labels;
 use nap_units::UsdPerHour;
 
+use crate::classes::dimensions::Dimensions;
 use crate::classes::grouping::Groups;
 use crate::classes::relaxation::Levels;
-use crate::classes::{Class, Classes, Dimensions};
+use crate::classes::{Class, Classes, PodCounts};
 use crate::explain::refusal::RefusalBuilder;
-use crate::model::{
-    Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Snapshot, Tier, Unplaced,
-};
-use crate::offerings::daemon_overhead::SolverCache;
+use crate::ids::IndexVec;
+use crate::model::{Options, Placement, Plan, Pod, PreferencePolicy, Refusal, Snapshot, Unplaced};
 use crate::offerings::index::OfferingIndex;
-use crate::offerings::shadow_prices::worth;
-use crate::optimize::lower_bound::{PodDuals, lower_bound};
-use crate::optimize::ruin_and_recreate::repair;
-use crate::optimize::scheduler_replay::pods_unbound_without_nomination;
+use crate::offerings::shadow_prices::shadow_prices;
+use crate::offerings::solver_cache::SolverCache;
+use crate::optimize::lower_bound::{PodDuals, lower_bound, reserved_capacity};
+use crate::optimize::portfolio::{Candidate, Outcome, Score, baseline, best_packing};
 use crate::packing::existing::{ExistingNodes, ExistingPlacement};
-use crate::packing::first_fit::{ClusterState, FillRule, PackingProblem, SizeCap, Strategy, pack};
+use crate::packing::packer::{ClusterState, PackingProblem};
 use crate::packing::result::Packing;
-use crate::packing::rounded_columns::{ColumnSolution, RoundedColumns};
-use crate::plan::alternatives_cache::Choices;
-use crate::plan::launches::Buyer;
-use crate::topology::counts::Topology;
+use crate::plan::launches::LaunchWriter;
+use crate::topology::counts::{Allowance, Topology};
 use crate::topology::groups::TopologyRules;
-
-/// The most sizes at which nodes are capped, one attempt each.
-const MAX_LEVELS: usize = 12;
-
-/// Roughly how many comparisons may be made, in all and for each pod, before no further packing is
-/// tried: a bound on time that is the same on every machine. The packings that find most are tried
-/// first.
-const MAX_EFFORT: usize = 20_000_000;
-const EFFORT_PER_POD: usize = 1_000;
-
-/// The same for taking nodes apart again.
-const MAX_REPAIRS: usize = 4_000_000;
-const REPAIRS_PER_POD: usize = 2_000;
-
-/// A plan that is no further above the bound than its so-manieth part is good enough: nothing else
-/// is tried.
-const GOOD_ENOUGH: i64 = 400;
-
-/// The incumbent's fill_rule: the plan may never be worse than this.
-const BASELINE: Strategy = Strategy { cap: SizeCap::None, fill_rule: FillRule::Incumbent };
 
 /// Decides where the pods of a snapshot go.
 ///
-/// It cannot fail: a pod that it cannot place is in the plan with the reason. The same snapshot
-/// gives the same plan to the byte, in whatever order its pods, nodes and pools are listed.
+/// It cannot fail: a pod that cannot be placed is in the plan with its refusal. Equal snapshots
+/// give byte-equal plans, in whatever order pods, nodes and pools are listed.
 pub fn solve(snapshot: &Snapshot, options: &Options) -> Plan {
-    decide(&SolverCache::new(snapshot), snapshot, options, true)
+    decide(&SolverCache::new(snapshot), snapshot, options, Effort::Portfolio)
 }
 
-/// The plan that the incumbent's fill_rule alone would give: first fit without regard to price, then
-/// the cheapest type for each node. [`solve`] is never worse; this is what it is measured against,
-/// and it has no bound.
+/// The plan of the baseline alone: first fit in the incumbent's order, then the cheapest type for
+/// each node. [`solve`] is never worse; this plan has no lower bound.
 pub fn solve_first_fit(snapshot: &Snapshot, options: &Options) -> Plan {
-    decide(&SolverCache::new(snapshot), snapshot, options, false)
+    decide(&SolverCache::new(snapshot), snapshot, options, Effort::Baseline)
 }
 
-/// The same as [`solve`] with what was prepared before for the same pools, daemons and catalogues;
-/// if they are not the same, it is of no use and no harm.
-pub fn solve_with(prepared: &SolverCache, snapshot: &Snapshot, options: &Options) -> Plan {
-    if prepared.suits(snapshot) {
-        decide(prepared, snapshot, options, true)
+/// [`solve`] with the cache of an earlier decision. A cache of other pools, daemons or catalogues
+/// is ignored.
+pub fn solve_with(cache: &SolverCache, snapshot: &Snapshot, options: &Options) -> Plan {
+    if cache.suits(snapshot) {
+        decide(cache, snapshot, options, Effort::Portfolio)
     } else {
         solve(snapshot, options)
     }
 }
 
-/// A plan, how good it is, and whether it might be better without what pods would like.
-#[derive(Default)]
+/// Strategies of a decision.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// The baseline alone.
+    Baseline,
+    /// The baseline and all other strategies.
+    Portfolio,
+}
+
+/// A plan with its score.
 struct Decision {
     plan: Plan,
     score: Score,
-    may_ignore: bool,
+    /// Ignoring preferences might place more pods.
+    may_ignore_preferences: bool,
 }
 
-/// The better plan of two where it matters: nobody goes without a place for what others would like,
-/// nor for room to spare.
-fn decide(prepared: &SolverCache, snapshot: &Snapshot, options: &Options, portfolio: bool) -> Plan {
-    let mut best = attempt(prepared, snapshot, options, portfolio);
+/// The better of several plans: no pod goes without a place for the preferences of others, nor for
+/// slack.
+fn decide(cache: &SolverCache, snapshot: &Snapshot, options: &Options, effort: Effort) -> Plan {
+    let mut best = attempt(cache, snapshot, options, effort);
     let mut options = options.clone();
-    if options.slack_percent > 0 && best.score.unplaced.iter().any(|count| *count > 0) {
+    if options.slack_percent > 0 && best.score.leaves_pods() {
         options.slack_percent = 0;
-        let tight = attempt(prepared, snapshot, &options, portfolio);
+        let tight = attempt(cache, snapshot, &options, effort);
         if tight.score.unplaced < best.score.unplaced {
             best = tight;
         }
     }
-    if best.may_ignore {
+    if best.may_ignore_preferences {
         options.preferences = PreferencePolicy::Ignore;
-        let other = attempt(prepared, snapshot, &options, portfolio);
+        let other = attempt(cache, snapshot, &options, effort);
         if other.score < best.score {
             best = other;
         }
@@ -103,396 +86,154 @@ fn decide(prepared: &SolverCache, snapshot: &Snapshot, options: &Options, portfo
     best.plan
 }
 
+/// One decision with fixed options, in eight steps.
 fn attempt(
-    prepared: &SolverCache,
+    cache: &SolverCache,
     snapshot: &Snapshot,
     options: &Options,
-    portfolio: bool,
+    effort: Effort,
 ) -> Decision {
+    // 1. Group equal pods.
     let groups = Groups::of(snapshot);
+    // 2. Unfold preferences into relaxation levels, and find the classes and their topology.
     let levels = Levels::of(&groups.list, snapshot, options);
-    let kinds: Vec<&Pod> = levels.list.iter().map(|level| &*level.pod).collect();
-    let rules = Rc::new(TopologyRules::of(&kinds, snapshot));
-    let dimensions = Dimensions::of(&kinds, snapshot, &rules);
+    let pods: Vec<&Pod> = levels.list.iter().map(|level| &*level.pod).collect();
+    let rules = Rc::new(TopologyRules::of(&pods, snapshot));
+    let dimensions = Dimensions::of(&pods, snapshot, &rules);
     let classes = Classes::of(&groups.list, &levels, &dimensions, &rules);
+    // 3. Index the offerings of each pool.
     let mut offerings =
-        OfferingIndex::new(prepared, snapshot, options, &dimensions, &classes, &rules.keys);
-    let mut standing = ExistingNodes::of(snapshot, &dimensions, &rules, &mut offerings);
-    let mut topology = Topology::new(
-        &rules,
-        &standing.nodes,
-        &standing.labels,
-        &mut offerings,
-        &snapshot.reservations,
-    );
-    let (placed, mut seated) = standing.fill(&classes, &mut topology);
-    let pending: Vec<usize> =
+        OfferingIndex::new(cache, snapshot, options, &dimensions, &classes, &rules.keys);
+    // 4. Fill existing nodes.
+    let (cluster, placed, placements) =
+        fill_existing(snapshot, &dimensions, &classes, rules, &mut offerings);
+    // 5. Pack the rest by a portfolio of strategies.
+    let pending: PodCounts =
         classes.list.iter().zip(&placed).map(|(class, placed)| class.pods.len() - placed).collect();
-    let ground =
-        ClusterState { standing, topology, skews: rules.skews().into(), rules: Rc::clone(&rules) };
-    let most_pods = options
-        .max_pods_per_node
-        .map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-    let least = classes.least_to_come();
-    let reservations = &snapshot.reservations;
-    let most_pods = most_pods.max(1);
-    let worth = if portfolio { worth(&offerings, &classes.demand(&pending)) } else { Vec::new() };
-    let worth = &worth;
-    let task = PackingProblem {
+    let prices = match effort {
+        Effort::Baseline => Vec::new(),
+        Effort::Portfolio => shadow_prices(&offerings, &classes.demand(&pending)),
+    };
+    let problem = PackingProblem {
         classes: &classes,
         pending: &pending,
-        most_pods,
-        reservations,
-        least: &least,
-        worth,
+        max_pods: max_pods(options),
+        reservations: &snapshot.reservations,
+        smallest_ahead: &classes.smallest_ahead(),
+        shadow_prices: &prices,
     };
-    let Best { entry, guard_lacks, pod_worth } =
-        best_packing(&mut offerings, &task, &ground, portfolio);
-    let Candidate { score, packing, tier } = entry;
-    let may_ignore = guard_lacks && classes.list.iter().any(Class::has_preferences);
-
+    let Outcome { best, baseline_leaves_pods, pod_duals } = match effort {
+        Effort::Baseline => baseline(&mut offerings, &problem, &cluster),
+        Effort::Portfolio => best_packing(&mut offerings, &problem, &cluster),
+    };
+    let Candidate { score, packing, tier } = best;
+    // 6. Refuse the pods without a place.
     let mut plan = Plan { tier, ..Plan::default() };
-    for (pod, field) in &groups.unsupported {
-        let refusal = Refusal::Unsupported { field: (*field).to_owned() };
-        plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal });
-    }
-    let unplaced =
-        classes.list.iter().zip(&packing.unplaced).filter(|(_, unplaced)| **unplaced > 0);
-    for (class, unplaced) in unplaced {
-        let mut asker = RefusalBuilder {
-            offerings: &mut offerings,
-            rules: &rules,
-            dimensions: &dimensions,
-            packing: &packing,
-        };
-        let refusal = asker.refusal(&classes.list[class.last]);
-        let first = class.pods.len() - unplaced;
-        for pod in class.pods.iter().skip(first) {
-            plan.unplaced.push(Unplaced { pod: (*pod).clone(), refusal: refusal.clone() });
-        }
-    }
-    plan.unplaced.sort_by(|a, b| a.pod.cmp(&b.pod));
-    seated.extend(&packing.seated);
-    let mut taken = vec![0; classes.list.len()];
-    for ExistingPlacement { class, node, count } in seated {
-        let class = classes.list[class].base;
-        let pods = classes.list[class].pods.iter().skip(taken[class]).take(count);
-        let node = &ground.standing.nodes[node].name;
-        plan.placements
-            .extend(pods.map(|pod| Placement { pod: (*pod).clone(), node: node.clone() }));
-        taken[class] += count;
-    }
-    plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
-    let zones = zones(snapshot);
-    let choices = Choices::default();
-    let mut buyer = Buyer {
-        offerings: &offerings,
-        classes: &classes,
-        dimensions: &dimensions,
-        taken,
-        zones,
-        choices,
-    };
-    plan.launches = buyer.launches(&packing);
+    plan.unplaced = refuse(&groups, &classes, &dimensions, &cluster, &packing, &mut offerings);
+    // 7. Write placements and launches.
+    let (placements, written) = write_placements(&classes, &cluster, &placements, &packing);
+    plan.placements = placements;
+    let mut writer = LaunchWriter::new(&offerings, &classes, &dimensions, snapshot, written);
+    plan.launches = writer.launches(&packing);
     plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
-    if portfolio && !classes.list.is_empty() {
-        // The bound knows only what a new node would take.
-        let beyond = packing
-            .unplaced
-            .iter()
-            .zip(&packing.over_host_limit)
-            .map(|(left, over_host_limit)| left + over_host_limit);
-        let placed: Vec<usize> = classes
-            .list
-            .iter()
-            .zip(beyond)
-            .map(|(class, beyond)| class.pods.len() - beyond)
-            .collect();
-        let mut free: Vec<Vec<i64>> =
-            ground.standing.nodes.iter().map(|node| dimensions.free(node)).collect();
-        free.extend(prepaid(&mut offerings, reservations));
-        plan.lower_bound =
-            Some(lower_bound(&mut offerings, &classes, &placed, &free, pod_worth.as_ref()));
+    // 8. Bound the cost.
+    if effort == Effort::Portfolio && !classes.list.is_empty() {
+        let free = cluster.existing.nodes.iter().map(|node| dimensions.free(node));
+        let mut free: Vec<Vec<i64>> = free.collect();
+        free.extend(reserved_capacity(&mut offerings, &snapshot.reservations));
+        let bound = bound(&mut offerings, &classes, &packing, &free, pod_duals.as_ref());
+        plan.lower_bound = Some(bound);
     }
-    Decision { plan, score, may_ignore }
+    let has_preferences = classes.list.iter().any(Class::has_preferences);
+    let may_ignore_preferences = baseline_leaves_pods && has_preferences;
+    Decision { plan, score, may_ignore_preferences }
 }
 
-/// What the machines of reservations have at most: as far as the bound is concerned, they cost
-/// nothing.
-fn prepaid(
-    offerings: &mut OfferingIndex<'_>,
-    reservations: &BTreeMap<String, u32>,
-) -> Vec<Vec<i64>> {
-    let mut free = Vec::new();
-    for (reservation, count) in reservations {
-        let signatures: Vec<usize> = (0..offerings.pools.len())
-            .filter_map(|pool| offerings.reserved(pool, reservation))
-            .collect();
-        let mut most = vec![0; offerings.width];
-        for signature in signatures {
-            for (most, one) in most.iter_mut().zip(&offerings.frontier(signature, i64::MAX).most) {
-                *most = (*most).max(one.saturating_mul(i64::from(*count)));
-            }
-        }
-        free.push(most);
-    }
-    free
+/// Upper limit on the pods of a new node: at least one, if there is a limit.
+fn max_pods(options: &Options) -> Allowance {
+    options.max_pods_per_node.map_or(Allowance::Unlimited, |max| {
+        Allowance::AtMost(usize::try_from(max).unwrap_or(usize::MAX).max(1))
+    })
 }
 
-/// The ways of packing besides the guard, those that find most first.
-fn strategies(offerings: &OfferingIndex<'_>, task: &PackingProblem<'_, '_>) -> Vec<Strategy> {
-    let mut strategies = Vec::new();
-    if task.pending.iter().all(|count| *count == 0) {
-        return strategies;
-    }
-    let mut caps = vec![SizeCap::BestValue];
-    let is_coupled = is_coupled(task);
-    let sizes = if is_coupled { offerings.sizes_for(task) } else { Vec::new() };
-    if is_coupled {
-        // Where rules force a number of nodes, sizes far from the average have no prospect.
-        let woven = if sizes.is_empty() {
-            vec![SizeCap::BestValue]
-        } else {
-            sizes.iter().rev().copied().map(SizeCap::Cpu).collect()
-        };
-        strategies
-            .extend(woven.into_iter().map(|cap| Strategy { cap, fill_rule: FillRule::Woven }));
-        // A quick one between those that take long.
-        let quick = sizes
-            .first()
-            .map(|size| Strategy { cap: SizeCap::Cpu(*size), fill_rule: FillRule::InOrder });
-        strategies.splice(1..1, quick);
-    }
-    strategies.push(Strategy { cap: SizeCap::BestValue, fill_rule: FillRule::Patterns });
-    if sizes.is_empty() {
-        caps.push(SizeCap::None);
-        caps.extend(offerings.levels(MAX_LEVELS).into_iter().rev().map(SizeCap::Cpu));
-    } else {
-        caps.extend(sizes.into_iter().skip(1).map(SizeCap::Cpu));
-    }
-    strategies.extend(caps.into_iter().map(|cap| Strategy { cap, fill_rule: FillRule::InOrder }));
-    strategies
-}
-
-/// Whether any pod that waits depends on others.
-fn is_coupled(task: &PackingProblem<'_, '_>) -> bool {
-    let waits = task.classes.list.iter().zip(task.pending).filter(|(_, count)| **count > 0);
-    waits.map(|(class, _)| class).any(Class::is_bound_by_rules)
-}
-
-/// What placing everybody costs at least.
-fn floor(
-    offerings: &mut OfferingIndex<'_>,
-    task: &PackingProblem<'_, '_>,
-    ground: &ClusterState<'_>,
-    pod_worth: Option<&PodDuals>,
-) -> UsdPerHour {
-    let mut free = ground.standing.free().to_vec();
-    free.extend(prepaid(offerings, task.reservations));
-    lower_bound(offerings, task.classes, task.pending, &free, pod_worth)
-}
-
-/// A packing, how good it is, and who found it.
-struct Candidate {
-    score: Score,
-    packing: Packing,
-    tier: Tier,
-}
-
-/// The best of several packings.
-struct Best {
-    entry: Candidate,
-    /// The incumbent's fill_rule leaves pods without a place.
-    guard_lacks: bool,
-    /// What pods are worth, where it was asked.
-    pod_worth: Option<PodDuals>,
-}
-
-/// Tries one strategy after another; the best packing and which part of the solver found it.
-fn best_packing<'a>(
+/// Places pods on existing nodes. Returns the cluster, the number of pods placed of each class, and
+/// the placements.
+fn fill_existing<'a>(
+    snapshot: &'a Snapshot,
+    dimensions: &Dimensions<'a>,
+    classes: &Classes<'a>,
+    rules: Rc<TopologyRules<'a>>,
     offerings: &mut OfferingIndex<'a>,
-    task: &PackingProblem<'_, 'a>,
-    ground: &ClusterState<'a>,
-    portfolio: bool,
-) -> Best {
-    let mut contest = Portfolio::begin(offerings, task, ground);
-    let guard_lacks = contest.best.score.unplaced.iter().any(|count| *count > 0);
-    let strategies = if portfolio { strategies(offerings, task) } else { Vec::new() };
-    let mut pod_worth = None;
-    if !strategies.is_empty() {
-        contest.bound = floor(offerings, task, ground, None);
-    }
-    for strategy in strategies {
-        if contest.is_over(offerings) {
-            break;
-        }
-        contest.enter(offerings, strategy, None);
-    }
-    if portfolio && !is_coupled(task) && !contest.is_good() {
-        // What is left may be the bound's fault.
-        pod_worth = PodDuals::of(
-            offerings,
-            task.classes,
-            task.pending,
-            task.most_pods,
-            &contest.best.packing,
-        );
-        contest.bound = contest.bound.max(floor(offerings, task, ground, pod_worth.as_ref()));
-        contest.try_columns(offerings);
-    }
-    if portfolio && !contest.ledger && !contest.is_good() {
-        contest.repair(offerings);
-    }
-    Best { entry: contest.best, guard_lacks, pod_worth }
+) -> (ClusterState<'a>, PodCounts, Vec<ExistingPlacement>) {
+    let mut existing = ExistingNodes::of(snapshot, dimensions, offerings);
+    let launchable = offerings.launchable_domains(&rules, &snapshot.reservations);
+    let ExistingNodes { nodes, labels, domains, .. } = &existing;
+    let mut topology = Topology::new(&rules, nodes, labels, domains, &launchable);
+    let (placed, placements) = existing.fill(classes, &mut topology);
+    let min_skews = Rc::new(rules.min_skews());
+    (ClusterState { existing, topology, min_skews, rules }, placed, placements)
 }
 
-/// The packings of one task, of which the best is kept.
-struct Portfolio<'c, 'a> {
-    task: &'c PackingProblem<'c, 'a>,
-    ground: &'c ClusterState<'a>,
-    best: Candidate,
-    /// No packing costs less.
-    bound: UsdPerHour,
-    /// Most limits are far away. Once one was not, all are kept account of.
-    ledger: bool,
+/// The pods without a place, in key order, with their refusals.
+fn refuse<'a>(
+    groups: &Groups<'_>,
+    classes: &Classes<'a>,
+    dimensions: &Dimensions<'a>,
+    cluster: &ClusterState<'a>,
+    packing: &Packing,
+    offerings: &mut OfferingIndex<'a>,
+) -> Vec<Unplaced> {
+    let mut refused = Vec::new();
+    for (pod, constraint) in &groups.unsupported {
+        let refusal = Refusal::Unsupported { constraint: (*constraint).clone() };
+        refused.push(Unplaced { pod: (*pod).clone(), refusal });
+    }
+    let rules = &cluster.rules;
+    let mut builder = RefusalBuilder { offerings, rules, dimensions, packing };
+    let each = classes.list.iter().zip(&packing.unplaced);
+    for (class, unplaced) in each.filter(|(_, unplaced)| **unplaced > 0) {
+        let refusal = builder.refusal(&classes[class.last]);
+        for pod in class.pods.iter().skip(class.pods.len() - unplaced) {
+            refused.push(Unplaced { pod: (*pod).clone(), refusal: refusal.clone() });
+        }
+    }
+    refused.sort_by(|a, b| a.pod.cmp(&b.pod));
+    refused
 }
 
-impl<'c, 'a> Portfolio<'c, 'a> {
-    /// Begins with the guard.
-    fn begin(
-        offerings: &mut OfferingIndex<'a>,
-        task: &'c PackingProblem<'c, 'a>,
-        ground: &'c ClusterState<'a>,
-    ) -> Self {
-        let mut ledger = false;
-        let best = Self::pack(offerings, task, ground, BASELINE, None, &mut ledger);
-        Self { task, ground, best, bound: UsdPerHour::ZERO, ledger }
+/// The pods on existing nodes, in key order, and their number for each class.
+fn write_placements(
+    classes: &Classes<'_>,
+    cluster: &ClusterState<'_>,
+    before: &[ExistingPlacement],
+    packing: &Packing,
+) -> (Vec<Placement>, PodCounts) {
+    let mut written: PodCounts = IndexVec::filled(0, classes.list.len());
+    let mut placements = Vec::new();
+    for ExistingPlacement { class, node, count } in before.iter().chain(&packing.on_existing) {
+        let base = classes[*class].base;
+        let pods = classes[base].pods.iter().skip(written[base]).take(*count);
+        let node = &cluster.existing.nodes[*node].name;
+        placements.extend(pods.map(|pod| Placement { pod: (*pod).clone(), node: node.clone() }));
+        written[base] += count;
     }
-
-    fn pack(
-        offerings: &mut OfferingIndex<'a>,
-        task: &PackingProblem<'_, 'a>,
-        ground: &ClusterState<'a>,
-        strategy: Strategy,
-        purchase: Option<&RoundedColumns<'_>>,
-        ledger: &mut bool,
-    ) -> Candidate {
-        let (packing, cost) = loop {
-            let mut packing = pack(offerings, task, ground.clone(), strategy, *ledger, purchase);
-            match packing.settle(offerings, *ledger) {
-                Some(cost) => break (packing, cost),
-                None => *ledger = true,
-            }
-        };
-        let tier = match (strategy.fill_rule, strategy.cap) {
-            (FillRule::Patterns, _) => Tier::Patterns,
-            (FillRule::Woven, _) => Tier::ConstrainedPatterns,
-            (FillRule::Columns, _) => Tier::ColumnGeneration,
-            (_, SizeCap::None) => Tier::FirstFit,
-            _ => Tier::CappedFirstFit,
-        };
-        Candidate { score: Score::of(&packing, cost, task.classes), packing, tier }
-    }
-
-    /// Packs in one way, and keeps the result if it is the best so far.
-    fn enter(
-        &mut self,
-        offerings: &mut OfferingIndex<'a>,
-        strategy: Strategy,
-        purchase: Option<&RoundedColumns<'_>>,
-    ) {
-        let entry =
-            Self::pack(offerings, self.task, self.ground, strategy, purchase, &mut self.ledger);
-        let (new, old) = (&entry.score, &self.best.score);
-        let is_even = new.unplaced == old.unplaced && new.cost == old.cost;
-        let is_better = if is_even && new.cost > UsdPerHour::ZERO {
-            // At one price, the one is better that the scheduler comes to by itself.
-            let needs = |offerings: &mut OfferingIndex<'a>, packing: &Packing| {
-                pods_unbound_without_nomination(offerings, self.task, packing)
-            };
-            let needs = (needs(offerings, &entry.packing), needs(offerings, &self.best.packing));
-            needs.0.is_some() && needs.1.is_some() && (needs.0, new.nodes) < (needs.1, old.nodes)
-        } else {
-            new < old
-        };
-        if is_better {
-            self.best = entry;
-        }
-    }
-
-    /// Whether the best is so close to the bound that nothing else is tried.
-    fn is_good(&self) -> bool {
-        let score = &self.best.score;
-        let nobody_waits = score.unplaced.iter().all(|count| *count == 0);
-        let above = score.cost.micros() - self.bound.micros();
-        nobody_waits && above <= self.bound.micros() / GOOD_ENOUGH
-    }
-
-    fn is_over(&self, offerings: &OfferingIndex<'_>) -> bool {
-        let pods: usize = self.task.pending.iter().sum();
-        let most = MAX_EFFORT.saturating_add(pods.saturating_mul(EFFORT_PER_POD));
-        self.is_good() || offerings.effort() > most
-    }
-
-    /// Takes apart what wastes most in the best packing, and puts it together anew.
-    fn repair(&mut self, offerings: &mut OfferingIndex<'a>) {
-        let Candidate { packing, tier, score } = &mut self.best;
-        let pods: usize = self.task.pending.iter().sum();
-        let most = pods.saturating_mul(REPAIRS_PER_POD).min(MAX_REPAIRS);
-        if repair(offerings, self.task, packing, most) {
-            *tier = Tier::RuinAndRecreate;
-            let cost = packing.bins.iter().map(|bin| bin.price).sum();
-            *score = Score::of(packing, cost, self.task.classes);
-        }
-    }
-
-    /// Buys what column generation finds, rounded at several places.
-    fn try_columns(&mut self, offerings: &mut OfferingIndex<'a>) {
-        const ROUNDINGS: [f64; 3] = [0.9, 0.6, 0.3];
-        if self.ledger || self.is_good() {
-            return;
-        }
-        let Some(recipes) = ColumnSolution::of(offerings, self.task, &self.best.packing) else {
-            return;
-        };
-        for least in ROUNDINGS {
-            let purchase = recipes.purchase(least);
-            self.enter(
-                offerings,
-                Strategy { cap: SizeCap::BestValue, fill_rule: FillRule::Columns },
-                Some(&purchase),
-            );
-            if self.is_good() || self.ledger {
-                break;
-            }
-        }
-    }
+    placements.sort_by(|a, b| a.pod.cmp(&b.pod));
+    (placements, written)
 }
 
-/// How good a packing is: less is better, in this order.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Score {
-    /// Pods without a place, from the highest priority down.
-    unplaced: Vec<usize>,
-    cost: UsdPerHour,
-    nodes: usize,
-}
-
-impl Score {
-    fn of(packing: &Packing, cost: UsdPerHour, classes: &Classes<'_>) -> Self {
-        let mut unplaced: BTreeMap<i32, usize> = BTreeMap::new();
-        for (class, count) in classes.list.iter().zip(&packing.unplaced) {
-            *unplaced.entry(class.priority).or_default() += count;
-        }
-        Self { unplaced: unplaced.into_values().rev().collect(), cost, nodes: packing.bins.len() }
-    }
-}
-
-/// How many machines each zone has.
-fn zones(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
-    let mut zones = BTreeMap::new();
-    for zone in snapshot.nodes.iter().filter_map(|node| node.labels.get(labels::ZONE)) {
-        *zones.entry(zone.as_str()).or_default() += 1;
-    }
-    zones
+/// Lower bound on the cost of placing the pods that a packing placed. Pods over the host limit are
+/// left out: the bound knows only what a new node may take.
+fn bound(
+    offerings: &mut OfferingIndex<'_>,
+    classes: &Classes<'_>,
+    packing: &Packing,
+    free: &[Vec<i64>],
+    pod_duals: Option<&PodDuals>,
+) -> UsdPerHour {
+    let left_out = packing.unplaced.iter().zip(&packing.over_host_limit);
+    let left_out = left_out.map(|(unplaced, over_host_limit)| unplaced + over_host_limit);
+    let classes_left_out = classes.list.iter().zip(left_out);
+    let placed: PodCounts =
+        classes_left_out.map(|(class, left_out)| class.pods.len() - left_out).collect();
+    lower_bound(offerings, classes, &placed, free, pod_duals)
 }

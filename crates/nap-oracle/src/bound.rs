@@ -1,25 +1,25 @@
-//! The least that any plan can cost, by a linear program on an off-the-shelf solver.
+//! Lower bound on the cost of any plan, by a linear program.
 //!
-//! Variables are how many machines of each kind are bought in each zone, and how many pods of each
-//! class are in each zone; both may be fractions. Every row is something that holds in every valid
-//! plan, so the optimum is a bound:
+//! Variables: the number of launched nodes of each instance type and zone, and the number of pods
+//! of each class in each zone; both may be fractional. Every row holds in every valid plan, so the
+//! optimum is a lower bound:
 //!
-//! - **Resources.** In a zone, pods ask for no more than its machines have. The same holds for any
-//!   kinds of machines and the pods that can be on no others, so there is a row for each distinct
-//!   choice of machines that a class has.
-//! - **Host rules.** Pods of which a node has at most `k` (they exclude each other, want the same
-//!   port, or are spread over hosts with a skew of `k`) number at most `k` times the machines.
-//! - **Spread over zones.** When the last pod with the rule is bound in zone `v`, all others with
-//!   the rule in `v` are there, and no zone `u` has more counted pods than it ends up with:
-//!   `with(v) ≤ counted(u) + max(0, skew + running(u) − running(v))`.
-//! - **Anti-affinity by zone.** Pods that exclude each other have at most one pod in a zone.
-//! - **Affinity by zone.** Pods that must all be in one zone are in each zone in equal proportion
+//! - **Resources.** In a zone, requests do not exceed the allocatable resources. The same holds for
+//!   any set of instance types and the pods that are confined to it, so there is a row for each
+//!   distinct set of types that a class admits.
+//! - **Host rules.** Pods of which a node has at most `k` (by anti-affinity, host port, or hostname
+//!   spread with a skew of `k`) number at most `k` times the nodes.
+//! - **Spread over zones.** When the last owner of the rule is bound in zone `v`, all other owners
+//!   in `v` are bound, and no zone `u` has more counted pods than in the end: `owners(v) ≤
+//!   counted(u) + max(0, skew + running(u) − running(v))`.
+//! - **Anti-affinity by zone.** Of pods with mutual anti-affinity there is at most one in a zone.
+//! - **Affinity by zone.** Classes that must share one zone are in each zone in equal proportion
 //!   (in a plan: all or nothing).
-//! - **Limits and reservations** of pools.
+//! - **Limits** of NodePools and **capacity reservations**.
 //!
-//! Spread is as the incumbent sees it: a zone that could be bought counts as one with no pods, and
-//! by host name there can always be one more. Weights and preferences can only make plans dearer,
-//! and are left out.
+//! Spread is as the incumbent defines it: a zone that could be launched counts as a zone without
+//! pods, and hostname domains are unlimited. Weights and preferences can only raise the cost and
+//! are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,15 +33,14 @@ use nap_engine::{
 use nap_units::{Resources, UsdPerHour};
 
 use crate::cluster::{Machine, Running, clash, selected, tolerated};
+use crate::knapsack_bound::knapsack_bound;
 use crate::patterns::is_host;
 use crate::places::{Bought, Class, Place, places};
-use crate::whole_pods::whole_pods_bound;
 
-/// The most choices of machines that get rows of their own.
+/// Maximum number of sets of instance types with rows of their own.
 const MAX_CHOICES: usize = 40;
 
-/// What placing these pods must cost at least; `None` if the solver finds that they cannot be
-/// placed.
+/// Lower bound on the cost of placing these pods; `None` if the relaxation is infeasible.
 pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     let wanted: BTreeSet<&PodKey> = pods.iter().copied().collect();
     let classes = Class::of(snapshot.pods.iter().filter(|pod| wanted.contains(&pod.key)));
@@ -53,7 +52,7 @@ pub fn bound(snapshot: &Snapshot, pods: &[&PodKey]) -> Option<UsdPerHour> {
     relaxation.apart_by_zone();
     relaxation.together_by_zone();
     relaxation.limits();
-    let whole = relaxation.whole_pods();
+    let whole = relaxation.knapsack_bound();
     let SolveOutcome::Solution(solution) = relaxation.problem.solve().ok()? else { return None };
     #[expect(
         clippy::cast_possible_truncation,
@@ -71,16 +70,16 @@ fn real(amount: i64) -> f64 {
     amount as f64
 }
 
-/// `None` stands for machines without a zone.
+/// A zone; `None` for nodes without one.
 type Zone<'a> = Option<&'a str>;
 
-/// What pods ask of a machine: terms, terms of their volumes, and which taints they tolerate.
+/// Requirements on a node: node affinity terms, volume terms and tolerations.
 type Wishes<'a> = (&'a [Requirements], &'a [Requirements], &'a [nap_api::Toleration]);
 
-/// Pool, type, zone and reservation of a machine, and which wishes it meets.
+/// NodePool, instance type, zone and reservation of a candidate, and which requirements it meets.
 type Sort<'a> = (&'a str, &'a str, Zone<'a>, Option<&'a str>, Vec<bool>);
 
-/// Machines of one kind in one zone, of which any number can be bought.
+/// The cheapest candidate of a sort, and the variable that counts its launches.
 struct Purchase<'a> {
     place: &'a Place<'a>,
     variable: Variable,
@@ -92,9 +91,9 @@ struct Relaxation<'a> {
     places: &'a [Place<'a>],
     problem: Problem,
     purchases: Vec<Purchase<'a>>,
-    /// For each class, the numbers of the purchases that admit it.
+    /// Per class, the indices of the purchases that admit it.
     choices: Vec<BTreeSet<usize>>,
-    /// For each class, how many of its pods are in each zone where it can be.
+    /// Per class, the variable that counts its pods in each possible zone.
     pods: Vec<BTreeMap<Zone<'a>, Variable>>,
 }
 
@@ -104,13 +103,13 @@ fn zone(machine: &Machine) -> Zone<'_> {
 
 impl<'a> Relaxation<'a> {
     fn new(snapshot: &'a Snapshot, classes: &'a [Class<'a>], places: &'a [Place<'a>]) -> Self {
-        // Classes that ask for the same machines are looked at together.
+        // Classes with equal requirements are evaluated once.
         let mut alike: BTreeMap<Wishes<'a>, Vec<usize>> = BTreeMap::new();
         for (number, class) in classes.iter().enumerate() {
             let Pod { terms, volume_terms, tolerations, .. } = class.pod;
             alike.entry((terms, volume_terms, tolerations)).or_default().push(number);
         }
-        // Of machines that differ in nothing but the price, the cheapest.
+        // Of candidates that differ in the price only, the cheapest.
         let mut best: BTreeMap<Sort<'a>, &'a Place<'a>> = BTreeMap::new();
         for place in places {
             let Some(bought) = place.bought else { continue };
@@ -173,7 +172,7 @@ impl<'a> Relaxation<'a> {
         self.pods.iter().flat_map(|zones| zones.keys().copied()).collect()
     }
 
-    /// Pods of some classes in a zone, each `times` as much.
+    /// Terms of a row: the pods of some classes in a zone, with a factor per class.
     fn in_zone(
         &self,
         classes: &[usize],
@@ -246,7 +245,7 @@ impl<'a> Relaxation<'a> {
         }
     }
 
-    /// At most so many on a node.
+    /// Rows that bound the pods per node.
     fn host_rules(&mut self) {
         let mut groups: BTreeSet<HostRule<'a>> = BTreeSet::new();
         for class in self.classes {
@@ -285,8 +284,8 @@ impl<'a> Relaxation<'a> {
         }
     }
 
-    /// The bound that knows that pods are whole, where nothing is there yet.
-    fn whole_pods(&self) -> UsdPerHour {
+    /// The knapsack bound; 0 if there are existing nodes or reservations, which it does not model.
+    fn knapsack_bound(&self) -> UsdPerHour {
         if self.standing().next().is_some() || !self.snapshot.reservations.is_empty() {
             return UsdPerHour::ZERO;
         }
@@ -305,7 +304,7 @@ impl<'a> Relaxation<'a> {
         };
         let exclusive = groups.max_by_key(size).unwrap_or_else(|| vec![false; self.classes.len()]);
         let bought: Vec<&Place<'_>> = self.purchases.iter().map(|one| one.place).collect();
-        whole_pods_bound(self.classes, &bought, &exclusive)
+        knapsack_bound(self.classes, &bought, &exclusive)
     }
 
     fn spread_over_zones(&mut self) {
@@ -394,7 +393,7 @@ impl<'a> Relaxation<'a> {
             if runs || members != meant {
                 continue;
             }
-            // Which part of them is in each zone.
+            // Share of the pods in each zone.
             let mut parts = Vec::new();
             for zone in self.zones() {
                 let part = self.problem.add_var(0.0, (0.0, 1.0));
@@ -439,14 +438,14 @@ impl<'a> Purchase<'a> {
     }
 }
 
-/// A rule that a node has at most so many of certain pods.
+/// A rule that bounds the number of certain pods on a node.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum HostRule<'a> {
-    /// They exclude each other.
+    /// Mutual anti-affinity by hostname: one pod.
     Apart(&'a PodTerm),
-    /// They want the same port on all addresses.
+    /// The same host port on all addresses: one pod.
     Port(&'a HostPort),
-    /// Of a namespace, with these labels, so many.
+    /// Hostname spread: namespace, selector and maximum skew.
     Spread(&'a str, &'a Selector, u32),
 }
 
@@ -458,7 +457,7 @@ impl HostRule<'_> {
         }
     }
 
-    /// Whether pods of a class are among those of which there are at most so many.
+    /// Whether the rule bounds the pods of a class.
     fn binds(&self, class: &Class<'_>) -> bool {
         let pod = class.pod;
         match self {
@@ -479,7 +478,7 @@ impl HostRule<'_> {
         }
     }
 
-    /// How many more a node may have that runs these.
+    /// Number of further pods that a node with these running pods may have.
     fn left(&self, running: &[Running]) -> f64 {
         let taken = running.iter().filter(|pod| match self {
             Self::Apart(term) => {
@@ -494,7 +493,7 @@ impl HostRule<'_> {
     }
 }
 
-/// Pods that are spread over zones by one rule, with the same eyes.
+/// A zone spread constraint with the node inclusion policies of its owner; equal ones share rows.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct ZoneSpread<'a> {
     namespace: &'a str,
@@ -520,12 +519,12 @@ fn count(class: &Class<'_>) -> f64 {
     real(i64::try_from(class.count()).unwrap_or(i64::MAX))
 }
 
-/// Whether pods of a class have a term and are meant by it.
+/// Whether pods of a class have the term and match it.
 fn exclude_each_other(term: &PodTerm, class: &Class<'_>) -> bool {
     class.pod.anti_affinity.contains(term) && term.matches(class.namespace(), &class.pod.labels)
 }
 
-/// Whether a pod may be on a machine that exists, as far as the machine itself goes.
+/// Whether a pod may run on an existing node, regardless of other pods.
 fn suits(pod: &Pod, machine: &Machine) -> bool {
     machine.taints.iter().all(|taint| tolerated(taint, &pod.tolerations))
         && selected(&pod.terms, &machine.labels)
@@ -533,7 +532,8 @@ fn suits(pod: &Pod, machine: &Machine) -> bool {
         && fits(pod, &machine.free)
 }
 
-/// Whether a pod may be on a machine of this kind, whatever labels the pool still leaves open.
+/// Whether a pod may run on a candidate for some choice of the labels that the NodePool leaves
+/// open.
 fn may_be_on(pod: &Pod, bought: &Bought<'_>) -> bool {
     let allows = |term: &Requirements| {
         let mut all = bought.pool.requirements.clone();

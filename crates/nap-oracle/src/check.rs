@@ -1,4 +1,4 @@
-//! What is wrong with a plan.
+//! The checker: violations of a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use nap_units::{CPU, Resources, UsdPerHour};
 
 use crate::cluster::{Labels, Machine, Running, obstacle, selected};
 
-/// Something that is wrong with a plan, in words.
+/// A violation, as one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
-/// Everything that is wrong with a plan for a snapshot.
+/// All violations of a plan for a snapshot.
 pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violation> {
     let snapshot = &with_default_spread(snapshot, options);
     let mut judge = Judge { snapshot, options, plan, wrong: Vec::new() };
@@ -29,9 +29,9 @@ pub fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Violati
     judge.wrong
 }
 
-/// Pods that have no place in a plan, although the scheduler would bind them to one of its machines
-/// once all others are where they should be. Machines of pools that want a choice of types do not
-/// count: which of them comes is left open on purpose.
+/// Unplaced pods that the scheduler would bind to a node of the plan once all planned pods are
+/// bound. Nodes of NodePools with `minValues` do not count: their instance type is left open on
+/// purpose.
 pub fn overlooked(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<PodKey> {
     let snapshot = &with_default_spread(snapshot, options);
     let (mut cluster, placed) = Judge { snapshot, options, plan, wrong: Vec::new() }.places();
@@ -52,7 +52,7 @@ pub fn overlooked(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Po
     known.filter(is_refused).filter(fits).map(|pod| pod.key.clone()).collect()
 }
 
-/// The snapshot with the cluster's own spread constraints on the pods that they are for.
+/// The snapshot with the scheduler's default spread constraints added to the pods they apply to.
 pub(crate) fn with_default_spread(snapshot: &Snapshot, options: &Options) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for pod in &mut snapshot.pods {
@@ -130,7 +130,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether an offering would hold the pods of a launch, each by itself allowed there.
+    /// Checks that an offering holds the pods of a launch and that each pod by itself may run
+    /// there.
     fn holds(&mut self, launch: &Launch, pool: &Pool, kind: &InstanceType, offering: &Offering) {
         let machine =
             machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
@@ -185,7 +186,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether every launch keeps the choice that its pool insists on.
+    /// Checks `minValues` of every launch.
     fn choices(&mut self) {
         for launch in &self.plan.launches {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
@@ -220,7 +221,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether no reservation has more machines than it has room for.
+    /// Checks that no capacity reservation is exceeded.
     fn reservations(&mut self) {
         let mut used: BTreeMap<&str, u32> = BTreeMap::new();
         for launch in &self.plan.launches {
@@ -252,7 +253,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The machines that there will be, and on which of them each placed pod goes.
+    /// The planned cluster, and the node of each placed pod.
     fn places(&self) -> (Vec<Machine>, Vec<(&'a Pod, usize)>) {
         let mut cluster: Vec<Machine> = self.snapshot.nodes.iter().map(existing).collect();
         let mut waiting: Vec<(&Pod, usize)> = Vec::new();
@@ -287,7 +288,7 @@ impl<'a> Judge<'a> {
         (cluster, waiting)
     }
 
-    /// Binds pods to their places in an order that works, if there is one.
+    /// Searches for an order in which every pod can be bound to its planned node.
     fn binding(&mut self) {
         let (cluster, mut waiting) = self.places();
         for placement in &self.plan.placements {
@@ -295,8 +296,8 @@ impl<'a> Judge<'a> {
                 self.wrong.push(Violation(format!("{} is placed nowhere", placement.pod)));
             }
         }
-        // As kube-scheduler takes them: by priority. Should that not do, other orders are tried:
-        // pods that stay pending come back.
+        // First kube-scheduler's order: by priority. Then other orders, because pending pods are
+        // retried.
         let rules = |pod: &Pod| pod.spread.len() + pod.affinity.len() + pod.anti_affinity.len();
         waiting.sort_by_key(|(pod, _)| std::cmp::Reverse((pod.priority, rules(pod))));
         let mut stuck = bind(cluster.clone(), &waiting, false);
@@ -313,8 +314,7 @@ impl<'a> Judge<'a> {
             for (pod, ..) in &stuck {
                 *troubles.entry(&pod.key).or_default() += 1;
             }
-            // By turns: pods that must be spread before those that others only count, any order,
-            // and those first that were left before.
+            // Alternate: pods left before first, pods with spread constraints first, any order.
             let first = |pod: &Pod| match attempt % 3 {
                 0 => troubles.get(&pod.key).copied().unwrap_or(0),
                 1 => spreads(pod),
@@ -333,16 +333,16 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// How many orders are tried before pods are said to be impossible to bind.
+/// Maximum number of binding orders tried.
 const MAX_ORDERS: u64 = 3000;
 
-/// The most pods that are bound with patience, which takes the square of them.
+/// Maximum number of pods for the patient search, which is quadratic.
 const MAX_PATIENT: usize = 60;
 
-/// About how many pods are bound in all these orders together.
+/// Approximate maximum number of bindings over all orders.
 const MAX_BINDINGS: u64 = 60_000;
 
-/// A number for a name that is different in each attempt.
+/// Sort key of a name that differs between attempts.
 fn scramble(attempt: u64, name: &str) -> u64 {
     let start = attempt.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut mixed = name.bytes().fold(start, |number, byte| {
@@ -353,9 +353,8 @@ fn scramble(attempt: u64, name: &str) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Binds pods one after another, and those that had to wait again, as long as that helps; those
-/// that are left, and why. With patience, those that come first have their chance again after each
-/// pod.
+/// Binds pods in order, retrying blocked ones while that makes progress; returns the pods that are
+/// left and why. With `is_patient`, restarts from the first blocked pod after each binding.
 fn bind<'p>(
     mut cluster: Vec<Machine>,
     waiting: &[(&'p Pod, usize)],
@@ -396,7 +395,8 @@ fn find<'s>(
     zone: &str,
     capacity_type: CapacityType,
 ) -> Option<(&'s InstanceType, &'s Offering)> {
-    let kind = snapshot.catalogues.get(&pool.catalogue)?.iter().find(|kind| kind.name == name)?;
+    let kind =
+        snapshot.catalogues.get(&pool.catalogue)?.types().iter().find(|kind| kind.name == name)?;
     let offering = kind
         .offerings
         .iter()
@@ -404,7 +404,7 @@ fn find<'s>(
     Some((kind, offering))
 }
 
-/// A machine that exists.
+/// An existing node.
 pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
     let pods = node.residents.iter().flat_map(|resident| {
         let running = Running {
@@ -424,8 +424,8 @@ pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
     }
 }
 
-/// The machine that an offering would become, with its daemons on it. `narrowed` is what its pods
-/// insist on besides.
+/// The node of an offering, with its daemons. `narrowed` are the additional requirements of its
+/// pods.
 pub(crate) fn machine(
     name: &str,
     narrowed: &Requirements,

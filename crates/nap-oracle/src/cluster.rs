@@ -1,5 +1,4 @@
-//! A cluster of plain nodes and pods, and what keeps a pod off a node, after kube-scheduler's
-//! filters.
+//! A cluster of nodes and pods, with kube-scheduler's filters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +9,7 @@ use nap_units::Resources;
 /// Labels of a node or a pod.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// A pod that runs somewhere, as far as others care.
+/// A running pod, with the fields that filters of other pods read.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) namespace: String,
@@ -30,7 +29,7 @@ impl Running {
     }
 }
 
-/// A node with all that is on it.
+/// A node and its pods.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) name: String,
@@ -41,7 +40,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Takes away what a pod asks for. What is not limited stays so.
+    /// Subtracts the requests of a pod. Unlimited attachable volumes stay unlimited.
     pub(crate) fn take(&mut self, pod: &Pod) {
         for (name, amount) in pod.requests.iter() {
             if !name.starts_with(ATTACHABLE_VOLUMES) || self.free.contains(name) {
@@ -51,7 +50,7 @@ impl Machine {
     }
 }
 
-/// What keeps a pod off a machine; nothing when it can be bound.
+/// The first filter that rejects the pod; `None` if it can be bound.
 pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<String> {
     let machine = &cluster[target];
     if let Some(taint) = machine.taints.iter().find(|taint| !tolerated(taint, &pod.tolerations)) {
@@ -76,7 +75,7 @@ pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<
     spread(pod, machine, cluster).or_else(|| relations(pod, machine, cluster))
 }
 
-/// Whether a taint does not keep a pod with these tolerations away.
+/// Whether the tolerations cover a taint; `PreferNoSchedule` needs none.
 pub(crate) fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     taint.effect == Effect::PreferNoSchedule
         || tolerations.iter().any(|one| {
@@ -86,7 +85,7 @@ pub(crate) fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
         })
 }
 
-/// Whether labels suit one of the terms.
+/// Whether labels match one of the terms; true without terms.
 pub(crate) fn selected(terms: &[Requirements], labels: &Labels) -> bool {
     let suits = |term: &Requirements| {
         term.iter().all(|(key, wanted)| match labels.get(key) {
@@ -97,7 +96,7 @@ pub(crate) fn selected(terms: &[Requirements], labels: &Labels) -> bool {
     terms.is_empty() || terms.iter().any(suits)
 }
 
-/// Whether two ports cannot both be had.
+/// Whether two host ports conflict: same number and protocol, overlapping addresses.
 pub(crate) fn clash(one: &HostPort, other: &HostPort) -> bool {
     let everywhere = |port: &HostPort| matches!(port.address.as_str(), "" | "0.0.0.0" | "::");
     one.port == other.port

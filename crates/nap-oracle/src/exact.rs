@@ -1,14 +1,14 @@
-//! The cheapest plan of a small case, by a mixed-integer program on an off-the-shelf solver.
+//! Exact optimum of small cases, by a mixed-integer program over node patterns.
 //!
-//! A variable says how many machines of a kind hold a certain choice of pods, a *pattern*
-//! (`patterns.rs`). So everything about a single node is settled before the solver starts, machines
-//! have no names that could be swapped, and the relaxation is tight. What is left for the program
-//! are the rules over wider domains, as linear rows over the patterns in each domain: spread,
-//! affinity and anti-affinity by zone or any other label, the limits of pools, and reservations.
+//! A variable counts the nodes of one candidate that hold one *pattern* of pods (`patterns.rs`). So
+//! all rules about a single node are settled before the solver starts, there is no symmetry between
+//! equal nodes, and the relaxation is tight. Rules over wider domains are linear rows over the
+//! patterns in each domain: spread, affinity and anti-affinity by zone or any other label, limits,
+//! and reservations.
 //!
-//! Spread is as the incumbent sees it: a domain that could be bought counts as one with no pods,
-//! and by host name there can always be one more. What it cannot model it refuses, and its own plan
-//! must pass the checker.
+//! Spread is as the incumbent defines it: a domain that could be launched counts as one without
+//! pods, and hostname domains are unlimited. Cases that the program does not model are refused, and
+//! its own plan must pass the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::cluster::{Machine, selected, tolerated};
 use crate::patterns::{Company, Pattern, is_host};
 use crate::places::{Class, Place, places, with_every_domain};
 
-/// The most patterns of one machine.
+/// Maximum number of patterns of one candidate.
 const MAX_PATTERNS: usize = 3000;
-/// The most variables.
+/// Maximum number of variables.
 const MAX_COLUMNS: usize = 12_000;
-/// The most nodes of the solver's search tree.
+/// Maximum number of nodes of the branch-and-bound tree.
 const MAX_BRANCHES: u64 = 4000;
 
-/// Why there is no answer.
+/// Reason why the optimum is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NotModelled(pub &'static str);
 
@@ -54,7 +54,7 @@ pub fn exact(snapshot: &Snapshot, options: &Options) -> Result<Option<Plan>, Not
     }
 }
 
-/// Says no to what the program knows nothing of.
+/// Refuses snapshots that the program does not model.
 fn refuse(snapshot: &Snapshot, options: &Options) -> Result<(), NotModelled> {
     let no =
         |is_there: bool, what: &'static str| if is_there { Err(NotModelled(what)) } else { Ok(()) };
@@ -74,7 +74,7 @@ fn refuse(snapshot: &Snapshot, options: &Options) -> Result<(), NotModelled> {
             "preferences",
         )?;
     }
-    // Labels whose value is still open once the offering is known.
+    // Labels whose value the offering leaves open are not modelled.
     let terms = snapshot.pods.iter().flat_map(|pod| pod.terms.iter().chain(&pod.volume_terms));
     let terms = terms.chain(snapshot.daemons.iter().flat_map(|daemon| &daemon.terms));
     let keys: BTreeSet<&str> =
@@ -92,24 +92,24 @@ fn refuse(snapshot: &Snapshot, options: &Options) -> Result<(), NotModelled> {
     Ok(())
 }
 
-/// So many machines of one kind with one pattern on each.
+/// A variable: nodes of one candidate, each with this pattern.
 struct Column {
     pattern: Pattern,
     place: usize,
-    /// Numbers of the affinities by host whose first pod is on it.
+    /// Indices of the hostname affinities whose first pod the pattern holds.
     firsts: Vec<usize>,
 }
 
-/// Pods that must be near pods that all of these terms mean.
+/// The required affinity terms of a group of classes, all with one topology key.
 struct Affinity<'a> {
     terms: &'a [PodTerm],
     key: &'a str,
-    /// The classes that have it, by whether they are meant themselves.
+    /// Classes that have the terms and match them themselves.
     followers: Vec<usize>,
     strangers: Vec<usize>,
-    /// Others that are meant.
+    /// Classes that match the terms without having them.
     seeds: Vec<usize>,
-    /// The domains that have such pods already.
+    /// Domains with a running pod that matches.
     known: BTreeSet<&'a str>,
 }
 
@@ -120,7 +120,7 @@ struct Model<'a> {
     columns: Vec<Column>,
 }
 
-/// The program while it is written.
+/// The mixed-integer program under construction.
 struct Program {
     problem: Problem,
     columns: Vec<Variable>,
@@ -155,7 +155,7 @@ impl<'a> Model<'a> {
             .map(|one| one.machine.clone())
             .collect();
         let keys = model.keys();
-        // Of machines that differ in nothing but the price, the cheapest.
+        // Of candidates that differ in the price only, the cheapest.
         let mut best: BTreeMap<(Pattern, Vec<Option<&str>>, String), usize> = BTreeMap::new();
         for (number, place) in model.places.iter().enumerate() {
             let admitted = company.admitted(place, &standing);
@@ -188,7 +188,7 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// The labels, other than the host name, whose values are domains of some rule.
+    /// Topology keys of all rules, without the hostname.
     fn keys(&self) -> Vec<&'a str> {
         let mut keys: BTreeSet<&str> = BTreeSet::new();
         for class in self.classes {
@@ -246,7 +246,7 @@ impl<'a> Model<'a> {
         Ok(affinities)
     }
 
-    /// Pods of some classes on the machines of a domain.
+    /// Terms of a row: the pods of some classes in a domain, times a factor.
     fn pods(
         &self,
         program: &Program,
@@ -264,7 +264,7 @@ impl<'a> Model<'a> {
         pods.collect()
     }
 
-    /// Every value of a label among the places.
+    /// All values of a label among the candidates.
     fn values(&self, key: &str) -> BTreeSet<&str> {
         self.places
             .iter()
@@ -277,7 +277,7 @@ impl<'a> Model<'a> {
         classes.iter().map(|class| self.classes[*class].count()).sum()
     }
 
-    /// How many machines each column has at the optimum; `None` if the pods cannot all be placed.
+    /// Number of nodes of each column at the optimum; `None` if no plan places all pods.
     fn solve(&self) -> Result<Option<Vec<usize>>, NotModelled> {
         let mut problem = Problem::new(OptimizationDirection::Minimize);
         let mut columns = Vec::new();
@@ -326,7 +326,7 @@ impl<'a> Model<'a> {
         Ok(Some(program.columns.iter().map(count).collect()))
     }
 
-    /// Machines that exist are there once, and pools and reservations have limits.
+    /// Rows for existing nodes (each at most once), capacity reservations and NodePool limits.
     fn scarce(&self, program: &mut Program) {
         let on =
             |place: usize| move |column: &Column| if column.place == place { 1.0 } else { 0.0 };
@@ -352,7 +352,7 @@ impl<'a> Model<'a> {
         }
         for pool in &self.snapshot.pools {
             for (name, headroom) in pool.headroom.iter() {
-                // In units of the limit, so that memory in bytes does no harm.
+                // Scaled by the limit: bytes would make the program ill-conditioned.
                 #[expect(clippy::cast_precision_loss, reason = "a ratio of amounts below 2^52")]
                 let share = |column: &Column| match self.places[column.place].bought {
                     Some(bought) if bought.pool.name == pool.name => {
@@ -366,7 +366,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Anti-affinity over wider domains.
+    /// Rows for anti-affinity over domains wider than a node.
     fn apart(&self, program: &mut Program) {
         let terms: BTreeSet<&PodTerm> =
             self.classes.iter().flat_map(|class| &class.pod.anti_affinity).collect();
@@ -383,7 +383,7 @@ impl<'a> Model<'a> {
             };
             let (owners, meant, both) = (which(true, false), which(false, true), which(true, true));
             for value in self.values(&term.topology_key) {
-                // One of the three parties has the domain, and of the last only one pod.
+                // One of the three parties has the domain; of the last, at most one pod.
                 let mut parties = Vec::new();
                 for (party, most) in
                     [(&owners, self.all(&owners)), (&meant, self.all(&meant)), (&both, 1)]
@@ -402,7 +402,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Affinity: by host among the columns, and over wider domains.
+    /// Rows for affinity, by hostname and over wider domains.
     fn together(&self, program: &mut Program) -> Result<(), NotModelled> {
         for (number, affinity) in self.affinities()?.iter().enumerate() {
             let may_begin = if affinity.known.is_empty() { 1.0 } else { 0.0 };
@@ -447,7 +447,8 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// Spread over wider domains, for pods that all have the same rule and are all that it counts.
+    /// Rows for spread over domains wider than a node. Only modelled where the owners of a rule are
+    /// exactly the pods that it counts.
     fn spread(&self, program: &mut Program) -> Result<(), NotModelled> {
         let mut done: Vec<(usize, &Spread)> = Vec::new();
         for (number, class) in self.classes.iter().enumerate() {
@@ -511,7 +512,7 @@ impl<'a> Model<'a> {
         let is_short = running.len() < spread.min_domains.unwrap_or(1) as usize;
         let pods = self.all(owners);
         let most = running.values().max().copied().unwrap_or(0) + pods;
-        // The emptiest domain has at least so many.
+        // Lower bound of the pod count of the emptiest domain.
         let least = program.problem.add_var(0.0, (0.0, if is_short { 0.0 } else { real(most) }));
         for (value, count) in running {
             let mut row = self.pods(program, owners, key, value, 1.0);
@@ -521,7 +522,7 @@ impl<'a> Model<'a> {
             let mut row = self.pods(program, owners, key, value, 1.0);
             row.push((is_used, -real(pods)));
             program.row(row, ComparisonOp::Le, 0.0);
-            // A domain that gets pods is no further ahead than it may be.
+            // A domain that gets pods exceeds the emptiest by at most the skew.
             let mut row = self.pods(program, owners, key, value, 1.0);
             row.push((least, -1.0));
             row.push((is_used, real(most)));
@@ -533,7 +534,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The plan with so many machines of each column.
+    /// The plan of a solution.
     fn plan(&self, chosen: &[usize]) -> Plan {
         let mut keys: Vec<_> = self.classes.iter().map(|class| class.keys.iter()).collect();
         let mut plan = Plan::default();
@@ -569,7 +570,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// The affinities by host whose first pod a pattern would hold; `None` if one of them is not met.
+/// Hostname affinities whose first pod the pattern holds; `None` if the pattern violates one.
 fn firsts(affinities: &[Affinity<'_>], pattern: &Pattern, place: &Place<'_>) -> Option<Vec<usize>> {
     let mut firsts = Vec::new();
     for (number, affinity) in affinities.iter().enumerate().filter(|(_, one)| is_host(one.key)) {
@@ -588,7 +589,7 @@ fn firsts(affinities: &[Affinity<'_>], pattern: &Pattern, place: &Place<'_>) -> 
     Some(firsts)
 }
 
-/// The row with each variable once.
+/// Sums the factors of repeated variables.
 fn merged(row: Vec<(Variable, f64)>) -> Vec<(Variable, f64)> {
     let mut factors: BTreeMap<usize, (Variable, f64)> = BTreeMap::new();
     for (variable, factor) in row {

@@ -1,4 +1,4 @@
-//! Snapshots that touch every rule, from a seed, and options likewise.
+//! Random snapshots and options from a seed; together they use every scheduling rule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 const ZONES: [&str; 3] = ["z-1", "z-2", "z-3"];
 const APPS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// The snapshot of a seed: the same one everywhere.
+/// The snapshot of a seed, equal on every machine.
 pub fn generate(seed: u64) -> Snapshot {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1));
     let mut types: Vec<InstanceType> =
@@ -47,7 +47,7 @@ pub fn generate(seed: u64) -> Snapshot {
     snapshot
 }
 
-/// The options of a seed, for what only options can change.
+/// The options of a seed.
 pub fn generate_options(seed: u64) -> Options {
     let mut dice = Dice(seed ^ 0x0971_0115);
     let spread = Spread {
@@ -78,10 +78,10 @@ pub fn generate_options(seed: u64) -> Options {
     }
 }
 
-/// The resource that counts attached disks.
+/// Resource of attached disks.
 const DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
 
-/// The type in the first zone, as part of a reservation.
+/// A reserved offering of the type in the first zone.
 fn reserved_offering(kind: &InstanceType) -> Offering {
     let mut requirements = Requirements::new();
     requirements.add(labels::ZONE, Requirement::is_in([ZONES[0]]));
@@ -97,7 +97,7 @@ fn reserved_offering(kind: &InstanceType) -> Offering {
     }
 }
 
-/// Numbers from a seed, by splitmix64.
+/// A splitmix64 generator.
 struct Dice(u64);
 
 impl Dice {
@@ -109,7 +109,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     fn between(&mut self, low: i64, high: i64) -> i64 {
         let width = u64::try_from(high - low + 1).unwrap_or(1);
         low + i64::try_from(self.roll() % width).unwrap_or(0)
@@ -357,7 +357,7 @@ fn pods(dice: &mut Dice, number: i64) -> Vec<Pod> {
     (0..dice.between(1, 6)).map(|replica| Pod { key: name(replica), ..pod.clone() }).collect()
 }
 
-/// Gives a pod something that it would like.
+/// Gives a pod preferences.
 fn prefer(dice: &mut Dice, pod: &mut Pod) {
     let weight = |dice: &mut Dice| i32::try_from(dice.between(1, 100)).unwrap_or(1);
     if dice.chance(40) {
@@ -384,7 +384,7 @@ fn prefer(dice: &mut Dice, pod: &mut Pod) {
     }
 }
 
-/// What most clusters do not have: each in a few of the snapshots.
+/// Adds rare features, each to a few of the snapshots.
 fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
     if dice.chance(10) {
         devices(dice, snapshot);
@@ -432,18 +432,19 @@ fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
         }
     }
     if dice.chance(4) {
-        snapshot.pods[0].unsupported = Some("spec.resourceClaims".to_owned());
+        snapshot.pods[0].unsupported =
+            Some(nap_engine::Unsupported::Field("spec.resourceClaims".to_owned()));
     }
     if dice.chance(15) {
         catalogues(dice, snapshot);
     }
 }
 
-/// Pods of the first kind want a device that one type has.
+/// Gives the first pod class an extended resource that one type has.
 fn devices(dice: &mut Dice, snapshot: &mut Snapshot) {
     let gpus = dice.between(1, 3);
     for kind in
-        snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).first_mut())
+        snapshot.catalogues.values_mut().filter_map(|types| Arc::make_mut(types).edit().first_mut())
     {
         kind.capacity.set("nvidia.com/gpu", gpus);
         kind.allocatable.set("nvidia.com/gpu", gpus);
@@ -451,7 +452,7 @@ fn devices(dice: &mut Dice, snapshot: &mut Snapshot) {
     each_of_first_kind(snapshot, |pod| pod.requests.set("nvidia.com/gpu", 1));
 }
 
-/// Pods of the first kind want what only other operators can say.
+/// Gives the first pod class requirements with `NotIn`, `Exists`, `Gt` and the like.
 fn choosy(dice: &mut Dice, snapshot: &mut Snapshot) {
     let (key, wanted) = match dice.between(1, 4) {
         1 => (labels::SKU_CPU, Requirement::new(Operator::Gt, ["2"])),
@@ -468,7 +469,7 @@ fn each_of_first_kind(snapshot: &mut Snapshot, change: impl Fn(&mut Pod)) {
     snapshot.pods.iter_mut().filter(|pod| kind(pod) == first).for_each(change);
 }
 
-/// The last pool buys from a catalogue of its own, which an overlay has changed.
+/// Gives the last NodePool a catalogue of its own, with changed prices as by an overlay.
 fn catalogues(dice: &mut Dice, snapshot: &mut Snapshot) {
     let mut requirements = Requirements::new();
     requirements.add(labels::ZONE, Requirement::is_in([*dice.pick(&ZONES)]));

@@ -1,31 +1,27 @@
-//! The judge of plans. It shares the engine's data types and none of its algorithms.
+//! The oracle: independent checks of plans. It shares the engine's data types and none of its
+//! algorithms.
 //!
-//! - [`check`] says what is wrong with a plan: it builds the cluster that the plan would give and
-//!   lets a scheduler of its own, written after kube-scheduler, bind every pod where the plan put
-//!   it. [`overlooked`] says which pods it would bind besides.
-//! - [`bound`] is the least that any plan can cost, by a linear program on an off-the-shelf solver.
-//! - [`exact`] is the cheapest plan of a small case, by a mixed-integer program on the same solver.
-//! - [`incumbent_mix`] is the incumbent's own benchmark.
-//! - [`problem`] reads problems and plans from files and judges whoever made the plan.
-//! - [`generate`] makes snapshots that touch every rule, from a seed; [`shrink`] makes one that
-//!   fails smaller.
+//! - [`check`]: violations of a plan. It builds the planned cluster and binds every pod to its
+//!   planned node with a scheduler of its own, written after kube-scheduler. [`overlooked`]:
+//!   unplaced pods that this scheduler would bind.
+//! - [`bound`]: a lower bound on the cost of any plan, by a linear program (microlp).
+//! - [`exact`]: the cheapest plan of a small case, by a mixed-integer program (microlp).
+//! - [`generate`]: random snapshots that use every scheduling rule, from a seed; [`shrink`]:
+//!   reduces a failing snapshot.
 
 mod bound;
 mod check;
 mod cluster;
 mod exact;
 mod generate;
-mod mix;
+mod knapsack_bound;
 mod patterns;
 mod places;
-pub mod problem;
 mod shrink;
-mod whole_pods;
 
 pub use bound::bound;
 pub use check::{Violation, check, overlooked};
 pub use exact::{NotModelled, exact};
 pub use generate::{generate, generate_options};
-pub use mix::incumbent_mix;
 pub use places::with_every_domain;
 pub use shrink::{scenario, shrink};

@@ -1,4 +1,4 @@
-//! What can be on one machine together: every choice of pods that keeps all rules about a single
+//! Enumeration of node patterns: every combination of pods that satisfies all rules about a single
 //! node.
 
 use std::collections::BTreeSet;
@@ -9,21 +9,21 @@ use nap_engine::{ATTACHABLE_VOLUMES, Pod};
 use crate::cluster::{Machine, Running, clash, obstacle};
 use crate::places::{Class, Place};
 
-/// How many pods of each class are on a machine.
+/// Number of pods of each class on a node.
 pub(crate) type Pattern = Vec<usize>;
 
-/// What there is to know about the classes before any machine is looked at.
+/// Rules between classes that do not depend on the node.
 pub(crate) struct Company<'a> {
     classes: &'a [Class<'a>],
     resources: Vec<&'a str>,
-    /// Which classes may not share a node, themselves included.
+    /// Pairs of classes that may not share a node; a class may be paired with itself.
     apart: Vec<Vec<bool>>,
     spreads_over_hosts: bool,
-    /// The most pods on a machine that is bought.
+    /// Maximum number of pods on a launched node.
     most: usize,
 }
 
-/// Whether the values of a label are single nodes.
+/// Whether the domains of a label are single nodes.
 pub(crate) fn is_host(key: &str) -> bool {
     key == labels::HOSTNAME
 }
@@ -62,8 +62,8 @@ impl<'a> Company<'a> {
         }
     }
 
-    /// The classes that may be on a machine by themselves, given the machines that exist. Rules
-    /// that need other pods are left out.
+    /// Per class, whether a pod alone may run on the candidate, given the existing nodes. Spread
+    /// and affinity are left out: they need other pods.
     pub(crate) fn admitted(&self, place: &Place<'_>, standing: &[Machine]) -> Vec<bool> {
         let mut cluster = standing.to_vec();
         let here = cluster.iter().position(|machine| machine.name == place.machine.name);
@@ -85,7 +85,7 @@ impl<'a> Company<'a> {
             .collect()
     }
 
-    /// Every pattern of a machine but the empty one; `None` if there are more than so many.
+    /// All non-empty patterns of a candidate; `None` if there are more than `most`.
     pub(crate) fn patterns(
         &self,
         place: &Place<'_>,
@@ -113,9 +113,8 @@ impl<'a> Company<'a> {
             && spread.selector.matches(&self.classes[other].pod.labels)
     }
 
-    /// Whether there is an order in which the pods of a pattern can be bound as far as spread over
-    /// hosts goes. Pods only ever make it harder for those after them, so whoever can be last may
-    /// be last.
+    /// Whether the pods of a pattern can be bound in some order under hostname spread. A bound pod
+    /// only tightens the rule for later ones, so any pod that can be last may be taken as last.
     fn has_an_order(&self, pattern: &Pattern, residents: &[Running]) -> bool {
         let mut left = pattern.clone();
         let keeps = |class: usize, left: &Pattern| {
@@ -154,7 +153,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Adds pods of this class and later ones. False if there are too many patterns.
+    /// Enumerates the pods of this class and later ones; false if there are too many patterns.
     fn from(&mut self, class: usize, pattern: &mut Pattern, free: Vec<i64>, pods: usize) -> bool {
         if class == pattern.len() {
             if pods > 0 {

@@ -1,4 +1,4 @@
-//! Where pods could go: every machine that exists, and one of every kind that could be bought.
+//! Candidate nodes: every existing node, and one for every offering of every NodePool.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use nap_units::CPU;
 use crate::check::{existing, machine};
 use crate::cluster::Machine;
 
-/// Equal pods.
+/// Pods that differ in their names only.
 pub(crate) struct Class<'s> {
     pub(crate) pod: &'s Pod,
     pub(crate) keys: Vec<&'s PodKey>,
 }
 
 impl<'s> Class<'s> {
-    /// The classes of some pods. Two pods are equal if only their names differ.
+    /// Groups pods into classes.
     pub(crate) fn of(pods: impl IntoIterator<Item = &'s Pod>) -> Vec<Self> {
         let mut classes: BTreeMap<Pod, Self> = BTreeMap::new();
         for pod in pods {
@@ -39,14 +39,14 @@ impl<'s> Class<'s> {
     }
 }
 
-/// A machine that pods could go to, before any of them is there.
+/// A candidate node, before any pending pod is on it.
 pub(crate) struct Place<'s> {
     pub(crate) machine: Machine,
-    /// What is bought; nothing if the machine exists.
+    /// The offering that is launched; `None` for an existing node.
     pub(crate) bought: Option<Bought<'s>>,
 }
 
-/// One way to buy a machine.
+/// An offering of an instance type, launched by a NodePool.
 #[derive(Clone, Copy)]
 pub(crate) struct Bought<'s> {
     pub(crate) pool: &'s Pool,
@@ -55,27 +55,27 @@ pub(crate) struct Bought<'s> {
 }
 
 impl<'s> Bought<'s> {
-    /// The reservation that it is part of.
+    /// Id of the capacity reservation; `None` if the offering is not reserved.
     pub(crate) fn reservation(&self) -> Option<&'s str> {
         self.offering.requirements.get(RESERVATION_ID)?.single()
     }
 }
 
 impl Place<'_> {
-    /// In micro-dollars an hour.
+    /// Price in micro-dollars per hour; 0 for an existing node.
     pub(crate) fn price(&self) -> i64 {
         self.bought.map_or(0, |bought| bought.offering.price.micros())
     }
 }
 
-/// All places of a snapshot, those that exist first. What cannot be had now is left out.
+/// Candidate nodes of a snapshot, existing ones first. Unavailable offerings are left out.
 pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place<'s>> {
     let standing =
         snapshot.nodes.iter().map(|node| Place { machine: existing(node), bought: None });
     let mut places: Vec<Place<'s>> = standing.collect();
     for pool in &snapshot.pools {
         for kind in
-            snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.iter())
+            snapshot.catalogues.get(&pool.catalogue).into_iter().flat_map(|types| types.types())
         {
             let large =
                 options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000);
@@ -105,9 +105,8 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
     places
 }
 
-/// The snapshot with an empty machine of every kind that exists or could be bought, on which
-/// nothing fits. A checker that looks at machines only then sees every domain, as the incumbent
-/// does when it spreads pods.
+/// The snapshot with one full node for every candidate. A checker that reads domains from nodes
+/// then sees every domain that could be launched, as the incumbent does when it spreads pods.
 pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
     let mut wider = snapshot.clone();
     let kinds =
@@ -124,7 +123,7 @@ pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
             ..Node::default()
         });
     }
-    // There could always be one more host like those that exist.
+    // Hostname domains are unlimited: one more host beside each existing one.
     for node in &snapshot.nodes {
         let name = format!("empty-beside-{}", node.name);
         let mut labels = node.labels.clone();

@@ -1,10 +1,10 @@
-//! From a snapshot that fails to a small one that still does, and to a file.
+//! Reduction of a failing snapshot, and its scenario file.
 
 use std::sync::Arc;
 
 use nap_engine::{InstanceType, Options, Snapshot};
 
-/// Takes things away while the snapshot still fails.
+/// Removes pods, nodes, pools, daemons and types as long as the snapshot still fails.
 pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
         let before = size(&snapshot);
@@ -23,12 +23,12 @@ pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snap
 }
 
 fn types<'s>(snapshot: &'s mut Snapshot, name: &str) -> &'s mut Vec<InstanceType> {
-    &mut *Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default())
+    Arc::make_mut(snapshot.catalogues.entry(name.to_owned()).or_default()).edit()
 }
 
 fn size(snapshot: &Snapshot) -> usize {
     let Snapshot { pods, nodes, pools, daemons, catalogues, .. } = snapshot;
-    let types: usize = catalogues.values().map(|types| types.len()).sum();
+    let types: usize = catalogues.values().map(|types| types.types().len()).sum();
     pods.len() + nodes.len() + pools.len() + daemons.len() + types
 }
 
@@ -49,7 +49,7 @@ fn thin<T: Clone>(
     }
 }
 
-/// The text of a scenario file for a snapshot and its options. (JSON is YAML too.)
+/// Scenario file of a snapshot and its options, as JSON.
 pub fn scenario(snapshot: &Snapshot, options: &Options) -> String {
     let file = serde_json::json!({ "snapshot": snapshot, "options": options });
     serde_json::to_string(&file).unwrap_or_default()

@@ -1,14 +1,21 @@
-//! The world around nap, small enough to fit in one process.
+//! The simulated world: Kubernetes and Azure in one process, around the unchanged nap controllers.
 //!
-//! [`azure`] is an Azure that speaks ARM: the real provider talks to it, so that demos and tests
-//! run the production path. Machines that it makes are told to the rest of the world as
-//! [`machines::MachineEvent`]s. [`cluster`] is the part of Kubernetes that is not the API server:
-//! scheduler, workload controllers and kubelets. [`world`] puts them together with nap, and
-//! [`scenario`] lets hours pass in it.
+//! ```text
+//!  simulation ──► world ──┬── nap-apiserver ◄── nap-controllers ──► nap-azure
+//!  (workload,             ├── cluster: scheduler, workloads, kubelets      │ ARM over tower
+//!   checkers)             └── azure: emulator ◄────────────────────────────┘
+//!                               └── VmEvents ──► kubelets
+//! ```
+//!
+//! - [`azure`]: an emulator of the ARM API; the real provider talks to it, so demos and tests run
+//!   the production path. It announces its VMs as [`vm_events::VmEvent`]s.
+//! - [`cluster`]: the parts of Kubernetes that are not the API server.
+//! - [`world`]: all of it together.
+//! - [`simulation`]: hours of a seeded workload, watched by checkers.
 
 pub mod azure;
 pub mod cluster;
-pub mod machines;
-pub mod scenario;
+pub mod simulation;
 mod trace;
+pub mod vm_events;
 pub mod world;

@@ -1,15 +1,17 @@
-//! A running hash of every request, its time and its answer's status: two runs that agree on it did
-//! the same things.
+//! The trace hash: FNV-1a over the method, URI, time and response status of every request. Two runs
+//! with equal hashes did the same.
 
+use std::hash::Hasher as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use fnv::FnvHasher;
 use futures::future::{BoxFuture, FutureExt};
 use http::{Request, Response};
 use nap_clock::Clock;
 use tower::Service;
 
-/// The hash so far. Clones share it.
+/// A running hash. Clones share it.
 #[derive(Clone)]
 pub struct Trace {
     clock: Clock,
@@ -17,12 +19,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace.
+    /// A trace of no requests.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, hash: Arc::new(Mutex::new(0xcbf2_9ce4_8422_2325)) }
+        Self { clock, hash: Arc::new(Mutex::new(FnvHasher::default().finish())) }
     }
 
-    /// The hash so far.
+    /// The hash of the requests so far.
     pub fn hash(&self) -> u64 {
         *self.hash.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -30,13 +32,14 @@ impl Trace {
     fn add(&self, text: &str) {
         let mut hash = self.hash.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now().as_nanosecond().to_le_bytes();
-        for byte in text.bytes().chain(now) {
-            *hash = (*hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        let mut hasher = FnvHasher::with_key(*hash);
+        hasher.write(text.as_bytes());
+        hasher.write(&now);
+        *hash = hasher.finish();
     }
 }
 
-/// A service whose requests are traced.
+/// A tower service that adds its requests and responses to a [`Trace`].
 #[derive(Clone)]
 pub struct Traced<S> {
     inner: S,
@@ -44,7 +47,7 @@ pub struct Traced<S> {
 }
 
 impl<S> Traced<S> {
-    /// Traces what goes through a service.
+    /// Wraps a service.
     pub fn new(inner: S, trace: Trace) -> Self {
         Self { inner, trace }
     }

@@ -1,9 +1,8 @@
-//! A Kubernetes cluster and an Azure that fit in one process.
+//! The whole world: API server, cluster components, kubelets, Azure emulator and nap.
 //!
-//! The API server, the cluster's own controllers, the kubelets and the Azure emulator run around
-//! the *unchanged* nap controllers, which reach Azure through the real provider. With
-//! [`World::client`] everything stays in the process, without a socket, so that the same world runs
-//! in real time, scaled, or on tokio's paused clock.
+//! The nap controllers are the production ones and reach the emulator through the real provider.
+//! [`World::client`] needs no socket, so the same world runs in real time, accelerated, or on
+//! tokio's paused clock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,53 +20,53 @@ use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
-use crate::machines::MachineEvent;
 use crate::trace::{Trace, Traced};
+use crate::vm_events::VmEvent;
 
-/// The Kubernetes version that the world claims to be.
+/// Kubernetes version of the API server and of AKS.
 const KUBERNETES_VERSION: &str = "1.34.2";
 
-/// How a world is made.
+/// Parameters of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// The Azure region whose sizes and prices are used.
+    /// Azure region of the VM sizes and prices.
     pub region: String,
-    /// Where names, ids and delays come from.
+    /// Seed of names, ids and delays.
     pub seed: u64,
-    /// How many times faster than tokio's clock the world's clock runs.
+    /// Speed of the world's clock relative to tokio's.
     pub speed: u32,
-    /// What the world's clock shows at the start.
+    /// Time of the world's clock at the start.
     pub epoch: Timestamp,
 }
 
-/// Why a world could not be made or kept up.
+/// Failure to create or run a world.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     /// The catalogue has no such region.
     #[error("there is no region `{region}` in the catalogue")]
     UnknownRegion {
-        /// What was asked for.
+        /// The requested region.
         region: String,
-        /// The names that look most like it.
+        /// The known regions with the most similar names.
         nearest: Vec<String>,
     },
-    /// The emulator refused its settings.
+    /// The emulator could not start.
     #[error("starting the Azure emulator: {0}")]
     Azure(#[from] AzureError),
     /// A request to the world's own API server failed.
     #[error("{doing}: {source}")]
     Kube {
-        /// What was being done.
+        /// The action, as a gerund.
         doing: &'static str,
-        /// Why it failed.
+        /// The client's error.
         source: kube::Error,
     },
-    /// The cluster's components ran only once.
+    /// [`World::run`] was called a second time.
     #[error("the world already runs")]
     AlreadyRunning,
 }
 
-/// A cluster and its cloud. Must be made inside a tokio runtime.
+/// A cluster and its cloud. Must be created inside a tokio runtime.
 pub struct World {
     server: ApiServer,
     azure: Emulator,
@@ -75,11 +74,11 @@ pub struct World {
     trace: Trace,
     azure_config: AzureConfig,
     settings: Settings,
-    machines: Mutex<Option<mpsc::Receiver<MachineEvent>>>,
+    machines: Mutex<Option<mpsc::Receiver<VmEvent>>>,
 }
 
 impl World {
-    /// A world with nothing in it but the cluster itself.
+    /// A world without nodes, pods and custom resource definitions.
     pub fn new(config: &WorldConfig) -> Result<Self, WorldError> {
         let catalogue = EmbeddedCatalogue::embedded();
         if catalogue.region(&config.region).is_err() {
@@ -92,35 +91,32 @@ impl World {
         emulator.any_subnet = true;
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;
-        let now = {
-            let clock = clock.clone();
-            Arc::new(move || clock.now())
-        };
         let git_version = format!("v{KUBERNETES_VERSION}");
-        let server = ApiServer::new(nap_apiserver::Config { now, seed: config.seed, git_version });
+        let config = nap_apiserver::Config { clock: clock.clone(), seed: config.seed, git_version };
+        let server = ApiServer::new(config);
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
         let settings = Settings::default();
         Ok(Self { server, azure, clock, trace, azure_config, settings, machines })
     }
 
-    /// The same world with other settings of nap.
+    /// Replaces the settings of the nap controllers.
     #[must_use]
     pub fn with_settings(self, settings: Settings) -> Self {
         Self { settings, ..self }
     }
 
-    /// A client that reaches the API server inside the process.
+    /// A client of the in-process API server; its requests are traced.
     pub fn client(&self) -> Client {
         Client::new(Traced::new(self.server.clone(), self.trace.clone()), "default")
     }
 
-    /// The API server, to be served over HTTP.
+    /// The API server, for serving it over HTTP.
     pub fn server(&self) -> &ApiServer {
         &self.server
     }
 
-    /// The emulated Azure.
+    /// The Azure emulator.
     pub fn azure(&self) -> &Emulator {
         &self.azure
     }
@@ -130,7 +126,7 @@ impl World {
         &self.clock
     }
 
-    /// Everything that was asked of the API server and of Azure so far, as one number.
+    /// Hash of all requests to the API server and to Azure so far.
     pub fn trace_hash(&self) -> u64 {
         self.trace.hash()
     }
@@ -148,7 +144,7 @@ impl World {
         Ok(())
     }
 
-    /// The provider that reaches the emulator inside the process.
+    /// The production provider, connected to the in-process emulator.
     pub fn provider(&self) -> AzureProvider {
         let service = http_service(Traced::new(self.azure.clone(), self.trace.clone()));
         let tokens = ManagedIdentity {
@@ -161,7 +157,7 @@ impl World {
         AzureProvider::new(self.azure_config.clone(), self.clock.clone(), service, Arc::new(tokens))
     }
 
-    /// What another process needs in its environment to reach the emulator at an address.
+    /// Environment variables for a nap process that reaches the emulator at `endpoint`.
     pub fn azure_environment(&self, endpoint: &str) -> Vec<(&'static str, String)> {
         let config = &self.azure_config;
         vec![
@@ -178,7 +174,7 @@ impl World {
         ]
     }
 
-    /// Runs the cluster, with or without nap in it, for ever.
+    /// Runs the cluster, with or without nap, until the future is dropped.
     pub async fn run(&self, with_controllers: bool) -> Result<(), WorldError> {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner).take();
         let machines = machines.ok_or(WorldError::AlreadyRunning)?;
@@ -194,7 +190,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs only nap, until `shutdown`. Can be called again afterwards: that is a restart.
+    /// Runs the nap controllers until `shutdown`. A second call is a restart.
     pub async fn run_nap(&self, shutdown: impl Future<Output = ()>) {
         let provider = Arc::new(self.provider());
         let context =

@@ -19,7 +19,7 @@ const NANOS: i128 = 1_000_000_000;
 /// The largest magnitude: Kubernetes caps quantities at the 64-bit maximum.
 const MAX_NANOS: i128 = i64::MAX as i128 * NANOS;
 
-/// How a quantity was written, and therefore prints.
+/// Notation of a quantity, kept for printing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `Ki`, `Mi`, `Gi` …
@@ -72,7 +72,7 @@ impl Quantity {
         scaled(self.nanos, NANOS, rounding)
     }
 
-    /// How it was written.
+    /// Notation that the quantity was written in.
     pub fn format(self) -> Format {
         self.format
     }

@@ -15,7 +15,7 @@ pub const PODS: &str = "pods";
 /// The name of the local disk resource.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-/// Which way a quantity finer than a base unit goes: requests round up, capacities round down.
+/// Rounding of quantities finer than a base unit: requests up, capacities down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Towards more: for requests.
@@ -34,7 +34,7 @@ pub enum Rounding {
 pub struct Resources(BTreeMap<String, i64>);
 
 impl Resources {
-    /// Nothing at all.
+    /// The empty vector.
     pub fn new() -> Self {
         Self::default()
     }
@@ -54,7 +54,7 @@ impl Resources {
         resources
     }
 
-    /// As a Kubernetes resource list.
+    /// The vector as a Kubernetes resource list.
     pub fn to_quantities(&self) -> BTreeMap<String, Quantity> {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! The instance types of a region without a cloud: from the catalogue that is built in.
+//! Instance types of a region from the embedded catalogue.
 
 use nap_api::AKSNodeClass;
 use nap_api::aksnodeclass::ImageFamily;
@@ -8,10 +8,10 @@ use nap_azure::instance_types::{Settings, from_catalogue};
 
 use crate::user_error::UserError;
 
-/// The region that is meant when none is named.
+/// Region if the user names none.
 pub const DEFAULT_REGION: &str = "eastus";
 
-/// What a node class says about every machine of a region.
+/// Provider settings from a node class; defaults without one.
 pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
     let spec = class.map(|class| class.spec.clone()).unwrap_or_default();
     Settings {
@@ -24,7 +24,7 @@ pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
     }
 }
 
-/// The instance types that these settings give.
+/// Instance types for these settings; an unknown region is a user error.
 pub fn instance_types(settings: &Settings) -> anyhow::Result<nap_engine::Catalogue> {
     from_catalogue(EmbeddedCatalogue::embedded(), settings).map_err(|error| match error {
         AzureError::UnknownRegion { name, nearest } => {

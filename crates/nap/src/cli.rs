@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `nap`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,40 +25,37 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell the whole story on an embedded cluster: scale up, consolidate, scale to zero, bill
+    /// Demonstrate scale-up, consolidation and scale to zero on an embedded cluster, with the bill
     Demo(DemoArgs),
-    /// Start an embedded cluster with an emulated Azure to play with, until interrupted
+    /// Start an embedded cluster with an Azure emulator for kubectl, until Ctrl-C
     Try(TryArgs),
-    /// Run the controllers on a cluster
+    /// Run the controllers against a cluster
     Run(RunArgs),
-    /// Simulate a cluster for hours in seconds, repeatably, and print a hash of everything that
-    /// happened
+    /// Simulate hours of a cluster deterministically, check invariants, and print a trace hash
     Sim(SimArgs),
-    /// Measure how long decisions take and what they cost, on problem files or generated ones
+    /// Measure solve times and plan costs on problem files or generated problems
     Bench(bench::BenchArgs),
-    /// Show which VMs would be created for manifests or for a cluster, at what price, without
-    /// creating anything
+    /// Show the VMs that would be created for manifests or a cluster, with prices; creates nothing
     Plan(PlanArgs),
-    /// Say why a pod goes where it goes, or what would have to change for it to have a place
+    /// Explain the placement of a pod, or the smallest change that would make it schedulable
     Explain(ExplainArgs),
-    /// Decide again about a snapshot that `nap plan --save` wrote, and compare
+    /// Solve a snapshot of `nap plan --save` again and compare the plans
     Replay(ReplayArgs),
-    /// Check manifests without a cluster: what is refused, how old spellings are understood, what
-    /// looks like a mistake
+    /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
     Lint(LintArgs),
-    /// Print the custom resource definitions as YAML, or install them in a cluster
+    /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
     /// Print the version
     Version,
 }
 
-/// Options of the emulated Azure.
+/// Options of the Azure emulator.
 #[derive(Clone, Debug, Args)]
 pub struct WorldArgs {
-    /// The Azure region whose VM sizes and prices are used
+    /// Azure region of the VM sizes and prices
     #[arg(long, default_value = "eastus")]
     pub region: String,
-    /// Where names, ids and delays come from: the same seed gives the same ones
+    /// Seed of names, ids and delays
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -68,7 +65,7 @@ pub struct WorldArgs {
 pub struct DemoArgs {
     #[command(flatten)]
     pub world: WorldArgs,
-    /// How many times faster than real time the story runs
+    /// Speed relative to real time
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub speed: u32,
 }
@@ -78,24 +75,24 @@ pub struct DemoArgs {
 pub struct TryArgs {
     #[command(flatten)]
     pub world: WorldArgs,
-    /// How many times faster than real time machines boot and timers run
+    /// Speed of VM boots and timers relative to real time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub speed: u32,
-    /// Where the API server listens; port 0 picks a free one
+    /// Address of the API server; port 0 picks a free one
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Start the cluster without nap in it, for a `nap run` in another terminal
+    /// Start the cluster without the controllers, for a `nap run` in another terminal
     #[arg(long)]
     pub no_controllers: bool,
 }
 
-/// Which cluster is meant.
+/// Options that select a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
-    /// The kubeconfig to use; default: $KUBECONFIG, then ~/.kube/config, then the pod's own account
+    /// Kubeconfig file; default: $KUBECONFIG, then ~/.kube/config, then the pod's service account
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context in the kubeconfig
+    /// Context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }
@@ -108,11 +105,10 @@ pub struct CrdsArgs {
     pub command: Option<CrdsCommand>,
 }
 
-/// What to do with the definitions, if not print them.
+/// Subcommands of `nap crds`; it prints the definitions without one.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CrdsCommand {
-    /// Apply them to the cluster, over the incumbent's if they are there, and wait until they are
-    /// served
+    /// Apply the definitions, replacing the incumbent's, and wait until they are served
     Install(ClusterArgs),
 }
 
@@ -123,13 +119,13 @@ pub struct RunArgs {
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// How long to wait for one more pending pod before deciding about all of them
+    /// Time without a new pending pod after which a batch is solved
     #[arg(long, env = "BATCH_IDLE_DURATION", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub batch_idle_duration: Duration,
-    /// How long to wait for pending pods at most
+    /// Maximum duration of a batch
     #[arg(long, env = "BATCH_MAX_DURATION", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub batch_max_duration: Duration,
-    /// Run timers faster than real time, to match a `nap try --speed`
+    /// Speed of timers relative to real time, to match `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,
 }
@@ -139,7 +135,7 @@ pub struct RunArgs {
 pub struct SimArgs {
     #[command(flatten)]
     pub world: WorldArgs,
-    /// How many hours to simulate
+    /// Hours to simulate
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
     pub hours: u32,
     /// Print one JSON object instead of text
@@ -147,15 +143,14 @@ pub struct SimArgs {
     pub json: bool,
 }
 
-/// What is planned for: manifests, or a cluster.
+/// Source of the pods: manifests or a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
-    /// Manifests: files, folders, or `-` for standard input; without any, the cluster of the
-    /// current context is read
+    /// Manifests: files, folders, or `-` for standard input; default: the cluster of the current
+    /// context
     #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
     pub files: Vec<PathBuf>,
-    /// The Azure region whose VM sizes and prices are used; default: that of the nodes, or else
-    /// eastus
+    /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
     #[arg(long)]
     pub region: Option<String>,
     #[command(flatten)]
@@ -164,16 +159,16 @@ pub struct SourceArgs {
     pub engine: EngineArgs,
 }
 
-/// How a plan is printed.
+/// Output formats of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// One line for VMs that are alike
+    /// One row for equal VMs
     Table,
-    /// One block for each VM, with its pods and why it was chosen
+    /// One block per VM, with its pods and the reason of its choice
     Wide,
-    /// The document of `docs/plan.md`
+    /// JSON document, described in docs/plan.md
     Json,
-    /// The same as YAML
+    /// The JSON document as YAML
     Yaml,
 }
 
@@ -182,10 +177,10 @@ pub enum Format {
 pub struct PlanArgs {
     #[command(flatten)]
     pub source: SourceArgs,
-    /// How the plan is printed
+    /// Output format
     #[arg(short = 'o', long, value_enum, default_value = "table")]
     pub output: Format,
-    /// Also write the snapshot and the plan to this file, for `nap replay`
+    /// Also save the snapshot and the plan to this file, for `nap replay`
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
 }
@@ -197,13 +192,13 @@ pub struct ExplainArgs {
     pub what: ExplainCommand,
 }
 
-/// What is explained.
+/// Subcommands of `nap explain`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ExplainCommand {
-    /// A pod: how many offerings each pool has for it, step by step, and the smallest change that
-    /// would give it a place
+    /// Explain a pod: the offerings that each NodePool has for it, filter by filter, and the
+    /// smallest change that would make it schedulable
     Pod {
-        /// The pod, or the Deployment, StatefulSet or Job that makes it
+        /// The pod, or the Deployment, StatefulSet or Job that creates it
         #[arg(value_name = "NAMESPACE/NAME")]
         name: String,
         #[command(flatten)]
@@ -214,9 +209,9 @@ pub enum ExplainCommand {
 /// Options of `nap replay`.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayArgs {
-    /// What `nap plan --save` wrote
+    /// File of `nap plan --save`
     pub file: PathBuf,
-    /// How the plan is printed
+    /// Output format
     #[arg(short = 'o', long, value_enum, default_value = "table")]
     pub output: Format,
 }
@@ -224,13 +219,13 @@ pub struct ReplayArgs {
 /// Options of `nap lint`.
 #[derive(Clone, Debug, Args)]
 pub struct LintArgs {
-    /// The files to check; `-` is standard input
+    /// Files to check; `-` is standard input
     #[arg(short = 'f', long = "file", value_name = "FILE", required = true, num_args = 1..)]
     pub files: Vec<PathBuf>,
-    /// The Azure region whose VM sizes requirements are compared with
+    /// Azure region of the VM sizes that requirements are checked against
     #[arg(long, default_value = "eastus")]
     pub region: String,
-    /// Fail at likely mistakes too
+    /// Fail on warnings too
     #[arg(long)]
     pub deny_warnings: bool,
 }
@@ -240,7 +235,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     nap_api::duration::parse_go_duration(text).ok_or_else(problem)
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the subcommand.
 pub fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let default = match &cli.command {

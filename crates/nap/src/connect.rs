@@ -1,4 +1,4 @@
-//! Finding the cluster that a command is meant for.
+//! Connection to the user's cluster.
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -6,7 +6,7 @@ use kube::{Client, Config};
 use crate::cli::ClusterArgs;
 use crate::user_error::UserError;
 
-/// A client of the cluster that the user means.
+/// Client of the cluster from `--kubeconfig`, `--context` or the environment.
 pub async fn connect(args: &ClusterArgs) -> anyhow::Result<Client> {
     let options =
         KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };

@@ -1,4 +1,4 @@
-//! `nap crds`: the definitions, printed or put into a cluster.
+//! `nap crds`: prints or installs the custom resource definitions.
 
 use nap_controllers::install::{self, Outcome};
 
@@ -6,7 +6,7 @@ use crate::cli::ClusterArgs;
 use crate::connect::connect;
 use crate::user_error::UserError;
 
-/// Prints them as YAML, for `kubectl apply -f -`.
+/// Prints the definitions as YAML, for `kubectl apply -f -`.
 pub fn print() -> anyhow::Result<()> {
     for crd in nap_api::crds::all() {
         println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
@@ -14,7 +14,7 @@ pub fn print() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Applies them, says what became of each, and returns when all are served.
+/// Applies the definitions, prints the outcome of each, and returns when all are served.
 pub async fn install(cluster: ClusterArgs) -> anyhow::Result<()> {
     let client = connect(&cluster).await?;
     let installed = install::install(&client, |kind, name, outcome| {

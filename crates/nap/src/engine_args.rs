@@ -1,4 +1,4 @@
-//! How decisions are made: the same flags and variables for `nap run` and `nap plan`, by the
+//! Options of the engine: the same flags and variables for `nap run` and `nap plan`, with the
 //! incumbent's names where it has them.
 
 use anyhow::ensure;
@@ -12,13 +12,13 @@ use crate::user_error::UserError;
 /// Options that change decisions.
 #[derive(Clone, Debug, Args)]
 pub struct EngineArgs {
-    /// Whether what pods would only like counts as long as it can be had
+    /// Whether preferred scheduling rules are honored as long as they can be satisfied
     #[arg(long, env = "PREFERENCE_POLICY", value_name = "POLICY", default_value = "Respect")]
     preference_policy: Preferences,
-    /// What to do where a NodePool's `minValues` cannot be had
+    /// Handling of a NodePool whose `minValues` cannot be satisfied
     #[arg(long, env = "MIN_VALUES_POLICY", value_name = "POLICY", default_value = "Strict")]
     min_values_policy: MinValues,
-    /// The scheduler's default spread constraints, as YAML or JSON: `podTopologySpread:
+    /// The scheduler's default topology spread constraints, as YAML or JSON: `podTopologySpread:
     /// {defaultConstraints: [...]}`
     #[arg(
         long,
@@ -28,18 +28,17 @@ pub struct EngineArgs {
         hide_default_value = true
     )]
     scheduler_config: String,
-    /// The most pods on one new node
+    /// Maximum number of pods on a new node
     #[arg(long, env = "NAP_MAX_PODS_PER_NODE", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     max_pods_per_node: Option<u32>,
-    /// The most vCPUs of one new node
+    /// Maximum number of vCPUs of a new node
     #[arg(long, env = "NAP_MAX_VCPUS_PER_NODE", value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
     max_vcpus_per_node: Option<i64>,
-    /// What a node costs besides its price, in dollars per hour: fewer and larger ones are chosen
+    /// Overhead cost of each node in dollars per hour; a higher cost favors fewer and larger nodes
     #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0", value_parser = dollars)]
     node_cost: UsdPerHour,
-    /// How much of a new node's CPU and memory is left free, in percent, so that the scheduler
-    /// finds room for all pods of a plan although it binds them in its own order; for clusters
-    /// where nap may not nominate pods
+    /// Percentage of a new node's CPU and memory to leave free, so that the scheduler can bind all
+    /// pods of a plan in its own order; for clusters where nap may not nominate pods
     #[arg(long, env = "NAP_SLACK_PERCENT", value_name = "PERCENT", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=90))]
     slack_percent: u8,
 }
@@ -51,26 +50,26 @@ fn dollars(text: &str) -> Result<UsdPerHour, String> {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Preferences {
-    /// It counts
+    /// Honor preferences
     #[value(name = "Respect")]
     Respect,
-    /// It does not count
+    /// Ignore preferences
     #[value(name = "Ignore")]
     Ignore,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MinValues {
-    /// No such machine is made
+    /// Launch no node that violates `minValues`
     #[value(name = "Strict")]
     Strict,
-    /// As many values as there are will do
+    /// Relax `minValues` to the available number of values
     #[value(name = "BestEffort")]
     BestEffort,
 }
 
 impl EngineArgs {
-    /// The options as the engine has them.
+    /// The options in the engine's form.
     pub fn options(&self) -> anyhow::Result<Options> {
         Ok(Options {
             preferences: match self.preference_policy {
@@ -102,7 +101,8 @@ struct PodTopologySpread {
     default_constraints: Vec<Constraint>,
 }
 
-/// A spread constraint for all pods; whom it counts is not for the configuration to say.
+/// A default spread constraint. Its selector comes from the workload of each pod, as in
+/// kube-scheduler.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Constraint {

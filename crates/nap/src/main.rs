@@ -12,6 +12,7 @@ mod manifests;
 mod plan;
 mod run;
 mod serve;
+mod shutdown;
 mod sim;
 mod try_cluster;
 mod user_error;

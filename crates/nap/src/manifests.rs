@@ -1,4 +1,4 @@
-//! Manifests that come with nap, and how they are applied.
+//! Built-in manifests, and server-side apply.
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -10,7 +10,7 @@ pub const DEFAULT_NODEPOOL: &str = include_str!("../../../examples/default-nodep
 /// Ten pods of one CPU each.
 pub const INFLATE: &str = include_str!("../../../examples/inflate.yaml");
 
-/// Applies every document of a YAML text, server-side.
+/// Applies every document of a YAML text by server-side apply.
 pub async fn apply(client: &Client, yaml: &str) -> anyhow::Result<()> {
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(yaml)?;
     for document in documents {
@@ -20,7 +20,7 @@ pub async fn apply(client: &Client, yaml: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Applies one object, server-side.
+/// Applies one object by server-side apply.
 pub async fn apply_object(client: &Client, object: &DynamicObject) -> anyhow::Result<()> {
     let types = object
         .types

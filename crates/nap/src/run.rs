@@ -1,4 +1,4 @@
-//! `nap run`: the controllers on a cluster.
+//! `nap run`: the controllers against a cluster.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use nap_controllers::{Context, Settings};
 
 use crate::cli::RunArgs;
 use crate::connect::connect;
-use crate::try_cluster::interrupted;
+use crate::shutdown::interrupted;
 use crate::user_error::UserError;
 
-/// Runs until interrupted.
+/// Runs the controllers until a shutdown signal.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let settings = Settings {
         batch_idle: args.batch_idle_duration,
@@ -51,7 +51,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without its definitions nap could not see a single NodePool.
+/// Fails if the cluster lacks nap's definitions: the controllers could watch nothing.
 async fn check_crds(client: &Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! Serves a tower service over HTTP on loopback.
+//! HTTP server on loopback for a tower service.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tower::Service;
 
 use crate::user_error::UserError;
 
-/// Takes a port. The error says what to do when it is taken.
+/// Binds a port. The error says what to do if it is in use.
 pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         let message = format!("cannot listen on {address}: {error}");

@@ -1,17 +1,17 @@
-//! `nap sim`: hours of a cluster in seconds, repeatably.
+//! `nap sim`: a deterministic simulation on a paused clock.
 
 use anyhow::{Context as _, ensure};
 use nap_clock::Clock;
-use nap_sim::scenario::{self, Report};
+use nap_sim::simulation::{self, Report};
 use nap_sim::world::{World, WorldConfig};
 
 use crate::cli::SimArgs;
 use crate::{manifests, try_cluster};
 
-/// Every simulation starts at the same moment, so that runs can be compared.
+/// Start time of every simulation, so that runs can be compared.
 const EPOCH: &str = "2026-01-01T00:00:00Z";
 
-/// Runs the simulation on a paused clock and prints what happened.
+/// Runs the simulation and prints its report. Fails if the checkers found faults.
 pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -42,7 +42,7 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
     manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
     tokio::select! {
         biased;
-        report = scenario::run(&world, args.world.seed, args.hours) => Ok(report?),
+        report = simulation::run(&world, args.world.seed, args.hours) => Ok(report?),
         result = world.run(true) => {
             result?;
             anyhow::bail!("the embedded cluster stopped")
@@ -55,7 +55,7 @@ fn print(report: &Report) {
     println!("hours          {}", report.hours);
     println!("scalings       {}", report.scalings);
     println!(
-        "machines made  {} (at most {} at once, for at most {} pods)",
+        "VMs created    {} (at most {} at once, for at most {} pods)",
         report.machines, report.peak_machines, report.peak_pods
     );
     println!(

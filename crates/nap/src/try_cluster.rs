@@ -1,4 +1,4 @@
-//! `nap try`: an embedded cluster with an emulated Azure, for kubectl.
+//! `nap try`: an embedded cluster with an Azure emulator, for kubectl.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,11 @@ use nap_clock::Clock;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
 use crate::cli::TryArgs;
+use crate::shutdown::interrupted;
 use crate::user_error::UserError;
 use crate::{manifests, serve};
 
-/// Starts the cluster and keeps it up until interrupted.
+/// Runs the cluster until a shutdown signal.
 pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.listen.ip().is_loopback(),
@@ -50,13 +51,13 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the machines cost while the cluster was up.
+/// Prints the number and the cost of the VMs.
 fn farewell(world: &World) {
     let (made, left) = (world.azure().bill().len(), world.azure().machines().len());
     let cost = world.azure().total_cost_micros(world.clock().now());
     let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
     println!(
-        "\nThe cluster is gone: {made} machine(s) made, {left} left, ${dollars}.{micros:06} in all."
+        "\nThe cluster is gone: {made} VM(s) created, {left} left, ${dollars}.{micros:06} in all."
     );
 }
 
@@ -77,7 +78,7 @@ fn announce(args: &TryArgs, region: &str, kubeconfig: &Path, env: &Path) {
     println!("Ctrl-C ends it.");
 }
 
-/// An unknown region gets the nearest names as a hint.
+/// Turns an unknown region into a user error with similar names as hint.
 pub fn explain_region(error: WorldError) -> anyhow::Error {
     match error {
         WorldError::UnknownRegion { region, nearest } => {
@@ -101,7 +102,7 @@ fn kubeconfig(server: &str) -> String {
     )
 }
 
-/// What `nap run` needs to know, as shell assignments.
+/// Environment of a `nap run` on this cluster, as shell assignments.
 fn environment(world: &World, kubeconfig: &Path, token: &Path, azure: &str, speed: u32) -> String {
     let mut lines = vec![
         format!("KUBECONFIG={}", kubeconfig.display()),
@@ -114,7 +115,7 @@ fn environment(world: &World, kubeconfig: &Path, token: &Path, azure: &str, spee
     lines.join("\n") + "\n"
 }
 
-/// A folder that goes away with the cluster.
+/// A temporary folder; removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -137,16 +138,4 @@ impl Drop for Folder {
             tracing::warn!(%error, folder = %self.0.display(), "could not remove");
         }
     }
-}
-
-/// Ctrl-C or a polite kill.
-pub async fn interrupted() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        biased;
-        result = tokio::signal::ctrl_c() => result?,
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }

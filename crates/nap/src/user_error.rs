@@ -1,4 +1,4 @@
-//! Errors as a user reads them: one line, then what to do.
+//! User errors: one line, then a hint.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub struct UserError {
 }
 
 impl UserError {
-    /// What went wrong, and what to do.
+    /// An error of one line, with a hint that says what to do.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { message: message.into(), hint: hint.into() }
     }

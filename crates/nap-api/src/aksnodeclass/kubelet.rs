@@ -27,7 +27,7 @@ pub struct KubeletConfiguration {
         skip_serializing_if = "Option::is_none"
     )]
     pub cpu_cfs_quota_period: Option<String>,
-    /// How full the disk may be, in percent, before unused images are always removed.
+    /// Disk usage in percent above which unused images are always removed.
     #[serde(
         rename = "imageGCHighThresholdPercent",
         default,
@@ -35,7 +35,7 @@ pub struct KubeletConfiguration {
     )]
     #[schemars(range(min = 0, max = 100))]
     pub image_gc_high_threshold_percent: Option<i32>,
-    /// How full the disk must be, in percent, for unused images to be removed at all.
+    /// Disk usage in percent below which unused images are never removed.
     #[serde(
         rename = "imageGCLowThresholdPercent",
         default,
@@ -49,18 +49,18 @@ pub struct KubeletConfiguration {
     /// Unsafe sysctls, or patterns such as `net.*`, that pods may set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_unsafe_sysctls: Option<Vec<String>>,
-    /// How large a container's log may grow before a new file is begun.
+    /// Maximum size of a container's log file before it is rotated.
     #[serde(default = "default_log_size", skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^\d+(E|P|T|G|M|K|Ei|Pi|Ti|Gi|Mi|Ki)$"))]
     pub container_log_max_size: Option<String>,
-    /// How many log files a container may have.
+    /// Maximum number of log files per container.
     #[serde(default = "default_log_files", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2))]
     pub container_log_max_files: Option<i32>,
-    /// How many processes a pod may have.
+    /// Maximum number of processes per pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_pids_limit: Option<i64>,
-    /// Whether the kubelet refuses to start on a machine with swap.
+    /// Whether the kubelet refuses to start on a VM with swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail_swap_on: Option<bool>,
 }

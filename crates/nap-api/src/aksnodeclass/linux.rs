@@ -16,24 +16,24 @@ pub struct LinuxOsConfiguration {
     /// Kernel settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysctls: Option<SysctlConfiguration>,
-    /// How hard the kernel works to make huge pages.
+    /// Defragmentation mode of transparent huge pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transparent_huge_page_defrag: Option<TransparentHugePageDefrag>,
-    /// Who gets huge pages without asking.
+    /// Mode of transparent huge pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transparent_huge_page_enabled: Option<TransparentHugePages>,
 }
 
 words! {
-    /// How hard the kernel works to make huge pages.
+    /// Defragmentation mode of transparent huge pages.
     TransparentHugePageDefrag {
         /// At once, and the program waits.
         Always = "always",
         /// In the background.
         Defer = "defer",
-        /// In the background, and at once for those who asked.
+        /// In the background; directly for regions that asked by `madvise`.
         DeferMadvise = "defer+madvise",
-        /// At once for those who asked.
+        /// Directly for regions that asked by `madvise`.
         Madvise = "madvise",
         /// Not at all.
         Never = "never",
@@ -41,13 +41,13 @@ words! {
 }
 
 words! {
-    /// Who gets huge pages without asking.
+    /// Mode of transparent huge pages.
     TransparentHugePages {
-        /// Everybody.
+        /// For every process.
         Always = "always",
-        /// Those who advise the kernel so.
+        /// For regions that asked by `madvise`.
         Madvise = "madvise",
-        /// Nobody.
+        /// Never.
         Never = "never",
     }
 }
@@ -80,13 +80,13 @@ macro_rules! sysctls {
 sysctls! {
     /// `fs.aio-max-nr`: asynchronous disk requests at once.
     fs_aio_max_nr: i32 = "fsAioMaxNr", "FsAioMaxNr" in 65536..=6_553_500;
-    /// `fs.file-max`: open files on the machine.
+    /// `fs.file-max`: open files on the VM.
     fs_file_max: i32 = "fsFileMax", "FsFileMax" in 8192..=12_000_500;
     /// `fs.inotify.max_user_watches`: watched files per user.
     fs_inotify_max_user_watches: i32 = "fsInotifyMaxUserWatches", "FsInotifyMaxUserWatches" in 781_250..=2_097_152;
     /// `fs.nr_open`: open files per process.
     fs_nr_open: i32 = "fsNrOpen", "FsNrOpen" in 8192..=20_000_500;
-    /// `kernel.threads-max`: threads on the machine.
+    /// `kernel.threads-max`: threads on the VM.
     kernel_threads_max: i32 = "kernelThreadsMax", "KernelThreadsMax" in 20..=513_785;
     /// `net.core.netdev_max_backlog`: packets that wait for the kernel.
     net_core_netdev_max_backlog: i32 = "netCoreNetdevMaxBacklog", "NetCoreNetdevMaxBacklog" in 1000..=3_240_000;

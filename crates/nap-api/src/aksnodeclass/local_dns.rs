@@ -11,11 +11,11 @@ use crate::duration::NillableDuration;
 pub struct LocalDns {
     /// Whether nodes have the cache.
     pub mode: LocalDnsMode,
-    /// How names are resolved for the node itself and for pods with `dnsPolicy: Default`.
+    /// Resolution, by zone, for the node itself and for pods with `dnsPolicy: Default`.
     #[serde(rename = "vnetDNSOverrides")]
     #[schemars(length(max = 100))]
     pub vnet_dns_overrides: Vec<LocalDnsZone>,
-    /// How names are resolved for pods with `dnsPolicy: ClusterFirst`.
+    /// Resolution, by zone, for pods with `dnsPolicy: ClusterFirst`.
     #[serde(rename = "kubeDNSOverrides")]
     #[schemars(length(max = 100))]
     pub kube_dns_overrides: Vec<LocalDnsZone>,
@@ -33,7 +33,7 @@ words! {
     }
 }
 
-/// How the names of one zone are resolved.
+/// Resolution of the names of one zone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalDnsZone {
@@ -45,29 +45,29 @@ pub struct LocalDnsZone {
         )
     )]
     pub zone: String,
-    /// Which queries are logged.
+    /// Queries that are logged.
     pub query_logging: QueryLogging,
-    /// How the server behind the cache is asked.
+    /// Protocol towards the upstream server.
     pub protocol: LocalDnsProtocol,
-    /// Which server stands behind the cache.
+    /// Upstream server that queries are forwarded to.
     pub forward_destination: ForwardDestination,
-    /// Which of several servers is asked.
+    /// Policy that picks one of several upstream servers.
     pub forward_policy: ForwardPolicy,
-    /// How many queries may wait for an answer at once.
+    /// Maximum number of concurrent queries.
     #[schemars(range(min = 0))]
     pub max_concurrent: i32,
-    /// How long an answer is kept.
+    /// Time for which an answer is cached.
     #[schemars(regex(pattern = r"^([0-9]+(s|m|h))+$"))]
     pub cache_duration: NillableDuration,
-    /// How long an outdated answer may still be given.
+    /// Time for which a stale answer may be served.
     #[schemars(regex(pattern = r"^([0-9]+(s|m|h))+$"))]
     pub serve_stale_duration: NillableDuration,
-    /// When an outdated answer is given.
+    /// Policy for serving stale answers.
     pub serve_stale: ServeStale,
 }
 
 words! {
-    /// Which queries are logged.
+    /// Queries that are logged.
     QueryLogging {
         /// Those that failed.
         Error = "Error",
@@ -77,7 +77,7 @@ words! {
 }
 
 words! {
-    /// How the server behind the cache is asked.
+    /// Protocol towards the upstream server.
     LocalDnsProtocol {
         /// By UDP where that is possible.
         PreferUdp = "PreferUDP",
@@ -87,7 +87,7 @@ words! {
 }
 
 words! {
-    /// Which server stands behind the cache.
+    /// Upstream server that queries are forwarded to.
     ForwardDestination {
         /// The cluster's CoreDNS.
         ClusterCoreDns = "ClusterCoreDNS",
@@ -97,7 +97,7 @@ words! {
 }
 
 words! {
-    /// Which of several servers is asked.
+    /// Policy that picks one of several upstream servers.
     ForwardPolicy {
         /// The first that answers.
         Sequential = "Sequential",
@@ -109,9 +109,9 @@ words! {
 }
 
 words! {
-    /// When an outdated answer is given.
+    /// Policy for serving stale answers.
     ServeStale {
-        /// After asking in vain.
+        /// After the upstream server failed to answer.
         Verify = "Verify",
         /// At once, and the server is asked afterwards.
         Immediate = "Immediate",

@@ -1,4 +1,4 @@
-//! AKSNodeClass: the Azure settings of a machine.
+//! AKSNodeClass: Azure settings of VMs.
 
 mod kubelet;
 mod linux;
@@ -43,7 +43,7 @@ macro_rules! words {
 }
 use words;
 
-/// The Azure settings of a machine.
+/// Azure settings of VMs.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "karpenter.azure.com",
@@ -89,7 +89,7 @@ pub struct AKSNodeClassSpec {
     /// Whether the image is one with validated cryptography; absent means it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fips_mode: Option<FipsMode>,
-    /// Azure tags of the machine. Changing them replaces no node.
+    /// Azure tags of the VM. Changing them replaces no node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
     /// Settings of the node's kubelet; what is absent takes its default.
@@ -99,13 +99,13 @@ pub struct AKSNodeClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 250))]
     pub max_pods: Option<i32>,
-    /// How the machine is protected.
+    /// Security profile of the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security: Option<Security>,
     /// A DNS cache on every node.
     #[serde(rename = "localDNS", default, skip_serializing_if = "Option::is_none")]
     pub local_dns: Option<LocalDns>,
-    /// What happens on machines with a GPU.
+    /// GPU profile: settings of VMs with a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
     /// Starts containers before their image is complete; never on arm64.
@@ -136,7 +136,7 @@ impl Default for AKSNodeClassSpec {
 }
 
 words! {
-    /// The operating system of a machine.
+    /// The operating system of a VM.
     #[derive(Default)]
     ImageFamily {
         /// The Ubuntu that suits the cluster's version.
@@ -161,23 +161,23 @@ words! {
     }
 }
 
-/// How the machine is protected.
+/// Security profile of the VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Security {
-    /// Encrypts disks and caches on the host that runs the machine.
+    /// Encrypts disks and caches on the host that runs the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption_at_host: Option<bool>,
-    /// Protects the machine while it boots.
+    /// Protects the VM while it boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted_launch: Option<TrustedLaunch>,
 }
 
-/// Protects the machine while it boots.
+/// Protects the VM while it boots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrustedLaunch {
-    /// Gives the machine a virtual TPM.
+    /// Gives the VM a virtual TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vtpm: Option<bool>,
     /// Boots signed code only.
@@ -185,20 +185,20 @@ pub struct TrustedLaunch {
     pub secure_boot: Option<bool>,
 }
 
-/// What happens on machines with a GPU.
+/// GPU profile: settings of VMs with a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gpu {
-    /// Who installs the driver.
+    /// Driver installation.
     #[serde(default = "default_gpu_mode", skip_serializing_if = "Option::is_none")]
     pub mode: Option<GpuMode>,
 }
 
 words! {
-    /// Who installs the GPU's driver.
+    /// Installation of the GPU driver.
     GpuMode {
         /// The image does.
         Driver = "Driver",
-        /// Nobody; the user brings one.
+        /// Not installed; the user brings a driver.
         None = "None",
     }
 }
@@ -211,17 +211,17 @@ pub struct ArtifactStreaming {
     pub enabled: Option<bool>,
 }
 
-/// What is known about a node class.
+/// Observed state of an AKSNodeClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AKSNodeClassStatus {
-    /// The images that new machines get, in order of preference.
+    /// The images that new VMs get, in order of preference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<NodeImage>,
-    /// The Kubernetes version that new machines get.
+    /// The Kubernetes version that new VMs get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_version: Option<String>,
-    /// Whether new machines get the DNS cache.
+    /// Whether new VMs get the DNS cache.
     #[serde(rename = "localDNSState", default, skip_serializing_if = "Option::is_none")]
     pub local_dns_state: Option<LocalDnsState>,
     /// Status conditions.
@@ -230,7 +230,7 @@ pub struct AKSNodeClassStatus {
 }
 
 words! {
-    /// Whether new machines get the DNS cache.
+    /// Whether new VMs get the DNS cache.
     LocalDnsState {
         /// They do.
         Enabled = "Enabled",
@@ -239,12 +239,12 @@ words! {
     }
 }
 
-/// An image and the machines it suits.
+/// An image and the VMs it suits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeImage {
     /// The image's id in Azure.
     pub id: String,
-    /// The machines it suits.
+    /// The VMs it suits.
     #[serde(default)]
     pub requirements: Vec<NodeSelectorRequirement>,
 }
@@ -259,7 +259,7 @@ pub mod condition {
     pub const SUBNETS_READY: &str = "SubnetsReady";
     /// Everything else that was checked is well.
     pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
-    /// It is known whether machines get the DNS cache.
+    /// It is known whether VMs get the DNS cache.
     pub const LOCAL_DNS_READY: &str = "LocalDNSReady";
     /// The conditions that `Ready` depends on.
     pub const DEPENDENTS: [&str; 5] = [

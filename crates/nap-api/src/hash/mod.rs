@@ -20,9 +20,9 @@ use crate::duration::{NillableDuration, parse_go_duration};
 use crate::nodepool::NodePoolSpec;
 use crate::taints::Taint;
 
-/// Which algorithm [`nodepool_hash`] is.
+/// Version of the algorithm of [`nodepool_hash`].
 pub const NODEPOOL_HASH_VERSION: &str = "v3";
-/// Which algorithm [`aks_node_class_hash`] is.
+/// Version of the algorithm of [`aks_node_class_hash`].
 pub const AKS_NODE_CLASS_HASH_VERSION: &str = "v3";
 
 /// Fields in the order of declaration.
@@ -245,7 +245,7 @@ mod tests {
     /// Trusted launch is newer than the release of the incumbent that `tests/it/hashes.json` was
     /// made with; this was made from its type.
     #[test]
-    fn trusted_launch_counts() {
+    fn trusted_launch_is_part_of_the_hash() {
         let launch =
             json!({ "security": { "trustedLaunch": { "vtpm": true, "secureBoot": false } } });
         assert_eq!(class_hash(&launch), "12434554591595623747");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_in_a_template_but_its_requirements_counts() {
+    fn a_template_but_not_its_requirements_is_hashed() {
         let base = nodepool_hash(&pool());
         let changed = |change: fn(&mut NodeClaimTemplate)| {
             let mut spec = pool();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_taints_does_not_count() {
+    fn the_hash_ignores_the_order_of_taints() {
         let taints = |keys: [&str; 2]| {
             let mut spec = pool();
             spec.template.spec.taints =

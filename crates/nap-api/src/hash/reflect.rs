@@ -1,4 +1,4 @@
-//! What Go's reflection sees of a value, and the hash that the incumbent makes of it.
+//! A value as Go's reflection sees it, and the incumbent's hash of it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ pub(crate) enum Value {
     Int32(i32),
     Int64(i64),
     Bool(bool),
-    /// A slice, whose order does not count.
+    /// A slice; its order does not count.
     Set(Vec<Value>),
     Map(BTreeMap<String, Value>),
     /// The type's name and its fields in the order of declaration. `None` is a zero value, which is

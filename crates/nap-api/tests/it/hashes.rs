@@ -1,7 +1,7 @@
 //! Hashes, digit for digit as the incumbent's own code computes them.
 //!
 //! `hashes.json` was written by that code: `go run ./hashes < hashes.json` in
-//! `crates/nap-controlplane-build/incumbent` writes it anew.
+//! `crates/nap-controlplane-build/incumbent` refreshes it.
 
 use nap_api::{AKSNodeClassSpec, NodePoolSpec, hash};
 use serde_json::Value;

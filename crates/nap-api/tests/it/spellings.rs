@@ -102,7 +102,7 @@ proptest! {
         prop_assert_eq!(twice, once);
     }
 
-    /// An old spelling has the same drift hash as the current one, so writing a pool anew replaces
+    /// An old spelling has the same drift hash as the current one, so rewriting a pool replaces
     /// no node.
     #[test]
     fn spelling_does_not_drift_nodes(spec in specs(true)) {
@@ -114,7 +114,7 @@ proptest! {
         prop_assert!(read_current.understood.is_empty());
     }
 
-    /// What is written comes back from the types, with nothing but defaults added, and the types
+    /// A manifest comes back from the types with nothing but defaults added, and the types
     /// know what they wrote.
     #[test]
     fn node_pools_survive_the_types(spec in specs(false)) {

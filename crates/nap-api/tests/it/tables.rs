@@ -1,4 +1,4 @@
-//! What the incumbent answers for every pair of a node's and a pod's requirement, as a table.
+//! The incumbent's answer for every pair of a node's and a pod's requirement, as a table.
 //!
 //! Rows are the node's side, columns the pod's; `–` is no requirement at all. The key is a
 //! well-known label.
@@ -46,7 +46,7 @@ fn requirements(text: &str) -> Requirements {
     requirements
 }
 
-/// As the table writes it: `NotIn 1,2 ≤8`.
+/// A requirement as the table writes it: `NotIn 1,2 ≤8`.
 fn shorthand(requirement: &Requirement) -> String {
     let operator = match requirement.operator() {
         Operator::In => "In",

@@ -1,13 +1,13 @@
 //! Defaults of the built-in kinds, as far as users and controllers notice them.
 
+use nap_units::Quantity;
 use serde_json::{Value, json};
 
 use super::pod_spec;
-use crate::meta;
-use crate::quantity;
+use crate::error::{ApiError, Result};
+use crate::object;
 use crate::resources::Resource;
 use crate::server::State;
-use crate::status::{ApiError, Result};
 
 /// Fills defaults into an object about to be stored; `old` is what an update replaces.
 pub(crate) fn apply(
@@ -24,92 +24,92 @@ pub(crate) fn apply(
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => {
-            pod_spec::defaults(meta::child(object, "spec"));
+            pod_spec::defaults(object::child(object, "spec"));
             if old.is_none() {
                 pod_spec::pod_defaults(state, object)?;
             }
         }
         ("apps", "deployments") => {
-            let spec = meta::child(object, "spec");
-            meta::default(spec, "replicas", || json!(1));
-            meta::default(spec, "revisionHistoryLimit", || json!(10));
-            meta::default(spec, "progressDeadlineSeconds", || json!(600));
-            let strategy = meta::child(spec, "strategy");
-            meta::default(strategy, "type", || json!("RollingUpdate"));
+            let spec = object::child(object, "spec");
+            object::default(spec, "replicas", || json!(1));
+            object::default(spec, "revisionHistoryLimit", || json!(10));
+            object::default(spec, "progressDeadlineSeconds", || json!(600));
+            let strategy = object::child(spec, "strategy");
+            object::default(strategy, "type", || json!("RollingUpdate"));
             if strategy["type"] == "RollingUpdate" {
-                let rolling = meta::child(strategy, "rollingUpdate");
-                meta::default(rolling, "maxUnavailable", || json!("25%"));
-                meta::default(rolling, "maxSurge", || json!("25%"));
+                let rolling = object::child(strategy, "rollingUpdate");
+                object::default(rolling, "maxUnavailable", || json!("25%"));
+                object::default(rolling, "maxSurge", || json!("25%"));
             }
             template(spec);
         }
         ("apps", "replicasets") | ("", "replicationcontrollers") => {
-            let spec = meta::child(object, "spec");
-            meta::default(spec, "replicas", || json!(1));
+            let spec = object::child(object, "spec");
+            object::default(spec, "replicas", || json!(1));
             template(spec);
         }
         ("apps", "daemonsets") => {
-            let spec = meta::child(object, "spec");
-            meta::default(spec, "revisionHistoryLimit", || json!(10));
-            let strategy = meta::child(spec, "updateStrategy");
-            meta::default(strategy, "type", || json!("RollingUpdate"));
+            let spec = object::child(object, "spec");
+            object::default(spec, "revisionHistoryLimit", || json!(10));
+            let strategy = object::child(spec, "updateStrategy");
+            object::default(strategy, "type", || json!("RollingUpdate"));
             if strategy["type"] == "RollingUpdate" {
-                let rolling = meta::child(strategy, "rollingUpdate");
-                meta::default(rolling, "maxUnavailable", || json!(1));
-                meta::default(rolling, "maxSurge", || json!(0));
+                let rolling = object::child(strategy, "rollingUpdate");
+                object::default(rolling, "maxUnavailable", || json!(1));
+                object::default(rolling, "maxSurge", || json!(0));
             }
             template(spec);
         }
         ("apps", "statefulsets") => {
-            let spec = meta::child(object, "spec");
-            meta::default(spec, "replicas", || json!(1));
-            meta::default(spec, "revisionHistoryLimit", || json!(10));
-            meta::default(spec, "podManagementPolicy", || json!("OrderedReady"));
-            let strategy = meta::child(spec, "updateStrategy");
-            meta::default(strategy, "type", || json!("RollingUpdate"));
+            let spec = object::child(object, "spec");
+            object::default(spec, "replicas", || json!(1));
+            object::default(spec, "revisionHistoryLimit", || json!(10));
+            object::default(spec, "podManagementPolicy", || json!("OrderedReady"));
+            let strategy = object::child(spec, "updateStrategy");
+            object::default(strategy, "type", || json!("RollingUpdate"));
             if strategy["type"] == "RollingUpdate" {
-                meta::default(meta::child(strategy, "rollingUpdate"), "partition", || json!(0));
+                object::default(object::child(strategy, "rollingUpdate"), "partition", || json!(0));
             }
-            let retention = meta::child(spec, "persistentVolumeClaimRetentionPolicy");
-            meta::default(retention, "whenDeleted", || json!("Retain"));
-            meta::default(retention, "whenScaled", || json!("Retain"));
+            let retention = object::child(spec, "persistentVolumeClaimRetentionPolicy");
+            object::default(retention, "whenDeleted", || json!("Retain"));
+            object::default(retention, "whenScaled", || json!("Retain"));
             template(spec);
         }
         ("batch", "jobs") => job(object),
         ("batch", "cronjobs") => {
-            let spec = meta::child(object, "spec");
-            meta::default(spec, "concurrencyPolicy", || json!("Allow"));
-            meta::default(spec, "suspend", || json!(false));
-            meta::default(spec, "successfulJobsHistoryLimit", || json!(3));
-            meta::default(spec, "failedJobsHistoryLimit", || json!(1));
-            template(meta::child(meta::child(spec, "jobTemplate"), "spec"));
+            let spec = object::child(object, "spec");
+            object::default(spec, "concurrencyPolicy", || json!("Allow"));
+            object::default(spec, "suspend", || json!(false));
+            object::default(spec, "successfulJobsHistoryLimit", || json!(3));
+            object::default(spec, "failedJobsHistoryLimit", || json!(1));
+            template(object::child(object::child(spec, "jobTemplate"), "spec"));
         }
         ("", "namespaces") => {
-            let name = meta::name(object).to_owned();
-            let labels = meta::metadata(object).entry("labels").or_insert_with(|| json!({}));
+            let name = object::name(object).to_owned();
+            let labels = object::metadata(object).entry("labels").or_insert_with(|| json!({}));
             labels["kubernetes.io/metadata.name"] = json!(name);
-            meta::default(meta::child(object, "spec"), "finalizers", || json!(["kubernetes"]));
-            meta::default(meta::child(object, "status"), "phase", || json!("Active"));
+            object::default(object::child(object, "spec"), "finalizers", || json!(["kubernetes"]));
+            object::default(object::child(object, "status"), "phase", || json!("Active"));
         }
         ("", "nodes") => node(old, object),
         ("", "services") => service(state, object),
-        ("", "secrets") => meta::default(object, "type", || json!("Opaque")),
+        ("", "secrets") => object::default(object, "type", || json!("Opaque")),
         ("", "persistentvolumeclaims") => {
-            meta::default(meta::child(object, "spec"), "volumeMode", || json!("Filesystem"));
-            meta::default(meta::child(object, "status"), "phase", || json!("Pending"));
+            object::default(object::child(object, "spec"), "volumeMode", || json!("Filesystem"));
+            object::default(object::child(object, "status"), "phase", || json!("Pending"));
         }
         ("", "persistentvolumes") => {
-            let spec = meta::child(object, "spec");
-            meta::default(spec, "volumeMode", || json!("Filesystem"));
-            meta::default(spec, "persistentVolumeReclaimPolicy", || json!("Retain"));
-            meta::default(meta::child(object, "status"), "phase", || json!("Pending"));
+            let spec = object::child(object, "spec");
+            object::default(spec, "volumeMode", || json!("Filesystem"));
+            object::default(spec, "persistentVolumeReclaimPolicy", || json!("Retain"));
+            object::default(object::child(object, "status"), "phase", || json!("Pending"));
         }
         ("storage.k8s.io", "storageclasses") => {
-            meta::default(object, "reclaimPolicy", || json!("Delete"));
-            meta::default(object, "volumeBindingMode", || json!("Immediate"));
+            object::default(object, "reclaimPolicy", || json!("Delete"));
+            object::default(object, "volumeBindingMode", || json!("Immediate"));
         }
         ("scheduling.k8s.io", "priorityclasses") => {
-            meta::default(object, "preemptionPolicy", || json!("PreemptLowerPriority"));
+            object::default(object, "preemptionPolicy", || json!("PreemptLowerPriority"));
         }
         _ => {}
     }
@@ -118,29 +118,29 @@ pub(crate) fn apply(
 
 fn template(spec: &mut Value) {
     if spec.get("template").is_some() {
-        pod_spec::defaults(meta::child(meta::child(spec, "template"), "spec"));
+        pod_spec::defaults(object::child(object::child(spec, "template"), "spec"));
     }
 }
 
 /// A job selects its pods by its own uid unless it manages the selector itself.
 fn job(object: &mut Value) {
-    let (uid, name) = (meta::uid(object).to_owned(), meta::name(object).to_owned());
-    let spec = meta::child(object, "spec");
-    meta::default(spec, "backoffLimit", || json!(6));
-    meta::default(spec, "completionMode", || json!("NonIndexed"));
-    meta::default(spec, "suspend", || json!(false));
+    let (uid, name) = (object::uid(object).to_owned(), object::name(object).to_owned());
+    let spec = object::child(object, "spec");
+    object::default(spec, "backoffLimit", || json!(6));
+    object::default(spec, "completionMode", || json!("NonIndexed"));
+    object::default(spec, "suspend", || json!(false));
     if spec.get("completions").is_none() && spec.get("parallelism").is_none() {
-        meta::default(spec, "completions", || json!(1));
+        object::default(spec, "completions", || json!(1));
     }
-    meta::default(spec, "parallelism", || json!(1));
+    object::default(spec, "parallelism", || json!(1));
     if spec.get("manualSelector").and_then(Value::as_bool) != Some(true) {
-        meta::default(
+        object::default(
             spec,
             "selector",
             || json!({ "matchLabels": { "batch.kubernetes.io/controller-uid": uid } }),
         );
-        let metadata = meta::child(meta::child(spec, "template"), "metadata");
-        let labels = meta::object(meta::child(metadata, "labels"));
+        let metadata = object::child(object::child(spec, "template"), "metadata");
+        let labels = object::fields_mut(object::child(metadata, "labels"));
         for (key, value) in [
             ("batch.kubernetes.io/controller-uid", &uid),
             ("batch.kubernetes.io/job-name", &name),
@@ -157,18 +157,19 @@ fn job(object: &mut Value) {
 fn node(old: Option<&Value>, object: &mut Value) {
     const NOT_READY: &str = "node.kubernetes.io/not-ready";
     if old.is_none() {
-        let spec = meta::child(object, "spec");
-        let taints = meta::object(spec).entry("taints").or_insert_with(|| json!([]));
+        let spec = object::child(object, "spec");
+        let taints = object::fields_mut(spec).entry("taints").or_insert_with(|| json!([]));
         if let Value::Array(list) = taints
             && !list.iter().any(|t| t["key"] == NOT_READY && t["effect"] == "NoSchedule")
         {
             list.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
         }
     }
-    let Some(Value::Object(capacity)) = meta::at(object, &["status", "capacity"]).cloned() else {
+    let Some(Value::Object(capacity)) = object::at(object, &["status", "capacity"]).cloned() else {
         return;
     };
-    let allocatable = meta::object(meta::child(meta::child(object, "status"), "allocatable"));
+    let allocatable =
+        object::fields_mut(object::child(object::child(object, "status"), "allocatable"));
     for (name, amount) in capacity {
         allocatable.entry(name).or_insert(amount);
     }
@@ -176,27 +177,27 @@ fn node(old: Option<&Value>, object: &mut Value) {
 
 fn service(state: &State, object: &mut Value) {
     let revision = state.store.revision();
-    let spec = meta::child(object, "spec");
-    meta::default(spec, "type", || json!("ClusterIP"));
-    meta::default(spec, "sessionAffinity", || json!("None"));
+    let spec = object::child(object, "spec");
+    object::default(spec, "type", || json!("ClusterIP"));
+    object::default(spec, "sessionAffinity", || json!("None"));
     if spec["type"] != "ExternalName" {
         // Revisions are never used twice, so neither are the addresses (until the range is spent).
         let address = format!("10.96.{}.{}", revision / 250 % 250, revision % 250 + 1);
-        meta::default(spec, "clusterIP", || json!(address));
+        object::default(spec, "clusterIP", || json!(address));
         let address = spec["clusterIP"].clone();
-        meta::default(spec, "clusterIPs", || json!([address]));
-        meta::default(spec, "ipFamilies", || json!(["IPv4"]));
-        meta::default(spec, "ipFamilyPolicy", || json!("SingleStack"));
-        meta::default(spec, "internalTrafficPolicy", || json!("Cluster"));
+        object::default(spec, "clusterIPs", || json!([address]));
+        object::default(spec, "ipFamilies", || json!(["IPv4"]));
+        object::default(spec, "ipFamilyPolicy", || json!("SingleStack"));
+        object::default(spec, "internalTrafficPolicy", || json!("Cluster"));
     }
     if let Some(Value::Array(ports)) = spec.get_mut("ports") {
         for port in ports {
-            meta::default(port, "protocol", || json!("TCP"));
+            object::default(port, "protocol", || json!("TCP"));
             let number = port.get("port").cloned().unwrap_or_default();
-            meta::default(port, "targetPort", || number);
+            object::default(port, "targetPort", || number);
         }
     }
-    meta::default(meta::child(object, "status"), "loadBalancer", || json!({}));
+    object::default(object::child(object, "status"), "loadBalancer", || json!({}));
 }
 
 /// Whether a kind has resource lists; in other kinds a field of such a name means something else.
@@ -219,7 +220,7 @@ fn holds_quantities(resource: &Resource) -> bool {
     }
 }
 
-/// Where resource lists stand in built-in kinds.
+/// Fields of built-in kinds that hold resource lists.
 const RESOURCE_LISTS: [&str; 12] = [
     "requests",
     "limits",
@@ -245,12 +246,13 @@ fn canonical_quantities(value: &mut Value) -> Result<()> {
                 {
                     for amount in amounts.values_mut() {
                         if let Value::String(text) = amount {
-                            *text = quantity::canonical(text).ok_or_else(|| {
+                            let amount: Quantity = text.parse().map_err(|_| {
                                 ApiError::bad_request(format!(
                                     "quantities must match the regular expression \
                                      '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$': {text:?}"
                                 ))
                             })?;
+                            *text = amount.to_string();
                         }
                     }
                 } else {

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use crate::meta;
+use crate::error::FieldError;
+use crate::object;
 use crate::resources::Resource;
-use crate::status::FieldError;
 
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let name = meta::name(object);
+    let name = object::name(object);
     let label_name = resource.is("", "namespaces") || resource.is("", "services");
     // Roles and their bindings may hold any name that fits into a path.
     if resource.group == "rbac.authorization.k8s.io" {
@@ -37,7 +37,7 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
     }
     labels(object, &["metadata", "labels"], "metadata.labels", &mut errors);
     if let Some(annotations) =
-        meta::at(object, &["metadata", "annotations"]).and_then(Value::as_object)
+        object::at(object, &["metadata", "annotations"]).and_then(Value::as_object)
     {
         for key in annotations.keys().filter(|key| !is_qualified(&key.to_lowercase())) {
             errors.push(FieldError::invalid("metadata.annotations", key.as_str(), QUALIFIED));
@@ -49,19 +49,19 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
         if size > MAX_ANNOTATIONS {
             errors.push(FieldError {
                 field: "metadata.annotations".to_owned(),
-                problem: crate::status::Problem::TooLong(MAX_ANNOTATIONS as u64),
+                problem: crate::error::Problem::TooLong(MAX_ANNOTATIONS as u64),
             });
         }
     }
-    for finalizer in meta::finalizers(object) {
+    for finalizer in object::finalizers(object) {
         if !is_qualified(&finalizer.to_lowercase()) {
             errors.push(FieldError::invalid("metadata.finalizers", finalizer, QUALIFIED));
         }
     }
-    let owners = meta::list(object, &["metadata", "ownerReferences"]);
+    let owners = object::list(object, &["metadata", "ownerReferences"]);
     for owner in owners {
         for field in ["apiVersion", "kind", "name", "uid"] {
-            if meta::text(owner, &[field]).is_empty() {
+            if object::text(owner, &[field]).is_empty() {
                 let path = format!("metadata.ownerReferences.{field}");
                 errors.push(FieldError::invalid(path, "", "must not be empty"));
             }
@@ -81,14 +81,14 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What an update may not do to metadata.
+/// Rules for updates of metadata.
 pub(crate) fn check_update(old: &Value, new: &Value) -> Vec<FieldError> {
-    if !meta::is_deleting(old) {
+    if !object::is_deleting(old) {
         return Vec::new();
     }
-    let held = meta::finalizers(old);
+    let held = object::finalizers(old);
     let added: Vec<&str> =
-        meta::finalizers(new).into_iter().filter(|finalizer| !held.contains(finalizer)).collect();
+        object::finalizers(new).into_iter().filter(|finalizer| !held.contains(finalizer)).collect();
     if added.is_empty() {
         return Vec::new();
     }
@@ -104,7 +104,7 @@ const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-',
 
 /// Checks keys and values of a label map.
 pub(crate) fn labels(object: &Value, path: &[&str], field: &str, errors: &mut Vec<FieldError>) {
-    let Some(labels) = meta::at(object, path).and_then(Value::as_object) else { return };
+    let Some(labels) = object::at(object, path).and_then(Value::as_object) else { return };
     for (key, value) in labels {
         if !is_qualified(key) {
             errors.push(FieldError::invalid(field, key.as_str(), QUALIFIED));

@@ -1,4 +1,4 @@
-//! What the server knows about the built-in kinds beyond their shape: the defaults it fills in and
+//! Built-in kinds beyond their shape: the defaults that the server fills in and
 //! the mistakes it refuses.
 
 pub(crate) mod defaults;

@@ -1,56 +1,56 @@
 //! Defaults of a pod spec, whether in a pod or in a template.
 
+use nap_units::Quantity;
 use serde_json::{Value, json};
 
-use crate::meta;
-use crate::quantity;
+use crate::error::{ApiError, Result};
+use crate::object;
 use crate::resources::GroupResource;
 use crate::server::State;
-use crate::status::{ApiError, Result};
 
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 
-/// What every pod spec gets, also inside a template.
+/// Defaults of every pod spec, also inside a template.
 pub(crate) fn defaults(spec: &mut Value) {
-    meta::default(spec, "restartPolicy", || json!("Always"));
-    meta::default(spec, "terminationGracePeriodSeconds", || json!(30));
-    meta::default(spec, "dnsPolicy", || json!("ClusterFirst"));
-    meta::default(spec, "schedulerName", || json!("default-scheduler"));
-    meta::default(spec, "securityContext", || json!({}));
+    object::default(spec, "restartPolicy", || json!("Always"));
+    object::default(spec, "terminationGracePeriodSeconds", || json!(30));
+    object::default(spec, "dnsPolicy", || json!("ClusterFirst"));
+    object::default(spec, "schedulerName", || json!("default-scheduler"));
+    object::default(spec, "securityContext", || json!({}));
     for list in CONTAINER_LISTS {
         for container in containers_mut(spec, list) {
-            let image = meta::text(container, &["image"]).to_owned();
+            let image = object::text(container, &["image"]).to_owned();
             let tag = image.rsplit('/').next().unwrap_or_default();
             let pinned = tag.contains(':') && !tag.ends_with(":latest");
             let policy = if pinned { "IfNotPresent" } else { "Always" };
-            meta::default(container, "imagePullPolicy", || json!(policy));
-            meta::default(container, "resources", || json!({}));
-            meta::default(container, "terminationMessagePath", || json!("/dev/termination-log"));
-            meta::default(container, "terminationMessagePolicy", || json!("File"));
+            object::default(container, "imagePullPolicy", || json!(policy));
+            object::default(container, "resources", || json!({}));
+            object::default(container, "terminationMessagePath", || json!("/dev/termination-log"));
+            object::default(container, "terminationMessagePolicy", || json!("File"));
             if let Some(Value::Array(ports)) = container.get_mut("ports") {
                 for port in ports {
-                    meta::default(port, "protocol", || json!("TCP"));
+                    object::default(port, "protocol", || json!("TCP"));
                 }
             }
         }
     }
 }
 
-/// What only a pod itself gets when it is created.
+/// Defaults of a pod at creation, not of a template.
 pub(crate) fn pod_defaults(state: &State, pod: &mut Value) -> Result<()> {
-    let name = meta::name(pod).to_owned();
-    let spec = meta::child(pod, "spec");
+    let name = object::name(pod).to_owned();
+    let spec = object::child(pod, "spec");
     for list in CONTAINER_LISTS {
         for container in containers_mut(spec, list) {
-            backfill_requests(meta::child(container, "resources"));
+            backfill_requests(object::child(container, "resources"));
         }
     }
     default_tolerations(spec);
     resolve_priority(state, spec, &name)?;
-    meta::default(spec, "enableServiceLinks", || json!(true));
+    object::default(spec, "enableServiceLinks", || json!(true));
     let class = qos_class(spec);
-    let status = meta::child(pod, "status");
-    meta::default(status, "phase", || json!("Pending"));
+    let status = object::child(pod, "status");
+    object::default(status, "phase", || json!("Pending"));
     status["qosClass"] = json!(class);
     Ok(())
 }
@@ -62,7 +62,7 @@ fn containers_mut<'a>(spec: &'a mut Value, list: &str) -> impl Iterator<Item = &
 /// A limit without a request is also the request.
 fn backfill_requests(resources: &mut Value) {
     let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
-    let requests = meta::object(meta::child(resources, "requests"));
+    let requests = object::fields_mut(object::child(resources, "requests"));
     for (name, limit) in limits {
         requests.entry(name).or_insert(limit);
     }
@@ -71,15 +71,16 @@ fn backfill_requests(resources: &mut Value) {
 /// Pods stay five minutes on a node that stops answering, unless they say otherwise.
 fn default_tolerations(spec: &mut Value) {
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
-        let covered = meta::list(spec, &["tolerations"]).iter().any(|toleration| {
+        let covered = object::list(spec, &["tolerations"]).iter().any(|toleration| {
             let (held, effect) =
-                (meta::text(toleration, &["key"]), meta::text(toleration, &["effect"]));
+                (object::text(toleration, &["key"]), object::text(toleration, &["effect"]));
             (held == key || held.is_empty()) && (effect == "NoExecute" || effect.is_empty())
         });
         if covered {
             continue;
         }
-        let tolerations = meta::object(spec).entry("tolerations").or_insert_with(|| json!([]));
+        let tolerations =
+            object::fields_mut(spec).entry("tolerations").or_insert_with(|| json!([]));
         if let Value::Array(list) = tolerations {
             list.push(json!({
                 "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300,
@@ -90,7 +91,7 @@ fn default_tolerations(spec: &mut Value) {
 
 fn resolve_priority(state: &State, spec: &mut Value, pod: &str) -> Result<()> {
     let classes = GroupResource::new("scheduling.k8s.io", "priorityclasses");
-    let wanted = meta::text(spec, &["priorityClassName"]).to_owned();
+    let wanted = object::text(spec, &["priorityClassName"]).to_owned();
     let class = if wanted.is_empty() {
         state.store.collections.get(&classes).and_then(|held| {
             let mut defaults: Vec<_> = held
@@ -99,7 +100,7 @@ fn resolve_priority(state: &State, spec: &mut Value, pod: &str) -> Result<()> {
                 .filter(|class| class.get("globalDefault").and_then(Value::as_bool) == Some(true))
                 .collect();
             // With several global defaults the lowest value wins, as in the real server.
-            defaults.sort_by_key(|class| meta::integer(class, &["value"]));
+            defaults.sort_by_key(|class| object::integer(class, &["value"]));
             defaults.first().map(|class| (***class).clone())
         })
     } else {
@@ -115,26 +116,27 @@ fn resolve_priority(state: &State, spec: &mut Value, pod: &str) -> Result<()> {
     };
     let policy = class
         .as_ref()
-        .map(|class| meta::text(class, &["preemptionPolicy"]).to_owned())
+        .map(|class| object::text(class, &["preemptionPolicy"]).to_owned())
         .filter(|policy| !policy.is_empty())
         .unwrap_or_else(|| "PreemptLowerPriority".to_owned());
     if let Some(class) = &class {
-        spec["priorityClassName"] = json!(meta::name(class));
+        spec["priorityClassName"] = json!(object::name(class));
     }
-    let value = class.as_ref().and_then(|class| meta::integer(class, &["value"])).unwrap_or(0);
+    let value = class.as_ref().and_then(|class| object::integer(class, &["value"])).unwrap_or(0);
     spec["priority"] = json!(value);
-    meta::default(spec, "preemptionPolicy", || json!(policy));
+    object::default(spec, "preemptionPolicy", || json!(policy));
     Ok(())
 }
 
 fn qos_class(spec: &Value) -> &'static str {
     let (mut any, mut guaranteed) = (false, true);
     for list in CONTAINER_LISTS {
-        for container in meta::list(spec, &[list]) {
+        for container in object::list(spec, &[list]) {
             for name in ["cpu", "memory"] {
                 let amount = |kind: &str| {
-                    let text = meta::text(container, &["resources", kind, name]);
-                    quantity::nanos(text).filter(|nanos| *nanos > 0)
+                    let text = object::text(container, &["resources", kind, name]);
+                    let amount: Option<Quantity> = text.parse().ok();
+                    amount.filter(|amount| *amount > Quantity::from_units(0))
                 };
                 let (request, limit) = (amount("requests"), amount("limits"));
                 any |= request.is_some() || limit.is_some();

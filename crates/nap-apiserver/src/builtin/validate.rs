@@ -1,13 +1,13 @@
 //! Checks of built-in kinds: what the types alone do not refuse, limited to mistakes people make.
 
+use nap_units::Quantity;
 use serde_json::{Value, json};
 
 use super::metadata;
-use crate::meta;
-use crate::quantity;
+use crate::error::{FieldError, Problem};
+use crate::object;
 use crate::resources::Resource;
 use crate::selectors;
-use crate::status::{FieldError, Problem};
 
 /// Checks an object about to be stored; `old` is what an update replaces.
 pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) -> Vec<FieldError> {
@@ -41,7 +41,7 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
         }
         ("batch", "jobs") => {
             pod_spec(&spec["template"]["spec"], "spec.template.spec", &mut errors);
-            let policy = meta::text(spec, &["template", "spec", "restartPolicy"]);
+            let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
             if policy == "Always" {
                 let supported = vec![json!("OnFailure"), json!("Never")];
                 errors.push(FieldError::not_supported(
@@ -64,19 +64,19 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
 }
 
 fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    if meta::list(spec, &["containers"]).is_empty() {
+    if object::list(spec, &["containers"]).is_empty() {
         errors.push(FieldError::required(format!("{path}.containers"), ""));
     }
-    let policy = meta::text(spec, &["restartPolicy"]);
+    let policy = object::text(spec, &["restartPolicy"]);
     if !matches!(policy, "" | "Always" | "OnFailure" | "Never") {
         let supported = vec![json!("Always"), json!("OnFailure"), json!("Never")];
         errors.push(FieldError::not_supported(format!("{path}.restartPolicy"), policy, supported));
     }
     let mut names: Vec<&str> = Vec::new();
     for list in ["initContainers", "containers"] {
-        for (index, container) in meta::list(spec, &[list]).iter().enumerate() {
+        for (index, container) in object::list(spec, &[list]).iter().enumerate() {
             let path = format!("{path}.{list}[{index}]");
-            let name = meta::text(container, &["name"]);
+            let name = object::text(container, &["name"]);
             if name.is_empty() {
                 errors.push(FieldError::required(format!("{path}.name"), ""));
             } else if !metadata::is_label(name) {
@@ -87,20 +87,20 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError { field: format!("{path}.name"), problem });
             }
             names.push(name);
-            if meta::text(container, &["image"]).is_empty() {
+            if object::text(container, &["image"]).is_empty() {
                 errors.push(FieldError::required(format!("{path}.image"), ""));
             }
             amounts(&container["resources"], &format!("{path}.resources"), errors);
         }
     }
-    for (index, toleration) in meta::list(spec, &["tolerations"]).iter().enumerate() {
-        let operator = meta::text(toleration, &["operator"]);
+    for (index, toleration) in object::list(spec, &["tolerations"]).iter().enumerate() {
+        let operator = object::text(toleration, &["operator"]);
         let path = format!("{path}.tolerations[{index}]");
         if !matches!(operator, "" | "Equal" | "Exists") {
             let supported = vec![json!("Equal"), json!("Exists")];
             errors.push(FieldError::not_supported(format!("{path}.operator"), operator, supported));
         }
-        if meta::text(toleration, &["key"]).is_empty() && operator != "Exists" {
+        if object::text(toleration, &["key"]).is_empty() && operator != "Exists" {
             let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
             errors.push(FieldError::invalid(format!("{path}.operator"), operator, detail));
         }
@@ -114,15 +114,15 @@ fn amounts(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let Some(amounts) = resources.get(kind).and_then(Value::as_object) else { continue };
         for (name, amount) in amounts {
             let text = amount.as_str().unwrap_or_default();
-            let nanos = quantity::nanos(text);
-            if nanos.is_some_and(|nanos| nanos < 0) {
+            let amount: Option<Quantity> = text.parse().ok();
+            if amount.is_some_and(|amount| amount < Quantity::from_units(0)) {
                 let detail = "must be greater than or equal to 0";
                 errors.push(FieldError::invalid(format!("{path}.{kind}[{name}]"), text, detail));
             }
             let limit = limits.and_then(|l| l.get(name)).and_then(Value::as_str);
             if kind == "requests"
                 && let Some(limit) = limit
-                && nanos > quantity::nanos(limit)
+                && amount > limit.parse().ok()
             {
                 let detail = format!("must be less than or equal to {name} limit of {limit}");
                 errors.push(FieldError::invalid(format!("{path}.requests"), text, detail));
@@ -133,9 +133,9 @@ fn amounts(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
 
 /// Most of a pod's spec cannot change once it exists.
 fn pod_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
-    let gated = !meta::list(old, &["schedulingGates"]).is_empty();
+    let gated = !object::list(old, &["schedulingGates"]).is_empty();
     let frozen = |spec: &Value| {
-        let mut spec = meta::without(
+        let mut spec = object::without(
             spec,
             &[
                 "activeDeadlineSeconds",
@@ -145,12 +145,12 @@ fn pod_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
             ],
         );
         if gated {
-            spec = meta::without(&spec, &["nodeSelector", "affinity"]);
+            spec = object::without(&spec, &["nodeSelector", "affinity"]);
         }
         for list in ["containers", "initContainers"] {
             if let Some(Value::Array(containers)) = spec.get_mut(list) {
                 for container in containers {
-                    meta::object(container).remove("image");
+                    object::fields_mut(container).remove("image");
                 }
             }
         }
@@ -165,8 +165,8 @@ fn pod_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
              to 1 if it was previously negative)",
         ));
     }
-    let kept = meta::list(new, &["tolerations"]);
-    if meta::list(old, &["tolerations"]).iter().any(|toleration| !kept.contains(toleration)) {
+    let kept = object::list(new, &["tolerations"]);
+    if object::list(old, &["tolerations"]).iter().any(|toleration| !kept.contains(toleration)) {
         errors.push(FieldError::forbidden(
             "spec.tolerations",
             "existing toleration can not be modified except its tolerationSeconds",
@@ -175,7 +175,7 @@ fn pod_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
 }
 
 fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
-    let replicas = meta::integer(spec, &["replicas"]).unwrap_or(0);
+    let replicas = object::integer(spec, &["replicas"]).unwrap_or(0);
     if replicas < 0 {
         let detail = "must be greater than or equal to 0";
         errors.push(FieldError::invalid("spec.replicas", replicas, detail));
@@ -186,7 +186,7 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::required("spec.selector", ""));
         return;
     };
-    let labels = meta::at(spec, &["template", "metadata", "labels"]);
+    let labels = object::at(spec, &["template", "metadata", "labels"]);
     if !selectors::labels_match(&selectors::from_object(selector), labels) {
         errors.push(FieldError::invalid(
             "spec.template.metadata.labels",
@@ -196,7 +196,7 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
     }
     metadata::labels(spec, &["template", "metadata", "labels"], "spec.template.labels", errors);
     pod_spec(&spec["template"]["spec"], "spec.template.spec", errors);
-    let policy = meta::text(spec, &["template", "spec", "restartPolicy"]);
+    let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
     if matches!(policy, "OnFailure" | "Never") {
         let supported = vec![json!("Always")];
         errors.push(FieldError::not_supported(
@@ -208,7 +208,7 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
 }
 
 fn effect(value: &Value, path: &str, optional: bool, errors: &mut Vec<FieldError>) {
-    let effect = meta::text(value, &["effect"]);
+    let effect = object::text(value, &["effect"]);
     let known = matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute");
     if !(known || optional && effect.is_empty()) {
         let supported = vec![json!("NoSchedule"), json!("PreferNoSchedule"), json!("NoExecute")];
@@ -218,9 +218,9 @@ fn effect(value: &Value, path: &str, optional: bool, errors: &mut Vec<FieldError
 
 fn node(old: Option<&Value>, spec: &Value, errors: &mut Vec<FieldError>) {
     let mut seen: Vec<(&str, &str)> = Vec::new();
-    for (index, taint) in meta::list(spec, &["taints"]).iter().enumerate() {
+    for (index, taint) in object::list(spec, &["taints"]).iter().enumerate() {
         let path = format!("spec.taints[{index}]");
-        let (key, effect_name) = (meta::text(taint, &["key"]), meta::text(taint, &["effect"]));
+        let (key, effect_name) = (object::text(taint, &["key"]), object::text(taint, &["effect"]));
         if !metadata::is_qualified(key) {
             errors.push(FieldError::invalid(
                 format!("{path}.key"),
@@ -235,8 +235,8 @@ fn node(old: Option<&Value>, spec: &Value, errors: &mut Vec<FieldError>) {
         seen.push((key, effect_name));
     }
     if let Some(old) = old {
-        let held = meta::text(old, &["spec", "providerID"]);
-        if !held.is_empty() && held != meta::text(spec, &["providerID"]) {
+        let held = object::text(old, &["spec", "providerID"]);
+        if !held.is_empty() && held != object::text(spec, &["providerID"]) {
             let detail = "node updates may only change labels, taints, or capacity (or configSource, if \
                  the DynamicKubeletConfig feature gate is enabled)";
             errors.push(FieldError::forbidden("spec.providerID", detail));

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::CustomSchema;
-use crate::meta;
+use crate::error::FieldError;
+use crate::object;
 use crate::resources::{PrinterColumn, Resource, Scale};
-use crate::status::FieldError;
 
 /// Fills what the API server itself writes into a definition: names, conditions, stored versions.
 pub(crate) fn complete(definition: &mut Value, now: &str) {
-    let kind = meta::text(definition, &["spec", "names", "kind"]).to_owned();
-    let spec = meta::child(definition, "spec");
-    let names = meta::child(spec, "names");
-    meta::default(names, "singular", || json!(kind.to_lowercase()));
-    meta::default(names, "listKind", || json!(format!("{kind}List")));
+    let kind = object::text(definition, &["spec", "names", "kind"]).to_owned();
+    let spec = object::child(definition, "spec");
+    let names = object::child(spec, "names");
+    object::default(names, "singular", || json!(kind.to_lowercase()));
+    object::default(names, "listKind", || json!(format!("{kind}List")));
     let names = names.clone();
-    meta::default(spec, "conversion", || json!({ "strategy": "None" }));
-    let stored: Vec<Value> = meta::list(spec, &["versions"])
+    object::default(spec, "conversion", || json!({ "strategy": "None" }));
+    let stored: Vec<Value> = object::list(spec, &["versions"])
         .iter()
         .filter(|version| version.get("storage").and_then(Value::as_bool) == Some(true))
         .filter_map(|version| version.get("name").cloned())
         .collect();
-    let status = meta::child(definition, "status");
-    let mut versions = meta::list(status, &["storedVersions"]).to_vec();
+    let status = object::child(definition, "status");
+    let mut versions = object::list(status, &["storedVersions"]).to_vec();
     for version in stored {
         if !versions.contains(&version) {
             versions.push(version);
@@ -32,7 +32,7 @@ pub(crate) fn complete(definition: &mut Value, now: &str) {
     }
     status["acceptedNames"] = names;
     status["storedVersions"] = json!(versions);
-    if meta::list(status, &["conditions"]).is_empty() {
+    if object::list(status, &["conditions"]).is_empty() {
         status["conditions"] = json!([
             { "type": "NamesAccepted", "status": "True", "reason": "NoConflicts",
               "message": "no conflicts found", "lastTransitionTime": now },
@@ -47,7 +47,7 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
     let mut errors = Vec::new();
     let spec = |path: &[&str]| {
         let path: Vec<&str> = std::iter::once("spec").chain(path.iter().copied()).collect();
-        meta::text(definition, &path).to_owned()
+        object::text(definition, &path).to_owned()
     };
     let (group, plural, kind) =
         (spec(&["group"]), spec(&["names", "plural"]), spec(&["names", "kind"]));
@@ -59,20 +59,20 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
         }
     }
     let expected = format!("{plural}.{group}");
-    if meta::name(definition) != expected {
+    if object::name(definition) != expected {
         let detail = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid("metadata.name", meta::name(definition), detail));
+        errors.push(FieldError::invalid("metadata.name", object::name(definition), detail));
     }
     let scope = spec(&["scope"]);
     if !matches!(scope.as_str(), "Namespaced" | "Cluster") {
         let supported = vec![json!("Cluster"), json!("Namespaced")];
         errors.push(FieldError::not_supported("spec.scope", scope.clone(), supported));
     }
-    let versions = meta::list(definition, &["spec", "versions"]);
+    let versions = object::list(definition, &["spec", "versions"]);
     let storage: Vec<&str> = versions
         .iter()
         .filter(|version| version.get("storage").and_then(Value::as_bool) == Some(true))
-        .map(|version| meta::text(version, &["name"]))
+        .map(|version| object::text(version, &["name"]))
         .collect();
     let [storage_version] = storage.as_slice() else {
         errors.push(FieldError::invalid(
@@ -90,12 +90,12 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
         ));
     }
     let strings = |path: &[&str]| -> Vec<String> {
-        meta::list(definition, path).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        object::list(definition, path).iter().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let mut resources = Vec::new();
     for (index, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
-        let Some(raw) = meta::at(version, &["schema", "openAPIV3Schema"]) else {
+        let Some(raw) = object::at(version, &["schema", "openAPIV3Schema"]) else {
             errors.push(FieldError::required(path, "schemas are required"));
             continue;
         };
@@ -109,9 +109,9 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
         if version.get("served").and_then(Value::as_bool) != Some(true) {
             continue;
         }
-        let name = meta::text(version, &["name"]).to_owned();
+        let name = object::text(version, &["name"]).to_owned();
         let deprecated = version.get("deprecated").and_then(Value::as_bool) == Some(true);
-        let warning = meta::text(version, &["deprecationWarning"]);
+        let warning = object::text(version, &["deprecationWarning"]);
         resources.push(Resource {
             group: group.clone(),
             version: name.clone(),
@@ -129,15 +129,15 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
             short_names: strings(&["spec", "names", "shortNames"]),
             categories: strings(&["spec", "names", "categories"]),
             namespaced: scope == "Namespaced",
-            has_status: meta::at(version, &["subresources", "status"]).is_some(),
+            has_status: object::at(version, &["subresources", "status"]).is_some(),
             has_generation: true,
-            scale: meta::at(version, &["subresources", "scale"]).map(scale_of),
+            scale: object::at(version, &["subresources", "scale"]).map(scale_of),
             round_trip: None,
             schema: Some(Arc::new(schema)),
             columns: columns_of(version),
-            selectable_fields: meta::list(version, &["selectableFields"])
+            selectable_fields: object::list(version, &["selectableFields"])
                 .iter()
-                .map(|field| meta::text(field, &["jsonPath"]).trim_start_matches('.').to_owned())
+                .map(|field| object::text(field, &["jsonPath"]).trim_start_matches('.').to_owned())
                 .collect(),
             deprecation_warning: deprecated.then(|| {
                 if warning.is_empty() {
@@ -153,7 +153,7 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
 
 fn scale_of(scale: &Value) -> Scale {
     let path = |key: &str| -> Vec<String> {
-        let text = meta::text(scale, &[key]).trim_start_matches('.');
+        let text = object::text(scale, &[key]).trim_start_matches('.');
         text.split('.').filter(|step| !step.is_empty()).map(str::to_owned).collect()
     };
     let selector = path("labelSelectorPath");
@@ -165,15 +165,15 @@ fn scale_of(scale: &Value) -> Scale {
 }
 
 fn columns_of(version: &Value) -> Vec<PrinterColumn> {
-    meta::list(version, &["additionalPrinterColumns"])
+    object::list(version, &["additionalPrinterColumns"])
         .iter()
         .map(|column| PrinterColumn {
-            name: meta::text(column, &["name"]).to_owned(),
-            kind: meta::text(column, &["type"]).to_owned(),
-            format: meta::text(column, &["format"]).to_owned(),
-            description: meta::text(column, &["description"]).to_owned(),
-            priority: meta::integer(column, &["priority"]).unwrap_or_default(),
-            json_path: meta::text(column, &["jsonPath"]).to_owned(),
+            name: object::text(column, &["name"]).to_owned(),
+            kind: object::text(column, &["type"]).to_owned(),
+            format: object::text(column, &["format"]).to_owned(),
+            description: object::text(column, &["description"]).to_owned(),
+            priority: object::integer(column, &["priority"]).unwrap_or_default(),
+            json_path: object::text(column, &["jsonPath"]).to_owned(),
         })
         .collect()
 }

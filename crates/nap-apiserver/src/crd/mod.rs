@@ -11,14 +11,14 @@ use serde_json::Value;
 
 pub(crate) use definition::{complete, resources_of};
 
-use crate::status::{FieldError, Problem};
+use crate::error::{FieldError, Problem};
 use schema::Schema;
 
 /// The schema of one version of a custom resource, ready to use.
 pub(crate) struct CustomSchema {
     schema: Schema,
     rules: CompiledSchema,
-    /// As written in the CRD; what `/openapi/v3` publishes.
+    /// The schema as written in the CRD; `/openapi/v3` publishes it.
     pub(crate) raw: Value,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::meta;
+use crate::object;
 
 /// Deeper schemas are refused, so that walking one can never exhaust the stack.
 const MAX_DEPTH: usize = 100;
@@ -42,7 +42,7 @@ pub(crate) struct Schema {
     pub(crate) not: Option<Box<Schema>>,
 }
 
-/// What is said about properties that are not listed.
+/// Schema of properties that are not listed (`additionalProperties`).
 #[derive(Debug, Default)]
 pub(crate) enum Additional {
     #[default]
@@ -68,10 +68,10 @@ impl Schema {
         let count = |key: &str| raw.get(key).and_then(Value::as_u64);
         let number = |key: &str| raw.get(key).and_then(Value::as_f64);
         let strings = |key: &str| -> Vec<String> {
-            meta::list(raw, &[key]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+            object::list(raw, &[key]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
         };
         let branches = |key: &str| -> Result<Vec<Self>, (String, String)> {
-            meta::list(raw, &[key])
+            object::list(raw, &[key])
                 .iter()
                 .enumerate()
                 .map(|(i, branch)| Self::parse_at(branch, &format!("{path}.{key}[{i}]"), depth + 1))
@@ -110,7 +110,7 @@ impl Schema {
             Some(_) => Additional::Anything,
         };
         Ok(Self {
-            kind: meta::text(raw, &["type"]).to_owned(),
+            kind: object::text(raw, &["type"]).to_owned(),
             nullable: flag("nullable"),
             int_or_string: flag("x-kubernetes-int-or-string"),
             preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
@@ -120,9 +120,9 @@ impl Schema {
             additional,
             items: optional("items")?,
             required: strings("required"),
-            allowed: meta::list(raw, &["enum"]).to_vec(),
+            allowed: object::list(raw, &["enum"]).to_vec(),
             pattern,
-            format: meta::text(raw, &["format"]).to_owned(),
+            format: object::text(raw, &["format"]).to_owned(),
             minimum: number("minimum").map(|bound| (bound, flag("exclusiveMinimum"))),
             maximum: number("maximum").map(|bound| (bound, flag("exclusiveMaximum"))),
             multiple_of: number("multipleOf"),
@@ -130,7 +130,7 @@ impl Schema {
             item_count: (count("minItems"), count("maxItems")),
             property_count: (count("minProperties"), count("maxProperties")),
             unique_items: flag("uniqueItems"),
-            list_type: meta::text(raw, &["x-kubernetes-list-type"]).to_owned(),
+            list_type: object::text(raw, &["x-kubernetes-list-type"]).to_owned(),
             list_keys: strings("x-kubernetes-list-map-keys"),
             all_of: branches("allOf")?,
             any_of: branches("anyOf")?,

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::schema::Schema;
-use crate::status::{FieldError, Problem};
+use crate::error::{FieldError, Problem};
 
 /// Validates a whole custom resource; `old` is the object an update replaces.
 pub(crate) fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {
@@ -111,7 +111,7 @@ fn junctors(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldEr
     }
 }
 
-/// What is wrong with a text. The first fault found is the only one told.
+/// The first violation by a string, if any; later ones are not reported.
 fn string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let length = text.chars().count() as u64;
     if let Some(most) = schema.length.1.filter(|most| length > *most) {

@@ -4,9 +4,9 @@ mod strategic;
 
 use serde_json::Value;
 
+use crate::error::{ApiError, Result};
 use crate::request::ApiRequest;
 use crate::resources::Resource;
-use crate::status::{ApiError, Result};
 
 /// A parsed patch.
 #[derive(Debug)]

@@ -60,7 +60,7 @@ fn merge_under(target: &mut Value, patch: &Value, parent: &str) {
         }
         _ => {}
     }
-    let map = crate::meta::object(target);
+    let map = crate::object::fields_mut(target);
     if let Some(Value::Array(keep)) = patch.get("$retainKeys") {
         map.retain(|key, _| keep.iter().any(|kept| kept.as_str() == Some(key)));
     }

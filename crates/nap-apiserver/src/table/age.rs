@@ -1,6 +1,6 @@
 //! Ages as kubectl prints them: two units at most, coarser with time.
 
-/// How long ago `text` (an RFC 3339 time) was.
+/// Age of `text`, an RFC 3339 time, as kubectl prints it.
 pub(super) fn since(text: &str, now: jiff::Timestamp) -> String {
     if text.is_empty() {
         return "<unknown>".to_owned();

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Column, Row, age};
-use crate::meta;
+use crate::object;
 use crate::resources::Resource;
 
-const NAME: Column = Column::new("Name", |row| json!(meta::name(row.object)));
+const NAME: Column = Column::new("Name", |row| json!(object::name(row.object)));
 const AGE: Column = Column::new("Age", |row| json!(row.age_of(&["metadata", "creationTimestamp"])));
 
 /// The columns of a kind; name and age for those without their own.
@@ -75,7 +75,7 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::number("Up-to-date", |row| json!(status(row, "updatedNumberScheduled"))),
             Column::number("Available", |row| json!(status(row, "numberAvailable"))),
             Column::new("Node Selector", |row| {
-                labels(meta::at(row.object, &["spec", "template", "spec", "nodeSelector"]))
+                labels(object::at(row.object, &["spec", "template", "spec", "nodeSelector"]))
             }),
             AGE,
             CONTAINERS,
@@ -103,8 +103,10 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::wide("Source", |row| json!(event_source(row))),
             Column::new("Message", |row| json!(row.text(&["message"]).trim())),
             Column::wide("First Seen", |row| json!(first_seen(row))),
-            Column::wide("Count", |row| json!(meta::integer(row.object, &["count"]).unwrap_or(1))),
-            Column::wide("Name", |row| json!(meta::name(row.object))),
+            Column::wide("Count", |row| {
+                json!(object::integer(row.object, &["count"]).unwrap_or(1))
+            }),
+            Column::wide("Name", |row| json!(object::name(row.object))),
         ],
         ("", "Namespace") => {
             vec![NAME, Column::new("Status", |row| json!(row.text(&["status", "phase"]))), AGE]
@@ -123,7 +125,7 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::new("External-IP", |_| json!("<none>")),
             Column::new("Port(s)", |row| json!(service_ports(row))),
             AGE,
-            Column::wide("Selector", |row| labels(meta::at(row.object, &["spec", "selector"]))),
+            Column::wide("Selector", |row| labels(object::at(row.object, &["spec", "selector"]))),
         ],
         ("", "ConfigMap") => vec![NAME, Column::number("Data", |row| json!(data_count(row))), AGE],
         ("", "Secret") => vec![
@@ -163,8 +165,8 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
 const CONTAINERS: Column = Column::wide("Containers", |row| json!(containers(row, "name")));
 const IMAGES: Column = Column::wide("Images", |row| json!(containers(row, "image")));
 const SELECTOR: Column = Column::wide("Selector", |row| {
-    let selector = meta::at(row.object, &["spec", "selector", "matchLabels"]);
-    labels(selector.or_else(|| meta::at(row.object, &["spec", "selector"])))
+    let selector = object::at(row.object, &["spec", "selector", "matchLabels"]);
+    labels(selector.or_else(|| object::at(row.object, &["spec", "selector"])))
 });
 
 fn or_none(text: &str) -> Value {
@@ -176,7 +178,7 @@ fn or_unknown(text: &str) -> Value {
 }
 
 fn or_not_applicable(row: &Row<'_>, field: &str) -> Value {
-    match meta::at(row.object, &["spec", field]) {
+    match object::at(row.object, &["spec", field]) {
         Some(Value::String(text)) => json!(text),
         Some(Value::Null) | None => json!("N/A"),
         Some(other) => json!(other.to_string()),
@@ -184,11 +186,11 @@ fn or_not_applicable(row: &Row<'_>, field: &str) -> Value {
 }
 
 fn status(row: &Row<'_>, field: &str) -> i64 {
-    meta::integer(row.object, &["status", field]).unwrap_or(0)
+    object::integer(row.object, &["status", field]).unwrap_or(0)
 }
 
 fn replicas(row: &Row<'_>) -> i64 {
-    meta::integer(row.object, &["spec", "replicas"]).unwrap_or(0)
+    object::integer(row.object, &["spec", "replicas"]).unwrap_or(0)
 }
 
 fn data_count(row: &Row<'_>) -> usize {
@@ -200,8 +202,12 @@ fn data_count(row: &Row<'_>) -> usize {
 }
 
 fn containers(row: &Row<'_>, field: &str) -> String {
-    let containers = meta::list(row.object, &["spec", "template", "spec", "containers"]);
-    containers.iter().map(|container| meta::text(container, &[field])).collect::<Vec<_>>().join(",")
+    let containers = object::list(row.object, &["spec", "template", "spec", "containers"]);
+    containers
+        .iter()
+        .map(|container| object::text(container, &[field]))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn labels(labels: Option<&Value>) -> Value {
@@ -215,16 +221,17 @@ fn labels(labels: Option<&Value>) -> Value {
 }
 
 fn service_ports(row: &Row<'_>) -> String {
-    let ports = meta::list(row.object, &["spec", "ports"]).iter().map(|port| {
-        let (number, protocol) = (meta::integer(port, &["port"]), meta::text(port, &["protocol"]));
+    let ports = object::list(row.object, &["spec", "ports"]).iter().map(|port| {
+        let (number, protocol) =
+            (object::integer(port, &["port"]), object::text(port, &["protocol"]));
         format!("{}/{protocol}", number.unwrap_or(0))
     });
     ports.collect::<Vec<_>>().join(",")
 }
 
 fn pod_ready(row: &Row<'_>) -> String {
-    let total = meta::list(row.object, &["spec", "containers"]).len();
-    let ready = meta::list(row.object, &["status", "containerStatuses"])
+    let total = object::list(row.object, &["spec", "containers"]).len();
+    let ready = object::list(row.object, &["status", "containerStatuses"])
         .iter()
         .filter(|status| status.get("ready").and_then(Value::as_bool) == Some(true))
         .count();
@@ -232,7 +239,7 @@ fn pod_ready(row: &Row<'_>) -> String {
 }
 
 fn pod_status(row: &Row<'_>) -> String {
-    if meta::is_deleting(row.object) {
+    if object::is_deleting(row.object) {
         return if row.text(&["status", "reason"]) == "NodeLost" {
             "Unknown"
         } else {
@@ -240,20 +247,21 @@ fn pod_status(row: &Row<'_>) -> String {
         }
         .to_owned();
     }
-    let gated = meta::list(row.object, &["status", "conditions"]).iter().any(|condition| {
-        meta::text(condition, &["type"]) == "PodScheduled"
-            && meta::text(condition, &["reason"]) == "SchedulingGated"
+    let gated = object::list(row.object, &["status", "conditions"]).iter().any(|condition| {
+        object::text(condition, &["type"]) == "PodScheduled"
+            && object::text(condition, &["reason"]) == "SchedulingGated"
     });
     if gated {
         return "SchedulingGated".to_owned();
     }
-    let waiting =
-        meta::list(row.object, &["status", "containerStatuses"]).iter().rev().find_map(|status| {
+    let waiting = object::list(row.object, &["status", "containerStatuses"]).iter().rev().find_map(
+        |status| {
             ["waiting", "terminated"]
                 .iter()
-                .map(|state| meta::text(status, &["state", state, "reason"]))
+                .map(|state| object::text(status, &["state", state, "reason"]))
                 .find(|reason| !reason.is_empty())
-        });
+        },
+    );
     let reason = row.text(&["status", "reason"]);
     match (waiting, reason) {
         (Some(waiting), _) => waiting.to_owned(),
@@ -263,10 +271,10 @@ fn pod_status(row: &Row<'_>) -> String {
 }
 
 fn pod_restarts(row: &Row<'_>) -> String {
-    let statuses = meta::list(row.object, &["status", "containerStatuses"]);
-    let count: i64 = statuses.iter().filter_map(|s| meta::integer(s, &["restartCount"])).sum();
+    let statuses = object::list(row.object, &["status", "containerStatuses"]);
+    let count: i64 = statuses.iter().filter_map(|s| object::integer(s, &["restartCount"])).sum();
     let last =
-        statuses.iter().map(|s| meta::text(s, &["lastState", "terminated", "finishedAt"])).max();
+        statuses.iter().map(|s| object::text(s, &["lastState", "terminated", "finishedAt"])).max();
     match last {
         Some(last) if count > 0 && !last.is_empty() => {
             format!("{count} ({} ago)", age::since(last, row.now))
@@ -276,24 +284,24 @@ fn pod_restarts(row: &Row<'_>) -> String {
 }
 
 fn node_status(row: &Row<'_>) -> String {
-    let ready = meta::list(row.object, &["status", "conditions"])
+    let ready = object::list(row.object, &["status", "conditions"])
         .iter()
-        .find(|condition| meta::text(condition, &["type"]) == "Ready")
-        .map(|condition| meta::text(condition, &["status"]));
+        .find(|condition| object::text(condition, &["type"]) == "Ready")
+        .map(|condition| object::text(condition, &["status"]));
     let mut text = match ready {
         Some("True") => "Ready",
         Some(_) => "NotReady",
         None => "Unknown",
     }
     .to_owned();
-    if meta::at(row.object, &["spec", "unschedulable"]).and_then(Value::as_bool) == Some(true) {
+    if object::at(row.object, &["spec", "unschedulable"]).and_then(Value::as_bool) == Some(true) {
         text.push_str(",SchedulingDisabled");
     }
     text
 }
 
 fn node_roles(row: &Row<'_>) -> String {
-    let labels = meta::at(row.object, &["metadata", "labels"]).and_then(Value::as_object);
+    let labels = object::at(row.object, &["metadata", "labels"]).and_then(Value::as_object);
     let roles: Vec<&str> = labels
         .into_iter()
         .flatten()
@@ -307,10 +315,10 @@ fn node_roles(row: &Row<'_>) -> String {
 }
 
 fn node_address(row: &Row<'_>, kind: &str) -> Value {
-    let found = meta::list(row.object, &["status", "addresses"])
+    let found = object::list(row.object, &["status", "addresses"])
         .iter()
-        .find(|address| meta::text(address, &["type"]) == kind);
-    or_none(found.map_or("", |address| meta::text(address, &["address"])))
+        .find(|address| object::text(address, &["type"]) == kind);
+    or_none(found.map_or("", |address| object::text(address, &["address"])))
 }
 
 fn last_seen(row: &Row<'_>) -> String {

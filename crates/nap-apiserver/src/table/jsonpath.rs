@@ -108,7 +108,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn columns_find_their_values() {
+    fn jsonpath_columns_find_their_values() {
         let object = json!({
             "metadata": { "labels": { "karpenter.sh/capacity-type": "spot" } },
             "status": { "conditions": [{ "type": "A", "status": "False" }, { "type": "Ready", "status": "True" }], "n": 3 },

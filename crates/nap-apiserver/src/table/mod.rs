@@ -7,7 +7,7 @@ mod jsonpath;
 
 use serde_json::{Value, json};
 
-use crate::meta;
+use crate::object;
 use crate::render;
 use crate::request::Include;
 use crate::resources::{PrinterColumn, Resource};
@@ -20,7 +20,7 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn text(&self, path: &[&str]) -> &str {
-        meta::text(self.object, path)
+        object::text(self.object, path)
     }
 
     fn age_of(&self, path: &[&str]) -> String {
@@ -69,7 +69,7 @@ pub(crate) fn render(
             if resource.columns.is_empty() {
                 cells.extend(columns.iter().map(|column| (column.cell)(&row)));
             } else {
-                cells.push(json!(meta::name(object)));
+                cells.push(json!(object::name(object)));
                 cells.extend(resource.columns.iter().map(|column| custom_cell(column, &row)));
             }
             let mut shown = json!({ "cells": cells });

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{WriteOptions, check_kind, decode, normalise, refuse};
 use crate::ResponseBody;
 use crate::builtin;
-use crate::meta;
+use crate::error::{ApiError, FieldError, Result};
+use crate::object;
 use crate::request::ApiRequest;
 use crate::resources::{GroupResource, Resource};
 use crate::server::State;
-use crate::status::{ApiError, FieldError, Result};
 use crate::store::key_of;
 
 /// The real server tries this often to find a free generated name.
@@ -41,19 +41,19 @@ impl State {
         options: &mut WriteOptions,
     ) -> Result<Arc<Value>> {
         check_kind(resource, &mut object)?;
-        let given = meta::namespace(&object).to_owned();
+        let given = object::namespace(&object).to_owned();
         if resource.namespaced && !given.is_empty() && given != namespace {
             return Err(ApiError::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
-        if !meta::resource_version(&object).is_empty() {
+        if !object::resource_version(&object).is_empty() {
             return Err(ApiError::bad_request(
                 "resourceVersion should not be set on objects to be created",
             ));
         }
         if resource.namespaced {
-            self.check_namespace(resource, namespace, meta::name(&object))?;
+            self.check_namespace(resource, namespace, object::name(&object))?;
         }
         let mut object = normalise(resource, object, options)?;
         self.stamp(resource, namespace, &mut object);
@@ -63,7 +63,7 @@ impl State {
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             crate::crd::complete(&mut object, &self.timestamp());
         }
-        let name = meta::name(&object).to_owned();
+        let name = object::name(&object).to_owned();
         let mut errors = builtin::metadata::check(resource, &object);
         errors.extend(builtin::validate::check(resource, None, &object));
         if let Some(schema) = &resource.schema {
@@ -96,7 +96,7 @@ impl State {
             .store
             .get(&namespaces, &(String::new(), namespace.to_owned()))
             .ok_or_else(|| ApiError::namespace_not_found(namespace))?;
-        if meta::is_deleting(&found) {
+        if object::is_deleting(&found) {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );
@@ -107,7 +107,7 @@ impl State {
 
     fn stamp(&mut self, resource: &Resource, namespace: &str, object: &mut Value) {
         let (uid, now) = (self.store.uid(), self.timestamp());
-        let metadata = meta::metadata(object);
+        let metadata = object::metadata(object);
         for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"]
         {
             metadata.remove(key);
@@ -127,10 +127,10 @@ impl State {
     }
 
     fn name(&mut self, resource: &Resource, object: &mut Value) -> Result<()> {
-        if !meta::name(object).is_empty() {
+        if !object::name(object).is_empty() {
             return Ok(());
         }
-        let base = meta::text(object, &["metadata", "generateName"]).to_owned();
+        let base = object::text(object, &["metadata", "generateName"]).to_owned();
         if base.is_empty() {
             let error = FieldError::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(resource, "", &[error]));
@@ -138,7 +138,7 @@ impl State {
         let base: String = base.chars().take(MAX_GENERATED_BASE).collect();
         for _ in 0..NAME_ATTEMPTS {
             let name = format!("{base}{}", self.store.name_suffix());
-            meta::metadata(object).insert("name".to_owned(), json!(name));
+            object::metadata(object).insert("name".to_owned(), json!(name));
             if self.store.get(&resource.group_resource(), &key_of(object)).is_none() {
                 break;
             }
@@ -153,7 +153,7 @@ fn reset_status(resource: &Resource, object: &mut Value) {
     if !resource.has_status || resource.is("", "nodes") {
         return;
     }
-    let map = meta::object(object);
+    let map = object::fields_mut(object);
     if resource.is_custom() {
         map.remove("status");
     } else {

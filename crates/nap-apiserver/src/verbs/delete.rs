@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::{Outcome, decode};
 use crate::ResponseBody;
-use crate::meta;
+use crate::error::{ApiError, Result};
+use crate::object;
 use crate::render;
 use crate::request::ApiRequest;
 use crate::resources::Resource;
 use crate::selectors::Filter;
 use crate::server::{State, success};
-use crate::status::{ApiError, Result};
 use crate::store::Key;
 
 /// The finalizer that keeps an owner until its blocking dependents are gone.
@@ -22,7 +22,7 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Grace of a pod that names none.
 const DEFAULT_GRACE: i64 = 30;
 
-/// What happens to the objects that the deleted one owns.
+/// Propagation policy: the fate of dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Propagation {
     #[default]
@@ -59,16 +59,16 @@ impl DeleteOptions {
     }
 
     pub(crate) fn from_body(body: &Value) -> Result<Self> {
-        let mut policy = propagation(meta::text(body, &["propagationPolicy"]))?;
+        let mut policy = propagation(object::text(body, &["propagationPolicy"]))?;
         if body.get("orphanDependents").and_then(Value::as_bool) == Some(true) {
             policy = Propagation::Orphan;
         }
         Ok(Self {
-            grace: meta::integer(body, &["gracePeriodSeconds"]),
-            uid: meta::text(body, &["preconditions", "uid"]).to_owned(),
-            resource_version: meta::text(body, &["preconditions", "resourceVersion"]).to_owned(),
+            grace: object::integer(body, &["gracePeriodSeconds"]),
+            uid: object::text(body, &["preconditions", "uid"]).to_owned(),
+            resource_version: object::text(body, &["preconditions", "resourceVersion"]).to_owned(),
             propagation: policy,
-            dry_run: meta::list(body, &["dryRun"]).iter().any(|mode| mode == "All"),
+            dry_run: object::list(body, &["dryRun"]).iter().any(|mode| mode == "All"),
         })
     }
 }
@@ -100,7 +100,7 @@ impl State {
                 200,
                 &success(&json!({
                     "name": key.1, "group": resource.group, "kind": resource.plural,
-                    "uid": meta::uid(&object),
+                    "uid": object::uid(&object),
                 })),
             ),
         })
@@ -154,7 +154,7 @@ impl State {
         Ok(outcome)
     }
 
-    /// As [`Self::delete`], leaving the consequences to the caller's garbage collection.
+    /// Deletes like [`Self::delete`] but leaves garbage collection to the caller.
     pub(crate) fn delete_one(
         &mut self,
         resource: &Arc<Resource>,
@@ -177,9 +177,9 @@ impl State {
             return Ok(Outcome::Kept(held));
         }
         let mut object = (*held).clone();
-        if meta::is_deleting(&held) {
+        if object::is_deleting(&held) {
             let left =
-                meta::integer(&held, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
+                object::integer(&held, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
             if left == 0 || grace >= left {
                 return Ok(Outcome::Kept(held));
             }
@@ -189,7 +189,7 @@ impl State {
             self.prepare_dependents(resource, &mut object, options.propagation);
         }
         let waits = self.empty_container(resource, key, &mut object);
-        if grace == 0 && !waits && meta::finalizers(&object).is_empty() {
+        if grace == 0 && !waits && object::finalizers(&object).is_empty() {
             // Without its mark: an object that goes at once was never seen terminating.
             return self
                 .store
@@ -197,8 +197,8 @@ impl State {
                 .map(Outcome::Removed)
                 .ok_or_else(|| ApiError::not_found(resource, &key.1));
         }
-        if let Some(generation) = meta::integer(&object, &["metadata", "generation"]) {
-            meta::metadata(&mut object).insert("generation".to_owned(), json!(generation + 1));
+        if let Some(generation) = object::integer(&object, &["metadata", "generation"]) {
+            object::metadata(&mut object).insert("generation".to_owned(), json!(generation + 1));
         }
         Ok(Outcome::Kept(self.store.put(&collection, object)))
     }
@@ -207,20 +207,20 @@ impl State {
     fn mark(&self, object: &mut Value, grace: i64, previous: Option<i64>) {
         let began = match previous {
             None => self.now(),
-            Some(previous) => meta::text(object, &["metadata", "deletionTimestamp"])
+            Some(previous) => object::text(object, &["metadata", "deletionTimestamp"])
                 .parse::<jiff::Timestamp>()
                 .ok()
                 .and_then(|end| end.checked_sub(SignedDuration::from_secs(previous)).ok())
                 .unwrap_or_else(|| self.now()),
         };
         let end = began.checked_add(SignedDuration::from_secs(grace)).unwrap_or(began);
-        let metadata = meta::metadata(object);
-        metadata.insert("deletionTimestamp".to_owned(), json!(meta::time(end)));
+        let metadata = object::metadata(object);
+        metadata.insert("deletionTimestamp".to_owned(), json!(object::time(end)));
         metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(grace));
     }
 
     fn prepare_dependents(&mut self, resource: &Resource, object: &mut Value, policy: Propagation) {
-        let uid = meta::uid(object).to_owned();
+        let uid = object::uid(object).to_owned();
         match policy {
             Propagation::Background => {}
             Propagation::Orphan => self.disown(&uid),
@@ -229,7 +229,7 @@ impl State {
                 if dependents.is_empty() {
                     return;
                 }
-                let metadata = meta::metadata(object);
+                let metadata = object::metadata(object);
                 let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
                 if let Value::Array(list) = finalizers
                     && !list.iter().any(|held| held == FOREGROUND)
@@ -256,15 +256,15 @@ fn check_preconditions(
     held: &Value,
     options: &DeleteOptions,
 ) -> Result<()> {
-    if !options.uid.is_empty() && options.uid != meta::uid(held) {
+    if !options.uid.is_empty() && options.uid != object::uid(held) {
         let why = format!(
             "Precondition failed: UID in precondition: {}, UID in object meta: {}",
             options.uid,
-            meta::uid(held)
+            object::uid(held)
         );
         return Err(ApiError::conflict(resource, &key.1, &why));
     }
-    let version = meta::resource_version(held);
+    let version = object::resource_version(held);
     if !options.resource_version.is_empty() && options.resource_version != version {
         let why = format!(
             "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {version}",
@@ -277,14 +277,14 @@ fn check_preconditions(
 
 /// A pod that no kubelet runs, or that has finished, needs no grace.
 fn pod_grace(pod: &Value, options: &DeleteOptions) -> i64 {
-    let unbound = meta::text(pod, &["spec", "nodeName"]).is_empty();
-    let finished = matches!(meta::text(pod, &["status", "phase"]), "Succeeded" | "Failed");
+    let unbound = object::text(pod, &["spec", "nodeName"]).is_empty();
+    let finished = matches!(object::text(pod, &["status", "phase"]), "Succeeded" | "Failed");
     if unbound || finished {
         return 0;
     }
     options
         .grace
-        .or_else(|| meta::integer(pod, &["spec", "terminationGracePeriodSeconds"]))
+        .or_else(|| object::integer(pod, &["spec", "terminationGracePeriodSeconds"]))
         .unwrap_or(DEFAULT_GRACE)
         .max(0)
 }

@@ -19,15 +19,15 @@ pub(crate) use delete::{DeleteOptions, FOREGROUND};
 pub(crate) use update::Outcome;
 
 use crate::ResponseBody;
-use crate::meta;
+use crate::error::{ApiError, FieldError, Result};
+use crate::object;
 use crate::protobuf;
 use crate::render;
 use crate::request::{ApiRequest, Query};
 use crate::resources::Resource;
 use crate::server::State;
-use crate::status::{ApiError, FieldError, Result};
 
-/// What to do about fields the kind does not have.
+/// Treatment of unknown fields (`fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FieldValidation {
     #[default]
@@ -36,7 +36,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// How a write is carried out, and the warnings it collects.
+/// Options of a write, and the warnings that it collects.
 #[derive(Debug, Default)]
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
@@ -98,7 +98,7 @@ pub(crate) fn decode_yaml(body: &Bytes) -> Result<Value> {
 /// Checks that the body is of the kind the path names, and fills both when they are missing.
 fn check_kind(resource: &Resource, object: &mut Value) -> Result<()> {
     let api_version = resource.api_version();
-    let map = meta::object(object);
+    let map = object::fields_mut(object);
     for (field, expected, name) in
         [("apiVersion", &api_version, "API version"), ("kind", &resource.kind, "kind")]
     {

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::{DeleteOptions, WriteOptions, decode};
 use crate::ResponseBody;
-use crate::meta;
+use crate::error::{ApiError, Result};
+use crate::object;
 use crate::render;
 use crate::request::ApiRequest;
 use crate::resources::{GroupResource, Resource};
 use crate::selectors;
 use crate::server::{State, success};
-use crate::status::{ApiError, Result};
 use crate::store::Key;
 
 /// A budget with more pods under way than this is not trusted to be current.
@@ -29,8 +29,8 @@ impl State {
     ) -> Result<Response<ResponseBody>> {
         let options = WriteOptions::parse(&request.query)?;
         let binding = decode(request)?;
-        let node = meta::text(&binding, &["target", "name"]).to_owned();
-        let kind = meta::text(&binding, &["target", "kind"]);
+        let node = object::text(&binding, &["target", "name"]).to_owned();
+        let kind = object::text(&binding, &["target", "kind"]);
         if node.is_empty() || !matches!(kind, "" | "Node") {
             return Err(ApiError::bad_request("binding: target must name a Node"));
         }
@@ -43,24 +43,24 @@ impl State {
                 format!("Operation cannot be fulfilled on pods/binding \"{}\": {why}", key.1);
             error
         };
-        let wanted = meta::uid(&binding);
-        if !wanted.is_empty() && wanted != meta::uid(&pod) {
+        let wanted = object::uid(&binding);
+        if !wanted.is_empty() && wanted != object::uid(&pod) {
             return Err(conflict(format!(
                 "Precondition failed: UID in precondition: {wanted}, UID in object meta: {}",
-                meta::uid(&pod)
+                object::uid(&pod)
             )));
         }
-        if meta::is_deleting(&pod) {
+        if object::is_deleting(&pod) {
             return Err(conflict(format!(
                 "pod {} is being deleted, cannot be assigned to a host",
                 key.1
             )));
         }
-        let held = meta::text(&pod, &["spec", "nodeName"]);
+        let held = object::text(&pod, &["spec", "nodeName"]);
         if !held.is_empty() {
             return Err(conflict(format!("pod {} is already assigned to node \"{held}\"", key.1)));
         }
-        if !meta::list(&pod, &["spec", "schedulingGates"]).is_empty() {
+        if !object::list(&pod, &["spec", "schedulingGates"]).is_empty() {
             return Err(conflict(format!("pod {} has non-empty .spec.schedulingGates", key.1)));
         }
         let mut pod = (*pod).clone();
@@ -73,9 +73,9 @@ impl State {
             }),
         );
         if let Some(annotations) =
-            meta::at(&binding, &["metadata", "annotations"]).and_then(Value::as_object)
+            object::at(&binding, &["metadata", "annotations"]).and_then(Value::as_object)
         {
-            let held = meta::metadata(&mut pod).entry("annotations").or_insert_with(|| json!({}));
+            let held = object::metadata(&mut pod).entry("annotations").or_insert_with(|| json!({}));
             for (name, value) in annotations {
                 held[name] = value.clone();
             }
@@ -93,7 +93,7 @@ impl State {
         key: &Key,
     ) -> Result<Response<ResponseBody>> {
         let eviction = decode(request)?;
-        let named = meta::name(&eviction);
+        let named = object::name(&eviction);
         if !named.is_empty() && named != key.1 {
             return Err(ApiError::bad_request(
                 "name in URL does not match name in Eviction object",
@@ -106,8 +106,11 @@ impl State {
             .store
             .get(&resource.group_resource(), key)
             .ok_or_else(|| ApiError::not_found(resource, &key.1))?;
-        let unprotected = meta::is_deleting(&pod)
-            || matches!(meta::text(&pod, &["status", "phase"]), "Pending" | "Succeeded" | "Failed");
+        let unprotected = object::is_deleting(&pod)
+            || matches!(
+                object::text(&pod, &["status", "phase"]),
+                "Pending" | "Succeeded" | "Failed"
+            );
         if !unprotected {
             self.ask_budget(&pod, &options)?;
         }
@@ -136,25 +139,25 @@ impl State {
                 ));
             }
         };
-        let count = |field: &str| meta::integer(budget, &["status", field]).unwrap_or(0);
-        let name = meta::name(budget);
+        let count = |field: &str| object::integer(budget, &["status", field]).unwrap_or(0);
+        let name = object::name(budget);
         if !is_ready(pod) {
             let healthy =
                 count("currentHealthy") >= count("desiredHealthy") && count("desiredHealthy") > 0;
             let always =
-                meta::text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
+                object::text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
             if always || healthy {
                 return Ok(());
             }
         }
         let refusal = "Cannot evict pod as it would violate the pod's disruption budget.";
-        let generation = meta::integer(budget, &["metadata", "generation"]).unwrap_or(0);
+        let generation = object::integer(budget, &["metadata", "generation"]).unwrap_or(0);
         if count("observedGeneration") < generation {
             let cause =
                 format!("The disruption budget {name} is still being processed by the server.");
             return Err(ApiError::disruption_budget(refusal, &cause, Some(10)));
         }
-        let disrupted = meta::at(budget, &["status", "disruptedPods"]).and_then(Value::as_object);
+        let disrupted = object::at(budget, &["status", "disruptedPods"]).and_then(Value::as_object);
         let forbid = |why: &str| {
             let mut error = ApiError::bad_request(why);
             (error.code, error.reason) = (403, "Forbidden");
@@ -181,10 +184,10 @@ impl State {
             let left = count("disruptionsAllowed") - 1;
             let mut budget = (**budget).clone();
             budget["status"]["disruptionsAllowed"] = json!(left);
-            let pods = meta::child(meta::child(&mut budget, "status"), "disruptedPods");
-            meta::object(pods).insert(meta::name(pod).to_owned(), json!(now));
+            let pods = object::child(object::child(&mut budget, "status"), "disruptedPods");
+            object::fields_mut(pods).insert(object::name(pod).to_owned(), json!(now));
             if left == 0 {
-                let observed = meta::integer(&budget, &["status", "observedGeneration"]);
+                let observed = object::integer(&budget, &["status", "observedGeneration"]);
                 set_condition(
                     &mut budget,
                     json!({
@@ -201,24 +204,24 @@ impl State {
 
 /// A budget without a selector covers nothing; one with an empty selector covers its namespace.
 fn covers(budget: &Value, pod: &Value) -> bool {
-    meta::namespace(budget) == meta::namespace(pod)
-        && meta::at(budget, &["spec", "selector"]).is_some_and(|selector| {
+    object::namespace(budget) == object::namespace(pod)
+        && object::at(budget, &["spec", "selector"]).is_some_and(|selector| {
             selectors::labels_match(
                 &selectors::from_object(selector),
-                meta::at(pod, &["metadata", "labels"]),
+                object::at(pod, &["metadata", "labels"]),
             )
         })
 }
 
 fn is_ready(pod: &Value) -> bool {
-    meta::list(pod, &["status", "conditions"])
+    object::list(pod, &["status", "conditions"])
         .iter()
-        .any(|c| meta::text(c, &["type"]) == "Ready" && meta::text(c, &["status"]) == "True")
+        .any(|c| object::text(c, &["type"]) == "Ready" && object::text(c, &["status"]) == "True")
 }
 
 fn set_condition(object: &mut Value, condition: Value) {
-    let status = meta::child(object, "status");
-    let conditions = meta::object(status).entry("conditions").or_insert_with(|| json!([]));
+    let status = object::child(object, "status");
+    let conditions = object::fields_mut(status).entry("conditions").or_insert_with(|| json!([]));
     if let Value::Array(list) = conditions {
         list.retain(|held| held.get("type") != condition.get("type"));
         list.push(condition);

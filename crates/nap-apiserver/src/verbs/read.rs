@@ -8,12 +8,12 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::ResponseBody;
+use crate::error::{ApiError, Result};
 use crate::render;
 use crate::request::{ApiRequest, Query};
 use crate::resources::Resource;
 use crate::selectors::Filter;
 use crate::server::State;
-use crate::status::{ApiError, Result};
 use crate::store::Key;
 use crate::watch::{DEFAULT_TIMEOUT, Watch, bookmark, write_event};
 
@@ -198,7 +198,7 @@ fn too_large(wanted: u64, current: u64) -> ApiError {
     error
 }
 
-/// Where the next page starts: the revision of the whole list and the last key shown.
+/// Continue token: the revision of the whole list and the last key returned.
 struct Continue {
     revision: u64,
     after: Key,

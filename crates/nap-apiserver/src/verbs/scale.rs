@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::{WriteOptions, decode};
 use crate::ResponseBody;
-use crate::meta;
+use crate::error::{ApiError, FieldError, Result};
+use crate::object;
 use crate::patch::Patch;
 use crate::render;
 use crate::request::ApiRequest;
 use crate::resources::{Resource, Scale};
 use crate::server::State;
-use crate::status::{ApiError, FieldError, Result};
 use crate::store::Key;
 
 impl State {
@@ -40,11 +40,11 @@ impl State {
         } else {
             decode(request)?
         };
-        let version = meta::resource_version(&wanted);
-        if !version.is_empty() && version != meta::resource_version(&object) {
+        let version = object::resource_version(&wanted);
+        if !version.is_empty() && version != object::resource_version(&object) {
             return Err(ApiError::modified(resource, &key.1));
         }
-        let replicas = meta::integer(&wanted, &["spec", "replicas"]).unwrap_or(0);
+        let replicas = object::integer(&wanted, &["spec", "replicas"]).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&replicas) {
             let error = FieldError::invalid(
                 "spec.replicas",
@@ -73,7 +73,7 @@ impl State {
 pub(super) fn negative_replicas(resource: &Resource, object: &Value) -> Option<FieldError> {
     let scale = resource.scale.as_ref().filter(|_| resource.schema.is_some())?;
     let path: Vec<&str> = scale.spec.iter().map(String::as_str).collect();
-    let replicas = meta::at(object, &path)?.as_i64().filter(|replicas| *replicas < 0)?;
+    let replicas = object::at(object, &path)?.as_i64().filter(|replicas| *replicas < 0)?;
     Some(FieldError::invalid(
         format!(".{}", path.join(".")),
         replicas,
@@ -84,7 +84,7 @@ pub(super) fn negative_replicas(resource: &Resource, object: &Value) -> Option<F
 fn view(object: &Value, scale: &Scale) -> Value {
     let look = |path: &[String]| {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        meta::at(object, &path).cloned()
+        object::at(object, &path).cloned()
     };
     let selector = match scale.selector.as_deref().and_then(look) {
         Some(Value::String(text)) => text,
@@ -122,11 +122,11 @@ fn selector_text(selector: &Value) -> String {
             pairs.map(|(key, value)| format!("{key}={value}")).collect()
         })
         .unwrap_or_default();
-    for expression in meta::list(selector, &["matchExpressions"]) {
-        let key = meta::text(expression, &["key"]);
+    for expression in object::list(selector, &["matchExpressions"]) {
+        let key = object::text(expression, &["key"]);
         let values: Vec<&str> =
-            meta::list(expression, &["values"]).iter().filter_map(Value::as_str).collect();
-        parts.push(match meta::text(expression, &["operator"]) {
+            object::list(expression, &["values"]).iter().filter_map(Value::as_str).collect();
+        parts.push(match object::text(expression, &["operator"]) {
             "In" => format!("{key} in ({})", values.join(",")),
             "NotIn" => format!("{key} notin ({})", values.join(",")),
             "DoesNotExist" => format!("!{key}"),
@@ -140,8 +140,8 @@ fn set(object: &mut Value, path: &[String], value: Value) {
     match path {
         [] => {}
         [last] => {
-            meta::object(object).insert(last.clone(), value);
+            object::fields_mut(object).insert(last.clone(), value);
         }
-        [first, rest @ ..] => set(meta::child(object, first), rest, value),
+        [first, rest @ ..] => set(object::child(object, first), rest, value),
     }
 }

@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use super::{WriteOptions, check_kind, decode, normalise, refuse};
 use crate::ResponseBody;
 use crate::builtin;
-use crate::meta;
+use crate::error::{ApiError, FieldError, Result};
+use crate::object;
 use crate::patch::Patch;
 use crate::render;
 use crate::request::ApiRequest;
 use crate::resources::Resource;
 use crate::server::State;
-use crate::status::{ApiError, FieldError, Result};
 use crate::store::Key;
 
-/// What a write did.
+/// Effect of a write.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The object as it is now; unchanged objects keep their resourceVersion.
@@ -44,14 +44,14 @@ impl State {
     ) -> Result<Response<ResponseBody>> {
         let mut options = WriteOptions::parse(&request.query)?;
         let new = decode(request)?;
-        if meta::name(&new) != key.1 {
+        if object::name(&new) != key.1 {
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({}) does not match the name on the URL ({})",
-                meta::name(&new),
+                object::name(&new),
                 key.1
             )));
         }
-        if resource.is_custom() && meta::resource_version(&new).is_empty() {
+        if resource.is_custom() && object::resource_version(&new).is_empty() {
             let error = FieldError::invalid(
                 "metadata.resourceVersion",
                 json!(0),
@@ -75,7 +75,7 @@ impl State {
         let Some(old) = self.store.get(&resource.group_resource(), key) else {
             if let (Patch::Apply(object), false) = (&patch, status) {
                 let mut object = object.clone();
-                meta::metadata(&mut object).insert("name".to_owned(), json!(key.1));
+                object::metadata(&mut object).insert("name".to_owned(), json!(key.1));
                 let created = self.create(resource, &key.0, object, &mut options)?;
                 return self.written(request, resource, 201, &created, &options);
             }
@@ -138,9 +138,9 @@ impl State {
         if options.dry_run {
             return Ok(Outcome::Kept(Arc::new(new)));
         }
-        let ends = meta::is_deleting(&new)
-            && meta::finalizers(&new).is_empty()
-            && meta::integer(&new, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0;
+        let ends = object::is_deleting(&new)
+            && object::finalizers(&new).is_empty()
+            && object::integer(&new, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0;
         let outcome = if ends {
             // The last write is visible before the end, as one deletion of the newest state.
             self.store.put(&collection, new);
@@ -155,25 +155,25 @@ impl State {
 }
 
 fn check_identity(resource: &Resource, key: &Key, old: &Value, new: &Value) -> Result<()> {
-    let (given, held) = (meta::resource_version(new), meta::resource_version(old));
+    let (given, held) = (object::resource_version(new), object::resource_version(old));
     if !given.is_empty() && given != held {
         return Err(ApiError::modified(resource, &key.1));
     }
-    let (given, held) = (meta::uid(new), meta::uid(old));
+    let (given, held) = (object::uid(new), object::uid(old));
     if !given.is_empty() && given != held {
         let why = format!(
             "Precondition failed: UID in precondition: {given}, UID in object meta: {held}"
         );
         return Err(ApiError::conflict(resource, &key.1, &why));
     }
-    let name = meta::name(new);
+    let name = object::name(new);
     if !name.is_empty() && name != key.1 {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             key.1
         )));
     }
-    let namespace = meta::namespace(new);
+    let namespace = object::namespace(new);
     if !namespace.is_empty() && namespace != key.0 {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
@@ -187,17 +187,17 @@ fn check_identity(resource: &Resource, key: &Key, old: &Value, new: &Value) -> R
 fn status_only(resource: &Resource, old: &Value, mut new: Value) -> Value {
     let mut merged = old.clone();
     if !resource.is_custom()
-        && let Some(metadata) = meta::object(&mut new).remove("metadata")
+        && let Some(metadata) = object::fields_mut(&mut new).remove("metadata")
     {
         merged["metadata"] = metadata;
-        if let Some(owners) = meta::at(old, &["metadata", "ownerReferences"]) {
+        if let Some(owners) = object::at(old, &["metadata", "ownerReferences"]) {
             merged["metadata"]["ownerReferences"] = owners.clone();
         }
     }
     match new.get_mut("status") {
         Some(status) => merged["status"] = status.take(),
         None => {
-            meta::object(&mut merged).remove("status");
+            object::fields_mut(&mut merged).remove("status");
         }
     }
     merged
@@ -207,14 +207,14 @@ fn carry(old: &Value, new: &mut Value, key: &str) {
     match old.get(key) {
         Some(value) => new[key] = value.clone(),
         None => {
-            meta::object(new).remove(key);
+            object::fields_mut(new).remove(key);
         }
     }
 }
 
 fn carry_metadata(old: &Value, new: &mut Value) {
     let held = old.get("metadata").cloned().unwrap_or_default();
-    let metadata = meta::metadata(new);
+    let metadata = object::metadata(new);
     metadata.remove("managedFields");
     for key in [
         "name",
@@ -245,8 +245,8 @@ fn bump_generation(resource: &Resource, old: &Value, new: &mut Value) {
     } else {
         &["metadata", "apiVersion"]
     };
-    if meta::without(old, ignored) != meta::without(new, ignored) {
-        let generation = meta::integer(old, &["metadata", "generation"]).unwrap_or(0) + 1;
-        meta::metadata(new).insert("generation".to_owned(), json!(generation));
+    if object::without(old, ignored) != object::without(new, ignored) {
+        let generation = object::integer(old, &["metadata", "generation"]).unwrap_or(0) + 1;
+        object::metadata(new).insert("generation".to_owned(), json!(generation));
     }
 }

@@ -1,9 +1,9 @@
 //! Real kubectl against the server on a loopback socket.
 
 use std::process::{Output, Stdio};
-use std::sync::Arc;
 
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -18,9 +18,8 @@ struct Cluster {
 
 impl Cluster {
     async fn start(name: &str) -> Self {
-        let epoch: jiff::Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         let server = ApiServer::new(Config {
-            now: Arc::new(move || epoch),
+            clock: Clock::fixed("2030-01-01T00:00:00Z".parse().unwrap()),
             seed: 1,
             git_version: "v1.34.2".to_owned(),
         });
@@ -92,8 +91,8 @@ spec:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-async fn built_in_kinds() {
-    let cluster = Cluster::start("built_in_kinds").await;
+async fn kubectl_works_on_built_in_kinds() {
+    let cluster = Cluster::start("kubectl_works_on_built_in_kinds").await;
     assert!(cluster.run("version", "").await.contains("Server Version: v1.34.2"));
     let resources = cluster.run("api-resources", "").await;
     assert!(resources.contains("poddisruptionbudgets"), "{resources}");
@@ -147,8 +146,8 @@ async fn built_in_kinds() {
 /// These commands speak protobuf instead of JSON.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-async fn imperative_commands() {
-    let cluster = Cluster::start("imperative_commands").await;
+async fn kubectl_imperative_commands_work() {
+    let cluster = Cluster::start("kubectl_imperative_commands_work").await;
     cluster.run("create namespace team", "").await;
     cluster.run("create configmap settings -n team --from-literal colour=red", "").await;
     cluster.run("create secret generic token -n team --from-literal key=value", "").await;
@@ -180,8 +179,8 @@ async fn imperative_commands() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-async fn custom_kinds() {
-    let cluster = Cluster::start("custom_kinds").await;
+async fn kubectl_works_on_custom_resources() {
+    let cluster = Cluster::start("kubectl_works_on_custom_resources").await;
     cluster.run("create -f -", &widget_definition().to_string()).await;
     cluster.run("wait --for condition=Established crd/widgets.example.com --timeout 20s", "").await;
     let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: a}, spec: {size: 3}}";
@@ -213,9 +212,9 @@ async fn custom_kinds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-async fn following_changes() {
+async fn kubectl_watches_and_waits() {
     use tokio::io::{AsyncBufReadExt, BufReader};
-    let cluster = Cluster::start("following_changes").await;
+    let cluster = Cluster::start("kubectl_watches_and_waits").await;
     let map = |name: &str, data: &str| {
         format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{{data}}}}}")
     };

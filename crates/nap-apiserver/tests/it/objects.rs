@@ -116,7 +116,7 @@ async fn stale_writes_conflict_and_idle_ones_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patches_come_in_three_kinds() {
+async fn json_merge_and_strategic_patches_apply() {
     let client = client();
     let api: Api<Node> = Api::all(client);
     let node: Node =
@@ -437,7 +437,7 @@ async fn events_are_forgotten_after_an_hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_served_is_refused() {
+async fn unserved_requests_are_refused() {
     let client = client();
     let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();
     assert_eq!(refusal(client.request::<Value>(get("/apis/example.com/v1/things")).await).0, 404);

@@ -1,26 +1,20 @@
 //! A server on the paused tokio clock, and short ways to make objects.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use serde_json::{Value, json};
 
 pub(crate) const EPOCH: &str = "2030-01-01T00:00:00Z";
 
 /// A server whose clock follows tokio's.
 pub(crate) fn server() -> ApiServer {
-    let started = tokio::time::Instant::now();
-    let epoch: jiff::Timestamp = EPOCH.parse().unwrap();
     ApiServer::new(Config {
-        now: Arc::new(move || {
-            let elapsed = tokio::time::Instant::now() - started;
-            epoch + jiff::SignedDuration::try_from(elapsed).unwrap()
-        }),
+        clock: Clock::starting_at(EPOCH.parse().unwrap(), 1),
         seed: 1,
         git_version: "v1.34.2".to_owned(),
     })
@@ -43,7 +37,7 @@ pub(crate) fn pod(name: &str) -> Pod {
     }))
 }
 
-/// What the server said when it refused.
+/// The status of a refused request.
 pub(crate) fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> (u16, String, String) {
     match result {
         Err(Error::Api(status)) => (status.code, status.reason.clone(), status.message.clone()),

@@ -1,7 +1,7 @@
 //! Bearer tokens: workload identity (a federated token file), managed identity (the instance
 //! metadata service) or a fixed token; cached until shortly before they expire.
 //!
-//! `docs/adr/0010-azure-tokens.md` says why these flows are not taken from `azure_identity`.
+//! `docs/adr/0007-azure-tokens.md` says why these flows are not taken from `azure_identity`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

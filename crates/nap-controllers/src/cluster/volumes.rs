@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use nap_api::{Requirement, Requirements, labels};
-use nap_engine::ATTACHABLE_VOLUMES;
+use nap_engine::{ATTACHABLE_VOLUMES, VolumeProblem};
 use nap_units::{Resources, Rounding};
 
 use super::node_affinity::term_requirements;
@@ -31,7 +31,7 @@ const MAX_PLACES: usize = 64;
 impl Index {
     /// Node requirements that suit all volumes of a pod, as alternatives; empty means any node.
     /// `Err` says which volume cannot be placed, and why.
-    pub(crate) fn volume_terms(&self, pod: &Pod) -> Result<Vec<Requirements>, String> {
+    pub(crate) fn volume_terms(&self, pod: &Pod) -> Result<Vec<Requirements>, VolumeProblem> {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
         let mut places: Vec<Requirements> = Vec::new();
         for volume in volumes.into_iter().flatten() {
@@ -54,10 +54,7 @@ impl Index {
                 }
             }
             if both.is_empty() {
-                return Err(format!(
-                    "spec.volumes: `{}` is nowhere near the other volumes",
-                    volume.name
-                ));
+                return Err(VolumeProblem::Elsewhere(volume.name.clone()));
             }
             places = both;
         }
@@ -85,15 +82,15 @@ impl Index {
         Some((name, claim.and_then(|claim| claim.spec.as_ref()).or(template)))
     }
 
-    fn places(&self, pod: &Pod, volume: &Volume) -> Result<Vec<Requirements>, String> {
+    fn places(&self, pod: &Pod, volume: &Volume) -> Result<Vec<Requirements>, VolumeProblem> {
         let Some((name, spec)) = self.volume_claim_of(pod, volume) else { return Ok(Vec::new()) };
         let Some(spec) = spec else {
-            return Err(format!("spec.volumes: claim `{name}` does not exist"));
+            return Err(VolumeProblem::ClaimMissing(name));
         };
         match bound(spec) {
             Some(bound) => match self.volumes.get(bound) {
                 Some(volume) => where_it_is(volume),
-                None => Err(format!("spec.volumes: volume `{bound}` does not exist")),
+                None => Err(VolumeProblem::VolumeMissing(bound.to_owned())),
             },
             None => self.where_it_can_be(&name, spec),
         }
@@ -103,15 +100,15 @@ impl Index {
         &self,
         claim: &str,
         spec: &PersistentVolumeClaimSpec,
-    ) -> Result<Vec<Requirements>, String> {
+    ) -> Result<Vec<Requirements>, VolumeProblem> {
         if spec.storage_class_name.as_deref() == Some("") {
-            return Err(format!("spec.volumes: claim `{claim}` waits for a volume"));
+            return Err(VolumeProblem::ClaimWaitsForVolume(claim.to_owned()));
         }
         let Some(class) = self.class_of(spec) else {
-            return Err(format!("spec.volumes: claim `{claim}` has no storage class that exists"));
+            return Err(VolumeProblem::StorageClassMissing(claim.to_owned()));
         };
         if class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer") {
-            return Err(format!("spec.volumes: claim `{claim}` is not bound yet"));
+            return Err(VolumeProblem::ClaimUnbound(claim.to_owned()));
         }
         let topologies = class.allowed_topologies.iter().flatten();
         let place = |topology: &k8s_openapi::api::core::v1::TopologySelectorTerm| {
@@ -212,14 +209,14 @@ fn driver_of(spec: &PersistentVolumeSpec) -> Option<(String, String)> {
     csi.or_else(disk)
 }
 
-fn where_it_is(volume: &PersistentVolume) -> Result<Vec<Requirements>, String> {
+fn where_it_is(volume: &PersistentVolume) -> Result<Vec<Requirements>, VolumeProblem> {
     let Some(spec) = &volume.spec else { return Ok(Vec::new()) };
     let required = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
     let is_local = spec.local.is_some() || spec.host_path.is_some();
     let mut places = Vec::new();
     for term in required.into_iter().flat_map(|required| &required.node_selector_terms) {
         let mut place = term_requirements(term)
-            .map_err(|field| format!("spec.volumes: volume `{}` ({field})", volume.name_any()))?;
+            .map_err(|field| VolumeProblem::Affinity { volume: volume.name_any(), field })?;
         if is_local {
             // The node with the data may be gone; another node in the same zone is the best left.
             place = place.iter().filter(|(key, _)| *key != labels::HOSTNAME).fold(
@@ -290,7 +287,7 @@ mod tests {
         state
     }
 
-    fn zones(claims: &[&str]) -> Result<Vec<String>, String> {
+    fn zones(claims: &[&str]) -> Result<Vec<String>, VolumeProblem> {
         let places = index().volume_terms(&pod("db-0", claims))?;
         Ok(places.iter().map(|place| place.get(labels::ZONE).unwrap().to_string()).collect())
     }
@@ -357,11 +354,14 @@ mod tests {
 
     #[test]
     fn volumes_that_cannot_be_placed_are_named() {
-        assert_eq!(zones(&["absent"]).unwrap_err(), "spec.volumes: claim `absent` does not exist");
-        assert_eq!(zones(&["lost"]).unwrap_err(), "spec.volumes: volume `gone` does not exist");
+        assert_eq!(
+            zones(&["absent"]).unwrap_err(),
+            VolumeProblem::ClaimMissing("absent".to_owned())
+        );
+        assert_eq!(zones(&["lost"]).unwrap_err(), VolumeProblem::VolumeMissing("gone".to_owned()));
         assert_eq!(
             zones(&["waiting"]).unwrap_err(),
-            "spec.volumes: claim `waiting` is not bound yet"
+            VolumeProblem::ClaimUnbound("waiting".to_owned())
         );
     }
 }

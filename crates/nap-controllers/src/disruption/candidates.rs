@@ -114,7 +114,7 @@ pub fn collect(
             blocked.push((Arc::clone(claim), Arc::clone(node), blocker));
             continue;
         }
-        let catalogue = catalogues.of(&pool.name_any()).map(|types| types.as_slice());
+        let catalogue = catalogues.of(&pool.name_any()).map(|types| types.types());
         candidates.push(Candidate {
             claim: Arc::clone(claim),
             node: Arc::clone(node),

@@ -118,7 +118,7 @@ fn offerings(
     replaces: Option<&Replaces>,
 ) -> Vec<OfferingRef> {
     let capacity =
-        |name: &str| catalogue.iter().find(|one| one.name == name).map(|one| &one.capacity);
+        |name: &str| catalogue.types().iter().find(|one| one.name == name).map(|one| &one.capacity);
     let planned = capacity(&launch.instance_type);
     // The limits were charged with the planned type; a larger one in its place could exceed them.
     let within_limits = |name: &str| {

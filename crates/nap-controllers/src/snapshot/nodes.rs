@@ -121,7 +121,7 @@ fn allocatable(view: &NodeView, catalogues: &Catalogues) -> Resources {
         if of_claim.is_empty() { quantities(&claim.spec.resources.requests) } else { of_claim };
     let name = claim.labels().get(labels::INSTANCE_TYPE);
     let types = view.pool().and_then(|pool| catalogues.of(pool));
-    let instance_type = name.and_then(|name| types?.iter().find(|one| one.name == *name));
+    let instance_type = name.and_then(|name| types?.types().iter().find(|one| one.name == *name));
     // The provider does not know the capacity that a NodeOverlay adds.
     for (name, amount) in instance_type.iter().flat_map(|one| one.capacity.iter()) {
         if !known.contains(name) {

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::INITIALIZED;
 use nap_api::{NodeClaim, PlanRecord, Toleration, conditions};
-use nap_engine::{Daemon, PodKey};
+use nap_engine::{Daemon, PodKey, Unsupported};
 use nap_units::Resources;
 
 use crate::cluster::node_affinity::required_terms;
@@ -151,14 +151,15 @@ pub(super) fn daemons(index: &Index) -> Vec<Daemon> {
 pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
-    let (terms, mut unsupported) = required_terms(spec);
+    let (terms, field) = required_terms(spec);
+    let mut unsupported = field.map(Unsupported::Field);
     let mut requests = pods::requests(spec).unwrap_or_else(|field| {
-        unsupported = Some(field);
+        unsupported = Some(Unsupported::Field(field));
         Resources::new()
     });
     requests.add(&counted_by_driver(&index.attached(pod)));
     let volume_terms = index.volume_terms(pod).unwrap_or_else(|problem| {
-        unsupported.get_or_insert(problem);
+        unsupported.get_or_insert(Unsupported::Volume(problem));
         Vec::new()
     });
     nap_engine::Pod {
@@ -167,7 +168,7 @@ pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
         terms,
         tolerations: tolerations(spec),
         priority: spec.priority.unwrap_or(0),
-        unsupported: unsupported.or_else(|| unsupported_field(spec)),
+        unsupported: unsupported.or_else(|| unsupported_field(spec).map(Unsupported::Field)),
         labels: pod.labels().clone(),
         spread: spread(pod),
         affinity: index.affinity(pod),

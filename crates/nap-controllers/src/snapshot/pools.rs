@@ -2,15 +2,12 @@
 
 use kube::ResourceExt;
 use nap_api::{NodeClaim, NodePool, Requirement, Requirements, conditions, labels};
-use nap_engine::{Catalogue, Pool};
+use nap_engine::{Catalogue, NODES, Pool};
 use nap_units::{Resources, Rounding};
 
 use super::Catalogues;
 use super::nodes::quantities;
 use crate::cluster::Index;
-
-/// Name of the limit on the number of nodes.
-const NODES: &str = "nodes";
 
 /// A NodePool in the engine's terms; `None` if it launches nothing now: not ready, being deleted,
 /// static, or without a catalogue.
@@ -79,6 +76,7 @@ pub fn pool_usage(index: &Index, pool: &str, catalogue: Option<&Catalogue>) -> R
 fn largest_allowed(claim: &NodeClaim, catalogue: &Catalogue) -> Resources {
     let requirements = Requirements::from_specs(&claim.spec.requirements);
     let Some(types) = requirements.get(labels::INSTANCE_TYPE) else { return Resources::new() };
-    let allowed = catalogue.iter().filter(|instance_type| types.allows(&instance_type.name));
+    let allowed =
+        catalogue.types().iter().filter(|instance_type| types.allows(&instance_type.name));
     allowed.fold(Resources::new(), |largest, instance_type| largest.larger(&instance_type.capacity))
 }

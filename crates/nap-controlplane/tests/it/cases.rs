@@ -1,10 +1,10 @@
-//! What the definitions accept and refuse, rule by rule, with the messages that users read.
+//! Cases of the definitions' validation rules: accepted and refused objects, with messages.
 
 use serde_json::{Value, json};
 
 use crate::support::{merged, pool};
 
-/// Changes of one object, each accepted, or refused with a message that has the text in it.
+/// Changes of one object, each accepted, or refused with a message that contains the text.
 pub(crate) struct Group {
     pub(crate) object: Value,
     pub(crate) cases: Vec<Case>,
@@ -12,7 +12,7 @@ pub(crate) struct Group {
 
 type Case = (Value, Option<&'static str>);
 
-/// Everything that is known to be accepted or refused.
+/// All cases.
 pub(crate) fn all() -> Vec<Group> {
     vec![
         node_pools(),
@@ -146,7 +146,7 @@ fn budgets() -> Group {
     Group { object: pool(), cases }
 }
 
-/// Requirements on machines, wherever they stand.
+/// Cases of requirements, for every field that has them.
 fn requirement_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
     let one = |item: Value| at(json!([item]));
     let key = |key: &str| one(json!({ "key": key, "operator": "Exists" }));
@@ -176,7 +176,7 @@ fn requirement_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
     ]
 }
 
-/// How many values must be left; overlays do not have it.
+/// Cases of `minValues`, which overlays do not have.
 fn least_value_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
     let least = |operator: &str, values: &[&str], least: u32| {
         at(json!([{ "key": "a", "operator": operator, "values": values, "minValues": least }]))
@@ -189,7 +189,7 @@ fn least_value_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
     ]
 }
 
-/// The taints of one list.
+/// Cases of a list of taints.
 fn taint_cases(at: &dyn Fn(Value) -> Value) -> Vec<Case> {
     let one = |item: Value| at(json!([item]));
     vec![
@@ -265,7 +265,7 @@ fn node_claims() -> Group {
     Group { object: claim(), cases }
 }
 
-/// A NodeClaim as nap makes them.
+/// A NodeClaim as nap creates it.
 pub(crate) fn claim() -> Value {
     json!({
         "apiVersion": "karpenter.sh/v1",
@@ -278,7 +278,7 @@ pub(crate) fn claim() -> Value {
     })
 }
 
-/// An AKSNodeClass that says nothing.
+/// An AKSNodeClass with an empty spec.
 pub(crate) fn class() -> Value {
     json!({ "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass", "metadata": { "name": "class" } })
 }

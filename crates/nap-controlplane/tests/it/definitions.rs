@@ -1,5 +1,4 @@
-//! The definitions, rule by rule: on the embedded server, and on a real one, which must say the
-//! same.
+//! The definitions' validation rules on the embedded and on a real API server, which must agree.
 
 use nap_api::NodePool;
 use serde_json::{Value, json};
@@ -9,7 +8,7 @@ use crate::support::{
     Cluster, How, Refusal, Verdict, api, embedded_client, merged, on_both_servers, pool, send,
 };
 
-/// The embedded server judges as expected; this runs without a control plane too.
+/// The embedded server; needs no control plane.
 #[tokio::test]
 async fn every_case_is_judged_as_expected() {
     let client = embedded_client().await;
@@ -31,8 +30,7 @@ async fn every_case_is_judged_as_expected() {
     }
 }
 
-/// The real server says the same as the embedded one to every case: the same objects with the same
-/// defaults, or the same causes.
+/// Both servers give the same verdict on every case: equal objects with defaults, or equal causes.
 #[tokio::test]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn both_servers_agree_on_every_case() {
@@ -57,8 +55,8 @@ async fn both_servers_agree_on_every_case() {
     );
 }
 
-/// A verdict without the one difference that is known: two implementations of CEL have different
-/// words for why a rule could not be evaluated at all.
+/// A verdict without the known difference: the CEL implementations word evaluation errors
+/// differently.
 fn comparable(verdict: Verdict) -> Verdict {
     let Verdict::Refused(Refusal { causes, .. }) = verdict else { return verdict };
     let causes =
@@ -69,8 +67,8 @@ fn comparable(verdict: Verdict) -> Verdict {
     Verdict::Refused(Refusal { message: String::new(), causes: causes.collect() })
 }
 
-/// Every rule and every pattern of every definition has a case that it refuses, and one in which it
-/// holds for a value that is there.
+/// Every rule and pattern of every definition has a refused case, and an accepted one whose value
+/// is present.
 #[tokio::test]
 async fn every_rule_has_its_cases() {
     let client = embedded_client().await;
@@ -110,7 +108,7 @@ async fn every_rule_has_its_cases() {
     assert!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
 }
 
-/// Rules about changes: `what_may_not_change_is_kept` has their cases.
+/// Transition rules; `what_may_not_change_is_kept` has their cases.
 fn changes_that_are_refused() -> Vec<(String, String)> {
     let reference = "spec.template.spec.nodeClassRef";
     [
@@ -126,7 +124,7 @@ fn changes_that_are_refused() -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// What judges values in a schema: paths, with what is said when it refuses.
+/// Validation rules of a schema: path and message.
 fn judges_of(schema: &Value, path: &str, judges: &mut Vec<(String, String)>) {
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         judges.push((path.to_owned(), rule["message"].as_str().unwrap().to_owned()));
@@ -145,7 +143,7 @@ fn judges_of(schema: &Value, path: &str, judges: &mut Vec<(String, String)>) {
     }
 }
 
-/// Whether a path of an object is one that a path of a schema stands for.
+/// Whether a path of an object matches a path of a schema.
 fn same_path(schema: &str, found: &str) -> bool {
     let Some((before, after)) = schema.split_once('*') else { return schema == found };
     let Some(rest) = found.strip_prefix(before) else { return false };
@@ -209,7 +207,7 @@ async fn what_may_not_change_is_kept(cluster: &Cluster) {
     let changed = merged(claim(), &json!({ "spec": { "terminationGracePeriod": "5m" } }));
     match send(&cluster.client, &changed, How::ReplaceDry).await {
         Verdict::Refused(refusal) => {
-            assert!(refusal.message.contains("spec is immutable"), "{refusal:?}")
+            assert!(refusal.message.contains("spec is immutable"), "{refusal:?}");
         }
         Verdict::Accepted(_) => panic!("a NodeClaim's spec was changed"),
     }
@@ -236,8 +234,7 @@ async fn defaults_are_filled_in(cluster: &Cluster) {
     );
 }
 
-/// A pool that is written in an old version reads the same in all of them, and means what its
-/// author meant.
+/// A NodePool written in an old version has the same meaning in every version.
 async fn versions_lose_nothing(cluster: &Cluster) {
     let written = merged(
         pool(),

@@ -1,5 +1,4 @@
-//! Beside the incumbent: nap's definitions over its own, and everything that its definitions
-//! accept.
+//! Compatibility with the incumbent's definitions: nap's replace them and accept what they accept.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PostParams;
@@ -12,8 +11,8 @@ use crate::lifecycle::Holder;
 use crate::manifests::MANIFESTS;
 use crate::support::{How, Verdict, api, merged, pool, send};
 
-/// On one plane: the incumbent's definitions judge every case and manifest; then nap's are put over
-/// them. In the end the process that holds the plane is killed, and the plane is gone with it.
+/// On one plane, the incumbent's definitions judge every case and manifest; then nap's replace
+/// them. At the end the process that holds the plane is killed, and the plane must be gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 #[cfg_attr(
@@ -103,8 +102,8 @@ async fn what_the_incumbent_accepts_nap_accepts() {
     plane.kill();
 }
 
-/// Waits until NodePools are served in exactly these versions: servers take a moment to notice a
-/// definition.
+/// Waits until NodePools are served in exactly these versions; servers apply definitions with a
+/// delay.
 async fn served(client: &Client, versions: &[&str]) {
     for _ in 0..600 {
         let mut missing = 0;
@@ -122,21 +121,20 @@ async fn served(client: &Client, versions: &[&str]) {
     panic!("NodePools are not served as {versions:?}");
 }
 
-/// What the server says to an object, unless it does not serve its version.
+/// The server's verdict on an object; `None` if it does not serve the version.
 async fn send_if_served(client: &Client, object: &Value) -> Option<Verdict> {
     api(client, object).list(&kube::api::ListParams::default()).await.ok()?;
     Some(send(client, object, How::CreateDry).await)
 }
 
-/// The one thing that nap refuses and the incumbent takes: a subnet that nobody filled in, with
-/// which no node was ever made.
+/// The only object that nap refuses and the incumbent accepts: a placeholder subnet, with which no
+/// node can be created.
 fn is_placeholder(object: &Value) -> bool {
     object["spec"]["vnetSubnetID"].as_str().is_some_and(|subnet| subnet.contains('<'))
 }
 
-/// The same object, but for two defaults. NodePools get their `expireAfter` when nap reads them
-/// instead of when they are stored. An AKSNodeClass without a spec gets the defaults of an empty
-/// one; the incumbent leaves it without.
+/// Whether objects are equal except for two defaults: nap sets `expireAfter` of NodePools when
+/// reading instead of storing, and gives an AKSNodeClass without spec the defaults of an empty one.
 fn same_meaning(ours: &Value, theirs: &Value) -> bool {
     let mut ours = ours.clone();
     if ours["kind"] == "NodePool" && ours["spec"]["template"]["spec"].get("expireAfter").is_none() {

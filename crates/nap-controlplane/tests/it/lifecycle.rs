@@ -1,5 +1,4 @@
-//! A plane that another process holds: it goes with that process, however that ends, and nothing of
-//! it stays behind.
+//! Lifetime of a plane: it ends with its process, however that ends, and leaves nothing behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-/// A process with a plane.
+/// A process that holds a plane.
 pub(crate) struct Holder {
     process: Child,
     kubeconfig: PathBuf,
@@ -37,7 +36,7 @@ impl Holder {
         Client::try_from(config).unwrap()
     }
 
-    /// Kills the process in the hardest way: the plane must be gone soon, with its folder.
+    /// Sends SIGKILL to the process; the plane and its folder must be gone soon.
     pub(crate) fn kill(mut self) {
         let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
         let server = text
@@ -55,13 +54,13 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Already ended is fine.
+        // Fails if the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Waits for what another process does.
+/// Waits until `holds`.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..1500 {
         if holds() {

@@ -1,5 +1,4 @@
-//! nap's definitions, as a real API server and the embedded one understand them, and the harness
-//! that starts the real one.
+//! nap's definitions and plans on a real control plane, compared with the embedded one.
 
 mod cases;
 mod definitions;

@@ -1,5 +1,4 @@
-//! Manifests that published guides carry: what becomes of each, as tests and as
-//! `docs/compatibility.md`.
+//! Manifests of published guides and their verdicts, as tests and as `docs/compatibility.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,13 +8,13 @@ use serde_json::Value;
 
 use crate::support::{How, Refusal, Verdict, embedded_client, send};
 
-/// A manifest, and what the incumbent says to it.
+/// A manifest and the incumbent's verdict.
 pub(crate) struct Manifest {
     pub(crate) title: &'static str,
     pub(crate) yaml: &'static str,
-    /// Parts of what a server with the incumbent's definitions answers.
+    /// Parts of the answer of a server with the incumbent's definitions.
     pub(crate) incumbent: &'static [&'static str],
-    /// Whether nap's definitions take it.
+    /// Whether nap's definitions accept it.
     pub(crate) taken: bool,
 }
 

@@ -1,22 +1,22 @@
-//! The two servers under test, and what they say to objects.
+//! The two API servers under test, and their verdicts on objects.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-use std::sync::Arc;
+use std::process::Output;
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error, ResourceExt};
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use nap_controlplane::{Parts, Plane};
+use nap_controlplane_build::Kubectl;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinSet;
 
-/// Makes a test for each server of every function that is named. Where there is no control plane,
-/// those that need one are ignored.
+/// Defines a test per server for every named function. Tests that need a control plane are ignored
+/// without one.
 macro_rules! on_both_servers {
     ($($test:ident),+ $(,)?) => {
         mod embedded {
@@ -41,11 +41,11 @@ macro_rules! on_both_servers {
 }
 pub(crate) use on_both_servers;
 
-/// The plane that all tests of this binary share, one after the other.
+/// The plane that all tests of this binary share one after another.
 static PLANE: OnceCell<Plane> = OnceCell::const_new();
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// A server with nap's definitions and no objects of theirs.
+/// A server with nap's definitions and without custom resources.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) is_real: bool,
@@ -88,12 +88,12 @@ impl Cluster {
         Self { client, is_real: true, kubeconfig, _serving: JoinSet::new(), _turn: Some(turn) }
     }
 
-    /// Runs kubectl with the words of a command, and a manifest for `-f -`.
+    /// Runs kubectl with the words of a command and a manifest on standard input.
     pub(crate) async fn kubectl(&self, words: &str, manifest: &str) -> Output {
         kubectl(&self.kubeconfig, words, manifest).await
     }
 
-    /// What a kubectl that must succeed prints.
+    /// Output of kubectl, which must succeed.
     pub(crate) async fn prints(&self, words: &str, manifest: &str) -> String {
         let output = self.kubectl(words, manifest).await;
         assert!(
@@ -107,15 +107,14 @@ impl Cluster {
 
 /// An embedded server without definitions.
 fn embedded_server() -> ApiServer {
-    let now: jiff::Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
     ApiServer::new(Config {
-        now: Arc::new(move || now),
+        clock: Clock::fixed("2030-01-01T00:00:00Z".parse().unwrap()),
         seed: 1,
         git_version: "v1.36.4".to_owned(),
     })
 }
 
-/// A client of an embedded server with nap's definitions, in this process.
+/// A client of an in-process server with nap's definitions.
 pub(crate) async fn embedded_client() -> Client {
     let client = Client::new(embedded_server(), "default");
     nap_controllers::install::install(&client, |_, _, _| {}).await.unwrap();
@@ -123,24 +122,16 @@ pub(crate) async fn embedded_client() -> Client {
 }
 
 pub(crate) async fn kubectl(kubeconfig: &Path, words: &str, manifest: &str) -> Output {
-    let binary = nap_controlplane_build::binaries().unwrap().join("kubectl");
-    let mut child = tokio::process::Command::new(binary)
-        .arg("--kubeconfig")
-        .arg(kubeconfig)
-        .args(words.split_whitespace())
-        .env("HOME", env!("CARGO_TARGET_TMPDIR"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(manifest.as_bytes()).await.unwrap();
-    drop(stdin);
-    child.wait_with_output().await.unwrap()
+    let kubectl = Kubectl::new(kubeconfig).unwrap();
+    let (words, manifest) = (words.to_owned(), manifest.to_owned());
+    let run = move || {
+        let arguments: Vec<&str> = words.split_whitespace().collect();
+        kubectl.run(&arguments, &manifest)
+    };
+    tokio::task::spawn_blocking(run).await.unwrap().unwrap()
 }
 
-/// Removes every object that a test may have left.
+/// Deletes the objects of previous tests.
 async fn clear(client: &Client) {
     for (version, kind) in [
         ("karpenter.sh/v1", "NodePool"),
@@ -178,34 +169,34 @@ pub(crate) fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
     }
 }
 
-/// What a server says to an object.
+/// A server's verdict on an object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
-    /// The object as it would be stored, without what servers number and name by themselves.
+    /// The stored object, without metadata that the server generates.
     Accepted(Value),
     Refused(Refusal),
 }
 
-/// Why a server refuses an object.
+/// A server's error.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) message: String,
-    /// Fields with what is wrong with them; in no order, since servers have none.
+    /// Field and message; a set, because the order is not defined.
     pub(crate) causes: BTreeSet<(String, String)>,
 }
 
-/// What is to be done with an object.
+/// The request for an object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum How {
-    /// Made, for show.
+    /// Dry-run create.
     CreateDry,
-    /// Made.
+    /// Create.
     Create,
-    /// Put in place of the one that is there, for show.
+    /// Dry-run replace.
     ReplaceDry,
 }
 
-/// Sends an object as kubectl does: a field that nobody knows is refused.
+/// Sends an object with strict field validation, as kubectl does.
 pub(crate) async fn send(client: &Client, object: &Value, how: How) -> Verdict {
     let api = api(client, object);
     let name = object["metadata"]["name"].as_str().unwrap();
@@ -245,27 +236,13 @@ pub(crate) async fn send(client: &Client, object: &Value, how: How) -> Verdict {
     }
 }
 
-/// A JSON merge patch.
+/// The object with a JSON merge patch (RFC 7386) applied.
 pub(crate) fn merged(mut object: Value, change: &Value) -> Value {
-    fn merge(into: &mut Value, from: &Value) {
-        match (into, from) {
-            (Value::Object(into), Value::Object(from)) => {
-                for (key, value) in from {
-                    if value.is_null() {
-                        into.remove(key);
-                    } else {
-                        merge(into.entry(key.clone()).or_insert(Value::Null), value);
-                    }
-                }
-            }
-            (into, from) => *into = from.clone(),
-        }
-    }
-    merge(&mut object, change);
+    json_patch::merge(&mut object, change);
     object
 }
 
-/// A NodePool in the current spelling.
+/// A NodePool in the current version.
 pub(crate) fn pool() -> Value {
     json!({
         "apiVersion": "karpenter.sh/v1",

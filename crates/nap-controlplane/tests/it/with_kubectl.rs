@@ -1,4 +1,4 @@
-//! What users do, with the real kubectl, on both servers.
+//! kubectl on both servers: apply, diff, get, explain, warnings.
 
 use nap_api::NodePool;
 use nap_api::nodepool::ConsolidationPolicy;
@@ -15,8 +15,7 @@ on_both_servers!(
     explanations,
 );
 
-/// kubectl applies each manifest as its author wrote it; the server then holds that, and a GitOps
-/// tool has nothing to do.
+/// Every accepted manifest is stored as written, so a second apply and a diff find no change.
 async fn manifests_apply_verbatim_and_stay_as_they_were_written(cluster: &Cluster) {
     for manifest in MANIFESTS {
         let (title, yaml) = (manifest.title, manifest.yaml);
@@ -50,7 +49,7 @@ async fn manifests_apply_verbatim_and_stay_as_they_were_written(cluster: &Cluste
     }
 }
 
-/// Everything that was written is there; what is there besides, the server filled in.
+/// Asserts that `stored` contains everything in `written`; the server may add defaults.
 fn assert_holds(title: &str, stored: &Value, written: &Value) {
     match (stored, written) {
         (Value::Object(stored), Value::Object(written)) => {
@@ -93,8 +92,8 @@ async fn pools_mean_what_their_authors_meant(cluster: &Cluster) {
     }
 }
 
-/// kubectl prints what servers warn of. The embedded server has no admission policies, so inside a
-/// current version only the real one warns.
+/// kubectl prints the servers' warnings. The embedded server has no admission policies, so only the
+/// real one warns about deprecated fields in the current version.
 async fn old_versions_and_old_spellings_warn(cluster: &Cluster) {
     let warnings = async |yaml: &str| {
         let output = cluster.kubectl("apply -f -", yaml).await;
@@ -114,7 +113,7 @@ async fn old_versions_and_old_spellings_warn(cluster: &Cluster) {
     let text = warnings(MANIFESTS[6].yaml).await;
     assert!(text.contains("Warning: use v1beta1.AKSNodeClass instead"), "{text}");
     if cluster.is_real {
-        // A policy is in force a moment after it was stored.
+        // A policy takes effect with a delay.
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
         let mut text = String::new();
         while tokio::time::Instant::now() < deadline && !text.contains("Warning") {
@@ -175,7 +174,7 @@ async fn columns_and_names(cluster: &Cluster) {
     }
 }
 
-/// Every field that a user may set has words of its own.
+/// `kubectl explain` describes fields.
 async fn explanations(cluster: &Cluster) {
     for (path, words) in [
         ("nodepool.spec.disruption.consolidationPolicy", "Which nodes are consolidated"),

@@ -1,83 +1,78 @@
-//! Pods that are written alike, found without comparing every pod with every other.
+//! Groups of pods with equal specs, found by digest instead of by pairwise comparison.
 //!
-//! Labels differ between pods that are otherwise alike (an index, the name of the pod), and matter
-//! only where somebody selects by them. So only labels that some selector of the snapshot mentions
-//! are looked at.
+//! Labels differ between pods that are otherwise equal (an index, the name of the pod), and matter
+//! only if some selector of the snapshot mentions their key. All other labels are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use crate::intern::{Mixer, digest};
-use crate::model::{Pod, PodKey, Preferences, Snapshot};
+use crate::model::{Pod, PodKey, Preferences, Snapshot, Unsupported};
 
-/// Pods that are written alike.
+/// Pods with equal specs.
 pub(crate) struct Group<'a> {
-    /// One of them: what it asks for holds for all.
+    /// A representative.
     pub(crate) pod: &'a Pod,
-    /// All of them, in key order.
+    /// All pods of the group, in key order.
     pub(crate) pods: Vec<&'a PodKey>,
 }
 
-/// The pods of a snapshot.
+/// The pods of a snapshot, grouped.
 pub(crate) struct Groups<'a> {
     pub(crate) list: Vec<Group<'a>>,
-    /// Pods that no group holds, for a constraint that the engine does not know: the pod and the
-    /// field.
-    pub(crate) unsupported: Vec<(&'a PodKey, &'a str)>,
+    /// Pods with a hard constraint that cannot be planned for; they are in no group.
+    pub(crate) unsupported: Vec<(&'a PodKey, &'a Unsupported)>,
 }
 
 impl<'a> Groups<'a> {
-    /// Groups the pods of a snapshot. The order of the pods in it does not matter; a key that comes
-    /// twice counts once.
+    /// Groups the pods of a snapshot, whatever their order. A key that occurs twice counts once.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mentioned = mentioned(snapshot);
         let mut unsupported = Vec::new();
         let mut list: Vec<Group<'a>> = Vec::new();
-        // By digest, and a counter for those that share one.
-        let mut numbers: BTreeMap<(u64, u32), usize> = BTreeMap::new();
-        // Pods of one workload often follow each other.
-        let mut before: Option<usize> = None;
+        // Index of each group by its digest and a counter for groups that share a digest.
+        let mut indices: BTreeMap<(u64, u32), usize> = BTreeMap::new();
+        // Pods of one workload are often adjacent.
+        let mut previous: Option<usize> = None;
         for pod in distinct(&snapshot.pods) {
-            if let Some(field) = &pod.unsupported {
-                unsupported.push((&pod.key, field.as_str()));
+            if let Some(constraint) = &pod.unsupported {
+                unsupported.push((&pod.key, constraint));
                 continue;
             }
-            if let Some(number) = before.filter(|number| alike(list[*number].pod, pod, &mentioned))
-            {
-                list[number].pods.push(&pod.key);
+            if let Some(index) = previous.filter(|one| is_equal(list[*one].pod, pod, &mentioned)) {
+                list[index].pods.push(&pod.key);
                 continue;
             }
-            let digest = content(pod, &mentioned);
-            let mut place = 0;
+            let digest = content_digest(pod, &mentioned);
+            let mut collisions = 0;
             let known = loop {
-                match numbers.get(&(digest, place)) {
-                    Some(number) if alike(list[*number].pod, pod, &mentioned) => {
-                        break Some(*number);
+                match indices.get(&(digest, collisions)) {
+                    Some(index) if is_equal(list[*index].pod, pod, &mentioned) => {
+                        break Some(*index);
                     }
-                    Some(_) => place += 1,
+                    Some(_) => collisions += 1,
                     None => break None,
                 }
             };
-            if let Some(number) = known {
-                list[number].pods.push(&pod.key);
+            if let Some(index) = known {
+                list[index].pods.push(&pod.key);
             } else {
-                numbers.insert((digest, place), list.len());
+                indices.insert((digest, collisions), list.len());
                 list.push(Group { pod, pods: vec![&pod.key] });
             }
-            before = Some(known.unwrap_or(list.len() - 1));
+            previous = Some(known.unwrap_or(list.len() - 1));
         }
         unsupported.sort_unstable();
         for group in &mut list {
             group.pods.sort_unstable();
         }
-        // Digests say nothing to anybody: what follows sees the groups in the order of their first
-        // pods.
+        // The order of the groups must not depend on digests.
         list.sort_unstable_by(|a, b| a.pods.first().cmp(&b.pods.first()));
         Self { list, unsupported }
     }
 }
 
-/// Each key once, with the least of the pods that have it.
+/// The pods without duplicate keys: of several pods with one key, the smallest.
 fn distinct(pods: &[Pod]) -> Vec<&Pod> {
     if pods.is_sorted_by(|a, b| a.key < b.key) {
         return pods.iter().collect();
@@ -85,32 +80,32 @@ fn distinct(pods: &[Pod]) -> Vec<&Pod> {
     let mut keyed: Vec<(u64, usize)> =
         pods.iter().enumerate().map(|(index, pod)| (digest(&pod.key), index)).collect();
     keyed.sort_unstable();
-    let mut spare: Vec<usize> = Vec::new();
+    let mut dropped: Vec<usize> = Vec::new();
     for same in keyed.chunk_by(|(a, _), (b, _)| a == b).filter(|same| same.len() > 1) {
         let mut same: Vec<usize> = same.iter().map(|(_, index)| *index).collect();
         same.sort_by(|a, b| pods[*a].cmp(&pods[*b]));
-        let doubles = same.windows(2).filter(|pair| pods[pair[0]].key == pods[pair[1]].key);
-        spare.extend(doubles.map(|pair| pair[1]));
+        let duplicates = same.windows(2).filter(|pair| pods[pair[0]].key == pods[pair[1]].key);
+        dropped.extend(duplicates.map(|pair| pair[1]));
     }
-    spare.sort_unstable();
-    let kept = pods.iter().enumerate().filter(|(index, _)| spare.binary_search(index).is_err());
+    dropped.sort_unstable();
+    let kept = pods.iter().enumerate().filter(|(index, _)| dropped.binary_search(index).is_err());
     kept.map(|(_, pod)| pod).collect()
 }
 
-/// The keys of the labels that somebody selects pods by.
+/// Keys of the labels that some selector mentions.
 fn mentioned(snapshot: &Snapshot) -> BTreeSet<&str> {
     let mut keys = BTreeSet::new();
     for pod in &snapshot.pods {
         let Preferences { affinity, anti_affinity, spread, .. } = &pod.preferences;
-        let liked = affinity.iter().chain(anti_affinity).map(|one| &one.term);
-        let terms =
-            pod.affinity.iter().chain(&pod.anti_affinity).chain(liked).map(|term| &term.selector);
+        let preferred = affinity.iter().chain(anti_affinity).map(|one| &one.term);
+        let terms = pod.affinity.iter().chain(&pod.anti_affinity).chain(preferred);
+        let terms = terms.map(|term| &term.selector);
         let spreads = pod.spread.iter().chain(spread).map(|spread| &spread.selector);
         let selectors = spreads.chain(terms).chain(&pod.workload);
         keys.extend(selectors.flat_map(|selector| &selector.0).map(|rule| rule.key.as_str()));
     }
-    let residents = snapshot.nodes.iter().flat_map(|node| &node.residents);
-    let terms = residents.flat_map(|resident| &resident.anti_affinity);
+    let running = snapshot.nodes.iter().flat_map(|node| &node.residents);
+    let terms = running.flat_map(|running| &running.anti_affinity);
     keys.extend(terms.flat_map(|term| &term.selector.0).map(|rule| rule.key.as_str()));
     keys
 }
@@ -122,9 +117,9 @@ fn labels<'p>(
     pod.labels.iter().filter(|(key, _)| mentioned.contains(key.as_str()))
 }
 
-fn content(pod: &Pod, mentioned: &BTreeSet<&str>) -> u64 {
+fn content_digest(pod: &Pod, mentioned: &BTreeSet<&str>) -> u64 {
     let mut mixer = Mixer(0);
-    pod.key.parts().0.hash(&mut mixer);
+    pod.key.namespace().hash(&mut mixer);
     let Pod { requests, terms, tolerations, priority, spread, affinity, anti_affinity, .. } = pod;
     (priority, requests, terms, tolerations, spread, affinity, anti_affinity).hash(&mut mixer);
     (&pod.host_ports, &pod.volume_terms, &pod.preferences, &pod.workload).hash(&mut mixer);
@@ -134,8 +129,8 @@ fn content(pod: &Pod, mentioned: &BTreeSet<&str>) -> u64 {
     mixer.finish()
 }
 
-fn alike(one: &Pod, other: &Pod, mentioned: &BTreeSet<&str>) -> bool {
-    one.key.parts().0 == other.key.parts().0
+fn is_equal(one: &Pod, other: &Pod, mentioned: &BTreeSet<&str>) -> bool {
+    one.key.namespace() == other.key.namespace()
         && one.priority == other.priority
         && one.requests == other.requests
         && one.terms == other.terms

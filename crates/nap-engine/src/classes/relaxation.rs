@@ -1,10 +1,10 @@
-//! What pods would like, as requirements that are given up one after another.
+//! Preferences as requirements that are relaxed one at a time.
 //!
-//! A pod with preferences is tried with all of them first. Where that leaves it without a place, it
-//! gives up one after another, in the incumbent's order: the heaviest preferred pod affinity, the
-//! heaviest preferred anti-affinity, the heaviest preferred node affinity, the first spread
-//! constraint that need not hold, and last of all it puts up with taints that only discourage. So a
-//! pod has *levels*: the same pod with fewer and fewer demands.
+//! A pod with preferences is first placed with all of them as requirements. Where that leaves no
+//! place, it gives up one after another in the incumbent's order: the heaviest preferred pod
+//! affinity, the heaviest preferred anti-affinity, the heaviest preferred node affinity, the first
+//! `ScheduleAnyway` constraint, and finally its aversion to `PreferNoSchedule` taints. So a pod has
+//! *levels*: the same pod with fewer and fewer requirements.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,69 +12,138 @@ use std::cmp::Reverse;
 use nap_api::{Requirements, Taint};
 
 use crate::classes::grouping::Group;
-use crate::model::pod_rules::Selector;
-use crate::model::{Options, Pod, PreferencePolicy, Preferences, Snapshot, Weighted};
+use crate::model::{Options, Pod, PreferencePolicy, Preferences, Selector, Snapshot, Weighted};
 
-/// One of the forms in which a pod is tried.
+/// A pod with the requirements of one relaxation level.
 pub(crate) struct Level<'a> {
-    /// The pod with what it demands at this level. [`Preferences::anti_affinity`] are those that
-    /// still hold. [`Preferences::spread`] are those of its last spread constraints that need not
-    /// hold. All else in its preferences is either among its demands or given up.
+    /// The pod. Its [`Preferences::anti_affinity`] are the terms that still hold, and its
+    /// [`Preferences::spread`] repeat those of its last spread constraints that are preferred; all
+    /// other preferences are either among its requirements or relaxed.
     pub(crate) pod: Cow<'a, Pod>,
-    /// Taints that only discourage keep it away too.
-    pub(crate) is_picky: bool,
+    pub(crate) places: Places<'a>,
+    /// `PreferNoSchedule` taints repel the pod like `NoSchedule`.
+    pub(crate) avoids_soft_taints: bool,
 }
 
-/// The levels of each group, the most demanding first.
+/// Node requirements besides a pod's own terms: the topology of its volumes and its preferred node
+/// affinity. Unlike the terms they never restrict the nodes that a spread constraint covers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Places<'a> {
+    /// No restriction.
+    Any,
+    /// A node must satisfy one of the alternatives.
+    OneOf(Cow<'a, [Requirements]>),
+    /// The preferred node affinity excludes every place of the volumes.
+    None,
+}
+
+impl<'a> Places<'a> {
+    fn of_volumes(pod: &Cow<'a, Pod>) -> Self {
+        match pod {
+            pod if pod.volume_terms.is_empty() => Self::Any,
+            Cow::Borrowed(pod) => Self::OneOf(Cow::Borrowed(&pod.volume_terms)),
+            Cow::Owned(pod) => Self::OneOf(Cow::Owned(pod.volume_terms.clone())),
+        }
+    }
+
+    fn and(self, term: &Requirements) -> Self {
+        let any = [Requirements::new()];
+        let places = match &self {
+            Self::Any => &any[..],
+            Self::OneOf(places) => places,
+            Self::None => &[],
+        };
+        let agreeing = places.iter().filter(|place| place.intersects(term).is_ok());
+        let narrowed: Vec<Requirements> = agreeing.map(|place| both(place, term)).collect();
+        if narrowed.is_empty() { Self::None } else { Self::OneOf(narrowed.into()) }
+    }
+
+    /// The alternatives of a pod's own terms that agree with the places.
+    pub(crate) fn narrow<'t>(&self, terms: &'t [Requirements]) -> Vec<Cow<'t, Requirements>> {
+        let any = [Requirements::new()];
+        match self {
+            Self::Any if terms.is_empty() => vec![Cow::Owned(Requirements::new())],
+            Self::Any => terms.iter().map(Cow::Borrowed).collect(),
+            Self::None => Vec::new(),
+            Self::OneOf(places) => {
+                let terms = if terms.is_empty() { &any } else { terms };
+                let each = terms.iter().flat_map(|term| {
+                    let agreeing = places.iter().filter(|place| term.intersects(place).is_ok());
+                    agreeing.map(move |place| Cow::Owned(both(term, place)))
+                });
+                each.collect()
+            }
+        }
+    }
+}
+
+fn both(one: &Requirements, other: &Requirements) -> Requirements {
+    let mut both = one.clone();
+    both.extend(other);
+    both
+}
+
+/// The levels of each group of pods, the most demanding first.
 pub(crate) struct Levels<'a> {
     pub(crate) list: Vec<Level<'a>>,
-    /// Where the levels of each group begin, and where the last ones end.
+    /// Start of each group's levels in `list`, and the end of the last.
     pub(crate) starts: Vec<usize>,
 }
 
 impl<'a> Levels<'a> {
     pub(crate) fn of(groups: &[Group<'a>], snapshot: &Snapshot, options: &Options) -> Self {
-        let discourages = |taint: &Taint| !taint.repels();
-        let taints: Vec<&Taint> = snapshot
+        let soft_taints: Vec<&Taint> = snapshot
             .pools
             .iter()
             .flat_map(|pool| &pool.taints)
             .chain(snapshot.nodes.iter().flat_map(|node| &node.taints))
-            .filter(|taint| discourages(taint))
+            .filter(|taint| !taint.repels())
             .collect();
         let mut list = Vec::with_capacity(groups.len());
         let mut starts = Vec::with_capacity(groups.len() + 1);
         for group in groups {
             starts.push(list.len());
             let tolerates =
-                |taint: &&&Taint| group.pod.tolerations.iter().any(|one| one.tolerates(taint));
-            let minds = taints.iter().filter(|taint| !tolerates(taint)).count() > 0;
-            levels(group.pod, minds, options, &mut list);
+                |taint: &Taint| group.pod.tolerations.iter().any(|one| one.tolerates(taint));
+            let meets_soft_taints = soft_taints.iter().any(|taint| !tolerates(taint));
+            add_levels(group.pod, meets_soft_taints, options, &mut list);
         }
         starts.push(list.len());
         Self { list, starts }
     }
 }
 
-fn levels<'a>(pod: &'a Pod, minds_taints: bool, options: &Options, list: &mut Vec<Level<'a>>) {
-    let with_defaults = with_default_spread(pod, options);
-    let ignore = options.preferences == PreferencePolicy::Ignore;
-    if ignore || (with_defaults.preferences == Preferences::default() && !minds_taints) {
-        let pod = if with_defaults.preferences == Preferences::default() {
-            with_defaults
+fn add_levels<'a>(
+    pod: &'a Pod,
+    meets_soft_taints: bool,
+    options: &Options,
+    list: &mut Vec<Level<'a>>,
+) {
+    let pod = with_default_spread(pod, options);
+    let has_preferences = pod.preferences != Preferences::default();
+    if options.preferences == PreferencePolicy::Ignore || !(has_preferences || meets_soft_taints) {
+        let places = Places::of_volumes(&pod);
+        let pod = if has_preferences {
+            Cow::Owned(Pod { preferences: Preferences::default(), ..pod.into_owned() })
         } else {
-            Cow::Owned(Pod { preferences: Preferences::default(), ..with_defaults.into_owned() })
+            pod
         };
-        list.push(Level { pod, is_picky: false });
+        list.push(Level { pod, places, avoids_soft_taints: false });
         return;
     }
-    let mut left = with_defaults.preferences.clone();
+    let mut left = pod.preferences.clone();
     heaviest_first(&mut left.nodes);
     heaviest_first(&mut left.affinity);
     heaviest_first(&mut left.anti_affinity);
-    let mut is_picky = minds_taints;
+    let mut avoids_soft_taints = meets_soft_taints;
     loop {
-        list.push(Level { pod: Cow::Owned(demanding(&with_defaults, &left)), is_picky });
+        let volumes = Places::of_volumes(&pod);
+        // Only the heaviest preferred node affinity counts at a time.
+        let places = match left.nodes.first() {
+            Some(Weighted { term, .. }) => volumes.and(term),
+            None => volumes,
+        };
+        list.push(Level { pod: Cow::Owned(demanding(&pod, &left)), places, avoids_soft_taints });
         if !left.affinity.is_empty() {
             left.affinity.remove(0);
         } else if !left.anti_affinity.is_empty() {
@@ -83,8 +152,8 @@ fn levels<'a>(pod: &'a Pod, minds_taints: bool, options: &Options, list: &mut Ve
             left.nodes.remove(0);
         } else if !left.spread.is_empty() {
             left.spread.swap_remove(0);
-        } else if is_picky {
-            is_picky = false;
+        } else if avoids_soft_taints {
+            avoids_soft_taints = false;
         } else {
             return;
         }
@@ -95,24 +164,9 @@ fn heaviest_first<T>(terms: &mut [Weighted<T>]) {
     terms.sort_by_key(|one| Reverse(one.weight));
 }
 
-/// The pod with what it prefers among its demands. Only the heaviest preferred node affinity counts
-/// at a time.
+/// The pod with its preferred pod affinity and spread among its requirements.
 fn demanding(pod: &Pod, preferences: &Preferences) -> Pod {
     let mut pod = pod.clone();
-    if let Some(Weighted { term, .. }) = preferences.nodes.first() {
-        // As with volumes, this never decides which nodes a spread constraint looks at.
-        let places =
-            if pod.volume_terms.is_empty() { vec![Requirements::new()] } else { pod.volume_terms };
-        let narrowed =
-            places.into_iter().filter(|place| place.intersects(term).is_ok()).map(|mut place| {
-                place.extend(term);
-                place
-            });
-        pod.volume_terms = narrowed.collect();
-        if pod.volume_terms.is_empty() {
-            pod.volume_terms.push(nowhere());
-        }
-    }
     pod.affinity.extend(preferences.affinity.iter().map(|one| one.term.clone()));
     pod.spread.extend(preferences.spread.iter().cloned());
     pod.preferences = Preferences {
@@ -123,18 +177,11 @@ fn demanding(pod: &Pod, preferences: &Preferences) -> Pod {
     pod
 }
 
-/// What no node satisfies.
-fn nowhere() -> Requirements {
-    let mut requirements = Requirements::new();
-    requirements.add(nap_api::labels::INSTANCE_TYPE, nap_api::Requirement::is_in([""]));
-    requirements
-}
-
-/// Gives a pod without spread constraints those of the cluster.
+/// Gives a pod without spread constraints the default ones of the cluster.
 fn with_default_spread<'a>(pod: &'a Pod, options: &Options) -> Cow<'a, Pod> {
-    let own = !pod.spread.is_empty() || !pod.preferences.spread.is_empty();
+    let has_own = !pod.spread.is_empty() || !pod.preferences.spread.is_empty();
     let Some(workload) =
-        pod.workload.as_ref().filter(|_| !own && !options.default_spread.is_empty())
+        pod.workload.as_ref().filter(|_| !has_own && !options.default_spread.is_empty())
     else {
         return Cow::Borrowed(pod);
     };
@@ -143,9 +190,9 @@ fn with_default_spread<'a>(pod: &'a Pod, options: &Options) -> Cow<'a, Pod> {
         let mut spread = default.spread.clone();
         spread.selector = Selector::clone(workload);
         if default.must_hold {
-            pod.spread.push(spread)
+            pod.spread.push(spread);
         } else {
-            pod.preferences.spread.push(spread)
+            pod.preferences.spread.push(spread);
         }
     }
     Cow::Owned(pod)

@@ -1,21 +1,23 @@
-//! Decisions in words: one line each, fit for an event, a log or a terminal.
+//! Decisions in English: one line each, for an event, a log or a terminal.
 
 use std::fmt;
 
 use nap_units::{CPU, MEMORY};
 
-use crate::classes::HOST_PORT;
-use crate::model::{Launch, Plan, PoolReason, PoolRejection, Refusal, Rule};
+use crate::model::refusal::VolumeProblem;
+use crate::model::{
+    Launch, Plan, PoolReason, PoolRejection, Refusal, RequirementsConflict, Rule, Shortage,
+    Unsupported,
+};
 use crate::plan::launches::MAX_ALTERNATIVES;
-
-/// How a field begins that is understood well enough, but says that a node would not help.
-const VOLUMES: &str = "spec.volumes: ";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unsupported { field } if field.starts_with(VOLUMES) => f.write_str(field),
-            Self::Unsupported { field } => write!(f, "`{field}` is not supported yet"),
+            Self::Unsupported { constraint: Unsupported::Volume(problem) } => problem.fmt(f),
+            Self::Unsupported { constraint: Unsupported::Field(path) } => {
+                write!(f, "`{path}` is not supported yet")
+            }
             Self::NoPools => f.write_str("there is no nodepool that could make nodes"),
             Self::Pools(reasons) => {
                 for (position, reason) in reasons.iter().enumerate() {
@@ -30,6 +32,23 @@ impl fmt::Display for Refusal {
     }
 }
 
+impl fmt::Display for VolumeProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("spec.volumes: ")?;
+        match self {
+            Self::ClaimMissing(claim) => write!(f, "claim `{claim}` does not exist"),
+            Self::VolumeMissing(volume) => write!(f, "volume `{volume}` does not exist"),
+            Self::ClaimWaitsForVolume(claim) => write!(f, "claim `{claim}` waits for a volume"),
+            Self::StorageClassMissing(claim) => {
+                write!(f, "claim `{claim}` has no storage class that exists")
+            }
+            Self::ClaimUnbound(claim) => write!(f, "claim `{claim}` is not bound yet"),
+            Self::Elsewhere(volume) => write!(f, "`{volume}` is nowhere near the other volumes"),
+            Self::Affinity { volume, field } => write!(f, "volume `{volume}` ({field})"),
+        }
+    }
+}
+
 impl fmt::Display for PoolReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "nodepool \"{}\": {}", self.pool, self.why)
@@ -39,17 +58,11 @@ impl fmt::Display for PoolReason {
 impl fmt::Display for PoolRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taint(taint) => {
-                write!(f, "taint `{}", taint.key)?;
-                if !taint.value.is_empty() {
-                    write!(f, "={}", taint.value)?;
-                }
-                write!(f, ":{}` is not tolerated", taint.effect.as_str())
+            Self::Taint(taint) => write!(f, "taint `{taint}` is not tolerated"),
+            Self::Requirements(RequirementsConflict::Label(conflict)) => conflict.fmt(f),
+            Self::Requirements(RequirementsConflict::VolumeTopology) => {
+                f.write_str("the pod's volumes are where its node affinity does not allow it to be")
             }
-            Self::Requirements(conflict) if conflict.is_empty() => {
-                f.write_str("its requirements do not suit the pod")
-            }
-            Self::Requirements(conflict) => f.write_str(conflict),
             Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
             Self::MinValues { key, wanted, found } => {
                 write!(
@@ -65,8 +78,11 @@ impl fmt::Display for PoolRejection {
             Self::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
                 write!(f, "{}, {compatible} compatible, none ", offerings(*total))?;
                 match shortage {
-                    Some(port) if port.starts_with(HOST_PORT) => write!(f, "with {port} free"),
-                    Some(resource) => write!(f, "with enough {resource}"),
+                    Some(Shortage::HostPort { port, protocol }) => {
+                        write!(f, "with host port {port}/{protocol} free")
+                    }
+                    Some(Shortage::Resource(name)) => write!(f, "with enough {name}"),
+                    Some(Shortage::HostSlot) => f.write_str("with enough places by host name"),
                     None => f.write_str("large enough in every resource at once"),
                 }
             }
@@ -104,16 +120,15 @@ fn offerings(count: usize) -> String {
 }
 
 impl Plan {
-    /// By how many percent the plan's cost exceeds its lower bound: it is at most this far from the
-    /// best there is. `None` without a bound that says anything.
+    /// Percentage by which the cost exceeds the lower bound: the plan is at most this far from the
+    /// optimum. `None` without a positive bound.
     #[expect(clippy::cast_precision_loss, reason = "costs are far below 2^52 micro-dollars")]
     pub fn gap_percent(&self) -> Option<f64> {
         let bound = self.lower_bound?.micros();
         (bound > 0).then(|| (self.cost.micros() - bound) as f64 / bound as f64 * 100.0)
     }
 
-    /// Why a launch of this plan is what it is: the choice, among how many, for what, and the next
-    /// best.
+    /// Explains a launch: the offering, the number of alternatives, its pods, and the next best.
     pub fn explain_launch(&self, launch: &Launch) -> String {
         let Launch { instance_type, capacity_type, zone, price, .. } = launch;
         let pods = match launch.pods.len() {
@@ -144,7 +159,7 @@ impl Plan {
     }
 }
 
-/// An amount in larger units with one decimal, rounded to the nearest.
+/// Formats an amount in larger units with one decimal, rounded to the nearest.
 fn tenths(amount: i64, unit: i64) -> String {
     let tenths = (i128::from(amount.max(0)) * 10 + i128::from(unit) / 2) / i128::from(unit);
     format!("{}.{}", tenths / 10, tenths % 10)

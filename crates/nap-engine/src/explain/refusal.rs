@@ -1,15 +1,16 @@
-//! Why a class of pods has no place: for each pool, the step at which the last offering was lost.
+//! Refusals: for each pool, the step at which a class of pods lost its last offering.
 
-use fixedbitset::FixedBitSet;
-
-use crate::classes::{Class, Dimensions, holds};
-use crate::model::{PoolReason, PoolRejection, Refusal};
+use crate::classes::Class;
+use crate::classes::dimensions::Dimensions;
+use crate::ids::{EligibilityId, Id, OfferingId, PoolId};
+use crate::model::{PoolReason, PoolRejection, Refusal, RequirementsConflict, Shortage};
+use crate::offerings::funnel::OfferingFunnel;
 use crate::offerings::index::OfferingIndex;
-use crate::packing::constrained::{blocking_rule, pins};
+use crate::offerings::min_values::{values_left, values_to_keep};
 use crate::packing::result::Packing;
 use crate::topology::groups::TopologyRules;
 
-/// Knows what the plan made of everything.
+/// Builds refusals from the final packing.
 pub(crate) struct RefusalBuilder<'p, 'a> {
     pub(crate) offerings: &'p mut OfferingIndex<'a>,
     pub(crate) rules: &'p TopologyRules<'a>,
@@ -18,141 +19,125 @@ pub(crate) struct RefusalBuilder<'p, 'a> {
 }
 
 impl RefusalBuilder<'_, '_> {
-    /// Asks every pool.
+    /// The refusal of a class that has no place: one reason for each pool.
     pub(crate) fn refusal(&mut self, class: &Class<'_>) -> Refusal {
         if self.offerings.pools.is_empty() {
             return Refusal::NoPools;
         }
-        let reasons = (0..self.offerings.pools.len()).map(|pool| PoolReason {
+        let reasons = self.offerings.pools.ids().map(|pool| PoolReason {
             pool: self.offerings.pools[pool].pool.name.clone(),
-            why: self.unsuitable(pool, class),
+            why: self.rejection(pool, class),
         });
         Refusal::Pools(reasons.collect())
     }
 
-    fn unsuitable(&mut self, pool: usize, class: &Class<'_>) -> PoolRejection {
-        let Self { offerings, rules, dimensions, packing } = self;
-        let left = &packing.left[pool];
-        if let Some(taint) = offerings.repelling_taint(pool, class) {
+    fn rejection(&mut self, pool: PoolId, class: &Class<'_>) -> PoolRejection {
+        let funnel = self.offerings.funnel(pool, class);
+        if let Some(taint) = funnel.taint {
             return PoolRejection::Taint(taint.clone());
         }
-        let mut compatible = FixedBitSet::with_capacity(offerings.pools[pool].offers());
-        let mut suits = false;
-        for term in &class.terms {
-            if let Some(signature) = offerings.step(pool, *term) {
-                suits = true;
-                compatible.union_with(&offerings.signature(signature).compatible);
-            }
-        }
-        if class.terms.is_empty() {
-            let why = "the pod's volumes are where its node affinity does not allow it to be";
-            return PoolRejection::Requirements(why.to_owned());
-        }
-        if !suits {
-            let conflict = class.terms.first().and_then(|term| offerings.conflict(pool, *term));
+        if !funnel.agrees {
+            let start = EligibilityId::of_pool(pool);
+            let conflict = class.terms.first();
+            let conflict = conflict.and_then(|term| self.offerings.conflict(start, *term));
+            // Without a term there is no conflict with the pool but one within the pod.
             return PoolRejection::Requirements(
-                conflict.map_or_else(String::new, |conflict| conflict.to_string()),
+                conflict.map_or(RequirementsConflict::VolumeTopology, RequirementsConflict::Label),
             );
         }
-        let table = &offerings.pools[pool];
-        let kind = |index: usize| table.offering(index).0.kind();
-        let free = |index: usize| table.free(kind(index));
-        let large: Vec<usize> = compatible
-            .ones()
-            .filter(|index| {
-                holds(free(*index), &class.row) && offerings.allows_size(pool, kind(*index))
-            })
-            .collect();
-        let available: Vec<usize> =
-            large.iter().copied().filter(|index| table.offering(*index).1.available).collect();
-        if available.is_empty() {
-            let short = |dimension: &usize| {
-                compatible.ones().all(|index| free(index)[*dimension] < class.row[*dimension])
-            };
-            let shortage = (0..class.row.len())
-                .find(short)
-                .filter(|_| large.is_empty() && compatible.count_ones(..) > 0)
-                .map(|dimension| dimensions.name(dimension));
-            return PoolRejection::Offerings {
-                total: table.offers(),
-                compatible: compatible.count_ones(..),
-                large_enough: large.len(),
-                available: 0,
-                shortage,
-            };
-        }
-        if let Some(lacking) = lacking_values(offerings, pool, class) {
-            return lacking;
-        }
-        let rule = blocking_rule(offerings, rules, class, &packing.topology, pool);
-        let table = &offerings.pools[pool];
-        // Something could be bought, so a limit is in the way: one that stops every offering, or
-        // else the one that stops the cheapest.
-        let exceeds = |index: usize, limit: usize| {
-            table.types[table.offering(index).0.kind()].charge[limit] > left[limit]
+        let available = funnel.available();
+        let offerings = PoolRejection::Offerings {
+            total: funnel.total,
+            compatible: funnel.near_volumes.count_ones(..),
+            large_enough: funnel.large_enough_near_volumes(),
+            available: available.len(),
+            shortage: self.shortage(pool, class, &funnel),
         };
-        let limit = (0..left.len())
-            .find(|limit| available.iter().all(|index| exceeds(*index, *limit)))
-            .or_else(|| {
-                (0..left.len()).find(|limit| available.iter().any(|index| exceeds(*index, *limit)))
-            });
-        match limit.and_then(|limit| table.limits.get(limit)) {
-            Some((name, _)) => PoolRejection::Limit((*name).to_owned()),
-            None if rule.is_some() => {
-                rule.map_or(PoolRejection::Limit(String::new()), PoolRejection::Rule)
-            }
-            None => PoolRejection::Offerings {
-                total: table.offers(),
-                compatible: compatible.count_ones(..),
-                large_enough: large.len(),
-                available: available.len(),
-                shortage: None,
-            },
+        if available.is_empty() {
+            return offerings;
         }
+        // Something could be launched, so another rule is in the way.
+        self.min_values(pool, class)
+            .or_else(|| self.limit(pool, &available))
+            .or_else(|| self.rule(pool, class))
+            .unwrap_or(offerings)
     }
-}
 
-/// The label of which too few values are left for a class, if that keeps it from a pool.
-fn lacking_values(
-    offerings: &mut OfferingIndex<'_>,
-    pool: usize,
-    class: &Class<'_>,
-) -> Option<PoolRejection> {
-    let mut signatures: Vec<usize> = Vec::new();
-    for term in &class.terms {
-        signatures.extend(offerings.step(pool, *term));
-    }
-    // TopologyRules between pods tie a node to a domain, and that leaves fewer values too.
-    if let Some(coupling) = class.coupling.as_ref().filter(|_| !class.may_ignore_domains) {
-        let pins = pins(offerings, class, coupling);
-        let from = std::mem::take(&mut signatures);
-        for pin in pins.iter() {
-            for from in &from {
-                let tied = pin
-                    .terms
-                    .iter()
-                    .try_fold(*from, |signature, term| offerings.step(signature, *term));
-                signatures.extend(tied);
-            }
-        }
-    }
-    let mut found = None;
-    for signature in signatures {
-        let signature = offerings.signature(signature);
-        if offerings.values_to_keep(signature, &class.row, &[]).is_some() {
+    /// The first dimension of which no compatible type has enough, if no type is large enough.
+    fn shortage(
+        &self,
+        pool: PoolId,
+        class: &Class<'_>,
+        funnel: &OfferingFunnel<'_>,
+    ) -> Option<Shortage> {
+        if funnel.large_enough_near_volumes() > 0 || funnel.near_volumes.is_clear() {
             return None;
         }
-        let achieved = offerings.achieved(signature, &class.row, &[]);
-        let lacking = signature
-            .diversities
-            .iter()
-            .zip(achieved)
-            .find(|(one, achieved)| *achieved < one.least);
-        found = found.or(lacking.map(|(one, found)| PoolRejection::MinValues {
-            key: one.key.clone(),
-            wanted: one.least,
-            found,
-        }));
+        let table = &self.offerings.pools[pool];
+        let free =
+            |offering: usize| table.free(table.offering(OfferingId::new(offering)).0.instance_type);
+        let is_short = |dimension: &usize| {
+            let mut offerings = funnel.near_volumes.ones();
+            offerings.all(|one| free(one)[*dimension] < class.requests[*dimension])
+        };
+        let dimension = (0..class.requests.len()).find(is_short)?;
+        Some(self.dimensions.shortage(dimension))
     }
-    found
+
+    /// The limit that rules out every available offering, or else the one that rules out some.
+    fn limit(&self, pool: PoolId, available: &[OfferingId]) -> Option<PoolRejection> {
+        let table = &self.offerings.pools[pool];
+        let left = self.packing.ledger.left(pool);
+        let exceeds = |offering: &OfferingId, limit: usize| {
+            table.types[table.offering(*offering).0.instance_type].charge[limit] > left[limit]
+        };
+        let mut limits = 0..left.len();
+        let found =
+            limits.clone().find(|limit| available.iter().all(|one| exceeds(one, *limit))).or_else(
+                || limits.find(|limit| available.iter().any(|one| exceeds(one, *limit))),
+            )?;
+        let (name, _) = table.limits.get(found)?;
+        Some(PoolRejection::Limit((*name).to_owned()))
+    }
+
+    /// The topology rule that keeps a class out of every place that a pool has for it.
+    fn rule(&mut self, pool: PoolId, class: &Class<'_>) -> Option<PoolRejection> {
+        let profile = class.topology.as_ref()?;
+        let places = self.offerings.places(class, profile, std::iter::once(pool));
+        let rule = self.packing.topology.blocking_rule(self.rules, profile, &places)?;
+        Some(PoolRejection::Rule(rule))
+    }
+
+    /// The label of which too few values are left for a class.
+    fn min_values(&mut self, pool: PoolId, class: &Class<'_>) -> Option<PoolRejection> {
+        let offerings = &mut *self.offerings;
+        let start = EligibilityId::of_pool(pool);
+        let terms = class.terms.iter();
+        let mut sets: Vec<EligibilityId> =
+            terms.filter_map(|term| offerings.narrow(start, *term)).collect();
+        // Topology rules bind a node to a domain, which leaves fewer values too.
+        if let Some(profile) = class.topology.as_ref().filter(|_| !class.may_ignore_domains) {
+            let from = std::mem::take(&mut sets);
+            for assignment in offerings.assignments(class, profile).iter() {
+                let each = from.iter();
+                sets.extend(each.filter_map(|id| offerings.narrow_all(*id, &assignment.terms)));
+            }
+        }
+        let mut found = None;
+        for id in sets {
+            let eligible = offerings.eligible(id);
+            if values_to_keep(offerings, eligible, &class.requests, &[]).is_some() {
+                return None;
+            }
+            let left = values_left(offerings, eligible, &class.requests, &[]);
+            let lacking =
+                eligible.min_values.iter().zip(left).find(|(rule, left)| *left < rule.min);
+            found = found.or(lacking.map(|(rule, left)| PoolRejection::MinValues {
+                key: rule.key.clone(),
+                wanted: rule.min,
+                found: left,
+            }));
+        }
+        found
+    }
 }

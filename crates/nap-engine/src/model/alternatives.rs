@@ -1,8 +1,7 @@
-//! Which other offerings would do: a choice from the list of a whole catalogue.
+//! Alternative offerings of a launch, as positions in the shared list of a catalogue.
 //!
-//! A plan can have thousands of launches with dozens of alternatives each, from catalogues with
-//! thousands of offerings. So each launch has only the places of its alternatives in a list that
-//! all of them share.
+//! A plan can have thousands of launches with dozens of alternatives each. So a launch stores only
+//! the positions of its alternatives in one list that all launches share.
 
 use std::fmt;
 use std::ops::Index;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::Alternative;
 
-/// Other offerings for the same pods, cheapest first.
+/// Other offerings for the pods of a launch, cheapest first.
 #[derive(Clone, Default)]
 pub struct Alternatives {
     all: Arc<[Alternative]>,
@@ -20,32 +19,32 @@ pub struct Alternatives {
 }
 
 impl Alternatives {
-    /// Those of a list at some places, in their order.
+    /// The entries of a list at some positions, in their order.
     pub(crate) fn of(all: &Arc<[Alternative]>, chosen: impl IntoIterator<Item = usize>) -> Self {
-        let chosen = chosen.into_iter().filter_map(|place| u32::try_from(place).ok()).collect();
+        let chosen = chosen.into_iter().filter_map(|index| u32::try_from(index).ok()).collect();
         Self { all: Arc::clone(all), chosen }
     }
 
-    /// How many there are.
+    /// Number of alternatives.
     pub fn len(&self) -> usize {
         self.chosen.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no alternatives.
     pub fn is_empty(&self) -> bool {
         self.chosen.is_empty()
     }
 
-    /// Each of them.
+    /// All alternatives, cheapest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Alternative> {
-        self.chosen.iter().map(|place| &self.all[usize::try_from(*place).unwrap_or(usize::MAX)])
+        self.chosen.iter().map(|index| &self.all[*index as usize])
     }
 }
 
 impl From<Vec<Alternative>> for Alternatives {
     fn from(list: Vec<Alternative>) -> Self {
-        let places = 0..list.len();
-        Self::of(&list.into(), places)
+        let all = 0..list.len();
+        Self::of(&list.into(), all)
     }
 }
 
@@ -53,7 +52,7 @@ impl Index<usize> for Alternatives {
     type Output = Alternative;
 
     fn index(&self, index: usize) -> &Alternative {
-        &self.all[usize::try_from(self.chosen[index]).unwrap_or(usize::MAX)]
+        &self.all[self.chosen[index] as usize]
     }
 }
 

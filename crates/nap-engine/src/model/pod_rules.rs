@@ -1,38 +1,38 @@
-//! The rules by which pods depend on each other, as plain data: spread, affinity, anti-affinity,
-//! host ports, and the pods that run already.
+//! Rules between pods as plain data: spread, affinity, anti-affinity, host ports, and the running
+//! pods that they count.
 //!
-//! Everything that needs the cluster to be understood (`matchLabelKeys`, `namespaceSelector`) is
-//! resolved by whoever makes the snapshot, so that the engine only compares labels.
+//! Fields that need the cluster to be understood (`matchLabelKeys`, `namespaceSelector`) are
+//! resolved when the snapshot is made, so that the engine only compares labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nap_api::Operator;
 use serde::{Deserialize, Serialize};
 
-/// Which pods are meant, by their labels. All rules must hold; without rules it is every pod.
+/// Label selector of pods. All rules must hold; without rules every pod matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Vec<LabelRule>);
 
-/// What one label of a pod must be.
+/// Requirement on one label of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LabelRule {
-    /// The label's key.
+    /// Key of the label.
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`; any other matches nothing.
     pub operator: Operator,
-    /// The values.
+    /// Values of the operator.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub values: BTreeSet<String>,
 }
 
 impl Selector {
-    /// Pods with this label.
+    /// Selector of the pods with this label.
     pub fn label(key: &str, value: &str) -> Self {
         Self::default().and(key, value)
     }
 
-    /// No pod at all: what a selector that is absent means.
+    /// Selector that matches no pod, like an absent `labelSelector`.
     pub fn nothing() -> Self {
         Self(vec![LabelRule {
             key: String::new(),
@@ -41,7 +41,7 @@ impl Selector {
         }])
     }
 
-    /// The same pods, if they also have this label.
+    /// Adds a label that the pods must have.
     #[must_use]
     pub fn and(mut self, key: &str, value: &str) -> Self {
         let values = BTreeSet::from([value.to_owned()]);
@@ -49,7 +49,7 @@ impl Selector {
         self
     }
 
-    /// Whether a pod with these labels is meant.
+    /// Whether a pod with these labels matches.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|rule| {
             let value = labels.get(&rule.key);
@@ -65,23 +65,23 @@ impl Selector {
     }
 }
 
-/// In which namespaces pods are meant.
+/// Namespaces of the pods that a term matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Namespaces {
-    /// In every one.
+    /// Every namespace.
     All,
-    /// In these.
+    /// The namespaces with these names.
     Named(BTreeSet<String>),
 }
 
 impl Namespaces {
-    /// Just this one.
+    /// A single namespace.
     pub fn only(name: &str) -> Self {
         Self::Named(BTreeSet::from([name.to_owned()]))
     }
 
-    /// Whether a namespace is meant.
+    /// Whether a namespace is included.
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::All => true,
@@ -90,71 +90,71 @@ impl Namespaces {
     }
 }
 
-/// A required term of pod affinity or anti-affinity.
+/// A term of pod affinity or anti-affinity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodTerm {
-    /// The node label whose values are the domains.
+    /// Node label whose values are the domains.
     pub topology_key: String,
-    /// Which pods are meant.
+    /// Selector of the pods.
     pub selector: Selector,
-    /// In which namespaces.
+    /// Namespaces of the pods.
     pub namespaces: Namespaces,
 }
 
 impl PodTerm {
-    /// Whether a pod is meant.
+    /// Whether a pod with these labels in this namespace matches.
     pub fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         self.namespaces.contains(namespace) && self.selector.matches(labels)
     }
 }
 
-/// A topology spread constraint that must hold (`DoNotSchedule`).
+/// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Spread {
-    /// The node label whose values are the domains.
+    /// Node label whose values are the domains.
     pub topology_key: String,
-    /// By how many pods a domain may exceed the emptiest.
+    /// `maxSkew`: pods by which a domain may exceed the emptiest one.
     pub max_skew: u32,
-    /// With fewer domains than this, the emptiest counts as having no pods.
+    /// `minDomains`: with fewer eligible domains than this, the emptiest counts as having no pods.
     pub min_domains: Option<u32>,
-    /// Which pods of the same namespace are counted.
+    /// Selector of the pods of the same namespace that are counted.
     pub selector: Selector,
-    /// Only nodes count that the pod's node selector and affinity allow.
+    /// `nodeAffinityPolicy: Honor`: only nodes count that the pod's node affinity allows.
     pub honor_affinity: bool,
-    /// Only nodes count whose taints the pod tolerates.
+    /// `nodeTaintsPolicy: Honor`: only nodes count whose taints the pod tolerates.
     pub honor_taints: bool,
 }
 
-/// A port of the node that a pod occupies.
+/// A host port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostPort {
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// The number.
+    /// Number of the port.
     pub port: i32,
-    /// The address; empty means all of them.
+    /// Host address; empty means all addresses.
     pub address: String,
 }
 
 impl HostPort {
-    /// Whether all addresses of the node are meant.
+    /// Whether the port is bound on all addresses of the node.
     pub fn is_everywhere(&self) -> bool {
         matches!(self.address.as_str(), "" | "0.0.0.0" | "::")
     }
 }
 
-/// Pods on a machine that others may depend on. Pods that no rule of the snapshot is about need not
-/// be listed.
+/// Equal pods on a node that topology rules may count. Pods that no rule of the snapshot matches
+/// need not be listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunningPods {
-    /// Their namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Their labels.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Whom they exclude.
+    /// Required anti-affinity.
     pub anti_affinity: Vec<PodTerm>,
-    /// Which ports they occupy.
+    /// Host ports.
     pub host_ports: Vec<HostPort>,
-    /// How many there are.
+    /// Number of pods.
     pub count: u32,
 }

@@ -1,9 +1,8 @@
-//! What a user knows better about instance types than the cloud says: a negotiated price, a device
-//! that the cloud does not list.
+//! Node overlays: prices and extended resources that correct the cloud's catalogue.
 //!
-//! Overlays change a catalogue before anything is decided. The heavier one wins, per offering for
-//! prices and per resource for capacity; where two of one weight say something about the same, the
-//! one that comes first in the alphabet is refused as a whole.
+//! Overlays edit a catalogue before a decision. The heavier overlay wins, per offering for prices
+//! and per resource for capacity. Of two overlays with equal weights that set the same value, the
+//! alphabetically first is rejected as a whole.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,42 +12,41 @@ use nap_api::{Requirement, Requirements, labels};
 use nap_units::{Resources, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
-use crate::model::catalogue::Catalogue;
-use crate::model::{InstanceType, Offering, Pool};
+use crate::model::{Catalogue, InstanceType, Offering, Pool};
 
-/// What is different about the instance types that are meant.
+/// A correction of the offerings that satisfy its requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlay {
-    /// Its name.
+    /// Name of the overlay.
     pub name: String,
-    /// Which wins where several say something: the higher.
+    /// Weight; of several overlays that set a value, the heaviest wins.
     #[serde(default)]
     pub weight: i32,
-    /// Which offerings are meant.
+    /// Requirements on the offerings that are corrected.
     #[serde(default)]
     pub requirements: Requirements,
-    /// What is different about their price.
+    /// Correction of the price; `None` keeps it.
     #[serde(default)]
     pub price: Option<PriceChange>,
-    /// Extended resources that the machines have besides the cloud's.
+    /// Extended resources that the nodes have in addition.
     #[serde(default)]
     pub capacity: Resources,
 }
 
-/// What is different about a price.
+/// A correction of a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PriceChange {
-    /// It is this.
+    /// Replaces the price.
     Fixed(UsdPerHour),
-    /// It is so much more, or less.
+    /// Added to the price; may be negative.
     Amount(UsdPerHour),
-    /// It is so many millionths more, or less: 100,000 is ten percent.
+    /// Relative change in millionths; may be negative. 100,000 is ten percent.
     Millionths(i64),
 }
 
 impl PriceChange {
-    /// The changed price, never below nothing.
+    /// The corrected price, at least zero.
     fn apply(self, price: UsdPerHour) -> UsdPerHour {
         let micros = match self {
             Self::Fixed(price) => price.micros(),
@@ -62,16 +60,16 @@ impl PriceChange {
     }
 }
 
-/// Two overlays of one weight that say something about the same: the first is refused.
+/// A rejected overlay: one of equal weight sets the same value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayConflict {
-    /// The overlay that is refused.
+    /// The rejected overlay.
     pub refused: String,
-    /// The one that it contradicts.
+    /// The overlay that it contradicts.
     pub by: String,
 }
 
-/// The catalogue as a pool sees it, and the overlays that contradict others.
+/// Applies overlays to the catalogue of a pool; also returns the rejected overlays.
 pub fn overlay(
     catalogue: &Catalogue,
     pool: &Pool,
@@ -81,55 +79,57 @@ pub fn overlay(
     order.sort_by_key(|one| Reverse((one.weight, one.name.as_str())));
     let mut changed = catalogue.clone();
     let mut conflicts = Vec::new();
-    // Who said something about the price of an offering, and about a resource of a type.
+    // The overlays that set the price of an offering, and a resource of a type.
     let mut prices: BTreeMap<(usize, usize), &Overlay> = BTreeMap::new();
     let mut resources: BTreeMap<(usize, String), &Overlay> = BTreeMap::new();
     for one in order {
-        let meant: Vec<(usize, usize)> = catalogue
+        let selected: Vec<(usize, usize)> = catalogue
+            .types()
             .iter()
             .enumerate()
-            .flat_map(|(kind, instance_type)| {
+            .flat_map(|(number, instance_type)| {
                 let offerings = instance_type.offerings.iter().enumerate();
-                let meant =
-                    offerings.filter(|(_, offering)| means(one, pool, instance_type, offering));
-                meant.map(move |(offering, _)| (kind, offering))
+                let selected =
+                    offerings.filter(|(_, offering)| selects(one, pool, instance_type, offering));
+                selected.map(move |(offering, _)| (number, offering))
             })
             .collect();
-        let mut kinds: Vec<usize> = meant.iter().map(|(kind, _)| *kind).collect();
-        kinds.dedup();
+        let mut types: Vec<usize> = selected.iter().map(|(number, _)| *number).collect();
+        types.dedup();
         let named = || one.capacity.iter().map(|(name, _)| name.to_owned());
-        let pairs = || kinds.iter().flat_map(|kind| named().map(|name| (*kind, name)));
+        let pairs = || types.iter().flat_map(|number| named().map(|name| (*number, name)));
         let by_price =
-            meant.iter().filter(|_| one.price.is_some()).filter_map(|place| prices.get(place));
+            selected.iter().filter(|_| one.price.is_some()).filter_map(|place| prices.get(place));
         let by_capacity = pairs().filter_map(|pair| resources.get(&pair).copied());
         let rival = by_price.copied().chain(by_capacity).find(|other| other.weight == one.weight);
         if let Some(rival) = rival {
             conflicts.push(OverlayConflict { refused: one.name.clone(), by: rival.name.clone() });
             continue;
         }
-        for (kind, offering) in &meant {
+        let edited = changed.edit();
+        for (number, offering) in &selected {
             if let Some(change) = one.price
-                && !prices.contains_key(&(*kind, *offering))
+                && !prices.contains_key(&(*number, *offering))
             {
-                prices.insert((*kind, *offering), one);
-                let price = &mut changed[*kind].offerings[*offering].price;
+                prices.insert((*number, *offering), one);
+                let price = &mut edited[*number].offerings[*offering].price;
                 *price = change.apply(*price);
             }
         }
-        for (kind, name) in pairs().collect::<Vec<_>>() {
-            if !resources.contains_key(&(kind, name.clone())) {
+        for (number, name) in pairs().collect::<Vec<_>>() {
+            if !resources.contains_key(&(number, name.clone())) {
                 let amount = one.capacity.get(&name);
-                changed[kind].capacity.set(name.clone(), amount);
-                changed[kind].allocatable.set(name.clone(), amount);
-                resources.insert((kind, name), one);
+                edited[number].capacity.set(name.clone(), amount);
+                edited[number].allocatable.set(name.clone(), amount);
+                resources.insert((number, name), one);
             }
         }
     }
     (changed, conflicts)
 }
 
-/// Whether an overlay is about an offering of a type in a pool.
-fn means(one: &Overlay, pool: &Pool, instance_type: &InstanceType, offering: &Offering) -> bool {
+/// Whether an overlay selects an offering of a pool.
+fn selects(one: &Overlay, pool: &Pool, instance_type: &InstanceType, offering: &Offering) -> bool {
     let mut known = instance_type.requirements.clone();
     known.extend(&Requirements::from_labels(&pool.requirements.labels()));
     known.set(labels::NODEPOOL, Requirement::is_in([pool.name.as_str()]));

@@ -1,100 +1,119 @@
-//! A pool's types as flat tables: what each has for pods, and what it counts against the limits.
+//! The types of a pool as integer tables: capacity for pods, and charges against the limits.
 
 use nap_units::CPU;
 
-use crate::classes::Dimensions;
-use crate::model::catalogue::{OfferingRow, SortedCatalogue};
-use crate::model::{InstanceType, Offering, Pool};
-use crate::offerings::daemon_overhead::{DaemonOverhead, PoolCache};
+use crate::classes::dimensions::{Dimensions, amount_if_unnamed};
+use crate::ids::{Id, IndexVec, OfferingId, TypeId};
+use crate::model::{InstanceType, NODES, Offering, Pool};
+use crate::offerings::daemon_overhead::{DaemonOverhead, DaemonOverheads};
+use crate::offerings::sorted_catalogue::{AmountColumn, OfferingRow, SortedCatalogue};
 
-/// The resource by which a pool's limits count machines.
-const NODES: &str = "nodes";
-
-/// One instance type as a pool would run it.
+/// One instance type in a pool.
 pub(crate) struct TypeRow<'a> {
     pub(crate) instance_type: &'a InstanceType,
-    /// What its daemons take.
     pub(crate) daemons: &'a DaemonOverhead,
-    /// What it counts against the pool's limits, in their order.
+    /// Amounts that a node counts against the pool's limits, in their order.
     pub(crate) charge: Vec<i64>,
-    /// Its vCPUs, by which the size of a node can be capped.
+    /// Milli-cores, by which the size of a node can be capped.
     pub(crate) cpu: i64,
 }
 
-/// A pool and its tables.
+/// A pool with its tables.
 pub(crate) struct PoolTable<'a> {
     pub(crate) pool: &'a Pool,
-    pub(crate) stock: SortedCatalogue<'a>,
-    /// By name.
-    pub(crate) types: Vec<TypeRow<'a>>,
-    /// What each type has for pods once the daemons run: so many dimensions of the first, then of
-    /// the next.
+    pub(crate) catalogue: SortedCatalogue<'a>,
+    pub(crate) types: IndexVec<TypeId, TypeRow<'a>>,
+    /// Capacity for pods of each type, one row of `width` dimensions after another.
     free: Vec<i64>,
     width: usize,
-    /// The types, those that have most come first.
-    pub(crate) by_size: Vec<usize>,
-    /// The limited resources and what may still be added of each.
+    /// The types in descending lexicographic order of their capacity for pods.
+    pub(crate) by_size: Vec<TypeId>,
+    /// Limited resources with the amount that may still be added.
     pub(crate) limits: Vec<(&'a str, i64)>,
 }
 
 impl<'a> PoolTable<'a> {
     pub(crate) fn new(
         pool: &'a Pool,
-        ready: &'a PoolCache,
-        stock: SortedCatalogue<'a>,
+        overheads: &'a DaemonOverheads,
+        catalogue: SortedCatalogue<'a>,
         dimensions: &Dimensions<'a>,
         slack_percent: u8,
     ) -> Self {
         let limits: Vec<(&str, i64)> = pool.headroom.iter().collect();
-        let amount = |amounts: Option<&[Option<i64>]>, kind: usize| {
-            amounts.and_then(|amounts| amounts[kind]).unwrap_or(0).max(0)
+        let amount = |amounts: Option<&AmountColumn>, id: TypeId| {
+            amounts.and_then(|amounts| amounts[id]).unwrap_or(0).max(0)
         };
         let charges: Vec<_> =
-            limits.iter().map(|(name, _)| (*name == NODES, stock.capacity(name))).collect();
-        let cpu = stock.capacity(CPU);
-        let row = |kind: usize| {
-            let charge = |(is_nodes, amounts): &(bool, Option<&[Option<i64>]>)| {
-                if *is_nodes { 1 } else { amount(*amounts, kind) }
+            limits.iter().map(|(name, _)| (*name == NODES, catalogue.capacity(name))).collect();
+        let cpu = catalogue.capacity(CPU);
+        let row = |id: TypeId| {
+            let charge = |(is_nodes, amounts): &(bool, Option<&AmountColumn>)| {
+                if *is_nodes { 1 } else { amount(*amounts, id) }
             };
             TypeRow {
-                instance_type: stock.kind(kind),
-                daemons: &ready.loads[ready.load_of[kind]],
+                instance_type: catalogue.instance_type(id),
+                daemons: overheads.of(id),
                 charge: charges.iter().map(charge).collect(),
-                cpu: amount(cpu, kind),
+                cpu: amount(cpu, id),
             }
         };
-        let types: Vec<TypeRow<'a>> = (0..stock.len()).map(row).collect();
+        let types: IndexVec<TypeId, TypeRow<'a>> = catalogue.ids().map(row).collect();
         let width = dimensions.len();
-        let mut free = dimensions.machines(stock);
+        let mut free = allocatable(catalogue, dimensions);
         for (row, free) in types.iter().zip(free.chunks_exact_mut(width.max(1))) {
-            dimensions.take_daemons(free, row.daemons);
+            dimensions.take(free, &row.daemons.requests, &row.daemons.ports);
             dimensions.take_slack(free, slack_percent);
         }
-        let of = |kind: usize| &free[kind * width..][..width];
-        let mut by_size: Vec<usize> = (0..types.len()).collect();
+        let of = |id: TypeId| &free[id.index() * width..][..width];
+        let mut by_size: Vec<TypeId> = types.ids().collect();
         by_size.sort_by(|a, b| of(*b).cmp(of(*a)).then_with(|| a.cmp(b)));
-        Self { pool, stock, types, free, width, by_size, limits }
+        Self { pool, catalogue, types, free, width, by_size, limits }
     }
 
-    /// What a type has for pods once the daemons run, by dimension.
-    pub(crate) fn free(&self, kind: usize) -> &[i64] {
-        &self.free[kind * self.width..][..self.width]
+    /// Capacity of a type for pods, by dimension, beside its daemons.
+    pub(crate) fn free(&self, id: TypeId) -> &[i64] {
+        &self.free[id.index() * self.width..][..self.width]
     }
 
-    /// Whether a type still fits under the limits when this much is left of each. Nothing is
-    /// limited where nothing is said.
-    pub(crate) fn within(&self, kind: usize, left: &[i64]) -> bool {
-        self.types[kind].charge.iter().zip(left).all(|(charge, left)| charge <= left)
+    /// Whether a node of a type fits under the limits when this much is left of each. An empty
+    /// `left` stands for no limits.
+    pub(crate) fn within_limits(&self, id: TypeId, left: &[i64]) -> bool {
+        self.types[id].charge.iter().zip(left).all(|(charge, left)| charge <= left)
     }
 
-    /// How many offerings there are.
-    pub(crate) fn offers(&self) -> usize {
-        self.stock.offers().len()
+    /// Number of offerings in the catalogue.
+    pub(crate) fn offering_count(&self) -> usize {
+        self.catalogue.offerings().len()
     }
 
-    /// An offering by its place in the order of prices.
-    pub(crate) fn offering(&self, index: usize) -> (OfferingRow, &'a Offering) {
-        let offer = self.stock.offers()[index];
-        (offer, self.stock.offering(offer))
+    /// An offering with its row.
+    pub(crate) fn offering(&self, id: OfferingId) -> (OfferingRow, &'a Offering) {
+        let row = self.catalogue.offerings()[id];
+        (row, self.catalogue.offering(row))
     }
+}
+
+/// Amount that a node of a type counts against a limit.
+pub(crate) fn charge_of(instance_type: &InstanceType, limit: &str) -> i64 {
+    if limit == NODES { 1 } else { instance_type.capacity.get(limit).max(0) }
+}
+
+/// Allocatable capacity of each type, one row of dimensions after another.
+fn allocatable(catalogue: SortedCatalogue<'_>, dimensions: &Dimensions<'_>) -> Vec<i64> {
+    let width = dimensions.len();
+    let mut free = vec![0; width * catalogue.len()];
+    for (dimension, name) in dimensions.resources().iter().enumerate() {
+        let unnamed = amount_if_unnamed(name);
+        let amounts = catalogue.allocatable(name);
+        for id in catalogue.ids() {
+            let amount = amounts.and_then(|amounts| amounts[id]);
+            free[id.index() * width + dimension] = amount.unwrap_or(unnamed);
+        }
+    }
+    let others: Vec<i64> = dimensions.ports_and_slots().collect();
+    for free in free.chunks_exact_mut(width.max(1)) {
+        free[dimensions.resources().len()..].copy_from_slice(&others);
+    }
+    free
 }

@@ -1,96 +1,84 @@
-//! What placing the pods costs at least, whatever the plan.
+//! A lower bound on the cost of placing the pods, whatever the plan.
 //!
-//! Give each unit of each resource a worth such that no type is worth more than it costs. Then
-//! whatever a new node holds is worth no more than the node's price, and what an existing node
-//! holds no more than what it had free: so all pods together, less what is free already, cost at
-//! least their worth. The best such worth comes from the same linear program that guides the
-//! packing; since any worth that keeps the condition gives a true bound, rounding is made up for by
-//! scaling it down. Slots and ports are resources too, so pods that exclude each other by host
-//! raise the bound. TopologyRules over zones are left out, which can only make it lower.
+//! Price each unit of each resource such that no type is worth more than it costs. Then the load of
+//! a new node is worth no more than the node's price, and the load of an existing node no more than
+//! what was free on it. So all pods, less the free capacity, cost at least their value. The best
+//! such prices are the duals of the linear program that also guides the packing; any prices that
+//! keep the condition prove a bound, so rounding errors are made up for by scaling them down. Host
+//! slots and ports are dimensions too, so anti-affinity by hostname raises the bound. Rules over
+//! other domains are ignored, which can only lower it.
 //!
-//! The same with a worth for each pod instead of each resource knows that pods come whole: see the
-//! module `columns`. The higher bound counts.
+//! [`PodDuals`] price whole pods instead of resources, and so know that pods are not divisible. The
+//! higher of the two bounds counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fixedbitset::FixedBitSet;
 use nap_units::UsdPerHour;
 
-use crate::classes::{Classes, holds};
-use crate::intern::Interner;
-use crate::offerings::index::OfferingIndex;
-use crate::offerings::shadow_prices::shadow_prices;
-use crate::optimize::column_generation::{
-    Column, Columns, MAX_SHAPES, Machine, Shape, undominated,
+use crate::classes::dimensions::holds;
+use crate::classes::shapes::Shapes;
+use crate::classes::{Classes, PodCounts};
+use crate::ids::{
+    ClassId, EligibilityId, Id, IndexVec, NodeConstraintsId, PoolId, ShapeId, TypeId,
 };
+use crate::offerings::eligibility::UNCAPPED;
+use crate::offerings::index::OfferingIndex;
+use crate::offerings::shadow_prices::{duals, shadow_prices};
+use crate::optimize::column_generation::{
+    Column, Columns, MAX_SHAPES, NodeType, Shape, undominated,
+};
+use crate::packing::packer::PackingProblem;
 use crate::packing::result::Packing;
 
-/// The most dimensions besides resources by which pods are told apart when their worth is sought.
+/// Upper limit on the ports and host slots by which pods are told apart in [`PodDuals`].
 const MAX_SLOTS: usize = 3;
 
-/// What a pod of each class is worth at most, so that no node is worth more than it costs.
+/// Margin for rounding errors.
+const ROUNDING: f64 = 1e-9;
+
+/// A value for each pod, such that no node is worth more than it costs.
 pub(crate) struct PodDuals {
-    /// In micro-dollars, by class.
-    of: Vec<f64>,
+    /// Value of a pod of each class, in micro-dollars per hour.
+    of_class: IndexVec<ClassId, f64>,
 }
 
-/// The bound for placing so many pods of each class, with this much free on each machine that
-/// exists.
+/// Lower bound on the cost of placing a number of pods of each class. `free` is the capacity that
+/// costs nothing: of existing nodes and of capacity reservations.
 pub(crate) fn lower_bound(
     offerings: &mut OfferingIndex<'_>,
     classes: &Classes<'_>,
-    placed: &[usize],
+    placed: &PodCounts,
     free: &[Vec<i64>],
-    pod_worth: Option<&PodDuals>,
+    pod_duals: Option<&PodDuals>,
 ) -> UsdPerHour {
-    let by_pods = pod_worth.map_or(0.0, |worth| worth.bound(classes, placed, free));
+    let by_pods = pod_duals.map_or(0.0, |duals| duals.bound(classes, placed, free));
     let mut demand = classes.demand(placed);
-    let mut signatures: BTreeSet<usize> = BTreeSet::new();
-    for (class, _) in classes.list.iter().zip(placed).filter(|(_, count)| **count > 0) {
-        // What pods would like is no part of what they need.
-        let class = &classes.list[class.last];
-        for pool in 0..offerings.pools.len() {
-            if offerings.tolerates(pool, class) {
-                signatures
-                    .extend(class.terms.iter().filter_map(|term| offerings.step(pool, *term)));
-            }
-        }
-    }
     for free in free {
         for (demand, free) in demand.iter_mut().zip(free) {
             *demand = demand.saturating_sub((*free).max(0));
         }
     }
-    // Each type at the lowest price that any of the pods could have it for.
-    let mut prices: Vec<Vec<Option<i64>>> =
-        offerings.pools.iter().map(|table| vec![None; table.types.len()]).collect();
-    for number in signatures {
-        let signature = offerings.signature(number);
-        for (price, kind) in &signature.types {
-            let price = price.micros() - offerings.node_cost.micros();
-            let known = &mut prices[signature.pool][*kind];
-            *known = Some(known.map_or(price, |known| known.min(price)));
-        }
-    }
+    let prices = lowest_prices(offerings, classes, placed);
     let mut rows: Vec<(&[i64], f64)> = Vec::new();
     for (table, prices) in offerings.pools.iter().zip(&prices) {
-        let known = prices.iter().enumerate().filter_map(|(kind, price)| Some((kind, (*price)?)));
-        rows.extend(known.map(|(kind, price)| (table.free(kind), real(price))));
+        let known = prices.enumerate().filter_map(|(id, price)| Some((id, (*price)?)));
+        rows.extend(known.map(|(id, price)| (table.free(id), real(price))));
     }
-    let guide: Vec<i64> = demand.iter().map(|demand| (*demand).max(0)).collect();
-    let worth = shadow_prices(&rows, &guide);
-    let total = |amounts: &[i64]| -> f64 {
-        amounts.iter().zip(&worth).map(|(amount, worth)| real(*amount) * worth).sum()
+    let positive: Vec<i64> = demand.iter().map(|demand| (*demand).max(0)).collect();
+    let duals = duals(&rows, &positive);
+    let value = |amounts: &[i64]| -> f64 {
+        amounts.iter().zip(&duals).map(|(amount, dual)| real(*amount) * dual).sum()
     };
-    // How far the dearest type is above its price, for rounding.
-    let mut excess: f64 = 1.0;
+    // Largest ratio of value to price of any type; above 1 only by rounding errors.
+    let mut ratio: f64 = 1.0;
     for (free, price) in &rows {
-        let worth = total(free);
-        if worth > 0.0 {
-            excess = if *price > 0.0 { excess.max(worth / price) } else { f64::INFINITY };
+        let value = value(free);
+        if value > 0.0 {
+            ratio = if *price > 0.0 { ratio.max(value / price) } else { f64::INFINITY };
         }
     }
-    let bound = by_pods.max(total(&demand) / excess) * (1.0 - 1e-9);
+    let bound = by_pods.max(value(&demand) / ratio) * (1.0 - ROUNDING);
     #[expect(
         clippy::cast_possible_truncation,
         reason = "rounded down, and costs are far below 2^52 micro-dollars"
@@ -98,128 +86,177 @@ pub(crate) fn lower_bound(
     UsdPerHour::from_micros(bound.max(0.0).floor() as i64)
 }
 
+/// For each type of each pool, the lowest price in micro-dollars at which any of the pods could be
+/// on it; `None` if no pod could.
+fn lowest_prices(
+    offerings: &mut OfferingIndex<'_>,
+    classes: &Classes<'_>,
+    placed: &PodCounts,
+) -> IndexVec<PoolId, IndexVec<TypeId, Option<i64>>> {
+    let mut sets: BTreeSet<EligibilityId> = BTreeSet::new();
+    for (class, _) in classes.list.iter().zip(placed).filter(|(_, count)| **count > 0) {
+        // Preferences may be relaxed, so only the last level counts.
+        let class = &classes[class.last];
+        for pool in offerings.pools.ids() {
+            if offerings.tolerates(pool, class) {
+                let start = EligibilityId::of_pool(pool);
+                let terms = class.terms.iter();
+                sets.extend(terms.filter_map(|term| offerings.narrow(start, *term)));
+            }
+        }
+    }
+    let none = |types: usize| IndexVec::filled(None, types);
+    let mut prices: IndexVec<PoolId, IndexVec<TypeId, Option<i64>>> =
+        offerings.pools.iter().map(|table| none(table.types.len())).collect();
+    for id in sets {
+        let eligible = offerings.eligible(id);
+        for one in &eligible.types {
+            let price = one.price.micros() - offerings.node_cost.micros();
+            let known = &mut prices[eligible.pool][one.id];
+            *known = Some(known.map_or(price, |known| known.min(price)));
+        }
+    }
+    prices
+}
+
+/// Capacity of all nodes left in each reservation. As far as the bound is concerned it costs
+/// nothing.
+pub(crate) fn reserved_capacity(
+    offerings: &mut OfferingIndex<'_>,
+    reservations: &BTreeMap<String, u32>,
+) -> Vec<Vec<i64>> {
+    let mut free = Vec::new();
+    for (reservation, count) in reservations {
+        let pools = offerings.pools.ids();
+        let sets: Vec<EligibilityId> =
+            pools.filter_map(|pool| offerings.reserved(pool, reservation)).collect();
+        let mut max = vec![0; offerings.width];
+        for id in sets {
+            for (max, one) in max.iter_mut().zip(&offerings.frontier(id, UNCAPPED).max) {
+                *max = (*max).max(one.saturating_mul(i64::from(*count)));
+            }
+        }
+        free.push(max);
+    }
+    free
+}
+
 impl PodDuals {
-    /// Finds the worth of pods, so many of each class. `None` if they are too different, or if some
-    /// fit nowhere.
+    /// Finds the duals by column generation, starting with the bins of a packing. `None` if there
+    /// are too many shapes, or if a pod fits nowhere.
     pub(crate) fn of(
         offerings: &mut OfferingIndex<'_>,
-        classes: &Classes<'_>,
-        counts: &[usize],
-        most_pods: usize,
+        problem: &PackingProblem<'_, '_>,
         known: &Packing,
     ) -> Option<Self> {
-        let kept = telling_dimensions(offerings, classes, counts);
-        let mut numbers: Interner<Vec<i64>> = Interner::default();
-        let mut shapes: Vec<Shape> = Vec::new();
-        let mut shape_of: Vec<Option<usize>> = vec![None; classes.list.len()];
-        let mut pairs: BTreeSet<(usize, usize)> = BTreeSet::new();
-        let mut wishes: BTreeMap<usize, usize> = BTreeMap::new();
-        for (number, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let class = &classes.list[classes.list[number].last];
-            let row: Vec<i64> = kept.iter().map(|dimension| class.row[*dimension]).collect();
-            let shape = numbers.number(row.clone());
-            if shape == shapes.len() {
-                shapes.push(Shape { row, count: 0 });
-            }
-            shapes[shape].count += count;
-            shape_of[number] = Some(shape);
-            pairs.insert((class.wish, shape));
-            wishes.insert(class.wish, classes.list[number].last);
-        }
+        let PackingProblem { classes, pending, max_pods, .. } = *problem;
+        let kept = priced_dimensions(offerings, classes, pending);
+        let project =
+            |row: &[i64]| -> Vec<i64> { kept.iter().map(|dimension| row[*dimension]).collect() };
+        let last = |class: ClassId| &classes[classes[class].last];
+        let waiting = || classes.ids().filter(|class| pending[*class] > 0);
+        let shapes =
+            Shapes::of(waiting(), classes.list.len(), |class| project(&last(class).requests));
         if shapes.len() > MAX_SHAPES {
             return None;
         }
-        // Each type at the lowest price that any of the pods could have it for, with every shape
-        // that could be on it.
-        let mut machines: BTreeMap<(usize, usize), Machine> = BTreeMap::new();
-        for (wish, class) in wishes {
-            let class = &classes.list[class];
-            for pool in 0..offerings.pools.len() {
+        let shape = |members: &Vec<ClassId>| Shape {
+            requests: project(&last(members[0]).requests),
+            count: members.iter().map(|class| pending[*class]).sum(),
+        };
+        let mut representatives: BTreeMap<NodeConstraintsId, ClassId> = BTreeMap::new();
+        let mut allowed: BTreeMap<NodeConstraintsId, FixedBitSet> = BTreeMap::new();
+        for class in waiting() {
+            let constraints = last(class).node_constraints;
+            representatives.insert(constraints, classes[class].last);
+            let none = || FixedBitSet::with_capacity(shapes.len());
+            let allowed = allowed.entry(constraints).or_insert_with(none);
+            allowed.extend(shapes.of_class[class].map(Id::index));
+        }
+        // Each type at the lowest price at which any pod could be on it, with every shape that
+        // could be on it.
+        let mut node_types: BTreeMap<(PoolId, TypeId), NodeType> = BTreeMap::new();
+        for (constraints, class) in representatives {
+            let class = &classes[class];
+            for pool in offerings.pools.ids() {
                 if !offerings.tolerates(pool, class) {
                     continue;
                 }
-                let signatures: Vec<usize> =
-                    class.terms.iter().filter_map(|term| offerings.step(pool, *term)).collect();
-                for number in signatures {
-                    for (price, kind) in &offerings.signature(number).types {
-                        let price = real(price.micros() - offerings.node_cost.micros()) / 1e6;
-                        let machine = machines.entry((pool, *kind)).or_insert_with(|| {
-                            let free = offerings.pools[pool].free(*kind);
-                            let free = kept.iter().map(|dimension| free[*dimension]).collect();
-                            let allows = FixedBitSet::with_capacity(shapes.len());
-                            Machine { free, price, allows, tag: (pool, *kind) }
-                        });
-                        machine.price = machine.price.min(price);
-                        let mine =
-                            pairs.range((wish, 0)..=(wish, usize::MAX)).map(|(_, shape)| *shape);
-                        machine.allows.extend(mine);
-                    }
+                let start = EligibilityId::of_pool(pool);
+                let terms = class.terms.iter();
+                let sets: Vec<EligibilityId> =
+                    terms.filter_map(|term| offerings.narrow(start, *term)).collect();
+                for one in sets.iter().flat_map(|id| &offerings.eligible(*id).types) {
+                    let price = real(one.price.micros() - offerings.node_cost.micros()) / 1e6;
+                    let node_type = node_types.entry((pool, one.id)).or_insert_with(|| NodeType {
+                        free: project(offerings.pools[pool].free(one.id)),
+                        price,
+                        allows: FixedBitSet::with_capacity(shapes.len()),
+                        source: (start, one.id),
+                    });
+                    node_type.price = node_type.price.min(price);
+                    node_type.allows.union_with(&allowed[&constraints]);
                 }
             }
         }
-        let machines = undominated(machines.into_values().collect());
-        let seeds = (0..known.bins.len()).filter_map(|index| {
-            let used: Vec<i64> =
-                kept.iter().map(|dimension| known.used(index)[*dimension]).collect();
+        let node_types = undominated(node_types.into_values().collect());
+        let seeds = known.bins.enumerate().filter_map(|(id, bin)| {
+            let used = project(known.used(id));
             let mut load: BTreeMap<usize, usize> = BTreeMap::new();
-            for (class, count) in &known.bins[index].content {
-                *load.entry(shape_of[classes.list[*class].base]?).or_default() += count;
+            for (class, count) in &bin.content {
+                let shape = shapes.of_class[classes[*class].base]?;
+                *load.entry(shape.index()).or_default() += count;
             }
-            let holds_it = |machine: &Machine| {
-                holds(&machine.free, &used)
-                    && load.keys().all(|shape| machine.allows.contains(*shape))
+            let holds_it = |node_type: &NodeType| {
+                holds(&node_type.free, &used)
+                    && load.keys().all(|shape| node_type.allows.contains(*shape))
             };
-            let machine = machines.iter().position(holds_it)?;
-            Some(Column { machine, load: load.into_iter().collect() })
+            let node_type = node_types.iter().position(holds_it)?;
+            Some(Column { node_type, load: load.into_iter().collect() })
         });
         let seeds: BTreeSet<Column> = seeds.collect();
-        let columns = Columns::find(shapes, machines, seeds, most_pods)?;
-        let of = shape_of
-            .iter()
-            .map(|shape| shape.map_or(0.0, |shape| columns.worth[shape] * 1e6))
-            .collect();
-        Some(Self { of })
+        let list = shapes.members.iter().map(shape).collect();
+        let columns = Columns::find(list, node_types, seeds, max_pods)?;
+        let dual =
+            |shape: &Option<ShapeId>| shape.map_or(0.0, |shape| columns.duals[shape.index()] * 1e6);
+        Some(Self { of_class: shapes.of_class.iter().map(dual).collect() })
     }
 
-    fn bound(&self, classes: &Classes<'_>, placed: &[usize], free: &[Vec<i64>]) -> f64 {
-        let worth = |number: usize| self.of[number];
+    fn bound(&self, classes: &Classes<'_>, placed: &PodCounts, free: &[Vec<i64>]) -> f64 {
         let count = |count: usize| real(i64::try_from(count).unwrap_or(i64::MAX));
         let total: f64 =
-            placed.iter().enumerate().map(|(number, placed)| count(*placed) * worth(number)).sum();
-        // What machines that exist hold is worth no more than the most valuable pods for any one
-        // thing that they have.
+            placed.enumerate().map(|(class, placed)| count(*placed) * self.of_class[class]).sum();
+        // The load of an existing node is worth no more than the pods with the highest value per
+        // unit of any one dimension.
         let width = free.first().map_or(0, Vec::len);
-        let mut most = vec![0.0_f64; width];
-        for (number, class) in
-            classes.list.iter().enumerate().filter(|(number, _)| placed[*number] > 0)
-        {
-            let row = &classes.list[class.last].row;
-            for (most, request) in most.iter_mut().zip(row) {
-                let each =
-                    if *request > 0 { worth(number) / real(*request) } else { f64::INFINITY };
-                *most = most.max(if worth(number) > 0.0 { each } else { 0.0 });
+        let mut max_value = vec![0.0_f64; width];
+        for (id, class) in classes.list.enumerate().filter(|(id, _)| placed[*id] > 0) {
+            let dual = self.of_class[id];
+            for (max, request) in max_value.iter_mut().zip(&classes[class.last].requests) {
+                let per_unit = if *request > 0 { dual / real(*request) } else { f64::INFINITY };
+                *max = max.max(if dual > 0.0 { per_unit } else { 0.0 });
             }
         }
-        let mut given = 0.0;
+        let mut existing = 0.0;
         for free in free {
-            let each = free.iter().zip(&most).filter(|(_, most)| most.is_finite());
-            given +=
-                each.map(|(free, most)| real((*free).max(0)) * most).fold(f64::INFINITY, f64::min);
+            let each = free.iter().zip(&max_value).filter(|(_, max)| max.is_finite());
+            existing +=
+                each.map(|(free, max)| real((*free).max(0)) * max).fold(f64::INFINITY, f64::min);
         }
-        if given.is_finite() { (total - given).max(0.0) } else { 0.0 }
+        if existing.is_finite() { (total - existing).max(0.0) } else { 0.0 }
     }
 }
 
-/// The resources, and those slots and ports that make pods dear: the others are left out, so that
-/// more pods are alike.
-fn telling_dimensions(
+/// The resources, and the ports and slots with the highest value of their demand. The others are
+/// left out, so that more pods share a shape.
+fn priced_dimensions(
     offerings: &OfferingIndex<'_>,
     classes: &Classes<'_>,
-    counts: &[usize],
+    counts: &PodCounts,
 ) -> Vec<usize> {
     let demand = classes.demand(counts);
-    let worth = crate::offerings::shadow_prices::worth(offerings, &demand);
-    let total = |dimension: &usize| worth[*dimension] * real(demand[*dimension]);
+    let prices = shadow_prices(offerings, &demand);
+    let total = |dimension: &usize| prices[*dimension] * real(demand[*dimension]);
     let mut slots: Vec<usize> =
         (offerings.resources..offerings.width).filter(|slot| total(slot) > 0.0).collect();
     slots.sort_by(|a, b| total(b).total_cmp(&total(a)).then(a.cmp(b)));

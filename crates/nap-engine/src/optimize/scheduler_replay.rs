@@ -1,27 +1,35 @@
-//! Whether kube-scheduler, left to itself, would do what a packing says.
+//! A replay of kube-scheduler on a packing, without nominations.
 //!
-//! It binds pods one by one, each to the emptiest node that holds it, and knows nothing of plans.
-//! So small pods can take the room that was meant for large ones, and a tight plan is not realised
-//! without help. Of two plans at one price, the one is better that needs less of it.
+//! The scheduler binds pods one by one, each to the emptiest node that holds it, and knows nothing
+//! of plans. So small pods can take the room of large ones, and a tight plan needs nominations to
+//! come true. Of two plans with the same cost, the one that needs fewer is better.
 
 use std::collections::BTreeMap;
 
-use crate::classes::holds;
+use crate::classes::dimensions::holds;
+use crate::ids::{ClassId, EligibilityId};
 use crate::offerings::index::OfferingIndex;
-use crate::packing::first_fit::PackingProblem;
+use crate::packing::packer::PackingProblem;
 use crate::packing::result::Packing;
 
-/// With more comparisons than this nothing is said.
+/// Upper limit on the comparisons of a replay.
 const MAX_COMPARISONS: usize = 2_000_000;
 
-/// How many pods of a packing would find no room, if those of all classes came by turns; rules
-/// between pods are left out. `None` if it is too much to find out.
+/// A new node during the replay.
+struct ReplayedNode {
+    eligibility: EligibilityId,
+    capacity: Vec<i64>,
+    free: Vec<i64>,
+}
+
+/// Number of pods on new nodes that would find no room, were the pods of all classes bound
+/// round-robin. Topology rules are ignored. `None` if the packing is too large to replay.
 pub(crate) fn pods_unbound_without_nomination(
     offerings: &mut OfferingIndex<'_>,
-    task: &PackingProblem<'_, '_>,
+    problem: &PackingProblem<'_, '_>,
     packing: &Packing,
 ) -> Option<usize> {
-    let mut waiting: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut waiting: BTreeMap<ClassId, usize> = BTreeMap::new();
     for (class, count) in packing.bins.iter().flat_map(|bin| &bin.content) {
         *waiting.entry(*class).or_default() += count;
     }
@@ -29,53 +37,54 @@ pub(crate) fn pods_unbound_without_nomination(
     if pods.saturating_mul(packing.bins.len()) > MAX_COMPARISONS {
         return None;
     }
-    let mut nodes: Vec<(usize, Vec<i64>, Vec<i64>)> = Vec::with_capacity(packing.bins.len());
-    for (number, bin) in packing.bins.iter().enumerate() {
-        let signature = offerings.signature(bin.signature);
-        let (_, kind) = offerings.cheapest(signature, packing.used(number), &[])?;
-        let free = offerings.table(signature).free(kind).to_vec();
-        nodes.push((bin.signature, free.clone(), free));
+    let mut nodes: Vec<ReplayedNode> = Vec::with_capacity(packing.bins.len());
+    for (id, bin) in packing.bins.enumerate() {
+        let eligible = offerings.eligible(bin.eligibility);
+        let cheapest = offerings.cheapest(eligible, packing.used(id), &[])?;
+        let capacity = offerings.table(eligible).free(cheapest.id).to_vec();
+        let free = capacity.clone();
+        nodes.push(ReplayedNode { eligibility: bin.eligibility, capacity, free });
     }
-    let mut suits: BTreeMap<(usize, usize), bool> = BTreeMap::new();
-    let mut pods_unbound_without_nomination = 0;
+    let mut suits: BTreeMap<(ClassId, EligibilityId), bool> = BTreeMap::new();
+    let mut unbound = 0;
     while !waiting.is_empty() {
-        for (number, count) in &mut waiting {
-            let class = &task.classes.list[*number];
+        for (id, count) in &mut waiting {
+            let class = &problem.classes[*id];
             let mut best: Option<(f64, usize)> = None;
-            for (index, (signature, whole, free)) in nodes.iter().enumerate() {
-                let suits = *suits.entry((*number, *signature)).or_insert_with(|| {
-                    let pool = offerings.signature(*signature).pool;
+            for (number, node) in nodes.iter().enumerate() {
+                let eligibility = node.eligibility;
+                let suits = *suits.entry((*id, eligibility)).or_insert_with(|| {
+                    let pool = offerings.eligible(eligibility).pool;
+                    let mut terms = class.terms.iter();
                     offerings.tolerates(pool, class)
-                        && class
-                            .terms
-                            .iter()
-                            .any(|term| offerings.step(*signature, *term).is_some())
+                        && terms.any(|term| offerings.narrow(eligibility, *term).is_some())
                 });
-                if suits && holds(free, &class.row) {
-                    let emptiness = emptiness(whole, free, offerings.resources);
+                if suits && holds(&node.free, &class.requests) {
+                    let emptiness = emptiness(node, offerings.resources);
                     if best.is_none_or(|(best, _)| emptiness > best) {
-                        best = Some((emptiness, index));
+                        best = Some((emptiness, number));
                     }
                 }
             }
             match best {
-                Some((_, index)) => {
-                    for (free, request) in nodes[index].2.iter_mut().zip(&class.row) {
+                Some((_, number)) => {
+                    for (free, request) in nodes[number].free.iter_mut().zip(&class.requests) {
                         *free -= request;
                     }
                     *count -= 1;
                 }
-                None => pods_unbound_without_nomination += std::mem::take(count),
+                None => unbound += std::mem::take(count),
             }
         }
         waiting.retain(|_, count| *count > 0);
     }
-    Some(pods_unbound_without_nomination)
+    Some(unbound)
 }
 
-/// How much of a node's resources is free on average.
+/// Sum of the free fractions of a node's resources.
 #[expect(clippy::cast_precision_loss, reason = "it guides a choice; the last digits do not matter")]
-fn emptiness(whole: &[i64], free: &[i64], resources: usize) -> f64 {
-    let parts = whole.iter().zip(free).take(resources).filter(|(whole, _)| **whole > 0);
-    parts.map(|(whole, free)| *free as f64 / *whole as f64).sum()
+fn emptiness(node: &ReplayedNode, resources: usize) -> f64 {
+    let each = node.capacity.iter().zip(&node.free).take(resources);
+    let each = each.filter(|(capacity, _)| **capacity > 0);
+    each.map(|(capacity, free)| *free as f64 / *capacity as f64).sum()
 }

@@ -1,27 +1,29 @@
-//! The bins that may still take pods, in the order in which they are looked at.
+//! The queue of bins that may still take pods.
 //!
-//! Either the oldest comes first, or the one with the fewest pods. In the second case a bin moves
-//! as it fills: its old entry stays behind and is swept out once there are too many of those, so
-//! that a [`Cursor`] into the shelf always stays valid.
+//! Either the oldest bin comes first, or the one with the fewest pods. In the second case a bin
+//! moves as it fills: its old entry stays behind and is removed once there are too many of those,
+//! so that a [`Cursor`] stays valid between compactions.
 
-/// Drafts in order.
+use crate::ids::{BinId, IndexVec};
+
+/// Bins in the order in which they are tried.
 #[derive(Debug, Default)]
 pub(crate) struct BinQueue {
-    /// By their number of pods; a single one if the oldest comes first.
+    /// One bucket for each number of pods, or a single one if the oldest bin comes first.
     buckets: Vec<Bucket>,
     by_pods: bool,
-    /// In which bucket each bin is; `None` if it takes no more.
-    bucket_of: Vec<Option<usize>>,
+    /// Bucket of each bin; `None` if it is not in the queue.
+    bucket_of: IndexVec<BinId, Option<usize>>,
 }
 
 #[derive(Debug, Default)]
 struct Bucket {
-    bins: Vec<usize>,
-    /// How many of them have left.
-    left: usize,
+    bins: Vec<BinId>,
+    /// Number of stale entries.
+    stale: usize,
 }
 
-/// How far somebody has looked.
+/// Position of a scan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     bucket: usize,
@@ -33,13 +35,15 @@ impl BinQueue {
         Self { by_pods, ..Self::default() }
     }
 
-    /// Notes that a bin has so many pods now.
-    pub(crate) fn put(&mut self, bin: usize, pods: usize) {
+    /// Removes every bin.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.by_pods);
+    }
+
+    /// Puts a bin with this many pods into its place.
+    pub(crate) fn put(&mut self, bin: BinId, pods: usize) {
         let bucket = if self.by_pods { pods } else { 0 };
-        if self.bucket_of.len() <= bin {
-            self.bucket_of.resize(bin + 1, None);
-        }
-        if self.bucket_of[bin] == Some(bucket) {
+        if *self.bucket_of.grow_to(bin, None) == Some(bucket) {
             return;
         }
         self.close(bin);
@@ -50,27 +54,27 @@ impl BinQueue {
         self.bucket_of[bin] = Some(bucket);
     }
 
-    /// Takes a bin away: it takes no more pods.
-    pub(crate) fn close(&mut self, bin: usize) {
+    /// Removes a bin: it takes no more pods.
+    pub(crate) fn close(&mut self, bin: BinId) {
         if let Some(bucket) = self.bucket_of[bin].take() {
-            self.buckets[bucket].left += 1;
+            self.buckets[bucket].stale += 1;
         }
     }
 
-    /// Sweeps out what has left. No cursor stays valid.
-    pub(crate) fn tidy(&mut self) {
+    /// Removes stale entries. No cursor stays valid.
+    pub(crate) fn compact(&mut self) {
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            if bucket.left * 2 > bucket.bins.len() {
+            if bucket.stale * 2 > bucket.bins.len() {
                 bucket.bins.retain(|bin| self.bucket_of[*bin] == Some(number));
-                // A bin that came back has two entries; the later one is enough to keep it.
+                // A bin that returned to its bucket has two entries; the first one suffices.
                 bucket.bins.dedup();
-                bucket.left = 0;
+                bucket.stale = 0;
             }
         }
     }
 
-    /// The next bin, if there is one. The cursor then points behind it.
-    pub(crate) fn next(&self, cursor: &mut Cursor) -> Option<usize> {
+    /// The next bin, if there is one. The cursor moves behind it.
+    pub(crate) fn next(&self, cursor: &mut Cursor) -> Option<BinId> {
         while let Some(bucket) = self.buckets.get(cursor.bucket) {
             while let Some(bin) = bucket.bins.get(cursor.position) {
                 cursor.position += 1;
@@ -87,34 +91,36 @@ impl BinQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Id;
 
-    fn all(shelf: &BinQueue) -> Vec<usize> {
+    fn all(queue: &BinQueue) -> Vec<usize> {
         let mut cursor = Cursor::default();
-        std::iter::from_fn(|| shelf.next(&mut cursor)).collect()
+        std::iter::from_fn(|| queue.next(&mut cursor)).map(Id::index).collect()
     }
 
     #[test]
-    fn fewest_pods_first_and_a_draft_that_moves_is_met_again() {
-        let mut shelf = BinQueue::new(true);
-        shelf.put(0, 3);
-        shelf.put(1, 1);
-        shelf.put(2, 1);
-        assert_eq!(all(&shelf), [1, 2, 0]);
+    fn bins_with_the_fewest_pods_come_first_and_a_bin_that_moves_is_met_again() {
+        let [zero, one, two] = [0, 1, 2].map(BinId::new);
+        let mut queue = BinQueue::new(true);
+        queue.put(zero, 3);
+        queue.put(one, 1);
+        queue.put(two, 1);
+        assert_eq!(all(&queue), [1, 2, 0]);
         let mut cursor = Cursor::default();
-        assert_eq!(shelf.next(&mut cursor), Some(1));
-        shelf.put(1, 2);
-        assert_eq!([shelf.next(&mut cursor), shelf.next(&mut cursor)], [Some(2), Some(1)]);
-        shelf.close(2);
-        shelf.tidy();
-        assert_eq!(all(&shelf), [1, 0]);
+        assert_eq!(queue.next(&mut cursor), Some(one));
+        queue.put(one, 2);
+        assert_eq!([queue.next(&mut cursor), queue.next(&mut cursor)], [Some(two), Some(one)]);
+        queue.close(two);
+        queue.compact();
+        assert_eq!(all(&queue), [1, 0]);
     }
 
     #[test]
-    fn the_oldest_first() {
-        let mut shelf = BinQueue::new(false);
-        shelf.put(0, 5);
-        shelf.put(1, 1);
-        shelf.put(0, 9);
-        assert_eq!(all(&shelf), [0, 1]);
+    fn the_oldest_bin_comes_first_without_regard_to_pods() {
+        let mut queue = BinQueue::new(false);
+        queue.put(BinId::new(0), 5);
+        queue.put(BinId::new(1), 1);
+        queue.put(BinId::new(0), 9);
+        assert_eq!(all(&queue), [0, 1]);
     }
 }

@@ -1,464 +1,444 @@
-//! Packing a node at a time with pods that complement each other, rules between pods included.
+//! Patterns that respect topology constraints.
 //!
-//! Pods that depend on others are hard to pack well one class after another: each goes where rules
-//! allow, and what fits beside it is left to chance. Here a node is put together as in the module
-//! `patterns`, but for each combination of domains that it could be in, and every pod that is taken
-//! is counted at once, so that the next one sees it. What is counted for a node that is not taken
-//! after all is counted back. Pods of one shape are interchangeable as far as packing is concerned:
-//! of those that are allowed, the ones with the least choice are taken first. Nobody is put where
-//! he would upset the spread of others if he were bound before them: such a plan depends on no
-//! order.
+//! Constrained pods are hard to pack well class by class: each goes where rules allow, and what
+//! fits beside it is left to chance. Here a node is built as in `patterns`, but once for each
+//! domain assignment, and every pod that is taken is counted at once, so that the next one sees it.
+//! The counts of a node that is not opened are taken back. Classes of one shape are interchangeable
+//! for packing: of those that are allowed, the most constrained is taken first. A pod is never
+//! placed where binding it first would violate another pod's spread, so the packing is valid for
+//! every binding order.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 
 use fixedbitset::FixedBitSet;
 
-use crate::classes::room;
-use crate::intern::Interner;
-use crate::offerings::shadow_prices::worth;
-use crate::packing::constrained::{DomainAssignment, full_pins};
-use crate::packing::first_fit::{Fit, Packer, SizeCap};
-use crate::packing::patterns::{alignment, rate};
-use crate::topology::counts::{Domains, Host};
+use crate::classes::PodCounts;
+use crate::classes::dimensions::{add_requests, room, room_when_empty};
+use crate::classes::shapes::Shapes;
+use crate::ids::{BinId, ClassId, EligibilityId, Id, IndexVec, ShapeId, TermId, TypeId};
+use crate::offerings::shadow_prices::shadow_prices;
+use crate::packing::bins::Fit;
+use crate::packing::domain_binding::labelled;
+use crate::packing::packer::Packer;
+use crate::packing::patterns::{STEP_DIVISOR, alignment, rate};
+use crate::packing::strategy::SizeCap;
+use crate::topology::counts::{Allowance, Host, HostQuery};
+use crate::topology::domains::DomainAssignment;
 
-/// The most combinations of domains that a node is tried in.
-const MAX_PLACES: usize = 9;
+/// All sizes are tried for one node in this many; for the others only sizes near recent winners.
+const ALL_SIZES_EVERY: usize = 16;
 
-/// Classes that ask for the same and may go to the same nodes.
+/// Number of recently chosen sizes that are remembered.
+const RECENT_SIZES: usize = 3;
+
+/// Classes with the same requests and node constraints.
 struct Shape {
-    row: Vec<i64>,
-    terms: Vec<usize>,
-    /// Those with the least choice first.
-    classes: Vec<usize>,
-    /// The classes before it have no pods left.
+    requests: Vec<i64>,
+    terms: Vec<TermId>,
+    /// The most constrained classes first.
+    classes: Vec<ClassId>,
+    /// The classes before this position have no pods left.
     first: usize,
 }
 
-/// A node's load, and where it is.
+/// The load of one node and its domains.
 struct NodePattern {
-    pin: Rc<DomainAssignment>,
-    start: usize,
+    assignment: Rc<DomainAssignment>,
+    start: EligibilityId,
     cap: i64,
-    content: Vec<(usize, Fit)>,
-    /// Price for each unit of worth: less is better.
+    content: Vec<(ClassId, Fit)>,
+    /// Price per unit of shadow value.
     rate: f64,
 }
 
-/// The types of a signature by size, each size with the best value first.
-type Sizes = Rc<Vec<Vec<usize>>>;
+/// The types of an eligibility set by size; within a size, the lowest price per shadow value first.
+type Sizes = Rc<Vec<Vec<TypeId>>>;
 
+/// State of the search for the patterns of one priority band.
 struct PatternSearch {
-    shapes: Vec<Shape>,
-    shape_of: Vec<usize>,
-    worth: Vec<f64>,
-    /// The least skew that anybody insists on, for each counter.
-    skews: Rc<[Option<i64>]>,
-    sizes: BTreeMap<usize, Sizes>,
-    /// Classes that may not be in the place that is looked at.
+    shapes: IndexVec<ShapeId, Shape>,
+    shape_of: IndexVec<ClassId, Option<ShapeId>>,
+    prices: Vec<f64>,
+    sizes: BTreeMap<EligibilityId, Sizes>,
+    /// Classes that no node in the current domains may take.
     blocked: FixedBitSet,
-    /// The sizes that won of late: only they and their neighbours are tried most of the time.
+    /// Sizes of the last patterns.
     recent: Vec<usize>,
-    nodes: usize,
+    /// Number of patterns so far.
+    patterns: usize,
 }
 
-impl Packer<'_, '_> {
-    /// Packs everything that is pending, the highest priority first.
-    pub(crate) fn pack_by_weaving(&mut self, pending: &mut [usize]) {
-        let classes = self.classes;
-        let mut start = 0;
-        while let Some(first) = classes.list.get(start) {
-            let count =
-                classes.list[start..].partition_point(|class| class.priority == first.priority);
-            let batch = start..start + count;
-            for number in batch.clone() {
-                if pending[number] > 0
-                    && !classes.list[number].is_bound_by_rules()
-                    && !self.bins.is_empty()
-                {
-                    pending[number] = self.fill(number, pending[number]);
-                }
-            }
-            self.weave(batch.clone(), pending);
-            for number in batch {
-                if pending[number] > 0 {
-                    self.place(number, pending);
-                }
-            }
-            start += count;
-        }
-    }
+/// A node of a certain type that a pattern is built for.
+struct Draft<'d> {
+    assignment: &'d DomainAssignment,
+    instance_type: TypeId,
+    /// Id of the bin that the pattern would open.
+    bin: BinId,
+    eligibility: EligibilityId,
+    content: Vec<(ClassId, Fit)>,
+}
 
-    fn weave(&mut self, batch: Range<usize>, pending: &mut [usize]) {
-        if self.left.iter().any(|left| !left.is_empty()) {
-            // Limits that are near are kept by those who keep account.
-            return;
+/// Packs all pending pods, the highest priority first.
+pub(super) fn pack(packer: &mut Packer<'_, '_>, pending: &mut PodCounts) {
+    for band in packer.classes.priority_bands() {
+        for class in &band {
+            if pending[*class] > 0
+                && !packer.classes[*class].is_constrained()
+                && !packer.bins.is_empty()
+            {
+                pending[*class] = packer.fill(*class, pending[*class]);
+            }
         }
-        let mut loom = self.loom(batch.clone(), pending);
-        let mut next = batch.start;
-        while let Some(seed) = (next..batch.end).find(|number| pending[*number] > 0) {
-            next = seed;
-            let woven = self.best_node(&mut loom, seed, pending);
-            let placed = woven.map_or(0, |woven| self.keep_node(&woven, pending, &loom.skews));
-            if placed == 0 {
-                next += 1;
+        pack_band(packer, &band, pending);
+        for class in band {
+            if pending[class] > 0 {
+                packer.place(class, pending);
             }
         }
     }
+}
 
-    fn loom(&self, batch: Range<usize>, pending: &[usize]) -> PatternSearch {
-        let classes = &self.classes.list;
-        let mut demand = vec![0_i64; self.zeros.len()];
-        let mut numbers: Interner<(&[i64], &[usize], usize)> = Interner::default();
-        let mut members: Vec<Vec<usize>> = Vec::new();
-        let mut shape_of = vec![usize::MAX; classes.len()];
-        for number in batch.filter(|number| pending[*number] > 0) {
-            let class = &classes[number];
-            let times = i64::try_from(pending[number]).unwrap_or(i64::MAX);
-            for (demand, request) in demand.iter_mut().zip(&class.row) {
-                *demand = demand.saturating_add(request.saturating_mul(times));
-            }
-            let shape = numbers.number((&class.row, &class.terms, class.wish));
-            if shape == members.len() {
-                members.push(Vec::new());
-            }
-            members[shape].push(number);
-            shape_of[number] = shape;
+fn pack_band(packer: &mut Packer<'_, '_>, band: &[ClassId], pending: &mut PodCounts) {
+    if packer.ledger.any_limited() {
+        // Patterns keep no account of limits; the other fill rules do.
+        return;
+    }
+    let mut search = PatternSearch::new(packer, band, pending);
+    let mut next = 0;
+    while let Some(position) = (next..band.len()).find(|at| pending[band[*at]] > 0) {
+        next = position;
+        let pattern = search.best_pattern(packer, band[position], pending);
+        let placed = pattern.map_or(0, |pattern| repeat(packer, &pattern, pending));
+        if placed == 0 {
+            next += 1;
         }
-        let choice = |number: &usize| {
-            let class = &classes[*number];
-            let rules = class.coupling.as_ref().map_or(0, |coupling| coupling.constraints.len());
-            (std::cmp::Reverse(rules), class.coupling.is_none(), *number)
+    }
+}
+
+impl PatternSearch {
+    fn new(packer: &Packer<'_, '_>, band: &[ClassId], pending: &PodCounts) -> Self {
+        let classes = packer.classes;
+        let waiting = || band.iter().copied().filter(|class| pending[*class] > 0);
+        let mut demand = vec![0_i64; packer.offerings.width];
+        for class in waiting() {
+            add_requests(&mut demand, &classes[class].requests, pending[class]);
+        }
+        let Shapes { members, of_class } = Shapes::of(waiting(), classes.list.len(), |class| {
+            let class = &classes[class];
+            (&class.requests, &class.terms, class.node_constraints)
+        });
+        let choice = |class: &ClassId| {
+            let profile = classes[*class].topology.as_ref();
+            let constraints = profile.map_or(0, |profile| profile.constraints.len());
+            (Reverse(constraints), profile.is_none(), *class)
         };
-        let mut shapes = Vec::with_capacity(members.len());
-        for ((row, terms, _), mut classes) in numbers.items.into_iter().zip(members) {
-            classes.sort_by_key(choice);
-            shapes.push(Shape { row: row.to_vec(), terms: terms.to_vec(), classes, first: 0 });
-        }
-        let worth = worth(self.offerings, &demand);
-        let skews = Rc::clone(&self.ground.skews);
-        let blocked = FixedBitSet::with_capacity(classes.len());
-        PatternSearch {
-            shapes,
-            shape_of,
-            worth,
-            skews,
+        let shape = |mut members: Vec<ClassId>| {
+            let class = &classes[members[0]];
+            let (requests, terms) = (class.requests.clone(), class.terms.clone());
+            members.sort_by_key(choice);
+            Shape { requests, terms, classes: members, first: 0 }
+        };
+        Self {
+            shapes: members.into_iter().map(shape).collect(),
+            shape_of: of_class,
+            prices: shadow_prices(packer.offerings, &demand),
             sizes: BTreeMap::new(),
-            blocked,
+            blocked: FixedBitSet::with_capacity(classes.list.len()),
             recent: Vec::new(),
-            nodes: 0,
+            patterns: 0,
         }
     }
 
-    /// The node that costs least for the worth of what it holds, among those that begin with a
-    /// class.
-    fn best_node(
+    /// The pattern with the lowest price per shadow value among those that begin with a class.
+    fn best_pattern(
         &mut self,
-        loom: &mut PatternSearch,
-        seed: usize,
-        pending: &[usize],
+        packer: &mut Packer<'_, '_>,
+        seed: ClassId,
+        pending: &PodCounts,
     ) -> Option<NodePattern> {
-        let class = &self.classes.list[seed];
-        let offer = self.best_offer(seed, 1, &DomainAssignment::default())?;
-        if !self.offerings.signature(offer.fit.signature).diversities.is_empty() {
+        let class = &packer.classes[seed];
+        let new_bin = packer.best_new_bin(seed, 1, &DomainAssignment::default())?;
+        let eligibility = new_bin.fit.eligibility;
+        if !packer.offerings.eligible(eligibility).min_values.is_empty() {
             return None;
         }
-        loom.nodes += 1;
-        let all_sizes = loom.nodes % 16 == 1;
-        let pins = full_pins(self.offerings, offer.fit.signature, MAX_PLACES);
+        self.patterns += 1;
+        let all_sizes = self.patterns % ALL_SIZES_EVERY == 1;
         let mut best: Option<(NodePattern, usize)> = None;
-        for pin in pins.iter() {
-            loom.blocked.clear();
-            let vector = pin.of(class.coupling.as_deref());
-            let allowed = class.coupling.as_ref().filter(|_| !class.is_only_counted);
-            if allowed.is_some_and(|coupling| {
-                self.ground.topology.allowance(coupling, &vector, Host::Fresh) == 0
-            }) {
-                continue;
-            }
-            let Some(start) = self.pinned(offer.fit.signature, pin) else { continue };
-            let sizes = self.sizes(loom, start);
-            for (size, kinds) in sizes.iter().enumerate() {
-                let is_near = |recent: &usize| recent.abs_diff(size) <= 1;
-                if !all_sizes && !loom.recent.is_empty() && !loom.recent.iter().any(is_near) {
+        for assignment in packer.offerings.full_assignments(eligibility).iter() {
+            self.blocked.clear();
+            if let Some(profile) = class.topology.as_ref().filter(|_| !class.is_only_counted) {
+                let domains = assignment.of_profile(profile);
+                let topology = &packer.cluster.topology;
+                if topology.allowance(profile, &domains, HostQuery::New).is_none() {
                     continue;
                 }
-                let table = self.offerings.table(self.offerings.signature(start));
-                let fits = |kind: &usize| room(table.free(*kind), &self.zeros, &class.row, 1) == 1;
-                let Some(kind) = kinds.iter().copied().find(fits) else { continue };
-                let woven = self.node(loom, seed, pending, Rc::clone(pin), start, kind);
-                if let Some(woven) = woven
-                    && best.as_ref().is_none_or(|(best, _)| woven.rate < best.rate)
+            }
+            let Some(start) = packer.assign_usable(eligibility, assignment) else { continue };
+            let sizes = self.sizes(packer, start);
+            for (size, types) in sizes.iter().enumerate() {
+                let is_near = |recent: &usize| recent.abs_diff(size) <= 1;
+                if !all_sizes && !self.recent.is_empty() && !self.recent.iter().any(is_near) {
+                    continue;
+                }
+                let table = packer.offerings.table_of(start);
+                let fits = |id: &TypeId| room_when_empty(table.free(*id), &class.requests, 1) == 1;
+                let Some(instance_type) = types.iter().copied().find(fits) else { continue };
+                let pattern = self.build(packer, seed, pending, assignment, start, instance_type);
+                if let Some(pattern) = pattern
+                    && best.as_ref().is_none_or(|(best, _)| pattern.rate < best.rate)
                 {
-                    best = Some((woven, size));
+                    best = Some((pattern, size));
                 }
             }
         }
-        let (woven, size) = best?;
-        if loom.recent.last() != Some(&size) {
-            loom.recent.push(size);
-            let from = loom.recent.len().saturating_sub(3);
-            loom.recent.drain(..from);
+        let (pattern, size) = best?;
+        if self.recent.last() != Some(&size) {
+            self.recent.push(size);
+            let from = self.recent.len().saturating_sub(RECENT_SIZES);
+            self.recent.drain(..from);
         }
-        Some(woven)
+        Some(pattern)
     }
 
-    pub(crate) fn pinned(&mut self, from: usize, pin: &DomainAssignment) -> Option<usize> {
-        let mut signature = from;
-        for term in &pin.terms {
-            signature = self.offerings.step(signature, *term)?;
-        }
-        let lacks = pin.absent.iter().all(|key| self.offerings.lacks(signature, *key));
-        (lacks && !self.offerings.signature(signature).types.is_empty()).then_some(signature)
-    }
-
-    fn sizes(&mut self, loom: &mut PatternSearch, number: usize) -> Sizes {
-        if let Some(known) = loom.sizes.get(&number) {
+    fn sizes(&mut self, packer: &Packer<'_, '_>, id: EligibilityId) -> Sizes {
+        if let Some(known) = self.sizes.get(&id) {
             return Rc::clone(known);
         }
-        let signature = self.offerings.signature(number);
-        let table = self.offerings.table(signature);
-        let types = &table.types;
-        let mut by_size: BTreeMap<i64, Vec<(f64, usize)>> = BTreeMap::new();
-        let most = if let SizeCap::Cpu(most) = self.strategy.cap { most } else { i64::MAX };
-        let smallest = signature.types.iter().map(|(_, kind)| types[*kind].cpu).min().unwrap_or(0);
-        for (price, kind) in &signature.types {
-            if types[*kind].cpu > most.max(smallest) {
-                continue;
-            }
-            let rate = rate(price.micros(), table.free(*kind), &loom.worth);
-            by_size.entry(types[*kind].cpu).or_default().push((rate, *kind));
+        let eligible = packer.offerings.eligible(id);
+        let table = packer.offerings.table(eligible);
+        let cpu = |id: TypeId| table.types[id].cpu;
+        let smallest = eligible.types.iter().map(|one| cpu(one.id)).min().unwrap_or(0);
+        let is_capped = |id: TypeId| match packer.strategy.cap {
+            SizeCap::Cpu(cap) => cpu(id) > cap.max(smallest),
+            SizeCap::None | SizeCap::BestValue => false,
+        };
+        let mut by_size: BTreeMap<i64, Vec<(f64, TypeId)>> = BTreeMap::new();
+        for one in eligible.types.iter().filter(|one| !is_capped(one.id)) {
+            let rate = rate(one.price.micros(), table.free(one.id), &self.prices);
+            by_size.entry(cpu(one.id)).or_default().push((rate, one.id));
         }
-        // Small sizes one by one, larger ones each about a quarter larger than the one before.
-        let mut sizes: Vec<Vec<usize>> = Vec::new();
+        // Small sizes one by one, larger ones each at least a quarter larger than the one before.
+        let mut sizes: Vec<Vec<TypeId>> = Vec::new();
         let mut last = 0;
-        for (cpu, mut kinds) in by_size {
+        for (cpu, mut types) in by_size {
             if cpu < last + last / 4 {
                 continue;
             }
             last = cpu;
-            kinds.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            sizes.push(kinds.into_iter().map(|(_, kind)| kind).collect());
+            types.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            sizes.push(types.into_iter().map(|(_, id)| id).collect());
         }
         let sizes = Rc::new(sizes);
-        loom.sizes.insert(number, Rc::clone(&sizes));
+        self.sizes.insert(id, Rc::clone(&sizes));
         sizes
     }
 
-    /// Puts together the load of one node of a type.
-    fn node(
+    /// Builds the load of one node of a type; `None` if the seed cannot begin it.
+    fn build(
         &mut self,
-        loom: &mut PatternSearch,
-        seed: usize,
-        pending: &[usize],
-        pin: Rc<DomainAssignment>,
-        start: usize,
-        kind: usize,
+        packer: &mut Packer<'_, '_>,
+        seed: ClassId,
+        pending: &PodCounts,
+        assignment: &Rc<DomainAssignment>,
+        start: EligibilityId,
+        instance_type: TypeId,
     ) -> Option<NodePattern> {
-        let classes = self.classes;
-        let (free, cap) = {
-            let table = self.offerings.table(self.offerings.signature(start));
-            (table.free(kind).to_vec(), table.types[kind].cpu)
-        };
-        let host = self.host(self.bins.len());
-        let mut used = self.zeros.clone();
-        let mut signature = start;
-        let mut content: Vec<(usize, Fit)> = Vec::new();
+        let table = packer.offerings.table_of(start);
+        let (free, cap) = (table.free(instance_type).to_vec(), table.types[instance_type].cpu);
+        let mut used = vec![0; free.len()];
+        let bin = packer.bins.next_id();
+        let mut draft =
+            Draft { assignment, instance_type, bin, eligibility: start, content: Vec::new() };
+        let all_pending: usize = pending.iter().sum();
         let mut pods = 0;
-        // Shapes of which nothing more can be taken.
-        let mut done = vec![false; loom.shapes.len()];
-        while pods < self.most_pods {
-            self.offerings.spend(loom.shapes.len());
-            let mut best: Option<(f64, usize)> = None;
+        // Shapes of which no more pods can be taken.
+        let mut exhausted = IndexVec::filled(false, self.shapes.len());
+        while !packer.max_pods.less(pods).is_none() {
+            packer.offerings.effort.spend(self.shapes.len());
+            let mut best: Option<(f64, ShapeId)> = None;
             if pods == 0 {
-                best = Some((0.0, loom.shape_of[seed]));
+                best = self.shape_of[seed].map(|shape| (0.0, shape));
             } else {
-                for (number, shape) in loom.shapes.iter().enumerate() {
-                    done[number] |= room(&free, &used, &shape.row, 1) == 0;
-                    if done[number] {
+                for (id, shape) in self.shapes.enumerate() {
+                    exhausted[id] |= room(&free, &used, &shape.requests, 1) == 0;
+                    if exhausted[id] {
                         continue;
                     }
-                    let score = alignment(&free, &used, &shape.row);
+                    let score = alignment(&free, &used, &shape.requests);
                     if best.is_none_or(|(best, _)| score > best) {
-                        best = Some((score, number));
+                        best = Some((score, id));
                     }
                 }
             }
-            let Some((_, number)) = best else { break };
-            let most = room(&free, &used, &loom.shapes[number].row, self.most_pods - pods);
+            let Some((_, shape)) = best else { break };
             let only = (pods == 0).then_some(seed);
-            let taken = self.take(
-                loom,
-                number,
-                only,
-                pending,
-                &pin,
-                (signature, kind),
-                &content,
-                host,
-                most,
-            );
-            let Some((class, fit)) = taken else {
+            let requests = &self.shapes[shape].requests;
+            let max = room(&free, &used, requests, packer.max_pods.less(pods).of(all_pending));
+            let Some((class, fit)) = self.take(packer, shape, only, pending, &draft, max) else {
                 if pods == 0 {
                     return None;
                 }
-                done[number] = true;
+                exhausted[shape] = true;
                 continue;
             };
-            signature = fit.signature;
+            draft.eligibility = fit.eligibility;
             pods += fit.room;
-            let times = i64::try_from(fit.room).unwrap_or(i64::MAX);
-            for (used, request) in used.iter_mut().zip(&classes.list[class].row) {
-                *used = used.saturating_add(request.saturating_mul(times));
-            }
-            content.push((class, fit));
+            add_requests(&mut used, &packer.classes[class].requests, fit.room);
+            draft.content.push((class, fit));
         }
+        let Draft { eligibility, content, .. } = draft;
         for (class, fit) in content.iter().rev() {
-            self.count_woven(*class, &pin, host, fit.room, false);
+            packer.uncount(*class, assignment, bin, fit.room);
         }
-        let price = self.offerings.cheapest(self.offerings.signature(signature), &used, &[])?.0;
-        let rate = rate(price.micros(), &used, &loom.worth);
-        Some(NodePattern { pin, start, cap, content, rate })
+        let price = packer.offerings.lowest_price(eligibility, &used, &[])?;
+        let rate = rate(price.micros(), &used, &self.prices);
+        Some(NodePattern { assignment: Rc::clone(assignment), start, cap, content, rate })
     }
 
-    /// Takes pods of a shape for a node: the first class that still has pods and is allowed there.
-    /// They are counted.
-    #[expect(clippy::too_many_arguments, reason = "these are the state of one node in the making")]
+    /// Takes pods of a shape for a draft: of the first class that has pods and is allowed there.
+    /// The pods are counted.
     fn take(
         &mut self,
-        loom: &mut PatternSearch,
-        shape: usize,
-        only: Option<usize>,
-        pending: &[usize],
-        pin: &DomainAssignment,
-        (signature, kind): (usize, usize),
-        content: &[(usize, Fit)],
-        host: usize,
-        most: usize,
-    ) -> Option<(usize, Fit)> {
-        let classes = self.classes;
-        let shape = &mut loom.shapes[shape];
+        packer: &mut Packer<'_, '_>,
+        shape: ShapeId,
+        only: Option<ClassId>,
+        pending: &PodCounts,
+        draft: &Draft<'_>,
+        max: usize,
+    ) -> Option<(ClassId, Fit)> {
+        let shape = &mut self.shapes[shape];
         while shape.classes.get(shape.first).is_some_and(|class| pending[*class] == 0) {
             shape.first += 1;
         }
-        let pool = self.offerings.signature(signature).pool;
-        let to = shape.terms.iter().find_map(|term| {
-            let next = self.offerings.step(signature, *term)?;
-            self.offerings.signature(next).kinds.contains(kind).then_some(next)
-        })?;
-        // All of a shape tolerate the same.
+        let pool = packer.offerings.eligible(draft.eligibility).pool;
+        let eligibility = packer.offerings.narrow_keeping(
+            draft.eligibility,
+            &shape.terms,
+            draft.instance_type,
+        )?;
+        // All classes of a shape have the same tolerations.
         let first = shape.classes.get(shape.first)?;
-        if !self.offerings.tolerates(pool, &classes.list[*first]) {
+        if !packer.offerings.tolerates(pool, &packer.classes[*first]) {
             return None;
         }
-        for number in shape.classes[shape.first..].iter().copied() {
-            let is_other = only.is_some_and(|only| only != number);
-            if is_other || pending[number] == 0 || loom.blocked.contains(number) {
+        let host = HostQuery::On(Host::Bin(draft.bin));
+        for class in shape.classes[shape.first..].iter().copied() {
+            let is_other = only.is_some_and(|only| only != class);
+            if is_other || pending[class] == 0 || self.blocked.contains(class.index()) {
                 continue;
             }
-            self.offerings.spend(1);
-            let allowed = self.allowed(&loom.skews, number, pin, host);
-            if allowed == 0 {
-                // Not because of the pods that are on this node by now: so on no node in this
-                // place.
-                let nobody_there = host + 1;
-                loom.blocked.set(number, self.allowed(&loom.skews, number, pin, nobody_there) == 0);
+            packer.offerings.effort.spend(1);
+            let allowed = packer.allowed_in_any_order(class, draft.assignment, host);
+            if allowed.is_none() {
+                // If an empty node would be refused too, every node in these domains is.
+                let on_new = packer.allowed_in_any_order(class, draft.assignment, HostQuery::New);
+                self.blocked.set(class.index(), on_new.is_none());
                 continue;
             }
-            let here: usize =
-                content.iter().filter(|(other, _)| *other == number).map(|(_, fit)| fit.room).sum();
-            let count = most.min(pending[number] - here).min(allowed);
-            // A few at a time: the direction of what is free changes with each.
-            let room = if count > 1 { (count / 8).max(1) } else { count };
+            let same = draft.content.iter().filter(|(other, _)| *other == class);
+            let here: usize = same.map(|(_, fit)| fit.room).sum();
+            let count = allowed.of(max.min(pending[class] - here));
+            let room = if count > 1 { (count / STEP_DIVISOR).max(1) } else { count };
             if room > 0 {
-                self.count_woven(number, pin, host, room, true);
-                return Some((number, Fit { signature: to, room }));
+                packer.count(class, draft.assignment, draft.bin, room);
+                return Some((class, Fit { eligibility, room }));
             }
         }
         None
     }
+}
 
-    /// How many pods of a class a node may have, by its own rules and so that those of others hold
-    /// whoever is bound first.
-    fn allowed(
-        &self,
-        skews: &[Option<i64>],
-        number: usize,
-        pin: &DomainAssignment,
-        host: usize,
-    ) -> usize {
-        let Some(coupling) = &self.classes.list[number].coupling else { return usize::MAX };
-        let vector: Domains = pin.of(Some(coupling));
-        let topology = &self.ground.topology;
-        match topology.allowance(coupling, &vector, Host::Is(host)) {
-            0 => 0,
-            allowed => allowed.min(topology.order_independent_allowance(
-                coupling,
-                &vector,
-                Host::Is(host),
-                skews,
-            )),
-        }
-    }
-
-    /// Counts pods of a class on a node, or counts them back.
-    fn count_woven(
-        &mut self,
-        number: usize,
-        pin: &DomainAssignment,
-        host: usize,
-        count: usize,
-        there: bool,
-    ) {
-        let class = &self.classes.list[number];
-        if let Some(coupling) = &class.coupling {
-            let vector = pin.of(Some(coupling));
-            self.ground.topology.change(coupling, &class.certain, &vector, host, count, there);
-        }
-    }
-
-    /// Makes a bin of a node, and more like it while there are pods and rules allow; how many
-    /// pods were placed.
-    fn keep_node(
-        &mut self,
-        woven: &NodePattern,
-        pending: &mut [usize],
-        skews: &[Option<i64>],
-    ) -> usize {
-        let mut placed = 0;
-        while woven.content.iter().all(|(class, _)| {
-            let same = woven.content.iter().filter(|(other, _)| other == class);
-            pending[*class] >= same.map(|(_, fit)| fit.room).sum()
-        }) {
-            let index = self.bins.len();
-            let host = self.host(index);
-            let mut counted = 0;
-            for (class, fit) in &woven.content {
-                if self.allowed(skews, *class, &woven.pin, host) < fit.room {
-                    break;
-                }
-                self.count_woven(*class, &woven.pin, host, fit.room, true);
-                counted += 1;
-            }
-            for (class, fit) in woven.content[..counted].iter().rev() {
-                self.count_woven(*class, &woven.pin, host, fit.room, false);
-            }
-            if counted < woven.content.len() {
+/// Opens bins with a pattern while there are pods for it and the rules allow, and returns the
+/// number of pods placed.
+fn repeat(packer: &mut Packer<'_, '_>, pattern: &NodePattern, pending: &mut PodCounts) -> usize {
+    let NodePattern { assignment, content, .. } = pattern;
+    let mut placed = 0;
+    while content.iter().all(|(class, _)| {
+        let same = content.iter().filter(|(other, _)| other == class);
+        pending[*class] >= same.map(|(_, fit)| fit.room).sum()
+    }) {
+        let host = HostQuery::On(Host::Bin(packer.bins.next_id()));
+        let next = packer.bins.next_id();
+        let mut counted = 0;
+        for (class, fit) in content {
+            let allowed = packer.allowed_in_any_order(*class, assignment, host);
+            if allowed < Allowance::AtMost(fit.room) {
                 break;
             }
-            self.push_bin(woven.start, woven.cap);
-            self.bins[index].domains = woven.pin.domains();
-            for (class, fit) in &woven.content {
-                self.add(index, *class, fit, fit.room);
-                // Pods that go anywhere were counted as they were added.
-                if !self.classes.list[*class].is_only_counted {
-                    self.count_woven(*class, &woven.pin, host, fit.room, true);
-                }
-                pending[*class] -= fit.room;
-                placed += fit.room;
-            }
+            packer.count(*class, assignment, next, fit.room);
+            counted += 1;
         }
-        placed
+        for (class, fit) in content[..counted].iter().rev() {
+            packer.uncount(*class, assignment, next, fit.room);
+        }
+        if counted < content.len() {
+            break;
+        }
+        let bin = packer.open_bin(pattern.start, pattern.cap);
+        packer.bins.set_domains(bin, labelled(assignment), Vec::new());
+        for (class, fit) in content {
+            packer.add(bin, *class, fit, fit.room);
+            // Pods that are only counted were counted as they were added.
+            if !packer.classes[*class].is_only_counted {
+                packer.count(*class, assignment, bin, fit.room);
+            }
+            pending[*class] -= fit.room;
+            placed += fit.room;
+        }
+    }
+    placed
+}
+
+impl Packer<'_, '_> {
+    /// The eligibility set in the domains of an assignment; `None` if no type is left.
+    pub(super) fn assign_usable(
+        &mut self,
+        from: EligibilityId,
+        assignment: &DomainAssignment,
+    ) -> Option<EligibilityId> {
+        let assigned = self.offerings.assign(from, assignment)?;
+        (!self.offerings.eligible(assigned).types.is_empty()).then_some(assigned)
+    }
+
+    /// Number of pods of a class that a node may take by its own rules, and without violating the
+    /// spread of other pods in any binding order.
+    fn allowed_in_any_order(
+        &self,
+        class: ClassId,
+        assignment: &DomainAssignment,
+        host: HostQuery,
+    ) -> Allowance {
+        let Some(profile) = &self.classes[class].topology else { return Allowance::Unlimited };
+        let domains = assignment.of_profile(profile);
+        let topology = &self.cluster.topology;
+        let allowed = topology.allowance(profile, &domains, host);
+        if allowed.is_none() {
+            return allowed;
+        }
+        let min_skews = &self.cluster.min_skews;
+        allowed.min(topology.order_independent_allowance(profile, &domains, host, min_skews))
+    }
+
+    /// Counts pods of a class on a bin.
+    fn count(&mut self, class: ClassId, assignment: &DomainAssignment, bin: BinId, pods: usize) {
+        let class = &self.classes[class];
+        if let Some(profile) = &class.topology {
+            let domains = assignment.of_profile(profile);
+            let (certain, host) = (&class.surely_counted, Host::Bin(bin));
+            self.cluster.topology.record(profile, certain, &domains, host, pods);
+        }
+    }
+
+    /// Takes back what [`Packer::count`] counted.
+    fn uncount(&mut self, class: ClassId, assignment: &DomainAssignment, bin: BinId, pods: usize) {
+        let class = &self.classes[class];
+        if let Some(profile) = &class.topology {
+            let domains = assignment.of_profile(profile);
+            let (certain, host) = (&class.surely_counted, Host::Bin(bin));
+            self.cluster.topology.unrecord(profile, certain, &domains, host, pods);
+        }
     }
 }

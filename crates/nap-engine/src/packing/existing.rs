@@ -1,4 +1,4 @@
-//! What exists is free: it is filled before anything is bought.
+//! Existing nodes: their free capacity costs nothing, so it is filled before any node is launched.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,209 +7,211 @@ use std::rc::Rc;
 use nap_api::Requirements;
 use nap_api::requirement::Undefined;
 
-use crate::classes::{Class, Classes, Dimensions};
+use crate::classes::dimensions::Dimensions;
+use crate::classes::{Class, Classes, PodCounts};
+use crate::ids::{ClassId, Id, IndexVec, NodeConstraintsId, NodeIdx, TermId};
 use crate::model::{Node, Snapshot};
 use crate::offerings::index::OfferingIndex;
-use crate::topology::counts::{Domains, Host, Topology, domains_of, passes};
-use crate::topology::groups::{TopologyGroup, TopologyProfile, TopologyRules};
+use crate::topology::counts::{Host, HostQuery, Topology, covers};
+use crate::topology::domains::Domains;
+use crate::topology::groups::{TopologyGroup, TopologyProfile};
 
-/// Pods of a class on a machine that exists.
+/// Pods of a class on an existing node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExistingPlacement {
-    pub(crate) class: usize,
-    pub(crate) node: usize,
+    pub(crate) class: ClassId,
+    pub(crate) node: NodeIdx,
     pub(crate) count: usize,
 }
 
-/// The machines that exist or are on their way, and what is free on them.
-#[derive(Clone)]
+/// The nodes that exist or are in flight, with their free capacity.
+#[derive(Clone, Default)]
 pub(crate) struct ExistingNodes<'a> {
-    /// Running machines before those on their way, then by name.
-    pub(crate) nodes: Rc<[&'a Node]>,
-    pub(crate) labels: Rc<[Requirements]>,
-    /// The domains of each machine, by every label whose values are domains.
-    pub(crate) domains: Rc<[Domains]>,
-    free: Vec<Vec<i64>>,
-    /// Which machines suit which wishes, as far as somebody asked.
-    compatible_cache: Rc<RefCell<BTreeMap<(usize, usize), bool>>>,
+    /// Initialized nodes first, then by name.
+    pub(crate) nodes: Rc<IndexVec<NodeIdx, &'a Node>>,
+    pub(crate) labels: Rc<IndexVec<NodeIdx, Requirements>>,
+    /// Domains of each node by every topology label.
+    pub(crate) domains: Rc<IndexVec<NodeIdx, Domains>>,
+    free: IndexVec<NodeIdx, Vec<i64>>,
+    /// Whether node constraints are compatible with a node, as far as it was asked.
+    compatible: Rc<RefCell<BTreeMap<(NodeConstraintsId, NodeIdx), bool>>>,
 }
 
-/// Where a class could go, by domains, and from where on it is worth looking.
+/// The existing nodes that suit a class, by domains.
 pub(crate) struct CandidateNodes {
-    rows: Vec<(Domains, Vec<usize>, usize)>,
-    /// A machine that is refused now may be allowed later, so all are looked at again.
-    patient: bool,
+    rows: Vec<CandidateRow>,
+    /// A node that is refused now may be allowed later, so every node is tried again.
+    retries_nodes: bool,
+}
+
+/// Candidates in the same domains.
+struct CandidateRow {
+    domains: Domains,
+    nodes: Vec<NodeIdx>,
+    /// Position of the first node that may still take a pod.
+    first: usize,
 }
 
 impl<'a> ExistingNodes<'a> {
     pub(crate) fn of(
         snapshot: &'a Snapshot,
         dimensions: &Dimensions<'a>,
-        rules: &TopologyRules<'_>,
         offerings: &mut OfferingIndex<'_>,
     ) -> Self {
         let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
         nodes.sort_by(|a, b| (!a.initialized, a).cmp(&(!b.initialized, b)));
+        let labels = nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect();
+        let domains = nodes.iter().map(|node| offerings.domain_table().of_node(node)).collect();
         Self {
             free: nodes.iter().map(|node| dimensions.free(node)).collect(),
-            labels: nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect(),
-            domains: nodes.iter().map(|node| domains_of(node, rules, offerings)).collect(),
-            nodes: nodes.into(),
-            compatible_cache: Rc::default(),
+            labels: Rc::new(labels),
+            domains: Rc::new(domains),
+            nodes: Rc::new(nodes.into()),
+            compatible: Rc::default(),
         }
     }
 
-    /// Nothing exists.
-    pub(crate) fn none() -> Self {
-        let compatible_cache = Rc::default();
-        Self {
-            nodes: [].into(),
-            labels: [].into(),
-            domains: [].into(),
-            free: Vec::new(),
-            compatible_cache,
-        }
+    /// Domains of a node that a profile refers to.
+    fn domains_of(&self, node: NodeIdx, profile: &TopologyProfile) -> Domains {
+        profile.keys.iter().map(|key| self.domains[node][key.index()]).collect()
     }
 
-    /// The domains of a machine that a kind of pod depends on.
-    fn vector(&self, node: usize, coupling: &TopologyProfile) -> Domains {
-        coupling.keys.iter().map(|key| self.domains[node][*key]).collect()
-    }
-
-    /// First fit in the order of the classes. How many pods of each class are placed: its first
-    /// ones.
+    /// Places the pods of all classes by first fit, in their order. Returns the number of pods
+    /// placed of each class (its first ones) and the placements.
     pub(crate) fn fill(
         &mut self,
         classes: &Classes<'_>,
         topology: &mut Topology,
-    ) -> (Vec<usize>, Vec<ExistingPlacement>) {
-        let mut placed = vec![0; classes.list.len()];
-        let mut seated = Vec::new();
+    ) -> (PodCounts, Vec<ExistingPlacement>) {
+        let mut placed = IndexVec::filled(0, classes.list.len());
+        let mut placements = Vec::new();
         if self.nodes.is_empty() {
-            return (placed, seated);
+            return (placed, placements);
         }
-        for (number, class) in classes.list.iter().enumerate() {
+        for (id, class) in classes.list.enumerate() {
             let pods = class.pods.len();
-            let left = self.fill_with(number, pods, classes, topology, &mut seated);
-            placed[number] = pods - left;
+            let left = self.fill_with(id, pods, classes, topology, &mut placements);
+            placed[id] = pods - left;
         }
-        (placed, seated)
+        (placed, placements)
     }
 
-    /// Puts pods of a class where they fit; how many are left.
+    /// Places pods of a class by first fit and returns how many are left.
     pub(crate) fn fill_with(
         &mut self,
-        number: usize,
+        id: ClassId,
         mut left: usize,
         classes: &Classes<'_>,
         topology: &mut Topology,
-        seated: &mut Vec<ExistingPlacement>,
+        placements: &mut Vec<ExistingPlacement>,
     ) -> usize {
-        let class = &classes.list[number];
-        if left > 0 {
-            if let Some(coupling) = class.coupling.as_ref().filter(|_| !class.is_only_counted) {
-                let mut seats = self.seats(class, classes, coupling);
-                while let Some((node, count)) =
-                    self.seat(&mut seats, class, coupling, topology, left)
-                {
-                    seated.push(ExistingPlacement { class: number, node, count });
-                    left -= count;
+        let class = &classes[id];
+        if left == 0 {
+            return 0;
+        }
+        if let Some(profile) = class.topology.as_ref().filter(|_| !class.is_only_counted) {
+            let mut candidates = self.candidates(class, classes, profile);
+            while let Some((node, count)) =
+                self.place_next(&mut candidates, class, profile, topology, left)
+            {
+                placements.push(ExistingPlacement { class: id, node, count });
+                left -= count;
+            }
+            return left;
+        }
+        for node in self.nodes.ids() {
+            if left == 0 {
+                break;
+            }
+            let count = fitting(&self.free[node], class, left);
+            if count > 0 && self.is_compatible(node, class, classes) {
+                self.take(node, class, count);
+                if let Some(profile) = &class.topology {
+                    let domains = self.domains_of(node, profile);
+                    let host = Host::Existing(node);
+                    topology.record(profile, &class.surely_counted, &domains, host, count);
                 }
-            } else {
-                for node in 0..self.nodes.len() {
-                    if left == 0 {
-                        break;
-                    }
-                    let count = fitting(&self.free[node], class, left);
-                    if count > 0 && self.suits(node, class, classes) {
-                        self.take(node, class, count);
-                        if let Some(coupling) = &class.coupling {
-                            let vector = self.vector(node, coupling);
-                            topology.record(coupling, &class.certain, &vector, node, count);
-                        }
-                        seated.push(ExistingPlacement { class: number, node, count });
-                        left -= count;
-                    }
-                }
+                placements.push(ExistingPlacement { class: id, node, count });
+                left -= count;
             }
         }
         left
     }
 
-    /// What is free on each machine by now.
-    pub(crate) fn free(&self) -> &[Vec<i64>] {
+    /// Free capacity of each node by now.
+    pub(crate) fn free(&self) -> &IndexVec<NodeIdx, Vec<i64>> {
         &self.free
     }
 
-    /// The machines that a counter looks at: for sure.
-    pub(crate) fn seen_by(&self, counter: &TopologyGroup<'_>) -> Vec<(usize, bool)> {
-        let each = self.nodes.iter().zip(self.labels.iter()).enumerate();
-        each.filter(|(_, (node, labels))| passes(counter, node, labels))
-            .map(|(node, _)| (node, true))
+    /// The nodes that a topology group covers.
+    pub(crate) fn covered_by(&self, group: &TopologyGroup<'_>) -> Vec<NodeIdx> {
+        let each = self.nodes.enumerate().zip(self.labels.iter());
+        each.filter(|((_, node), labels)| covers(group, node, labels))
+            .map(|((id, _), _)| id)
             .collect()
     }
 
-    /// Gives every machine more of a dimension.
-    pub(crate) fn raise(&mut self, dimension: usize, by: i64) {
+    /// Adds capacity of one dimension to every node.
+    pub(crate) fn add_capacity(&mut self, dimension: usize, by: i64) {
         for free in &mut self.free {
             free[dimension] = free[dimension].saturating_add(by);
         }
     }
 
-    /// The machines that suit a class and have room for it, by their domains.
-    pub(crate) fn seats(
+    /// The nodes that suit a class and have room for a pod, by their domains.
+    pub(crate) fn candidates(
         &self,
         class: &Class<'_>,
         classes: &Classes<'_>,
-        coupling: &TopologyProfile,
+        profile: &TopologyProfile,
     ) -> CandidateNodes {
-        let mut rows: BTreeMap<Domains, Vec<usize>> = BTreeMap::new();
-        for index in 0..self.nodes.len() {
-            if fitting(&self.free[index], class, 1) == 1 && self.suits(index, class, classes) {
-                rows.entry(self.vector(index, coupling)).or_default().push(index);
+        let mut rows: BTreeMap<Domains, Vec<NodeIdx>> = BTreeMap::new();
+        for node in self.nodes.ids() {
+            let fits = fitting(&self.free[node], class, 1) == 1;
+            if fits && self.is_compatible(node, class, classes) {
+                rows.entry(self.domains_of(node, profile)).or_default().push(node);
             }
         }
-        let rows = rows.into_iter().map(|(vector, nodes)| (vector, nodes, 0)).collect();
-        CandidateNodes { rows, patient: coupling.follows_hosts() }
+        let row = |(domains, nodes)| CandidateRow { domains, nodes, first: 0 };
+        let rows = rows.into_iter().map(row).collect();
+        CandidateNodes { rows, retries_nodes: profile.follows_hosts() }
     }
 
-    /// Places pods of a class on the first machine that may have them, in the emptiest domain;
-    /// where, and how many.
-    pub(crate) fn seat(
+    /// Places up to `max` pods of a class on the first candidate that may take some, in the
+    /// emptiest domain. Returns the node and the number of pods.
+    pub(crate) fn place_next(
         &mut self,
-        seats: &mut CandidateNodes,
+        candidates: &mut CandidateNodes,
         class: &Class<'_>,
-        coupling: &TopologyProfile,
+        profile: &TopologyProfile,
         topology: &mut Topology,
-        most: usize,
-    ) -> Option<(usize, usize)> {
-        if most == 0 || seats.rows.is_empty() {
+        max: usize,
+    ) -> Option<(NodeIdx, usize)> {
+        if max == 0 || candidates.rows.is_empty() {
             return None;
         }
-        let mut order: Vec<(i64, usize)> = seats
-            .rows
-            .iter()
-            .enumerate()
-            .map(|(row, (vector, ..))| (topology.load(coupling, vector), row))
-            .collect();
+        let load =
+            |(number, row): (usize, &CandidateRow)| (topology.load(profile, &row.domains), number);
+        let mut order: Vec<(i64, usize)> = candidates.rows.iter().enumerate().map(load).collect();
         order.sort_unstable();
         for (_, row) in order {
-            let (vector, nodes, first) = &mut seats.rows[row];
-            if topology.allowance(coupling, vector, Host::Any) == 0 {
+            let CandidateRow { domains, nodes, first } = &mut candidates.rows[row];
+            if topology.allowance(profile, domains, HostQuery::Any).is_none() {
                 continue;
             }
             let mut position = *first;
             while let Some(node) = nodes.get(position).copied() {
-                let allowed = topology.allowance(coupling, vector, Host::Is(node));
-                let allowed = allowed.min(topology.stride(coupling, vector)).min(most);
+                let host = Host::Existing(node);
+                let allowed = topology.allowance(profile, domains, HostQuery::On(host));
+                let allowed = allowed.min(topology.stride(profile, domains)).of(max);
                 let count = fitting(&self.free[node], class, allowed);
                 if count > 0 {
-                    topology.record(coupling, &class.certain, vector, node, count);
+                    topology.record(profile, &class.surely_counted, domains, host, count);
                     self.take(node, class, count);
                     return Some((node, count));
                 }
                 position += 1;
-                if !seats.patient {
+                if !candidates.retries_nodes {
                     *first = position;
                 }
             }
@@ -217,27 +219,28 @@ impl<'a> ExistingNodes<'a> {
         None
     }
 
-    fn take(&mut self, node: usize, class: &Class<'_>, count: usize) {
+    fn take(&mut self, node: NodeIdx, class: &Class<'_>, count: usize) {
         let times = i64::try_from(count).unwrap_or(i64::MAX);
-        for (free, request) in self.free[node].iter_mut().zip(&class.row) {
+        for (free, request) in self.free[node].iter_mut().zip(&class.requests) {
             *free = free.saturating_sub(request.saturating_mul(times));
         }
     }
 
-    fn suits(&self, index: usize, class: &Class<'_>, classes: &Classes<'_>) -> bool {
-        let mut compatible_cache = self.compatible_cache.borrow_mut();
-        *compatible_cache.entry((class.wish, index)).or_insert_with(|| {
-            let labels = &self.labels[index];
+    fn is_compatible(&self, node: NodeIdx, class: &Class<'_>, classes: &Classes<'_>) -> bool {
+        let mut known = self.compatible.borrow_mut();
+        *known.entry((class.node_constraints, node)).or_insert_with(|| {
+            let labels = &self.labels[node];
             let suits =
-                |term: &usize| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();
-            class.repelled_by(&self.nodes[index].taints).is_none() && class.terms.iter().any(suits)
+                |term: &TermId| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();
+            class.repelled_by(&self.nodes[node].taints).is_none() && class.terms.iter().any(suits)
         })
     }
 }
 
-/// How many fit. Only what a pod asks for counts: a resource that is overdrawn keeps nobody away
-/// who wants none of it.
-fn fitting(free: &[i64], class: &Class<'_>, most: usize) -> usize {
-    let asked = free.iter().zip(&class.row).filter(|(_, request)| **request > 0);
-    asked.map(|(free, request)| usize::try_from(free / request).unwrap_or(0)).fold(most, usize::min)
+/// Number of pods of a class that fit, at most `max`. A dimension that is overdrawn excludes only
+/// the pods that request some of it.
+fn fitting(free: &[i64], class: &Class<'_>, max: usize) -> usize {
+    let requested = free.iter().zip(&class.requests).filter(|(_, request)| **request > 0);
+    let times = requested.map(|(free, request)| usize::try_from(free / request).unwrap_or(0));
+    times.fold(max, usize::min)
 }

@@ -1,439 +1,422 @@
-//! A last try for pods that are left without a place.
+//! Placing the pods that the fill rule left without a place.
 //!
-//! A cap on the size of nodes is a means to a cheap plan, and no reason to refuse anybody. Neither
-//! is a spread constraint that the scheduler would consider kept. As long as there is a choice, a
-//! spread constraint compares all domains that exist or could be bought, so that pods are spread
-//! over zones that have no node yet. What that allows, the scheduler allows too. But the scheduler
-//! compares only domains that have nodes, and so binds some pods that would be refused here.
-//! Whoever is left is therefore tried once more with the scheduler's own count: a domain without
-//! nodes is *closed*. It must stay so, for its first node would make the others too full: no node
-//! is opened any more that might be in a domain where somebody's spread constraint sees none.
+//! A size cap is a means to a cheap packing and no reason to refuse a pod; nor is a spread
+//! constraint that the scheduler considers satisfied. While there is a choice, a spread constraint
+//! compares all domains that exist or could be launched, so that pods are spread over zones without
+//! nodes too. Whatever that allows, the scheduler allows. But the scheduler compares only domains
+//! that have nodes, and so binds some pods that would be refused here. Pods without a place are
+//! therefore tried again with the scheduler's own count, restricted to the domains that have nodes.
+//! From then on no node is opened in any other domain: its first node would raise the skew of the
+//! others.
 //!
-//! By host name a new node is a domain too. So in the end, when nothing more can be bought, spread
-//! constraints over hosts compare the nodes that there are.
+//! By hostname every new node is a domain. So in the end, when no node can be opened any more,
+//! spread constraints over hosts compare the nodes that there are.
 //!
-//! What a bin can be decides which domains it may appear in. So bins that could be anywhere are
-//! tied to where they would be bought.
+//! The eligibility set of a bin decides which domains it may appear in. So bins that could be
+//! anywhere are first bound to a domain where they cost the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::offerings::index::OfferingIndex;
-use crate::packing::constrained::{DomainAssignment, full_pins};
-use crate::packing::first_fit::{Bin, ClusterState, Packer, SizeCap, sum};
-use crate::topology::counts::{ABSENT, Host, looks_at};
-use crate::topology::groups::{At, Constraint, HostSlot, TopologyGroup, TopologyProfile};
+use crate::classes::PodCounts;
+use crate::ids::{BinId, ClassId, DomainId, EligibilityId, GroupId, Id, IndexVec, KeyId, NodeIdx};
+use crate::offerings::eligibility::UNCAPPED;
+use crate::packing::domain_binding::labelled;
+use crate::packing::packer::Packer;
+use crate::packing::strategy::SizeCap;
+use crate::topology::counts::{Coverage, Host, HostMinimum, HostQuery};
+use crate::topology::domains::{Domain, DomainAssignment};
+use crate::topology::groups::{At, Constraint, HostSlot, TopologyGroup, TopologyRules};
 
-/// The most combinations of domains that a bin is tied to one of.
-const MAX_PLACES: usize = 9;
-
-/// The most pods more on every node that a spread over hosts is tried with, once there are no more
-/// nodes.
+/// Upper limit on the rounds in which every node gets more pods of a spread over hosts.
 const MAX_LAYERS: usize = 32;
 
-/// A spread over hosts, once there will be no more nodes.
-struct HostMinimum {
-    of: CountedBy,
-    /// The nodes that it looks at, and how many of them it wants; several if it is told in several
-    /// ways.
-    hosts: Vec<(Vec<(usize, bool)>, usize)>,
-    /// How many pods each of them has at least.
-    height: i64,
+/// A spread over hosts, once no node is opened any more.
+struct HostSpread {
+    counted_by: CountedBy,
+    /// Nodes of each spread constraint behind it.
+    covered: Vec<CoveredHosts>,
+    /// Number of pods that every covered node has at least.
+    minimum: i64,
 }
 
-/// Who counts the pods of a spread over hosts.
+/// How the pods of a spread over hosts are counted.
 #[derive(Clone, Copy)]
 enum CountedBy {
-    TopologyGroup(usize),
-    HostSlot { dimension: usize, capacity: i64 },
+    Group(GroupId),
+    Slot { dimension: usize, capacity: i64 },
 }
 
-/// What a bin was before it was tied.
-struct Untied {
-    index: usize,
-    signature: usize,
-    domains: Vec<(usize, u32)>,
-    uncounted: Vec<(usize, usize)>,
+/// The nodes that a spread constraint over hosts may cover, and its `minDomains`.
+struct CoveredHosts {
+    hosts: Vec<(Host, Coverage)>,
+    min_domains: usize,
+}
+
+impl CoveredHosts {
+    /// Number of nodes that are covered in any case.
+    fn certain(&self) -> usize {
+        self.hosts.iter().filter(|(_, coverage)| *coverage == Coverage::Always).count()
+    }
+}
+
+/// A bin before it was bound.
+struct Unbound {
+    bin: BinId,
+    eligibility: EligibilityId,
+    domains: Vec<(KeyId, Domain)>,
+    uncounted: Vec<(ClassId, usize)>,
 }
 
 impl Packer<'_, '_> {
-    /// Tries pods without a place once more: with nodes as large as they will be, and then with
-    /// what the scheduler allows. How many pods of each class were placed only because there are no
-    /// more nodes.
-    pub(crate) fn last_try(&mut self, pending: &mut [usize]) -> Vec<usize> {
-        let mut over_host_limit = vec![0; pending.len()];
+    /// Tries pods without a place once more: with bins of any size, then with what the scheduler
+    /// allows. Returns the number of pods of each class that were placed only because no more nodes
+    /// are opened.
+    pub(super) fn place_leftovers(&mut self, pending: &mut PodCounts) -> PodCounts {
+        let mut over_host_limit = IndexVec::filled(0, pending.len());
         if pending.iter().all(|left| *left == 0) {
             return over_host_limit;
         }
         if self.strategy.cap != SizeCap::None {
-            self.lift_caps(false);
-            self.reopen();
-            for (number, left) in pending.iter_mut().enumerate().filter(|(_, left)| **left > 0) {
-                if !self.classes.list[number].is_bound_by_rules() {
-                    *left = self.fill(number, *left);
-                }
-            }
-            let is_bound = |number: usize| self.classes.list[number].is_bound_by_rules();
-            if pending.iter().enumerate().any(|(number, left)| *left > 0 && is_bound(number)) {
-                self.lift_caps(true);
-                self.try_again(pending);
-            }
+            self.place_without_caps(pending);
         }
-        let waits = |(number, left): (usize, &usize)| *left > 0 && self.must_spread(number);
-        if !pending.iter().enumerate().any(waits) {
+        if !pending.enumerate().any(|(class, left)| *left > 0 && self.must_spread(class)) {
             return over_host_limit;
         }
         let before: usize = pending.iter().sum();
-        let open = self.ground.topology.clone();
-        let untied = self.tie_all();
+        let unrestricted = self.cluster.topology.clone();
+        let unbound = self.bind_all();
         self.restrict_to_existing_domains();
-        self.try_again(pending);
-        let left = pending.to_vec();
+        self.retry_constrained(pending);
+        let left = pending.clone();
         self.fill_hosts(pending);
-        for (number, class) in self.classes.list.iter().enumerate() {
-            over_host_limit[class.base] += left[number] - pending[number];
+        for (id, class) in self.classes.list.enumerate() {
+            over_host_limit[class.base] += left[id] - pending[id];
         }
         if pending.iter().sum::<usize>() == before {
-            self.ground.topology = open;
-            for Untied { index, signature, domains, uncounted } in untied {
-                self.narrow(index, signature);
-                self.bins[index].domains = domains;
-                self.bins[index].uncounted = uncounted;
+            self.cluster.topology = unrestricted;
+            for Unbound { bin, eligibility, domains, uncounted } in unbound {
+                self.restrict(bin, eligibility);
+                self.bins.set_domains(bin, domains, uncounted);
             }
         }
         over_host_limit
     }
 
-    /// The dimensions that stand for spread constraints by host name.
+    /// Lets bins grow beyond their size cap.
+    fn place_without_caps(&mut self, pending: &mut PodCounts) {
+        self.lift_caps(false);
+        self.bins.reopen();
+        for class in pending.ids() {
+            if pending[class] > 0 && !self.classes[class].is_constrained() {
+                pending[class] = self.fill(class, pending[class]);
+            }
+        }
+        let waits = |class: ClassId, left: usize| left > 0 && self.classes[class].is_constrained();
+        if pending.enumerate().any(|(class, left)| waits(class, *left)) {
+            self.lift_caps(true);
+            self.retry_constrained(pending);
+        }
+    }
+
+    /// Dimensions of the host slots of spread constraints, with the positions of the slots.
     fn spread_slots(&self) -> impl Iterator<Item = (usize, usize)> {
-        let rules = &self.ground.rules;
-        let first = self.zeros.len() - rules.slots.len();
+        let slots = &self.cluster.rules.slots;
+        let first = self.offerings.width - slots.len();
         let spreads =
-            rules.slots.iter().enumerate().filter(|(_, slot)| matches!(slot, HostSlot::Spread(..)));
-        spreads.map(move |(number, _)| (number, first + number))
+            slots.iter().enumerate().filter(|(_, slot)| matches!(slot, HostSlot::Spread(..)));
+        spreads.map(move |(slot, _)| (slot, first + slot))
     }
 
-    fn must_spread(&self, number: usize) -> bool {
-        let class = &self.classes.list[number];
-        let constraints = class.coupling.iter().flat_map(|coupling| &coupling.constraints);
-        constraints.into_iter().any(|one| matches!(one, Constraint::Spread { .. }))
-            || self.spread_slots().any(|(_, dimension)| class.row[dimension] > 0)
+    /// Whether a class has a spread constraint.
+    fn must_spread(&self, class: ClassId) -> bool {
+        let class = &self.classes[class];
+        let mut constraints = class.topology.iter().flat_map(|profile| &profile.constraints);
+        constraints.any(|one| matches!(one, Constraint::Spread { .. }))
+            || self.spread_slots().any(|(_, dimension)| class.requests[dimension] > 0)
     }
 
-    /// Fills the nodes that there are evenly: with no more of them, a spread over hosts compares
-    /// with the emptiest.
-    fn fill_hosts(&mut self, pending: &mut [usize]) {
-        let must_spread = |number: &usize| pending[*number] > 0 && self.must_spread(*number);
-        let waiting: Vec<usize> = (0..pending.len()).filter(must_spread).collect();
-        let mut floors = self.floors(&waiting);
+    /// Fills the nodes evenly: without further nodes, a spread over hosts compares with the
+    /// emptiest one.
+    fn fill_hosts(&mut self, pending: &mut PodCounts) {
+        let must_spread = |class: &ClassId| pending[*class] > 0 && self.must_spread(*class);
+        let waiting: Vec<ClassId> = pending.ids().filter(must_spread).collect();
+        let mut spreads = self.host_spreads(&waiting);
         for _ in 0..MAX_LAYERS {
-            if !self.raise_floors(&mut floors) {
+            if !self.raise_minimums(&mut spreads) {
                 break;
             }
-            self.reopen();
-            for index in (0..self.bins.len()).filter(|index| self.bins[*index].pods == 0) {
-                self.shelf.close(index);
+            self.bins.reopen();
+            for bin in self.bins.ids() {
+                if self.bins[bin].pods == 0 {
+                    self.bins.close(bin);
+                }
             }
-            for number in waiting.iter().copied() {
-                pending[number] = if self.classes.list[number].is_bound_by_rules() {
-                    self.place_coupled(number, pending[number])
+            for class in waiting.iter().copied() {
+                pending[class] = if self.classes[class].is_constrained() {
+                    self.place_constrained(class, pending[class])
                 } else {
-                    let ClusterState { standing, topology, .. } = &mut self.ground;
-                    let classes = self.classes;
-                    let left = standing.fill_with(
-                        number,
-                        pending[number],
-                        classes,
-                        topology,
-                        &mut self.seated,
-                    );
-                    self.fill(number, left)
+                    let left = self.fill_existing(class, pending[class]);
+                    self.fill(class, left)
                 };
             }
         }
     }
 
-    /// The spreads over hosts that some classes must keep, with nothing raised yet.
-    fn floors(&mut self, waiting: &[usize]) -> Vec<HostMinimum> {
-        let rules = Rc::clone(&self.ground.rules);
-        let mut floors = Vec::new();
-        for (number, counter) in rules.counters.iter().enumerate() {
-            let asks = |class: &usize| {
-                let constraints =
-                    self.classes.list[*class].coupling.iter().flat_map(|one| &one.constraints);
-                constraints.into_iter().any(
-                    |one| matches!(one, Constraint::Spread { counter, at: At::Host, .. } if *counter == number),
-                )
+    /// The spreads over hosts that some classes must keep.
+    fn host_spreads(&mut self, waiting: &[ClassId]) -> Vec<HostSpread> {
+        let rules = Rc::clone(&self.cluster.rules);
+        let mut spreads = Vec::new();
+        for (id, group) in rules.groups.enumerate() {
+            let is_over_hosts = |one: &Constraint| matches!(one, Constraint::Spread { group, at: At::Host, .. } if *group == id);
+            let has_it = |class: &ClassId| {
+                let profile = self.classes[*class].topology.as_ref();
+                profile.is_some_and(|profile| profile.constraints.iter().any(is_over_hosts))
             };
-            if waiting.iter().any(asks) {
-                let hosts = vec![(self.hosts_of(counter), 1)];
-                floors.push(HostMinimum { of: CountedBy::TopologyGroup(number), hosts, height: 0 });
+            if waiting.iter().any(has_it) {
+                let hosts = self.covered_hosts(group, &rules);
+                let covered = vec![CoveredHosts { hosts, min_domains: 1 }];
+                spreads.push(HostSpread { counted_by: CountedBy::Group(id), covered, minimum: 0 });
             }
         }
         let slots: Vec<(usize, usize)> = self.spread_slots().collect();
         for (slot, dimension) in slots {
-            if waiting.iter().any(|number| self.classes.list[*number].row[dimension] > 0) {
-                let each = rules.slot_counters[slot].iter();
-                let hosts = each.map(|(counter, least)| (self.hosts_of(counter), *least)).collect();
-                let capacity = rules.slots[slot].capacity();
-                floors.push(HostMinimum {
-                    of: CountedBy::HostSlot { dimension, capacity },
-                    hosts,
-                    height: 0,
+            if waiting.iter().any(|class| self.classes[*class].requests[dimension] > 0) {
+                let covered = rules.slot_groups[slot].iter().map(|(group, min_domains)| {
+                    let hosts = self.covered_hosts(group, &rules);
+                    CoveredHosts { hosts, min_domains: *min_domains }
                 });
+                let covered = covered.collect();
+                let capacity = rules.slots[slot].capacity();
+                let counted_by = CountedBy::Slot { dimension, capacity };
+                spreads.push(HostSpread { counted_by, covered, minimum: 0 });
             }
         }
-        floors
+        spreads
     }
 
-    /// Finds how many pods every node has that a spread over hosts looks at. Whether that is more
-    /// than before.
-    fn raise_floors(&mut self, floors: &mut [HostMinimum]) -> bool {
+    /// Number of pods on a node that a spread over hosts counts.
+    fn counted_on(&self, spread: &HostSpread, host: Host) -> i64 {
+        match spread.counted_by {
+            CountedBy::Group(group) => self.cluster.topology.on(group, HostQuery::On(host)),
+            CountedBy::Slot { dimension, capacity } => {
+                let used = match host {
+                    Host::Existing(node) => {
+                        capacity - self.cluster.existing.free()[node][dimension]
+                    }
+                    Host::Bin(bin) => self.bins.used(bin)[dimension],
+                };
+                // Capacity that was added before is not free again.
+                spread.minimum + used
+            }
+        }
+    }
+
+    /// Raises the minimum of each spread over hosts to what every covered node has by now. Returns
+    /// whether one rose.
+    fn raise_minimums(&mut self, spreads: &mut [HostSpread]) -> bool {
         let mut rose = false;
-        let standing = self.ground.standing.nodes.len();
-        for floor in floors {
-            let on = |host: usize| match floor.of {
-                CountedBy::TopologyGroup(number) => self.ground.topology.on(number, Host::Is(host)),
-                CountedBy::HostSlot { dimension, capacity } => {
-                    let free = self
-                        .ground
-                        .standing
-                        .free()
-                        .get(host)
-                        .map(|free| capacity - free[dimension]);
-                    floor.height + free.unwrap_or_else(|| self.used_by(host - standing)[dimension])
-                }
+        for spread in spreads {
+            let minimum = |covered: &CoveredHosts| {
+                let counts = covered.hosts.iter().map(|(host, _)| self.counted_on(spread, *host));
+                counts.min().filter(|_| covered.certain() >= covered.min_domains).unwrap_or(0)
             };
-            let least = |(hosts, wanted): &(Vec<(usize, bool)>, usize)| {
-                let least = hosts.iter().map(|(host, _)| on(*host)).min();
-                least.filter(|_| sure(hosts) >= *wanted).unwrap_or(0)
-            };
-            let height = floor.hosts.iter().map(least).min().unwrap_or(0);
-            let more = height - floor.height;
+            let minimum = spread.covered.iter().map(minimum).min().unwrap_or(0);
+            let more = minimum - spread.minimum;
             if more <= 0 {
                 continue;
             }
             rose = true;
-            floor.height = height;
-            match floor.of {
-                CountedBy::TopologyGroup(number) => {
-                    let nodes = floor.hosts.iter().map(|(hosts, _)| sure(hosts)).min().unwrap_or(0);
-                    self.ground.topology.raise_floor(number, height, nodes);
+            spread.minimum = minimum;
+            match spread.counted_by {
+                CountedBy::Group(group) => {
+                    let nodes = spread.covered.iter().map(CoveredHosts::certain).min();
+                    let minimum = HostMinimum { pods: minimum, nodes: nodes.unwrap_or(0) };
+                    self.cluster.topology.set_host_minimum(group, minimum);
                 }
-                CountedBy::HostSlot { dimension, .. } => {
-                    self.ground.standing.raise(dimension, more);
-                    self.raise(dimension, more);
+                CountedBy::Slot { dimension, .. } => {
+                    self.cluster.existing.add_capacity(dimension, more);
+                    self.bins.add_capacity(dimension, more);
                 }
             }
         }
-        self.ground.topology.close_hosts();
+        self.cluster.topology.stop_new_hosts();
         rose
     }
 
-    /// The nodes that a spread over hosts may look at, and whether it does for sure.
-    fn hosts_of(&mut self, counter: &TopologyGroup<'_>) -> Vec<(usize, bool)> {
-        let rules = Rc::clone(&self.ground.rules);
-        let mut hosts = self.ground.standing.seen_by(counter);
-        for index in 0..self.bins.len() {
-            if self.bins[index].pods == 0 {
+    /// The nodes with pods or in the cluster that a spread over hosts may cover.
+    fn covered_hosts(
+        &mut self,
+        group: &TopologyGroup<'_>,
+        rules: &TopologyRules<'_>,
+    ) -> Vec<(Host, Coverage)> {
+        let existing = self.cluster.existing.covered_by(group).into_iter();
+        let mut hosts: Vec<(Host, Coverage)> =
+            existing.map(|node: NodeIdx| (Host::Existing(node), Coverage::Always)).collect();
+        for bin in self.bins.ids() {
+            if self.bins[bin].pods == 0 {
                 continue;
             }
-            if let Some(is_sure) =
-                looks_at(counter, &rules, self.bins[index].signature, self.offerings)
-            {
-                hosts.push((self.host(index), is_sure));
+            let coverage = self.offerings.coverage(group, rules, self.bins[bin].eligibility);
+            if coverage != Coverage::Never {
+                hosts.push((Host::Bin(bin), coverage));
             }
         }
         hosts
     }
 
-    /// Ties bins that could be anywhere to where they cost no more, rather where there are nodes
-    /// already.
-    fn tie_all(&mut self) -> Vec<Untied> {
-        let standing = self
-            .ground
-            .standing
-            .domains
-            .iter()
-            .flat_map(|domains| domains.iter().copied().enumerate());
-        let mut there: BTreeSet<(usize, u32)> = standing.collect();
-        there.extend(self.bins.iter().flat_map(|bin| bin.domains.iter().copied()));
-        let all = TopologyProfile {
-            keys: (0..self.offerings.keys()).collect(),
-            ..TopologyProfile::default()
-        };
-        let mut untied = Vec::new();
-        for index in 0..self.bins.len() {
-            let bin = &self.bins[index];
-            let from = bin.signature;
-            if bin.pods == 0 || bin.domains.len() == self.offerings.keys() {
+    /// Binds bins that could be in several domains to one where they cost the same, preferably
+    /// where there are nodes already. Returns the bins as they were.
+    fn bind_all(&mut self) -> Vec<Unbound> {
+        let keys: Vec<KeyId> = self.offerings.keys().collect();
+        let existing = self.cluster.existing.domains.iter();
+        let mut inhabited: BTreeSet<(KeyId, Domain)> = existing
+            .flat_map(|domains| keys.iter().copied().zip(domains.iter().copied()))
+            .collect();
+        inhabited.extend(self.bins.iter().flat_map(|bin| bin.domains.iter().copied()));
+        let mut unbound = Vec::new();
+        for bin in self.bins.ids() {
+            let entry = &self.bins[bin];
+            let from = entry.eligibility;
+            if entry.pods == 0 || entry.domains.len() == keys.len() {
                 continue;
             }
-            let known = Untied {
-                index,
-                signature: from,
-                domains: bin.domains.clone(),
-                uncounted: bin.uncounted.clone(),
+            let before = Unbound {
+                bin,
+                eligibility: from,
+                domains: entry.domains.clone(),
+                uncounted: entry.uncounted.clone(),
             };
-            let budget = sum(&self.left[self.offerings.signature(from).pool], &bin.reserved);
-            let used = self.used_by(index).to_vec();
-            let price = |offerings: &OfferingIndex<'_>, signature: usize| {
-                offerings
-                    .cheapest(offerings.signature(signature), &used, &budget)
-                    .map(|(price, _)| price)
-            };
-            let now = price(self.offerings, from);
-            let mut best: Option<(usize, usize, Rc<DomainAssignment>)> = None;
-            for pin in full_pins(self.offerings, from, MAX_PLACES).iter() {
-                let Some(signature) = self.pinned(from, pin) else { continue };
-                let is_new = |domain: &(usize, u32)| domain.1 != ABSENT && !there.contains(domain);
-                let new = pin.domains().iter().filter(|domain| is_new(domain)).count();
-                let achieved =
-                    self.offerings.achieved(self.offerings.signature(signature), &used, &budget);
-                if achieved
-                    .iter()
-                    .zip(&self.bins[index].keep)
-                    .any(|(achieved, keep)| achieved < keep)
-                {
+            let check = self.price_check(bin);
+            let mut best: Option<(usize, EligibilityId, Rc<DomainAssignment>)> = None;
+            for assignment in self.offerings.full_assignments(from).iter() {
+                let Some(eligibility) = self.assign_usable(from, assignment) else { continue };
+                let is_new =
+                    |one: &&(KeyId, Domain)| one.1 != Domain::Absent && !inhabited.contains(*one);
+                let new = labelled(assignment).iter().filter(is_new).count();
+                let left = self.values_left(&check, eligibility);
+                if left.iter().zip(&self.bins[bin].keep).any(|(left, keep)| left < keep) {
                     continue;
                 }
-                if price(self.offerings, signature) == now
+                if self.has_same_price(&check, eligibility)
                     && best.as_ref().is_none_or(|(best, ..)| new < *best)
                 {
-                    best = Some((new, signature, Rc::clone(pin)));
+                    best = Some((new, eligibility, Rc::clone(assignment)));
                 }
             }
-            if let Some((_, signature, pin)) = best {
-                there.extend(pin.domains());
-                self.narrow(index, signature);
-                self.tie(index, None, &all, &pin, 0);
-                untied.push(known);
+            if let Some((_, eligibility, assignment)) = best {
+                inhabited.extend(labelled(&assignment));
+                self.restrict(bin, eligibility);
+                self.bind(bin, &keys, &assignment);
+                unbound.push(before);
             }
         }
-        untied
+        unbound
     }
 
-    /// Leaves spread constraints only the domains that have nodes.
+    /// Restricts spread constraints to the domains that have nodes.
     fn restrict_to_existing_domains(&mut self) {
-        let rules = Rc::clone(&self.ground.rules);
+        let rules = Rc::clone(&self.cluster.rules);
         let opened = self.bins.iter().filter(|bin| bin.pods > 0);
-        let signatures: BTreeSet<usize> = opened.map(|bin| bin.signature).collect();
-        self.ascertain();
-        for (number, counter) in rules.counters.iter().enumerate() {
-            let Ok(key) = rules.keys.binary_search(&counter.key) else { continue };
-            if counter.filter.is_none() {
+        let opened: BTreeSet<EligibilityId> = opened.map(|bin| bin.eligibility).collect();
+        self.settle_coverage();
+        for (id, group) in rules.groups.enumerate() {
+            let Some(key) = rules.key(group.key).filter(|_| group.filter.is_some()) else {
                 continue;
-            }
-            let standing = self.ground.standing.domains.iter().enumerate();
-            let seen = standing.filter(|(node, _)| self.ground.topology.looks(number, *node));
-            let mut there: BTreeMap<u32, bool> =
-                seen.map(|(_, domains)| (domains[key], true)).collect();
-            there.remove(&ABSENT);
-            for signature in &signatures {
-                let Some(is_sure) = looks_at(counter, &rules, *signature, self.offerings) else {
-                    continue;
-                };
-                let domains = self.offerings.domains(*signature, key);
-                for domain in domains.iter() {
-                    *there.entry(*domain).or_default() |= is_sure && domains.len() == 1;
+            };
+            let mut domains: BTreeMap<DomainId, Coverage> = BTreeMap::new();
+            for (node, of_node) in self.cluster.existing.domains.enumerate() {
+                if let Domain::Is(domain) = of_node[key.index()]
+                    && self.cluster.topology.covers(id, node)
+                {
+                    domains.insert(domain, Coverage::Always);
                 }
             }
-            self.ground.topology.close(number, &there);
+            for eligibility in &opened {
+                let coverage = self.offerings.coverage(group, &rules, *eligibility);
+                if coverage == Coverage::Never {
+                    continue;
+                }
+                let offered = self.offerings.offered_domains(*eligibility, key);
+                for domain in offered.iter() {
+                    let known = domains.entry(*domain).or_insert(Coverage::Maybe);
+                    if coverage == Coverage::Always && offered.len() == 1 {
+                        *known = Coverage::Always;
+                    }
+                }
+            }
+            self.cluster.topology.restrict(id, &domains);
         }
     }
 
-    /// Counts pods of bins for sure, or not at all, where that is known by now.
-    fn ascertain(&mut self) {
-        let rules = Rc::clone(&self.ground.rules);
-        for Bin { signature, content, domains, .. } in &self.bins {
-            for (number, pods) in content {
-                let class = &self.classes.list[*number];
-                let Some(coupling) = &class.coupling else { continue };
-                for ((counter, at), certain) in coupling.counted.iter().zip(&class.certain) {
+    /// Settles the counts of pods on bins whose coverage is known by now.
+    fn settle_coverage(&mut self) {
+        let rules = Rc::clone(&self.cluster.rules);
+        for bin in self.bins.iter() {
+            for (class, pods) in &bin.content {
+                let class = &self.classes[*class];
+                let Some(profile) = &class.topology else { continue };
+                for ((group, at), certain) in profile.counted.iter().zip(&class.surely_counted) {
                     let At::Domain(position) = at else { continue };
-                    let domain = domains.iter().find(|(key, _)| *key == coupling.keys[*position]);
-                    let Some((_, domain)) =
-                        domain.filter(|(_, domain)| !certain && *domain != ABSENT)
-                    else {
+                    let Some(Domain::Is(domain)) = bin.domain(profile.keys[*position]) else {
                         continue;
                     };
-                    match looks_at(&rules.counters[*counter], &rules, *signature, self.offerings) {
-                        Some(true) => {
-                            self.ground.topology.ascertain(*counter, *domain, *pods, true)
-                        }
-                        Some(false) => {}
-                        None => self.ground.topology.ascertain(*counter, *domain, *pods, false),
+                    if *certain {
+                        continue;
+                    }
+                    let topology = &mut self.cluster.topology;
+                    match self.offerings.coverage(&rules.groups[*group], &rules, bin.eligibility) {
+                        Coverage::Always => topology.settle_coverage(*group, domain, *pods, true),
+                        Coverage::Maybe => {}
+                        Coverage::Never => topology.settle_coverage(*group, domain, *pods, false),
                     }
                 }
             }
         }
     }
 
-    /// Leaves a bin fewer offerings, or gives some back.
-    fn narrow(&mut self, index: usize, signature: usize) {
-        let bin = &mut self.bins[index];
-        bin.signature = signature;
-        bin.frontier = self.offerings.frontier(signature, bin.cap);
-        let row = index * self.width..(index + 1) * self.width;
-        let used = self.used[row.clone()].iter().zip(&mut self.slack[row]);
-        for ((used, slack), most) in used.zip(&bin.frontier.most) {
-            *slack = most.saturating_sub(*used);
-        }
-    }
-
-    /// Lets bins grow to any size, or only to the one that would be bought: the cheapest may be
-    /// larger than the cap.
-    fn lift_caps(&mut self, any_size: bool) {
-        for index in 0..self.bins.len() {
-            let bin = &self.bins[index];
-            let signature = self.offerings.signature(bin.signature);
-            let budget = sum(&self.left[signature.pool], &bin.reserved);
-            let Some((_, kind)) = self.offerings.cheapest(signature, self.used_by(index), &budget)
+    /// Lets bins grow to any size, or only to the size that would be launched: the cheapest type
+    /// may be larger than the cap.
+    fn lift_caps(&mut self, to_any_size: bool) {
+        for bin in self.bins.ids() {
+            let entry = &self.bins[bin];
+            let eligible = self.offerings.eligible(entry.eligibility);
+            let budget = self.budget(bin);
+            let Some(cheapest) = self.offerings.cheapest(eligible, self.bins.used(bin), &budget)
             else {
                 continue;
             };
-            let size =
-                if any_size { i64::MAX } else { self.offerings.table(signature).types[kind].cpu };
-            if size > bin.cap {
-                self.bins[index].cap = size;
-                self.narrow(index, self.bins[index].signature);
+            let size = if to_any_size {
+                UNCAPPED
+            } else {
+                self.offerings.table(eligible).types[cheapest.id].cpu
+            };
+            if size > entry.cap {
+                let frontier = self.offerings.frontier(entry.eligibility, size);
+                self.bins.raise_cap(bin, size, frontier);
             }
         }
     }
 
-    /// Gives every bin more of a dimension than the types on offer have.
-    fn raise(&mut self, dimension: usize, by: i64) {
-        for index in 0..self.bins.len() {
-            self.used[index * self.width + dimension] -= by;
-            self.slack[index * self.width + dimension] += by;
-        }
-    }
-
-    /// Whether a new node may be opened: always, unless domains are closed and it might be in one
-    /// of them.
-    pub(crate) fn may_open(&mut self, signature: usize) -> bool {
-        if !self.ground.topology.is_closed() {
+    /// Whether a bin of an eligibility set may be opened: always, unless spread constraints are
+    /// restricted to domains that the bin might not be in.
+    pub(super) fn may_open(&mut self, eligibility: EligibilityId) -> bool {
+        if !self.cluster.topology.is_restricted() {
             return true;
         }
-        if self.ground.topology.hosts_are_closed() {
+        if self.cluster.topology.allows_no_new_hosts() {
             return false;
         }
-        let rules = Rc::clone(&self.ground.rules);
-        rules.counters.iter().enumerate().filter(|(_, counter)| counter.filter.is_some()).all(
-            |(number, counter)| {
-                let Ok(key) = rules.keys.binary_search(&counter.key) else { return true };
-                looks_at(counter, &rules, signature, self.offerings).is_none()
-                    || self
-                        .offerings
-                        .domains(signature, key)
-                        .iter()
-                        .all(|domain| self.ground.topology.is_seen(number, *domain))
-            },
-        )
+        let rules = Rc::clone(&self.cluster.rules);
+        rules.groups.enumerate().filter(|(_, group)| group.filter.is_some()).all(|(id, group)| {
+            let Some(key) = rules.key(group.key) else { return true };
+            let topology = &self.cluster.topology;
+            self.offerings.coverage(group, &rules, eligibility) == Coverage::Never
+                || self
+                    .offerings
+                    .offered_domains(eligibility, key)
+                    .iter()
+                    .all(|domain| topology.covers_domain(id, *domain))
+        })
     }
-}
-
-/// How many there are for sure.
-fn sure(hosts: &[(usize, bool)]) -> usize {
-    hosts.iter().filter(|(_, is_sure)| *is_sure).count()
 }

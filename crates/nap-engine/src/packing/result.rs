@@ -1,125 +1,121 @@
-//! The bins that a strategy came to, and what they cost once each is settled on a type.
+//! A finished packing, and its price.
 
 use nap_units::UsdPerHour;
 
+use crate::classes::PodCounts;
+use crate::ids::{BinId, Id, IndexVec};
 use crate::offerings::index::OfferingIndex;
+use crate::offerings::min_values::charge;
+use crate::packing::bins::Bin;
 use crate::packing::existing::ExistingPlacement;
-use crate::packing::first_fit::{Bin, sum};
+use crate::packing::limit_ledger::LimitLedger;
 use crate::topology::counts::Topology;
 
-/// What a strategy made of the pods that were left.
+/// Upper limit on the passes over the bins in which charges are lowered.
+const MAX_PASSES: usize = 4;
+
+/// A finished packing.
 pub(crate) struct Packing {
-    pub(crate) bins: Vec<Bin>,
-    /// What the pods of each bin ask for together, one row after another.
-    pub(crate) used: Vec<i64>,
-    pub(crate) width: usize,
-    /// How many pods of each class found no place.
-    pub(crate) unplaced: Vec<usize>,
-    /// How many pods of each class share nodes with more of their kind than a new node would take.
-    pub(crate) over_host_limit: Vec<usize>,
-    /// What is left under the limits of each pool.
-    pub(crate) left: Vec<Vec<i64>>,
-    /// Pods that went onto machines that exist after all, once others made it allowed.
-    pub(crate) seated: Vec<ExistingPlacement>,
-    /// Where the pods are that others depend on.
+    pub(crate) bins: IndexVec<BinId, Bin>,
+    /// Sum of the requests on each bin, one row of `width` dimensions after another.
+    pub(super) used: Vec<i64>,
+    pub(super) width: usize,
+    /// Number of pods of each class without a place.
+    pub(crate) unplaced: PodCounts,
+    /// Number of pods of each class on nodes with more of its pods than a new node may have.
+    pub(crate) over_host_limit: PodCounts,
+    pub(crate) ledger: LimitLedger,
+    /// Pods that went onto existing nodes during the packing.
+    pub(crate) on_existing: Vec<ExistingPlacement>,
+    /// Topology counts with all pods placed.
     pub(crate) topology: Topology,
 }
 
 impl Packing {
-    /// Puts the bins of another packing in the place of some; `false` if that would count more
-    /// against a limit.
+    /// Sum of the requests on a bin.
+    pub(crate) fn used(&self, bin: BinId) -> &[i64] {
+        &self.used[bin.index() * self.width..(bin.index() + 1) * self.width]
+    }
+
+    /// Sum of the prices of all bins.
+    pub(crate) fn cost(&self) -> UsdPerHour {
+        self.bins.iter().map(|bin| bin.price).sum()
+    }
+
+    /// Replaces some bins, given in ascending order, by those of another packing. Returns `false`,
+    /// and changes nothing, if that would exceed a limit.
     pub(crate) fn replace(
         &mut self,
         offerings: &OfferingIndex<'_>,
-        old: &[usize],
+        old: &[BinId],
         new: Self,
     ) -> bool {
-        let mut left = self.left.clone();
-        let pool = |bin: &Bin| offerings.signature(bin.signature).pool;
-        let charge = |left: &mut [i64], charges: &[i64], times: i64| {
-            for (left, charge) in left.iter_mut().zip(charges) {
-                *left = left.saturating_add(charge.saturating_mul(times));
-            }
-        };
-        for bin in old.iter().map(|index| &self.bins[*index]) {
-            charge(&mut left[pool(bin)], &bin.reserved, 1);
+        let mut ledger = self.ledger.clone();
+        let pool = |bin: &Bin| offerings.eligible(bin.eligibility).pool;
+        for bin in old.iter().map(|bin| &self.bins[*bin]) {
+            ledger.refund(pool(bin), &bin.charge);
         }
         for bin in &new.bins {
-            charge(&mut left[pool(bin)], &bin.reserved, -1);
+            ledger.charge(pool(bin), &bin.charge);
         }
-        if left.iter().flatten().any(|left| *left < 0) {
+        if ledger.is_overdrawn() {
             return false;
         }
-        self.left = left;
-        let width = self.width;
-        let kept = (0..self.bins.len()).filter(|index| old.binary_search(index).is_err());
-        let used: Vec<i64> = kept
-            .flat_map(|index| &self.used[index * width..(index + 1) * width])
-            .copied()
-            .collect();
+        self.ledger = ledger;
+        let is_kept = |bin: BinId| old.binary_search(&bin).is_err();
+        let kept = self.bins.ids().filter(|bin| is_kept(*bin));
+        let mut used: Vec<i64> = kept.flat_map(|bin| self.used(bin)).copied().collect();
+        used.extend(new.used);
         self.used = used;
-        self.used.extend(new.used);
-        let mut index = 0;
-        self.bins.retain(|_| {
-            index += 1;
-            old.binary_search(&(index - 1)).is_err()
-        });
-        self.bins.extend(new.bins);
+        let mut ids = self.bins.ids();
+        let bins = self.bins.raw_mut();
+        bins.retain(|_| ids.next().is_some_and(is_kept));
+        bins.extend(new.bins);
         true
     }
 
-    /// What the pods of a bin ask for together.
-    pub(crate) fn used(&self, bin: usize) -> &[i64] {
-        &self.used[bin * self.width..(bin + 1) * self.width]
-    }
-
-    /// Settles every bin on the price of the cheapest type that holds it, and says what all cost
-    /// together. `None` if that breaks a limit, which happens only without a ledger.
+    /// Prices every bin at the cheapest type that holds it and returns the cost of all. `None` if
+    /// that exceeds a limit, which happens only without a ledger.
     ///
-    /// Each settled bin gives back what it had reserved too much, from which the others may gain:
-    /// hence the passes, of which hardly ever more than two change anything.
-    pub(crate) fn settle(
+    /// A priced bin gives back what it was charged too much, which others may use: hence the
+    /// passes, of which hardly ever more than two change anything.
+    pub(crate) fn price(
         &mut self,
         offerings: &OfferingIndex<'_>,
-        ledger: bool,
+        keeps_ledger: bool,
     ) -> Option<UsdPerHour> {
-        const PASSES: usize = 4;
-        if !ledger {
-            let limits = offerings
-                .pools
-                .iter()
-                .map(|table| table.limits.iter().map(|(_, left)| *left).collect());
-            self.left = limits.collect();
+        if !keeps_ledger {
+            self.ledger = LimitLedger::active(offerings);
         }
-        for pass in 0..PASSES {
-            let mut changed = false;
-            for (index, bin) in self.bins.iter_mut().enumerate() {
-                let signature = offerings.signature(bin.signature);
-                let left = &mut self.left[signature.pool];
-                let budget = if ledger { sum(left, &bin.reserved) } else { Vec::new() };
-                let used = &self.used[index * self.width..(index + 1) * self.width];
-                let Some((price, _)) = offerings.cheapest(signature, used, &budget) else {
-                    continue;
-                };
-                changed |= price != bin.price;
-                bin.price = price;
-                if !ledger {
-                    bin.reserved = vec![0; left.len()];
-                }
-                let charge =
-                    offerings.reservation(signature, used, &bin.keep, &budget).unwrap_or_default();
-                for ((left, reserved), charge) in
-                    left.iter_mut().zip(&mut bin.reserved).zip(&charge)
-                {
-                    *left = left.saturating_add(*reserved).saturating_sub(*charge);
-                    *reserved = *charge;
-                }
-            }
-            if !ledger || !changed || pass + 1 == PASSES {
+        for _ in 0..MAX_PASSES {
+            let changed = self.price_pass(offerings, keeps_ledger);
+            if !keeps_ledger || !changed {
                 break;
             }
         }
-        let broken = self.left.iter().flatten().any(|left| *left < 0);
-        (ledger || !broken).then(|| self.bins.iter().map(|bin| bin.price).sum())
+        (keeps_ledger || !self.ledger.is_overdrawn()).then(|| self.cost())
+    }
+
+    /// Prices every bin once; whether a price changed.
+    fn price_pass(&mut self, offerings: &OfferingIndex<'_>, keeps_ledger: bool) -> bool {
+        let Self { bins, used, width, ledger, .. } = self;
+        let mut changed = false;
+        for (row, bin) in bins.into_iter().enumerate() {
+            let eligible = offerings.eligible(bin.eligibility);
+            let pool = eligible.pool;
+            let budget = if keeps_ledger { ledger.budget(pool, &bin.charge) } else { Vec::new() };
+            let used = &used[row * *width..(row + 1) * *width];
+            let Some(cheapest) = offerings.cheapest(eligible, used, &budget) else { continue };
+            changed |= cheapest.price != bin.price;
+            bin.price = cheapest.price;
+            if !keeps_ledger {
+                bin.charge = vec![0; ledger.left(pool).len()];
+            }
+            if let Some(new) = charge(offerings, eligible, used, &bin.keep, &budget) {
+                ledger.recharge(pool, &bin.charge, &new);
+                bin.charge = new;
+            }
+        }
+        changed
     }
 }

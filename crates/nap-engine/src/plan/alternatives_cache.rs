@@ -1,136 +1,146 @@
-//! Which offerings would do for a node, found once for nodes that are alike in this.
+//! A cache of the alternatives of a launch, keyed by eligibility and minimum size.
 //!
-//! Nodes of one plan differ in their pods, but most of them have the same choice: what is too small
-//! for one is too small for the next. So a list is kept with what it depends on, which is quicker
-//! to look at than thousands of offerings.
+//! Launches of one plan differ in their pods, but most of them share their alternatives: what is
+//! too small for one is too small for the next. A list is kept with the conditions under which it
+//! holds, which are faster to check than thousands of offerings.
 
 use std::collections::BTreeMap;
 
-use crate::classes::holds;
-use crate::model::alternatives::Alternatives;
-use crate::offerings::index::{EligibleOfferings, OfferingIndex};
+use crate::classes::dimensions::holds;
+use crate::ids::{EligibilityId, Id, IndexVec, OfferingId, TypeId};
+use crate::model::Alternatives;
+use crate::offerings::eligibility::EligibleOfferings;
+use crate::offerings::index::OfferingIndex;
 use crate::offerings::pool_table::PoolTable;
 
-/// The most lists that are looked at before another is made.
+/// Upper limit on the lists that are checked before another is made.
 const MAX_LISTS: usize = 16;
 
-/// The choices met so far.
-#[derive(Default)]
-pub(crate) struct Choices {
-    /// By the signature and the number of its cheapest types that are certainly too small.
-    lists: BTreeMap<(usize, usize), Vec<Choice>>,
+/// The load of a bin and its budget of the limits.
+#[derive(Clone, Copy)]
+pub(crate) struct Need<'n> {
+    pub(crate) used: &'n [i64],
+    pub(crate) budget: &'n [i64],
 }
 
-/// The offerings that would do for some nodes.
-pub(crate) struct Choice {
-    /// Cheapest first.
-    pub(crate) offers: Vec<usize>,
-    /// The least that any of their types has, and the most that any counts against the limits.
-    least: Vec<i64>,
-    charge: Vec<i64>,
-    /// The types between them that would not do.
-    refused: Vec<usize>,
-    /// The offerings without one of them.
-    others: BTreeMap<usize, Alternatives>,
-}
-
-impl Choices {
-    /// The offerings of a signature that hold what is used and stay within the budget, up to a
-    /// number of them.
-    pub(crate) fn of(
-        &mut self,
-        offerings: &OfferingIndex<'_>,
-        number: usize,
-        used: &[i64],
-        budget: &[i64],
-        most: usize,
-    ) -> &mut Choice {
-        let signature = offerings.signature(number);
-        let table = offerings.table(signature);
-        let too_small = offerings.too_small(signature, used);
-        let lists = self.lists.entry((number, too_small)).or_default();
-        let known =
-            lists.iter().take(MAX_LISTS).position(|choice| choice.suits(table, used, budget));
-        let place = known.unwrap_or_else(|| {
-            lists.push(Choice::new(table, signature, too_small, (used, budget), most));
-            lists.len() - 1
-        });
-        &mut lists[place]
+impl Need<'_> {
+    fn is_met_by(&self, table: &PoolTable<'_>, id: TypeId) -> bool {
+        holds(table.free(id), self.used) && table.within_limits(id, self.budget)
     }
 }
 
-impl Choice {
+/// The alternatives found so far.
+#[derive(Default)]
+pub(crate) struct AlternativesCache {
+    /// By eligibility set and the number of its cheapest types that are too small.
+    lists: BTreeMap<(EligibilityId, usize), Vec<OfferingList>>,
+}
+
+/// The offerings that hold a load, and the conditions under which they are the ones for another.
+pub(crate) struct OfferingList {
+    /// Cheapest first.
+    pub(crate) offerings: Vec<OfferingId>,
+    /// Minimum capacity of the types of the list.
+    min_free: Vec<i64>,
+    /// Maximum charge of the types of the list.
+    max_charge: Vec<i64>,
+    /// Types that were rejected on the way.
+    rejected: Vec<TypeId>,
+    /// The list without one of its offerings.
+    without: BTreeMap<OfferingId, Alternatives>,
+}
+
+impl AlternativesCache {
+    /// The offerings of an eligibility set that hold a load within its budget, at most `max`.
+    pub(crate) fn offerings(
+        &mut self,
+        offerings: &OfferingIndex<'_>,
+        id: EligibilityId,
+        need: Need<'_>,
+        max: usize,
+    ) -> &mut OfferingList {
+        let eligible = offerings.eligible(id);
+        let table = offerings.table(eligible);
+        let too_small = eligible.too_small(table, need.used);
+        let lists = self.lists.entry((id, too_small)).or_default();
+        let known = lists.iter().take(MAX_LISTS).position(|list| list.applies(table, need));
+        let position = known.unwrap_or_else(|| {
+            lists.push(OfferingList::new(table, eligible, too_small, need, max));
+            lists.len() - 1
+        });
+        &mut lists[position]
+    }
+}
+
+impl OfferingList {
     fn new(
         table: &PoolTable<'_>,
-        signature: &EligibleOfferings,
+        eligible: &EligibleOfferings,
         too_small: usize,
-        (used, budget): (&[i64], &[i64]),
-        most: usize,
+        need: Need<'_>,
+        max: usize,
     ) -> Self {
         const BITS: usize = usize::BITS as usize;
-        let all = table.stock.offers();
-        let begin = signature.first.get(too_small).copied().unwrap_or(all.len());
-        let mut choice = Self {
-            offers: Vec::new(),
-            least: vec![i64::MAX; used.len()],
-            charge: vec![0; budget.len()],
-            refused: Vec::new(),
-            others: BTreeMap::new(),
+        let all = table.catalogue.offerings();
+        let first = eligible.types.get(too_small).map(|one| one.offering.index());
+        let begin = first.unwrap_or(all.len());
+        let mut list = Self {
+            offerings: Vec::new(),
+            min_free: vec![i64::MAX; need.used.len()],
+            max_charge: vec![0; need.budget.len()],
+            rejected: Vec::new(),
+            without: BTreeMap::new(),
         };
-        // Unlike an offering, a type is looked at once.
-        let mut known: Vec<Option<bool>> = vec![None; table.types.len()];
-        for (number, block) in signature.usable.as_slice().iter().enumerate().skip(begin / BITS) {
+        // Types are checked once, however many offerings they have.
+        let mut known: IndexVec<TypeId, Option<bool>> = IndexVec::filled(None, table.types.len());
+        for (number, block) in eligible.usable.as_slice().iter().enumerate().skip(begin / BITS) {
             let is_first = number == begin / BITS;
             let mut block = if is_first { block & (usize::MAX << (begin % BITS)) } else { *block };
             while block != 0 {
-                if choice.offers.len() == most {
-                    return choice;
+                if list.offerings.len() == max {
+                    return list;
                 }
-                let index = number * BITS + block.trailing_zeros() as usize;
+                let offering = OfferingId::new(number * BITS + block.trailing_zeros() as usize);
                 block &= block - 1;
-                let kind = all[index].kind();
-                if *known[kind].get_or_insert_with(|| choice.meet(table, kind, used, budget)) {
-                    choice.offers.push(index);
+                let id = all[offering].instance_type;
+                if *known[id].get_or_insert_with(|| list.check(table, id, need)) {
+                    list.offerings.push(offering);
                 }
             }
         }
-        choice
+        list
     }
 
-    /// Whether a type would do, which is remembered.
-    fn meet(&mut self, table: &PoolTable<'_>, kind: usize, used: &[i64], budget: &[i64]) -> bool {
-        let would_do = would_do(table, kind, used, budget);
-        if would_do {
-            for (least, free) in self.least.iter_mut().zip(table.free(kind)) {
-                *least = (*least).min(*free);
+    /// Whether a type meets a need; narrows the conditions of the list.
+    fn check(&mut self, table: &PoolTable<'_>, id: TypeId, need: Need<'_>) -> bool {
+        let is_met = need.is_met_by(table, id);
+        if is_met {
+            for (min, free) in self.min_free.iter_mut().zip(table.free(id)) {
+                *min = (*min).min(*free);
             }
-            for (most, charge) in self.charge.iter_mut().zip(&table.types[kind].charge) {
-                *most = (*most).max(*charge);
+            for (max, charge) in self.max_charge.iter_mut().zip(&table.types[id].charge) {
+                *max = (*max).max(*charge);
             }
         } else {
-            self.refused.push(kind);
+            self.rejected.push(id);
         }
-        would_do
+        is_met
     }
 
-    /// Whether the same offerings would do for this.
-    fn suits(&self, table: &PoolTable<'_>, used: &[i64], budget: &[i64]) -> bool {
-        holds(&self.least, used)
-            && holds(budget, &self.charge)
-            && self.refused.iter().all(|kind| !would_do(table, *kind, used, budget))
+    /// Whether the list is the same for another need.
+    fn applies(&self, table: &PoolTable<'_>, need: Need<'_>) -> bool {
+        holds(&self.min_free, need.used)
+            && holds(need.budget, &self.max_charge)
+            && self.rejected.iter().all(|id| !need.is_met_by(table, *id))
     }
 
-    /// The offerings without one of them, as a plan names them.
-    pub(crate) fn without(&mut self, table: &PoolTable<'_>, one: usize) -> Alternatives {
-        let others = self.offers.iter().copied().filter(|index| *index != one);
+    /// The list without one of its offerings, in the form that plans use.
+    pub(crate) fn without(&mut self, table: &PoolTable<'_>, one: OfferingId) -> Alternatives {
+        let others = self.offerings.iter().filter(|other| **other != one).map(|id| id.index());
         let known = self
-            .others
+            .without
             .entry(one)
-            .or_insert_with(|| Alternatives::of(table.stock.alternatives(), others));
+            .or_insert_with(|| Alternatives::of(table.catalogue.alternatives(), others));
         known.clone()
     }
-}
-
-fn would_do(table: &PoolTable<'_>, kind: usize, used: &[i64], budget: &[i64]) -> bool {
-    holds(table.free(kind), used) && table.within(kind, budget)
 }

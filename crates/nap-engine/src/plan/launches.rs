@@ -1,115 +1,134 @@
-//! From bins to launches: which offering is bought, and what else would do.
+//! Launches: the offering of each bin, and its alternatives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nap_api::Requirements;
+use nap_api::{Requirements, labels};
 use nap_units::Resources;
 
-use crate::classes::{Classes, Dimensions, is_attachment};
-use crate::model::Launch;
-use crate::offerings::index::{EligibleOfferings, OfferingIndex, is_regional};
-use crate::packing::first_fit::sum;
+use crate::classes::dimensions::{Dimensions, is_attachment};
+use crate::classes::{Classes, PodCounts};
+use crate::ids::{BinId, Id, OfferingId};
+use crate::model::{Launch, Snapshot};
+use crate::offerings::eligibility::{EligibleOfferings, is_regional};
+use crate::offerings::index::OfferingIndex;
 use crate::packing::result::Packing;
-use crate::plan::alternatives_cache::Choices;
+use crate::plan::alternatives_cache::{AlternativesCache, Need};
 
-/// The most alternatives that a launch carries. Large catalogues have thousands of offerings, and a
-/// plan can have thousands of launches; who has tried this many in vain should solve again with
-/// what was learnt.
+/// Upper limit on the alternatives of a launch. A caller that has tried this many in vain should
+/// solve again without them.
 pub(crate) const MAX_ALTERNATIVES: usize = 600;
 
-/// The most alternatives that different launches of a plan carry together, as long as each has a
-/// few.
-const MAX_IN_ALL: usize = 60_000;
+/// Upper limit on the alternatives of all launches together, as long as each has
+/// [`MIN_ALTERNATIVES`].
+const MAX_ALTERNATIVES_IN_ALL: usize = 60_000;
 
-/// As many each launch may have in any case.
-const FEW: usize = 60;
+/// Alternatives that a launch may have in any case.
+const MIN_ALTERNATIVES: usize = 60;
 
 /// Turns bins into launches, one after another.
-pub(crate) struct Buyer<'p, 'a> {
-    pub(crate) offerings: &'p OfferingIndex<'a>,
-    pub(crate) classes: &'p Classes<'a>,
-    pub(crate) dimensions: &'p Dimensions<'a>,
-    /// How many pods of each class have their place already.
-    pub(crate) taken: Vec<usize>,
-    /// How many machines each zone has.
-    pub(crate) zones: BTreeMap<&'a str, usize>,
-    pub(crate) choices: Choices,
+pub(crate) struct LaunchWriter<'p, 'a> {
+    offerings: &'p OfferingIndex<'a>,
+    classes: &'p Classes<'a>,
+    dimensions: &'p Dimensions<'a>,
+    /// Number of pods of each class that have their place.
+    written: PodCounts,
+    /// Number of nodes in each zone: among equal offerings, the emptiest zone is chosen.
+    zones: BTreeMap<&'a str, usize>,
+    cache: AlternativesCache,
 }
 
-impl Buyer<'_, '_> {
-    /// Every bin as a launch.
-    pub(crate) fn launches(&mut self, packing: &Packing) -> Vec<Launch> {
-        let most = (MAX_IN_ALL / packing.bins.len().max(1)).clamp(FEW, MAX_ALTERNATIVES);
-        (0..packing.bins.len()).map(|bin| self.launch(packing, bin, most)).collect()
+impl<'p, 'a> LaunchWriter<'p, 'a> {
+    /// Writer for a snapshot. `written` is the number of pods of each class on existing nodes.
+    pub(crate) fn new(
+        offerings: &'p OfferingIndex<'a>,
+        classes: &'p Classes<'a>,
+        dimensions: &'p Dimensions<'a>,
+        snapshot: &'a Snapshot,
+        written: PodCounts,
+    ) -> Self {
+        let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
+        for zone in snapshot.nodes.iter().filter_map(|node| node.labels.get(labels::ZONE)) {
+            *zones.entry(zone.as_str()).or_default() += 1;
+        }
+        let cache = AlternativesCache::default();
+        Self { offerings, classes, dimensions, written, zones, cache }
     }
 
-    fn launch(&mut self, packing: &Packing, number: usize, most: usize) -> Launch {
+    /// Turns every bin of a packing into a launch.
+    pub(crate) fn launches(&mut self, packing: &Packing) -> Vec<Launch> {
+        let max = MAX_ALTERNATIVES_IN_ALL / packing.bins.len().max(1);
+        let max = max.clamp(MIN_ALTERNATIVES, MAX_ALTERNATIVES);
+        packing.bins.ids().map(|bin| self.launch(packing, bin, max)).collect()
+    }
+
+    fn launch(&mut self, packing: &Packing, id: BinId, max_alternatives: usize) -> Launch {
         let offerings = self.offerings;
-        let bin = &packing.bins[number];
-        let used = packing.used(number);
-        let signature = offerings.signature(bin.signature);
-        let table = offerings.table(signature);
-        let budget = sum(&packing.left[signature.pool], &bin.reserved);
-        // A pool that wants a choice of several values gets all of them.
-        let most = if signature.diversities.is_empty() { most + 1 } else { usize::MAX };
-        let choice = self.choices.of(offerings, bin.signature, used, &budget, most);
-        let price = |index: usize| table.stock.offers()[index].price + offerings.node_cost;
-        let best = choice
-            .offers
+        let bin = &packing.bins[id];
+        let used = packing.used(id);
+        let eligible = offerings.eligible(bin.eligibility);
+        let table = offerings.table(eligible);
+        let budget = packing.ledger.budget(eligible.pool, &bin.charge);
+        // A pool with `minValues` gets all alternatives, so that every value is among them.
+        let max = if eligible.min_values.is_empty() { max_alternatives + 1 } else { usize::MAX };
+        let need = Need { used, budget: &budget };
+        let list = self.cache.offerings(offerings, bin.eligibility, need, max);
+        let price = |id| table.catalogue.offerings()[id].price + offerings.node_cost;
+        let best = list
+            .offerings
             .iter()
             .copied()
-            .take_while(|index| price(*index) <= bin.price)
-            .filter(|index| price(*index) == bin.price)
-            .min_by_key(|index| {
-                let offering = table.offering(*index).1;
-                let busy = self.zones.get(offering.zone.as_str()).copied().unwrap_or(0);
-                (is_regional(&offering.requirements), busy, *index)
+            .take_while(|id| price(*id) <= bin.price)
+            .filter(|id| price(*id) == bin.price)
+            .min_by_key(|id| {
+                let offering = table.offering(*id).1;
+                let nodes = self.zones.get(offering.zone.as_str()).copied().unwrap_or(0);
+                (is_regional(&offering.requirements), nodes, *id)
             })
-            .or_else(|| choice.offers.first().copied());
-        assert!(best.is_some(), "a bin always holds a reservation for a type that holds its pods");
-        let best = best.unwrap_or_default();
-        let (chosen, offering) = table.offering(best);
+            .or_else(|| list.offerings.first().copied());
+        assert!(best.is_some(), "a bin is charged for a type that holds its pods");
+        let best = best.unwrap_or(OfferingId::new(0));
+        let (row, offering) = table.offering(best);
         *self.zones.entry(&offering.zone).or_default() += 1;
-        let alternatives = choice.without(table, best);
+        let alternatives = list.without(table, best);
 
-        let kind = &table.types[chosen.kind()];
+        let type_row = &table.types[row.instance_type];
         let mut pods = Vec::with_capacity(bin.pods);
-        for (number, count) in &bin.content {
-            let base = self.classes.list[*number].base;
-            let first = self.taken[base];
-            self.taken[base] += count;
-            let class = &self.classes.list[base];
+        for (class, count) in &bin.content {
+            let base = self.classes[*class].base;
+            let first = self.written[base];
+            self.written[base] += count;
+            let class = &self.classes[base];
             pods.extend(class.pods[first..first + count].iter().map(|pod| (*pod).clone()));
         }
         pods.sort_unstable();
-        let mut requests: Resources = kind.daemons.requests.clone();
-        let asked = self.dimensions.resources().iter().zip(used);
-        let asked = asked.filter(|(name, amount)| **amount > 0 && !is_attachment(name));
-        requests.add(&asked.map(|(name, amount)| (*name, *amount)).collect());
+        let mut requests: Resources = type_row.daemons.requests.clone();
+        let requested = self.dimensions.resources().iter().zip(used);
+        let requested = requested.filter(|(name, amount)| **amount > 0 && !is_attachment(name));
+        requests.add(&requested.map(|(name, amount)| (*name, *amount)).collect());
         Launch {
             pool: table.pool.name.clone(),
-            instance_type: kind.instance_type.name.clone(),
+            instance_type: type_row.instance_type.name.clone(),
             zone: offering.zone.clone(),
             capacity_type: offering.capacity_type,
             price: offering.price,
             pods,
             requests,
-            requirements: requirements(signature, &bin.keep),
+            requirements: requirements(eligible, &bin.keep),
             alternatives,
         }
     }
 }
 
-/// What a machine must satisfy, with no more values of a label than there are to be had.
-fn requirements(signature: &EligibleOfferings, keep: &[usize]) -> Arc<Requirements> {
-    let fewer = signature.diversities.iter().zip(keep).filter(|(one, keep)| **keep < one.least);
-    let mut requirements = Arc::clone(&signature.requirements);
-    for (one, keep) in fewer {
-        if let Some(requirement) = signature.requirements.get(&one.key) {
-            let least = i64::try_from(*keep).ok().filter(|least| *least > 0);
+/// Requirements of a launch, with `minValues` lowered to the values that are available.
+fn requirements(eligible: &EligibleOfferings, keep: &[usize]) -> Arc<Requirements> {
+    let lowered = eligible.min_values.iter().zip(keep).filter(|(rule, keep)| **keep < rule.min);
+    let mut requirements = Arc::clone(&eligible.requirements);
+    for (rule, keep) in lowered {
+        if let Some(requirement) = eligible.requirements.get(&rule.key) {
+            let min = i64::try_from(*keep).ok().filter(|min| *min > 0);
             Arc::make_mut(&mut requirements)
-                .set(&one.key, requirement.clone().with_min_values(least));
+                .set(&rule.key, requirement.clone().with_min_values(min));
         }
     }
     requirements

@@ -1,57 +1,56 @@
-//! In which order the machines of a plan should be opened to pods.
+//! Release order: the order in which the nodes of a plan should accept pods.
 //!
-//! kube-scheduler binds what it can to whatever is open. If machines come up in the wrong order,
-//! pods go where they leave no place for others: those of a higher priority take room that is kept
-//! for lower ones; a pod that must be near another is tried in vain, and its room is given away;
-//! one that others count settles where they can no longer be. Machines that are opened by turns
-//! avoid most of that.
+//! kube-scheduler binds what it can to the nodes that accept pods. If nodes are released in the
+//! wrong order, pods go where they leave no place for others: pods of a higher priority take room
+//! planned for lower ones; a pod with an affinity fails while its peer is missing, and its room is
+//! given away; a pod that spread constraints count settles in a domain that the others then cannot
+//! use. Releasing nodes in slots avoids most of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nap_api::{Requirements, Toleration, taints};
 
-use crate::model::pod_rules::{PodTerm, Spread};
-use crate::model::{Launch, Plan, Pod, Pool, Snapshot};
+use crate::model::{Launch, Plan, Pod, PodTerm, Pool, Snapshot, Spread};
 
-/// With more kinds of pods than this every machine has the first turn: it would take too long to
-/// find out.
-const MAX_KINDS: usize = 1000;
+/// Upper limit on the distinct pods: the work grows with the square of their number. Above it every
+/// launch has slot 0.
+const MAX_DISTINCT: usize = 1000;
 
-/// Whose turn it is when, by launch: 0 goes first. All are 0 if the order does not matter.
+/// Release slot of each launch: 0 is released first. All slots are 0 if the order does not matter.
 pub fn release_order(snapshot: &Snapshot, plan: &Plan) -> Vec<u32> {
-    let mut turns = vec![0; plan.launches.len()];
-    let Some(kinds) = Kinds::of(snapshot, plan) else { return turns };
+    let mut slots = vec![0; plan.launches.len()];
+    let Some(pods) = DistinctPods::of(snapshot, plan) else { return slots };
     let pools: BTreeMap<&str, &Pool> =
         snapshot.pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
-    let ranks: Vec<Rank> = kinds.by_launch.iter().map(|own| Rank::of(&kinds, own)).collect();
-    let mut closed: Vec<usize> = (0..plan.launches.len()).collect();
-    let mut turn = 0;
-    while !closed.is_empty() {
-        let others = Closed::of(&kinds, &ranks, &closed);
+    let ranks: Vec<Rank> = pods.by_launch.iter().map(|own| Rank::of(&pods, own)).collect();
+    let mut held: Vec<usize> = (0..plan.launches.len()).collect();
+    let mut slot = 0;
+    while !held.is_empty() {
+        let others = HeldPods::of(&pods, &ranks, &held);
         let waits = |number: &usize| {
-            let (own, rank) = (&kinds.by_launch[*number], ranks[*number]);
+            let (own, rank) = (&pods.by_launch[*number], ranks[*number]);
             let launch = &plan.launches[*number];
             let pool = pools.get(launch.pool.as_str());
-            others.precede(&kinds, rank, own)
-                || pool.is_some_and(|pool| others.outrank(&kinds, rank, launch, pool))
+            others.precede(&pods, rank, own)
+                || pool.is_some_and(|pool| others.outrank(&pods, rank, launch, pool))
         };
         let (waiting, mut next): (Vec<usize>, Vec<usize>) =
-            closed.iter().partition(|number| waits(number));
-        closed = waiting;
+            held.iter().partition(|number| waits(number));
+        held = waiting;
         if next.is_empty() {
-            // They wait for each other. Priority decides, if anything.
-            let first = closed.iter().map(|number| ranks[*number]).max();
-            (next, closed) = closed.iter().partition(|number| Some(ranks[**number]) == first);
+            // The launches wait for each other: the highest rank is released.
+            let first = held.iter().map(|number| ranks[*number]).max();
+            (next, held) = held.iter().partition(|number| Some(ranks[**number]) == first);
         }
         for number in next {
-            turns[number] = turn;
+            slots[number] = slot;
         }
-        turn += 1;
+        slot += 1;
     }
-    turns
+    slots
 }
 
-/// The highest and the lowest priority on a machine.
+/// The highest and the lowest priority on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     highest: i32,
@@ -59,8 +58,8 @@ struct Rank {
 }
 
 impl Rank {
-    fn of(kinds: &Kinds<'_>, own: &BTreeSet<usize>) -> Self {
-        let priorities = || own.iter().map(|kind| kinds.pods[*kind].priority);
+    fn of(pods: &DistinctPods<'_>, own: &BTreeSet<usize>) -> Self {
+        let priorities = || own.iter().map(|pod| pods.list[*pod].priority);
         Self {
             highest: priorities().max().unwrap_or_default(),
             lowest: priorities().min().unwrap_or_default(),
@@ -68,33 +67,34 @@ impl Rank {
     }
 }
 
-/// Pods that are alike in what matters here.
-struct Kinds<'s> {
-    /// One of each kind.
-    pods: Vec<&'s Pod>,
+/// The pods of a plan that differ in something that matters to the release order.
+struct DistinctPods<'s> {
+    /// A representative of each.
+    list: Vec<&'s Pod>,
+    /// Positions of the pods of each launch.
     by_launch: Vec<BTreeSet<usize>>,
-    /// By kind, which others should be bound before.
+    /// For each pod, the pods that should be bound before it.
     predecessors: Vec<Vec<Predecessor<'s>>>,
 }
 
-/// A kind that should be bound before another.
+/// A pod that should be bound before another.
 struct Predecessor<'s> {
-    kind: usize,
+    pod: usize,
     why: Why<'s>,
 }
 
-/// Why a kind should be bound before another.
+/// Reason why a pod should be bound before another.
 enum Why<'s> {
-    /// This means it. Somebody else may be meant too.
+    /// The affinity term of the other pod matches it; the term may match further pods.
     Wanted(&'s PodTerm),
-    /// It may begin anywhere, as long as there is nobody like the other.
+    /// Its own affinity lets it begin in any domain while no pod like the other is bound.
     Begins,
-    /// It must be spread, and the other counts.
+    /// Its spread constraint counts the other pod.
     Spread,
 }
 
-/// What tells kinds apart.
-type Looks<'s> = (
+/// Everything that tells pods apart here.
+type DistinctKey<'s> = (
     &'s str,
     &'s BTreeMap<String, String>,
     i32,
@@ -104,8 +104,8 @@ type Looks<'s> = (
     &'s [Requirements],
 );
 
-impl<'s> Kinds<'s> {
-    /// `None` where the order does not matter, or cannot be found out.
+impl<'s> DistinctPods<'s> {
+    /// `None` if the order does not matter, or if there are too many distinct pods.
     fn of(snapshot: &'s Snapshot, plan: &Plan) -> Option<Self> {
         let first = snapshot.pods.first()?;
         let is_plain = |pod: &Pod| {
@@ -115,13 +115,13 @@ impl<'s> Kinds<'s> {
             return None;
         }
         let pods: BTreeMap<_, _> = snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
-        let mut numbers: BTreeMap<Looks<'s>, usize> = BTreeMap::new();
-        let mut kinds = Self { pods: Vec::new(), by_launch: Vec::new(), predecessors: Vec::new() };
+        let mut positions: BTreeMap<DistinctKey<'s>, usize> = BTreeMap::new();
+        let mut found = Self { list: Vec::new(), by_launch: Vec::new(), predecessors: Vec::new() };
         for launch in &plan.launches {
             let mut own = BTreeSet::new();
             for pod in launch.pods.iter().filter_map(|key| pods.get(key)) {
-                let looks: Looks<'s> = (
-                    pod.key.parts().0,
+                let key: DistinctKey<'s> = (
+                    pod.key.namespace(),
                     &pod.labels,
                     pod.priority,
                     &pod.affinity,
@@ -129,96 +129,89 @@ impl<'s> Kinds<'s> {
                     &pod.tolerations,
                     &pod.terms,
                 );
-                own.insert(*numbers.entry(looks).or_insert_with(|| {
-                    kinds.pods.push(pod);
-                    kinds.pods.len() - 1
+                own.insert(*positions.entry(key).or_insert_with(|| {
+                    found.list.push(pod);
+                    found.list.len() - 1
                 }));
             }
-            kinds.by_launch.push(own);
-            if kinds.pods.len() > MAX_KINDS {
+            found.by_launch.push(own);
+            if found.list.len() > MAX_DISTINCT {
                 return None;
             }
         }
-        let all = &kinds.pods;
-        kinds.predecessors = all
-            .iter()
-            .map(|pod| {
-                all.iter()
-                    .enumerate()
-                    .filter_map(|(kind, other)| precedes(kind, other, pod))
-                    .collect()
-            })
-            .collect();
-        Some(kinds)
+        let all = &found.list;
+        let predecessors = |pod: &&'s Pod| {
+            let each = all.iter().enumerate();
+            each.filter_map(|(number, other)| precedes(number, other, pod)).collect()
+        };
+        found.predecessors = all.iter().map(predecessors).collect();
+        Some(found)
     }
 }
 
-fn is_meant(term: &PodTerm, pod: &Pod) -> bool {
-    term.matches(pod.key.parts().0, &pod.labels)
+fn matches(term: &PodTerm, pod: &Pod) -> bool {
+    term.matches(pod.key.namespace(), &pod.labels)
 }
 
-/// Whether a kind should be bound before another.
-fn precedes<'s>(kind: usize, first: &'s Pod, then: &'s Pod) -> Option<Predecessor<'s>> {
+/// The reason why one pod should be bound before another, if there is one.
+fn precedes<'s>(number: usize, first: &'s Pod, then: &'s Pod) -> Option<Predecessor<'s>> {
     if first.priority < then.priority {
         return None;
     }
-    let is_wanted = |term: &&PodTerm| is_meant(term, first) && !is_meant(term, then);
-    let begins = |term: &&PodTerm| is_meant(term, first) && !then.affinity.contains(term);
+    let is_wanted = |term: &&PodTerm| matches(term, first) && !matches(term, then);
+    let begins = |term: &&PodTerm| matches(term, first) && !then.affinity.contains(term);
     let is_counted = |spread: &Spread| {
-        first.key.parts().0 == then.key.parts().0 && spread.selector.matches(&then.labels)
+        first.key.namespace() == then.key.namespace() && spread.selector.matches(&then.labels)
     };
     let why = if let Some(term) = then.affinity.iter().find(is_wanted) {
         Why::Wanted(term)
-    } else if first.affinity.iter().filter(begins).any(|term| is_meant(term, then)) {
+    } else if first.affinity.iter().filter(begins).any(|term| matches(term, then)) {
         Why::Begins
     } else if then.spread.is_empty() && first.spread.iter().any(is_counted) {
         Why::Spread
     } else {
         return None;
     };
-    Some(Predecessor { kind, why })
+    Some(Predecessor { pod: number, why })
 }
 
-/// What waits for machines that are not open yet.
-struct Closed {
-    /// By kind, how many machines are for it.
-    machines: Vec<usize>,
-    /// By kind, the highest rank of a machine for it.
+/// The pods of nodes that are not released yet.
+struct HeldPods {
+    /// For each pod, the number of held nodes with it.
+    nodes: Vec<usize>,
+    /// For each pod, the highest rank of a held node with it.
     ranks: Vec<Option<Rank>>,
 }
 
-impl Closed {
-    fn of(kinds: &Kinds<'_>, ranks: &[Rank], closed: &[usize]) -> Self {
-        let count = kinds.pods.len();
-        let mut result = Self { machines: vec![0; count], ranks: vec![None; count] };
-        for number in closed {
-            for kind in &kinds.by_launch[*number] {
-                result.machines[*kind] += 1;
-                result.ranks[*kind] = result.ranks[*kind].max(Some(ranks[*number]));
+impl HeldPods {
+    fn of(pods: &DistinctPods<'_>, ranks: &[Rank], held: &[usize]) -> Self {
+        let count = pods.list.len();
+        let mut result = Self { nodes: vec![0; count], ranks: vec![None; count] };
+        for number in held {
+            for pod in &pods.by_launch[*number] {
+                result.nodes[*pod] += 1;
+                result.ranks[*pod] = result.ranks[*pod].max(Some(ranks[*number]));
             }
         }
         result
     }
 
-    /// Whether pods that should be bound before these wait for other machines, whose rank is not
-    /// lower.
-    fn precede(&self, kinds: &Kinds<'_>, rank: Rank, own: &BTreeSet<usize>) -> bool {
-        own.iter().flat_map(|kind| &kinds.predecessors[*kind]).any(|Predecessor { kind, why }| {
-            let is_here = own.contains(kind);
+    /// Whether predecessors of these pods are on other held nodes whose rank is no lower.
+    fn precede(&self, pods: &DistinctPods<'_>, rank: Rank, own: &BTreeSet<usize>) -> bool {
+        own.iter().flat_map(|pod| &pods.predecessors[*pod]).any(|Predecessor { pod, why }| {
+            let is_here = own.contains(pod);
             let is_settled = match why {
-                Why::Wanted(term) => own.iter().any(|kind| is_meant(term, kinds.pods[*kind])),
+                Why::Wanted(term) => own.iter().any(|pod| matches(term, pods.list[*pod])),
                 Why::Begins => is_here,
                 Why::Spread => false,
             };
-            !is_settled
-                && self.machines[*kind] > usize::from(is_here)
-                && self.ranks[*kind] >= Some(rank)
+            !is_settled && self.nodes[*pod] > usize::from(is_here) && self.ranks[*pod] >= Some(rank)
         })
     }
 
-    /// Whether pods of a higher priority wait for other machines, and would take room on this one.
-    fn outrank(&self, kinds: &Kinds<'_>, rank: Rank, launch: &Launch, pool: &Pool) -> bool {
-        kinds.pods.iter().zip(&self.ranks).any(|(pod, of)| {
+    /// Whether pods of a higher priority on other held nodes would take room on this one.
+    fn outrank(&self, pods: &DistinctPods<'_>, rank: Rank, launch: &Launch, pool: &Pool) -> bool {
+        pods.list.iter().zip(&self.ranks).any(|(pod, of)| {
             pod.priority > rank.lowest
                 && *of > Some(rank)
                 && taints::first_untolerated(&pool.taints, &pod.tolerations).is_none()
@@ -235,10 +228,10 @@ mod tests {
     use nap_units::{Resources, UsdPerHour};
 
     use super::*;
-    use crate::model::pod_rules::{Namespaces, Selector};
-    use crate::model::{CapacityType, PodKey};
+    use crate::model::pod_rules::Namespaces;
+    use crate::model::{Alternatives, CapacityType, PodKey, Selector};
 
-    /// A pod that is called like its app.
+    /// A pod with the name of its app.
     fn pod(app: &str) -> Pod {
         Pod {
             key: PodKey::new("shop", app),
@@ -256,11 +249,11 @@ mod tests {
         }]
     }
 
-    /// The turns of machines for such pods, each in a pool of its own that has the taints.
-    fn turns_of(machines: &[(&[Taint], &[Pod])]) -> Vec<u32> {
+    /// Release slots of nodes with these pods, each in a pool of its own with these taints.
+    fn slots_of(nodes: &[(&[Taint], &[Pod])]) -> Vec<u32> {
         let mut snapshot = Snapshot::default();
         let mut plan = Plan::default();
-        for (number, (taints, pods)) in machines.iter().enumerate() {
+        for (number, (taints, pods)) in nodes.iter().enumerate() {
             let name = format!("pool-{number}");
             snapshot.pods.extend(pods.iter().cloned());
             snapshot.pools.push(Pool {
@@ -280,41 +273,41 @@ mod tests {
                 pods: pods.iter().map(|pod| pod.key.clone()).collect(),
                 requests: Resources::new(),
                 requirements: Arc::default(),
-                alternatives: crate::Alternatives::default(),
+                alternatives: Alternatives::default(),
             });
         }
         release_order(&snapshot, &plan)
     }
 
     #[test]
-    fn where_the_order_does_not_matter_nobody_waits() {
-        assert_eq!(turns_of(&[(&[], &[pod("a")]), (&[], &[pod("b")])]), [0, 0]);
+    fn nodes_without_dependencies_share_the_first_slot() {
+        assert_eq!(slots_of(&[(&[], &[pod("a")]), (&[], &[pod("b")])]), [0, 0]);
         let near_itself = Pod { affinity: near("b"), ..pod("b") };
-        assert_eq!(turns_of(&[(&[], &[pod("a")]), (&[], &[near_itself])]), [0, 0]);
+        assert_eq!(slots_of(&[(&[], &[pod("a")]), (&[], &[near_itself])]), [0, 0]);
     }
 
     #[test]
-    fn machines_for_urgent_pods_go_first_unless_those_must_not_run_on_the_others() {
+    fn higher_priorities_are_released_first_unless_taints_keep_them_off_the_other_nodes() {
         let urgent = Pod { priority: 10, ..pod("urgent") };
         let mixed = [pod("b"), Pod { priority: 10, ..pod("c") }];
         assert_eq!(
-            turns_of(&[(&[], &[pod("a")]), (&[], &mixed), (&[], std::slice::from_ref(&urgent))]),
+            slots_of(&[(&[], &[pod("a")]), (&[], &mixed), (&[], std::slice::from_ref(&urgent))]),
             [2, 1, 0]
         );
         let taint = Taint::new("special", Effect::NoSchedule);
-        assert_eq!(turns_of(&[(&[taint], &[pod("a")]), (&[], &[urgent])]), [0, 0]);
+        assert_eq!(slots_of(&[(&[taint], &[pod("a")]), (&[], &[urgent])]), [0, 0]);
     }
 
     #[test]
-    fn pods_come_after_those_that_they_must_be_near() {
+    fn pods_with_an_affinity_are_released_after_the_pods_it_asks_for() {
         let follower = || Pod { affinity: near("leader"), ..pod("follower") };
-        assert_eq!(turns_of(&[(&[], &[follower()]), (&[], &[pod("leader")])]), [1, 0]);
+        assert_eq!(slots_of(&[(&[], &[follower()]), (&[], &[pod("leader")])]), [1, 0]);
         let with_leader = [follower(), pod("leader")];
-        assert_eq!(turns_of(&[(&[], &with_leader), (&[], &[pod("other")])]), [0, 0]);
+        assert_eq!(slots_of(&[(&[], &with_leader), (&[], &[pod("other")])]), [0, 0]);
     }
 
     #[test]
-    fn pods_that_others_count_or_would_have_to_be_near_come_after_them() {
+    fn counted_pods_are_released_after_the_pods_whose_rules_count_them() {
         let counting = Pod {
             spread: vec![Spread {
                 topology_key: "zone".to_owned(),
@@ -326,16 +319,16 @@ mod tests {
             }],
             ..pod("counting")
         };
-        assert_eq!(turns_of(&[(&[], &[pod("web")]), (&[], &[counting])]), [1, 0]);
+        assert_eq!(slots_of(&[(&[], &[pod("web")]), (&[], &[counting])]), [1, 0]);
         let mut first = Pod { affinity: near("web"), ..pod("web") };
         first.key = PodKey::new("shop", "first");
-        assert_eq!(turns_of(&[(&[], &[pod("web")]), (&[], &[first])]), [1, 0]);
+        assert_eq!(slots_of(&[(&[], &[pod("web")]), (&[], &[first])]), [1, 0]);
     }
 
     #[test]
-    fn who_wait_for_each_other_are_opened_together() {
+    fn nodes_that_wait_for_each_other_are_released_together() {
         let one = Pod { affinity: near("b"), ..pod("a") };
         let other = Pod { affinity: near("a"), ..pod("b") };
-        assert_eq!(turns_of(&[(&[], &[one]), (&[], &[other])]), [0, 0]);
+        assert_eq!(slots_of(&[(&[], &[one]), (&[], &[other])]), [0, 0]);
     }
 }

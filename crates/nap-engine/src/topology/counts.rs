@@ -1,604 +1,576 @@
-//! How many pods each domain has, and how many more of a kind it may take.
+//! Pod counts per domain, and the pods that a domain may still take.
 //!
-//! A domain is a value of a node label: a zone, a rack, a capacity type. Every node is a domain of
-//! its own by host name, and there can always be one more of those; so a spread over hosts compares
-//! with nothing, whatever other nodes there are. Domains of other labels are those that exist, and
-//! those that could be bought. Both change when pods are left without a place: see the module
-//! `closing`.
+//! Domains of a label are those that exist and those that could be launched. By hostname every node
+//! is a domain and one more can always be launched, so a spread over hosts compares with zero. Both
+//! change once pods are left without a place: see `packing/leftovers.rs`.
 //!
-//! Where it is not certain that a spread constraint looks at a node which is not bought yet, its
-//! pods count against their domain but do not raise the emptiest one: the skew is never
-//! understated.
+//! Where it is uncertain that a spread constraint covers a node that is not launched yet, the pods
+//! on that node count in full against their own domain but not towards the emptiest one. So the
+//! skew is never understated.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use nap_api::Requirements;
-use nap_api::labels;
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 
+use crate::ids::{BinId, DomainId, GroupId, Id, IndexVec, NodeIdx};
 use crate::model::{Node, Rule};
-use crate::offerings::index::OfferingIndex;
+use crate::topology::domains::{Domain, Domains, label_of};
 use crate::topology::groups::{
     At, Constraint, TopologyGroup, TopologyProfile, TopologyRules, is_host,
 };
 
-/// Stands for a label that a node lacks.
-pub(crate) const ABSENT: u32 = u32::MAX;
-
-/// The numbers of the domains that a kind of pod depends on, in the order of [`TopologyProfile::keys`];
-/// [`ABSENT`] where the node lacks the label.
-pub(crate) type Domains = Vec<u32>;
-
-/// Which node is asked about.
+/// A node that pods are placed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
-    /// Whichever: rules by host name are left out.
-    Any,
-    /// One that does not exist yet.
-    Fresh,
-    /// The one with this number.
-    Is(usize),
+    /// A node that exists or is in flight.
+    Existing(NodeIdx),
+    /// A hypothetical node of the packing.
+    Bin(BinId),
 }
 
-/// Pods in a domain: the most it may be, and what is certain.
+/// The node that an allowance is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostQuery {
+    /// Any node of the domains: rules by hostname are left out.
+    Any,
+    /// A new node, which has no pods.
+    New,
+    /// A certain node.
+    On(Host),
+}
+
+/// Upper limit on further pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Allowance {
+    /// At most this many.
+    AtMost(usize),
+    /// No limit.
+    Unlimited,
+}
+
+impl Allowance {
+    const NONE: Self = Self::AtMost(0);
+
+    /// Whether no pod is allowed.
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// What remains after some pods.
+    pub(crate) fn less(self, pods: usize) -> Self {
+        match self {
+            Self::AtMost(max) => Self::AtMost(max.saturating_sub(pods)),
+            Self::Unlimited => Self::Unlimited,
+        }
+    }
+
+    /// Number of pods that are allowed out of `count`.
+    pub(crate) fn of(self, count: usize) -> usize {
+        match self {
+            Self::AtMost(max) => max.min(count),
+            Self::Unlimited => count,
+        }
+    }
+}
+
+/// How certainly a topology group covers a node or a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    /// Not covered.
+    #[default]
+    Never,
+    /// Depends on the offering that is launched.
+    Maybe,
+    /// Covered in any case.
+    Always,
+}
+
+/// Pods in a domain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    most: i64,
-    least: i64,
-    /// The rule looks at this domain at all.
-    is_seen: bool,
-    /// It does for sure.
-    is_sure: bool,
+    /// Upper bound: all pods that may be covered.
+    max: i64,
+    /// Lower bound: the pods that are certainly covered.
+    min: i64,
+    coverage: Coverage,
 }
 
-/// The counts of every counter.
+/// Minimum over the hosts that a group covers, once no node is added any more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HostMinimum {
+    /// Pods that each of the nodes has at least.
+    pub(crate) pods: i64,
+    /// Nodes that are certainly covered.
+    pub(crate) nodes: usize,
+}
+
+/// Pod counts of every topology group.
 #[derive(Clone, Default)]
 pub(crate) struct Topology {
-    /// By the number of the domain.
-    counts: Vec<Vec<Count>>,
-    /// For each node, the counters that have pods on it and how many.
-    hosts: Vec<Vec<(usize, i64)>>,
-    totals: Vec<i64>,
-    /// For each counter, whether it looks at each machine that exists.
-    looks: Rc<[Vec<bool>]>,
-    /// Which counters have no more domains than those that have nodes; see the module `closing`.
-    closed: Vec<bool>,
-    /// For each counter by host name, how many pods every node has at least and how many nodes
-    /// there are, once there will be no more.
-    floors: Option<Vec<(i64, usize)>>,
+    counts: IndexVec<GroupId, IndexVec<DomainId, Count>>,
+    /// Counts by hostname: the groups with pods on each node, and how many.
+    on_existing: IndexVec<NodeIdx, Vec<(GroupId, i64)>>,
+    on_bins: IndexVec<BinId, Vec<(GroupId, i64)>>,
+    totals: IndexVec<GroupId, i64>,
+    /// Whether a group covers each existing node.
+    covers: Rc<IndexVec<GroupId, IndexVec<NodeIdx, bool>>>,
+    /// Whether a group is restricted to the domains that have nodes.
+    restricted: IndexVec<GroupId, bool>,
+    /// Minimum over the hosts of each group; `None` while nodes may still be added.
+    host_minimums: Option<IndexVec<GroupId, HostMinimum>>,
 }
 
 impl Topology {
-    /// Counts what runs, and finds every domain.
-    pub(crate) fn new<'a>(
-        rules: &TopologyRules<'a>,
-        nodes: &[&'a Node],
-        labels: &[Requirements],
-        offerings: &mut OfferingIndex<'a>,
-        reservations: &BTreeMap<String, u32>,
+    /// Counts the running pods. `launchable` are the domains that new nodes can be in, for each
+    /// group.
+    pub(crate) fn new(
+        rules: &TopologyRules<'_>,
+        nodes: &IndexVec<NodeIdx, &Node>,
+        labels: &IndexVec<NodeIdx, Requirements>,
+        domains: &IndexVec<NodeIdx, Domains>,
+        launchable: &IndexVec<GroupId, Vec<DomainId>>,
     ) -> Self {
-        let width = rules.counters.len();
-        let mut topology = Self {
-            counts: vec![Vec::new(); width],
-            hosts: Vec::new(),
-            totals: vec![0; width],
-            looks: rules
-                .counters
-                .iter()
-                .map(|counter| {
-                    nodes
-                        .iter()
-                        .zip(labels)
-                        .map(|(node, labels)| passes(counter, node, labels))
-                        .collect()
-                })
-                .collect(),
-            closed: vec![false; width],
-            floors: None,
+        let covers = |group: &TopologyGroup<'_>| {
+            nodes.iter().zip(labels).map(|(node, labels)| covers(group, node, labels)).collect()
         };
-        for (number, counter) in rules.counters.iter().enumerate() {
-            let key = rules.keys.binary_search(&counter.key).ok();
-            if let Some(key) = key.filter(|_| counter.filter.is_some()) {
-                for value in buyable(counter, key, offerings, reservations) {
-                    let domain = topology.domain(number, value);
-                    (domain.is_seen, domain.is_sure) = (true, true);
-                }
+        let width = rules.groups.len();
+        let mut topology = Self {
+            counts: IndexVec::filled(IndexVec::new(), width),
+            on_existing: IndexVec::new(),
+            on_bins: IndexVec::new(),
+            totals: IndexVec::filled(0, width),
+            covers: Rc::new(rules.groups.iter().map(covers).collect()),
+            restricted: IndexVec::filled(false, width),
+            host_minimums: None,
+        };
+        for (id, group) in rules.groups.enumerate() {
+            for domain in &launchable[id] {
+                topology.count_mut(id, *domain).coverage = Coverage::Always;
             }
-            for (host, node) in nodes.iter().enumerate() {
-                let counted = node.residents.iter().filter(|resident| {
-                    counter.counts(&resident.namespace, &resident.labels, &resident.anti_affinity)
+            let key = rules.key(group.key);
+            for (node, of_node) in nodes.enumerate() {
+                let counted = of_node.residents.iter().filter(|running| {
+                    group.counts(&running.namespace, &running.labels, &running.anti_affinity)
                 });
-                let pods: i64 = counted.map(|resident| i64::from(resident.count)).sum();
-                let domain = key.map(|key| domain_of(node, key, rules, offerings));
-                topology.count(number, domain, host, pods, true);
+                let pods: i64 = counted.map(|running| i64::from(running.count)).sum();
+                let domain = key.map(|key| domains[node][key.index()]);
+                topology.add(id, domain, Host::Existing(node), pods, true);
             }
         }
         topology
     }
 
-    fn domain(&mut self, counter: usize, domain: u32) -> &mut Count {
-        let counts = &mut self.counts[counter];
-        let domain = usize::try_from(domain).unwrap_or(usize::MAX);
-        if counts.len() <= domain {
-            counts.resize(domain + 1, Count::default());
-        }
-        &mut counts[domain]
+    fn count_mut(&mut self, group: GroupId, domain: DomainId) -> &mut Count {
+        self.counts[group].grow_to(domain, Count::default())
     }
 
-    /// Counts pods in a domain, or on a node where every node is one.
-    fn count(
+    /// Adds pods to the count of a domain, or of a node if `domain` is `None`.
+    fn add(
         &mut self,
-        counter: usize,
-        domain: Option<u32>,
-        host: usize,
+        group: GroupId,
+        domain: Option<Domain>,
+        host: Host,
         pods: i64,
         certain: bool,
     ) {
-        // What exists is known.
-        let (looks, certain) =
-            self.looks[counter].get(host).map_or((true, certain), |looks| (*looks, true));
-        if !looks {
+        let (covered, certain) = match host {
+            Host::Existing(node) => (self.covers[group][node], true),
+            Host::Bin(_) => (true, certain),
+        };
+        if !covered {
             return;
         }
         match domain {
             None if pods != 0 => {
-                if self.hosts.len() <= host {
-                    self.hosts.resize(host + 1, Vec::new());
-                }
-                let here = &mut self.hosts[host];
-                match here.iter_mut().find(|(known, _)| *known == counter) {
+                let here = match host {
+                    Host::Existing(node) => self.on_existing.grow_to(node, Vec::new()),
+                    Host::Bin(bin) => self.on_bins.grow_to(bin, Vec::new()),
+                };
+                match here.iter_mut().find(|(known, _)| *known == group) {
                     Some((_, count)) => *count += pods,
-                    None => here.push((counter, pods)),
+                    None => here.push((group, pods)),
                 }
             }
             None => {}
-            // Who is in no domain is near nobody.
-            Some(ABSENT) => return,
-            Some(domain) => {
-                let is_open = !self.closed[counter];
-                let count = self.domain(counter, domain);
-                count.is_seen |= is_open;
-                count.is_sure |= is_open;
-                count.most += pods;
-                count.least += if certain { pods } else { 0 };
+            Some(Domain::Absent) => return,
+            Some(Domain::Is(domain)) => {
+                let is_restricted = self.restricted[group];
+                let count = self.count_mut(group, domain);
+                if !is_restricted {
+                    count.coverage = Coverage::Always;
+                }
+                count.max += pods;
+                count.min += if certain { pods } else { 0 };
             }
         }
-        self.totals[counter] += pods;
+        self.totals[group] += pods;
     }
 
-    /// Leaves a spread constraint only the domains that have nodes: those in which there may be
-    /// some that it looks at, and whether there are for sure.
-    pub(crate) fn close(&mut self, counter: usize, there: &BTreeMap<u32, bool>) {
-        self.closed[counter] = true;
-        for count in &mut self.counts[counter] {
-            (count.is_seen, count.is_sure) = (false, false);
+    /// Restricts a spread constraint to the domains that have nodes, with their coverage.
+    pub(crate) fn restrict(&mut self, group: GroupId, domains: &BTreeMap<DomainId, Coverage>) {
+        self.restricted[group] = true;
+        for count in &mut self.counts[group] {
+            count.coverage = Coverage::Never;
         }
-        for (domain, is_sure) in there {
-            let count = self.domain(counter, *domain);
-            (count.is_seen, count.is_sure) = (true, *is_sure);
+        for (domain, coverage) in domains {
+            self.count_mut(group, *domain).coverage = *coverage;
         }
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.contains(&true)
+    /// Whether some spread constraint is restricted to the domains that have nodes.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.restricted.iter().any(|restricted| *restricted)
     }
 
-    /// Corrects what was counted in a domain where it was not certain whether the counter looks at
-    /// the node: it does, or not.
-    pub(crate) fn ascertain(&mut self, counter: usize, domain: u32, pods: usize, looks: bool) {
+    /// Corrects the count of a domain once it is known that the group covers a node with pods of
+    /// uncertain coverage, or that it does not.
+    pub(crate) fn settle_coverage(
+        &mut self,
+        group: GroupId,
+        domain: DomainId,
+        pods: usize,
+        covered: bool,
+    ) {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
-        let count = self.domain(counter, domain);
-        if looks {
-            count.least += pods;
+        let count = self.count_mut(group, domain);
+        if covered {
+            count.min += pods;
         } else {
-            count.most -= pods;
+            count.max -= pods;
         }
     }
 
-    /// Whether a counter looks at a machine that exists.
-    pub(crate) fn looks(&self, counter: usize, node: usize) -> bool {
-        self.looks[counter].get(node).is_some_and(|looks| *looks)
+    /// Whether a group covers an existing node.
+    pub(crate) fn covers(&self, group: GroupId, node: NodeIdx) -> bool {
+        self.covers[group][node]
     }
 
-    /// There will be no more nodes.
-    pub(crate) fn close_hosts(&mut self) {
+    /// Declares that no node is added any more.
+    pub(crate) fn stop_new_hosts(&mut self) {
         let width = self.counts.len();
-        self.floors.get_or_insert_with(|| vec![(0, 0); width]);
+        self.host_minimums.get_or_insert_with(|| IndexVec::filled(HostMinimum::default(), width));
     }
 
-    /// So many nodes there are that a counter by host name looks at for sure, and so many pods each
-    /// of them has at least.
-    pub(crate) fn raise_floor(&mut self, counter: usize, pods: i64, nodes: usize) {
-        self.close_hosts();
-        if let Some(floors) = &mut self.floors {
-            floors[counter] = (pods, nodes);
+    /// Records the minimum over the hosts of a group.
+    pub(crate) fn set_host_minimum(&mut self, group: GroupId, minimum: HostMinimum) {
+        self.stop_new_hosts();
+        if let Some(minimums) = &mut self.host_minimums {
+            minimums[group] = minimum;
         }
     }
 
-    /// Whether pods may be where they are only because there are no other nodes.
-    pub(crate) fn counts_on_its_nodes(&self) -> bool {
-        self.is_closed() || self.hosts_are_closed()
+    /// Whether some pods are allowed only because no other node or domain is added.
+    pub(crate) fn depends_on_its_nodes(&self) -> bool {
+        self.is_restricted() || self.allows_no_new_hosts()
     }
 
-    pub(crate) fn hosts_are_closed(&self) -> bool {
-        self.floors.is_some()
+    /// Whether no node may be added any more.
+    pub(crate) fn allows_no_new_hosts(&self) -> bool {
+        self.host_minimums.is_some()
     }
 
-    /// How many pods every node has at least, as far as a constraint that wants so many nodes is
-    /// concerned.
-    fn floor(&self, counter: usize, min_domains: usize) -> i64 {
-        let known = self.floors.as_ref().map(|floors| floors[counter]);
-        known.filter(|(_, nodes)| *nodes >= min_domains).map_or(0, |(floor, _)| floor)
+    /// Minimum over the hosts of a group, for a constraint with this `minDomains`.
+    fn host_minimum(&self, group: GroupId, min_domains: usize) -> i64 {
+        let known = self.host_minimums.as_ref().map(|minimums| minimums[group]);
+        known.filter(|known| known.nodes >= min_domains).map_or(0, |known| known.pods)
     }
 
-    /// Whether a counter looks at a domain.
-    pub(crate) fn is_seen(&self, counter: usize, domain: u32) -> bool {
-        self.at(counter, domain).is_some()
+    /// Whether a group covers a domain, if only perhaps.
+    pub(crate) fn covers_domain(&self, group: GroupId, domain: DomainId) -> bool {
+        self.at(group, domain).is_some()
     }
 
-    fn at(&self, counter: usize, domain: u32) -> Option<Count> {
-        let count = self.counts[counter].get(usize::try_from(domain).ok()?).copied();
-        count.filter(|count| count.is_seen)
+    fn at(&self, group: GroupId, domain: DomainId) -> Option<Count> {
+        let count = self.counts[group].get(domain).copied();
+        count.filter(|count| count.coverage != Coverage::Never)
     }
 
-    /// The domains that a counter looks at, apart from one.
-    fn others(&self, counter: usize, domain: u32) -> impl Iterator<Item = Count> {
-        let domain = usize::try_from(domain).unwrap_or(usize::MAX);
-        let each = self.counts[counter].iter().enumerate();
-        each.filter(move |(other, count)| *other != domain && count.is_seen)
+    /// The covered domains of a group, apart from one.
+    fn others(&self, group: GroupId, domain: DomainId) -> impl Iterator<Item = Count> {
+        let each = self.counts[group].enumerate();
+        each.filter(move |(other, count)| *other != domain && count.coverage != Coverage::Never)
             .map(|(_, count)| *count)
     }
 
-    /// Notes that pods went somewhere. `certain` says of each counter whether it looks at the node
-    /// for sure.
+    /// Counts pods on a node. `certain` says of each group in [`TopologyProfile::counted`] whether
+    /// it covers the node in any case.
     pub(crate) fn record(
         &mut self,
-        coupling: &TopologyProfile,
+        profile: &TopologyProfile,
         certain: &[bool],
-        vector: &Domains,
-        host: usize,
+        domains: &Domains,
+        host: Host,
         pods: usize,
     ) {
-        self.change(coupling, certain, vector, host, pods, true);
+        self.change(profile, certain, domains, host, signed(pods));
     }
 
-    /// Notes that pods went somewhere, or that they did not after all.
-    pub(crate) fn change(
+    /// Takes back what [`Topology::record`] counted.
+    pub(crate) fn unrecord(
         &mut self,
-        coupling: &TopologyProfile,
+        profile: &TopologyProfile,
         certain: &[bool],
-        vector: &Domains,
-        host: usize,
+        domains: &Domains,
+        host: Host,
         pods: usize,
-        there: bool,
     ) {
-        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
-        let pods = if there { pods } else { -pods };
-        for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
+        self.change(profile, certain, domains, host, -signed(pods));
+    }
+
+    fn change(
+        &mut self,
+        profile: &TopologyProfile,
+        certain: &[bool],
+        domains: &Domains,
+        host: Host,
+        pods: i64,
+    ) {
+        for ((group, at), certain) in profile.counted.iter().zip(certain) {
             let domain = match at {
                 At::Host => None,
-                At::Domain(position) => Some(vector[*position]),
+                At::Domain(position) => Some(domains[*position]),
             };
-            self.count(*counter, domain, host, pods, *certain);
+            self.add(*group, domain, host, pods, *certain);
         }
     }
 
-    /// The same for pods that go anywhere: only what `known` says is known about their node by now.
-    /// It is asked with `None` for the node itself, and with the position of a label among
-    /// [`TopologyProfile::keys`].
+    /// Counts pods on a node whose domains are only partly known. `domain` gives the domain at a
+    /// position of [`TopologyProfile::keys`], or `None` where it is unknown; `by_host` says whether
+    /// groups by hostname count the pods.
     pub(crate) fn record_known(
         &mut self,
-        coupling: &TopologyProfile,
+        profile: &TopologyProfile,
         certain: &[bool],
-        known: impl Fn(Option<usize>) -> Option<u32>,
-        host: usize,
+        domain: impl Fn(usize) -> Option<Domain>,
+        by_host: bool,
+        host: Host,
         pods: usize,
     ) {
-        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
-        for ((counter, at), certain) in coupling.counted.iter().zip(certain) {
+        let pods = signed(pods);
+        for ((group, at), certain) in profile.counted.iter().zip(certain) {
             match at {
-                At::Host if known(None).is_some() => {
-                    self.count(*counter, None, host, pods, *certain)
-                }
+                At::Host if by_host => self.add(*group, None, host, pods, *certain),
                 At::Host => {}
                 At::Domain(position) => {
-                    if let Some(domain) = known(Some(*position)) {
-                        self.count(*counter, Some(domain), host, pods, *certain);
+                    if let Some(domain) = domain(*position) {
+                        self.add(*group, Some(domain), host, pods, *certain);
                     }
                 }
             }
         }
     }
 
-    /// How many pods of a kind may go to a node in these domains, as far as rules between pods are
-    /// concerned.
+    /// Number of pods that the constraints of a profile allow on a node in these domains.
     pub(crate) fn allowance(
         &self,
-        coupling: &TopologyProfile,
-        vector: &Domains,
-        host: Host,
-    ) -> usize {
+        profile: &TopologyProfile,
+        domains: &Domains,
+        host: HostQuery,
+    ) -> Allowance {
         let each =
-            coupling.constraints.iter().map(|constraint| self.allowed(constraint, vector, host));
-        each.min().unwrap_or(usize::MAX)
+            profile.constraints.iter().map(|constraint| self.allowed(constraint, domains, host));
+        each.min().unwrap_or(Allowance::Unlimited)
     }
 
-    /// How many pods of a kind may go to a node so that nobody else's spread is upset, whoever is
-    /// bound first. `skews` are the least that anybody insists on, for each counter.
+    /// Number of pods of a profile that a node in these domains may take without violating the
+    /// spread of other pods in any binding order. `min_skews` come from
+    /// [`TopologyRules::min_skews`].
     pub(crate) fn order_independent_allowance(
         &self,
-        coupling: &TopologyProfile,
-        vector: &Domains,
-        host: Host,
-        skews: &[Option<i64>],
-    ) -> usize {
-        let each = coupling.counted.iter().filter_map(|(counter, at)| {
-            let skew = skews[*counter]?;
+        profile: &TopologyProfile,
+        domains: &Domains,
+        host: HostQuery,
+        min_skews: &IndexVec<GroupId, Option<i64>>,
+    ) -> Allowance {
+        let each = profile.counted.iter().filter_map(|(group, at)| {
+            let skew = min_skews[*group]?;
             match at {
-                At::Host => Some(within(skew - self.on(*counter, host), true)),
-                At::Domain(position) if vector[*position] == ABSENT => None,
-                At::Domain(position) => {
-                    Some(self.within_skew(*counter, vector[*position], skew, 1, true))
-                }
+                At::Host => Some(within(skew - self.on(*group, host), true)),
+                At::Domain(position) => match domains[*position] {
+                    Domain::Absent => None,
+                    Domain::Is(domain) => Some(self.within_skew(*group, domain, skew, 1, true)),
+                },
             }
         });
-        each.min().unwrap_or(usize::MAX)
+        each.min().unwrap_or(Allowance::Unlimited)
     }
 
-    /// How many pods of a kind a new node may have at most, whatever its domains.
-    pub(crate) fn most_on_a_host(&self, coupling: &TopologyProfile) -> usize {
-        let by_host = coupling.constraints.iter().filter(|constraint| match constraint {
+    /// Number of pods of a profile that a new node may have by hostname rules alone.
+    pub(crate) fn max_on_new_host(&self, profile: &TopologyProfile) -> Allowance {
+        let by_host = profile.constraints.iter().filter(|constraint| match constraint {
             Constraint::Spread { at, .. } | Constraint::AntiAffinity { at, .. } => *at == At::Host,
             Constraint::Affinity { .. } => false,
         });
-        let each = by_host.map(|constraint| self.allowed(constraint, &Vec::new(), Host::Fresh));
-        each.min().unwrap_or(usize::MAX)
+        let each = by_host.map(|one| self.allowed(one, &Vec::new(), HostQuery::New));
+        each.min().unwrap_or(Allowance::Unlimited)
     }
 
-    fn allowed(&self, constraint: &Constraint, vector: &Domains, host: Host) -> usize {
+    fn allowed(&self, constraint: &Constraint, domains: &Domains, host: HostQuery) -> Allowance {
         match constraint {
-            Constraint::Spread { counter, at: At::Host, skew, min_domains, own } => match host {
-                Host::Any => usize::MAX,
-                _ => within(
-                    skew + self.floor(*counter, *min_domains) - self.on(*counter, host),
-                    *own,
-                ),
-            },
-            Constraint::Spread { counter, at: At::Domain(position), skew, min_domains, own } => {
-                match vector[*position] {
-                    ABSENT => 0,
-                    domain => self.within_skew(*counter, domain, *skew, *min_domains, *own),
+            Constraint::Spread { group, at: At::Host, max_skew, min_domains, counts_self } => {
+                match host {
+                    HostQuery::Any => Allowance::Unlimited,
+                    HostQuery::New | HostQuery::On(_) => {
+                        let max = max_skew + self.host_minimum(*group, *min_domains);
+                        within(max - self.on(*group, host), *counts_self)
+                    }
                 }
             }
-            Constraint::Affinity { counters, own } => {
-                let nobody = counters.iter().all(|(counter, _)| self.totals[*counter] == 0);
-                let has = |(counter, at): &(usize, At)| match at {
-                    At::Host => {
-                        host == Host::Any || (nobody && *own) || self.on(*counter, host) > 0
-                    }
-                    At::Domain(position) => {
-                        vector[*position] != ABSENT
-                            && ((nobody && *own)
-                                || self
-                                    .at(*counter, vector[*position])
-                                    .is_some_and(|count| count.least > 0))
-                    }
-                };
-                if counters.iter().all(has) { usize::MAX } else { 0 }
-            }
-            Constraint::AntiAffinity { counter, at, own } => {
-                let there = match at {
-                    At::Host if host == Host::Any => return usize::MAX,
-                    At::Host => self.on(*counter, host),
-                    At::Domain(position) => match vector[*position] {
-                        ABSENT => return usize::MAX,
-                        domain => self.at(*counter, domain).map_or(0, |count| count.most),
+            Constraint::Spread {
+                group,
+                at: At::Domain(position),
+                max_skew,
+                min_domains,
+                counts_self,
+            } => match domains[*position] {
+                Domain::Absent => Allowance::NONE,
+                Domain::Is(domain) => {
+                    self.within_skew(*group, domain, *max_skew, *min_domains, *counts_self)
+                }
+            },
+            Constraint::Affinity { groups, counts_self } => {
+                let may_begin =
+                    *counts_self && groups.iter().all(|(group, _)| self.totals[*group] == 0);
+                let has = |(group, at): &(GroupId, At)| match at {
+                    At::Host => host == HostQuery::Any || may_begin || self.on(*group, host) > 0,
+                    At::Domain(position) => match domains[*position] {
+                        Domain::Absent => false,
+                        Domain::Is(domain) => {
+                            may_begin || self.at(*group, domain).is_some_and(|count| count.min > 0)
+                        }
                     },
                 };
-                match (there, own) {
-                    (0, true) => 1,
-                    (0, false) => usize::MAX,
-                    _ => 0,
+                if groups.iter().all(has) { Allowance::Unlimited } else { Allowance::NONE }
+            }
+            Constraint::AntiAffinity { group, at, counts_self } => {
+                let there = match at {
+                    At::Host if host == HostQuery::Any => return Allowance::Unlimited,
+                    At::Host => self.on(*group, host),
+                    At::Domain(position) => match domains[*position] {
+                        Domain::Absent => return Allowance::Unlimited,
+                        Domain::Is(domain) => self.at(*group, domain).map_or(0, |count| count.max),
+                    },
+                };
+                match (there, counts_self) {
+                    (0, true) => Allowance::AtMost(1),
+                    (0, false) => Allowance::Unlimited,
+                    _ => Allowance::NONE,
                 }
             }
         }
     }
 
-    /// How many pods a node has.
-    pub(crate) fn on(&self, counter: usize, host: Host) -> i64 {
-        match host {
-            Host::Is(host) => {
-                let here = self.hosts.get(host).into_iter().flatten();
-                here.filter(|(known, _)| *known == counter).map(|(_, count)| *count).sum()
-            }
-            Host::Any | Host::Fresh => 0,
-        }
+    /// Number of counted pods on a node.
+    pub(crate) fn on(&self, group: GroupId, host: HostQuery) -> i64 {
+        let here = match host {
+            HostQuery::On(Host::Existing(node)) => self.on_existing.get(node),
+            HostQuery::On(Host::Bin(bin)) => self.on_bins.get(bin),
+            HostQuery::Any | HostQuery::New => None,
+        };
+        let here = here.into_iter().flatten();
+        here.filter(|(known, _)| *known == group).map(|(_, count)| *count).sum()
     }
 
     fn within_skew(
         &self,
-        counter: usize,
-        domain: u32,
-        skew: i64,
+        group: GroupId,
+        domain: DomainId,
+        max_skew: i64,
         min_domains: usize,
-        own: bool,
-    ) -> usize {
-        let Some(mine) = self.at(counter, domain) else { return 0 };
-        let sure = || self.counts[counter].iter().filter(|count| count.is_sure).count();
-        if min_domains > 1 && sure() < min_domains {
-            return within(skew - mine.most, own);
+        counts_self: bool,
+    ) -> Allowance {
+        let Some(mine) = self.at(group, domain) else { return Allowance::NONE };
+        let certain =
+            || self.counts[group].iter().filter(|count| count.coverage == Coverage::Always).count();
+        if min_domains > 1 && certain() < min_domains {
+            return within(max_skew - mine.max, counts_self);
         }
-        let others = self.others(counter, domain).map(|count| count.least).min();
-        // A domain that is counted exactly raises its own number too, and is never further ahead of
-        // itself.
-        let least = if mine.most == mine.least && own {
+        let others = self.others(group, domain).map(|count| count.min).min();
+        // Pods that are counted exactly raise the minimum of their own domain too, so the domain is
+        // compared with the others only.
+        let least = if mine.max == mine.min && counts_self {
             others.unwrap_or(i64::MAX)
         } else {
-            others.map_or(mine.least, |others| others.min(mine.least))
+            others.map_or(mine.min, |others| others.min(mine.min))
         };
-        within(least.saturating_add(skew).saturating_sub(mine.most), own)
+        within(least.saturating_add(max_skew).saturating_sub(mine.max), counts_self)
     }
 
-    /// How many pods of a kind bring a place up to the emptiest others: more may be allowed, but
-    /// might be better off elsewhere.
-    pub(crate) fn stride(&self, coupling: &TopologyProfile, vector: &Domains) -> usize {
-        let each = coupling.constraints.iter().filter_map(|constraint| match constraint {
-            Constraint::Spread { counter, at: At::Domain(position), own: true, .. } => {
-                let domain = vector[*position];
-                let mine = self.at(*counter, domain)?;
-                let behind =
-                    self.others(*counter, domain).map(|count| count.least).min()? - mine.most;
-                Some(usize::try_from(behind).unwrap_or(0).max(1))
+    /// Number of pods that bring a domain up to the emptiest of the others. More may be allowed,
+    /// but could keep the spread more even elsewhere.
+    pub(crate) fn stride(&self, profile: &TopologyProfile, domains: &Domains) -> Allowance {
+        let each = profile.constraints.iter().filter_map(|constraint| match constraint {
+            Constraint::Spread { group, at: At::Domain(position), counts_self: true, .. } => {
+                let Domain::Is(domain) = domains[*position] else { return None };
+                let mine = self.at(*group, domain)?;
+                let behind = self.others(*group, domain).map(|count| count.min).min()? - mine.max;
+                Some(Allowance::AtMost(usize::try_from(behind).unwrap_or(0).max(1)))
             }
             _ => None,
         });
-        each.min().unwrap_or(usize::MAX)
+        each.min().unwrap_or(Allowance::Unlimited)
     }
 
-    /// How full a place is, as far as the kind of pod must be spread: emptier domains come first.
-    pub(crate) fn load(&self, coupling: &TopologyProfile, vector: &Domains) -> i64 {
-        let each = coupling.constraints.iter().map(|constraint| match constraint {
-            Constraint::Spread { counter, at: At::Domain(position), .. } => {
-                self.at(*counter, vector[*position]).map_or(0, |count| count.most)
+    /// Number of pods in these domains that the spread constraints of a profile count. Emptier
+    /// domains are filled first.
+    pub(crate) fn load(&self, profile: &TopologyProfile, domains: &Domains) -> i64 {
+        let each = profile.constraints.iter().map(|constraint| match constraint {
+            Constraint::Spread { group, at: At::Domain(position), .. } => {
+                match domains[*position] {
+                    Domain::Is(domain) => self.at(*group, domain).map_or(0, |count| count.max),
+                    Domain::Absent => 0,
+                }
             }
             _ => 0,
         });
         each.sum()
     }
 
-    /// The rule that keeps a kind of pod from all of these places, or else from the first.
-    pub(crate) fn blocking(
+    /// The rule that keeps a pod out of all of these places, or else out of the first one.
+    pub(crate) fn blocking_rule(
         &self,
         rules: &TopologyRules<'_>,
-        coupling: &TopologyProfile,
+        profile: &TopologyProfile,
         places: &[Domains],
     ) -> Option<Rule> {
         let blocks = |constraint: &&Constraint, places: &[Domains]| {
-            places.iter().all(|vector| self.allowed(constraint, vector, Host::Fresh) == 0)
+            places.iter().all(|domains| self.allowed(constraint, domains, HostQuery::New).is_none())
         };
-        let found =
-            coupling.constraints.iter().find(|constraint| blocks(constraint, places)).or_else(
-                || coupling.constraints.iter().find(|constraint| blocks(constraint, &places[..1])),
-            )?;
-        let key = |counter: usize| rules.counters[counter].key.to_owned();
+        let constraints = profile.constraints.iter();
+        let found = constraints.clone().find(|one| blocks(one, places));
+        let found = found.or_else(|| constraints.clone().find(|one| blocks(one, &places[..1])))?;
+        let key = |group: GroupId| rules.groups[group].key.to_owned();
         Some(match found {
-            Constraint::Spread { counter, .. } => Rule::Spread(key(*counter)),
-            Constraint::Affinity { counters, .. } => Rule::Affinity(key(counters.first()?.0)),
-            Constraint::AntiAffinity { counter, .. } => Rule::AntiAffinity(key(*counter)),
+            Constraint::Spread { group, .. } => Rule::Spread(key(*group)),
+            Constraint::Affinity { groups, .. } => Rule::Affinity(key(groups.first()?.0)),
+            Constraint::AntiAffinity { group, .. } => Rule::AntiAffinity(key(*group)),
         })
     }
 }
 
-/// So many more, if the pod itself is counted; else any number, as long as the rule is kept at
-/// present.
-fn within(more: i64, own: bool) -> usize {
-    match (more >= 0, own) {
-        (false, _) => 0,
-        (true, true) => usize::try_from(more).unwrap_or(usize::MAX),
-        (true, false) => usize::MAX,
+fn signed(pods: usize) -> i64 {
+    i64::try_from(pods).unwrap_or(i64::MAX)
+}
+
+/// Allowance of `more` pods if each of them is counted; otherwise any number while the rule holds.
+fn within(more: i64, counts_self: bool) -> Allowance {
+    match (more >= 0, counts_self) {
+        (false, _) => Allowance::NONE,
+        (true, true) => Allowance::AtMost(usize::try_from(more).unwrap_or(usize::MAX)),
+        (true, false) => Allowance::Unlimited,
     }
 }
 
-/// The value of a label of a node, whichever spelling of its key the node has.
-fn label_of<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
-    let exact = node.labels.get(key);
-    let other = || node.labels.iter().find(|(spelling, _)| labels::normalise(spelling) == key);
-    exact.or_else(|| other().map(|(_, value)| value)).map(String::as_str)
-}
-
-/// The number of the domain that a node is in.
-fn domain_of(
-    node: &Node,
-    key: usize,
-    rules: &TopologyRules<'_>,
-    offerings: &mut OfferingIndex<'_>,
-) -> u32 {
-    label_of(node, rules.keys[key]).map_or(ABSENT, |value| offerings.domain(key, value))
-}
-
-/// The domains of a node by every label whose values are domains.
-pub(crate) fn domains_of(
-    node: &Node,
-    rules: &TopologyRules<'_>,
-    offerings: &mut OfferingIndex<'_>,
-) -> Domains {
-    (0..rules.keys.len()).map(|key| domain_of(node, key, rules, offerings)).collect()
-}
-
-/// Whether a counter looks at a node.
-pub(crate) fn passes(counter: &TopologyGroup<'_>, node: &Node, labels: &Requirements) -> bool {
-    let Some(filter) = &counter.filter else { return true };
+/// Whether a group covers a node.
+pub(crate) fn covers(group: &TopologyGroup<'_>, node: &Node, labels: &Requirements) -> bool {
+    let Some(filter) = &group.filter else { return true };
     filter.keys.iter().all(|key| is_host(key) || label_of(node, key).is_some())
         && filter.tolerations.is_none_or(|one| first_untolerated(&node.taints, one).is_none())
         && filter.terms.is_none_or(|terms| {
             terms.is_empty()
                 || terms.iter().any(|term| labels.compatible(term, Undefined::Deny).is_ok())
         })
-}
-
-/// Whether a counter looks at new nodes of a signature: for sure, perhaps, or not at all.
-pub(crate) fn looks_at(
-    counter: &TopologyGroup<'_>,
-    rules: &TopologyRules<'_>,
-    signature: usize,
-    offerings: &mut OfferingIndex<'_>,
-) -> Option<bool> {
-    let Some(filter) = &counter.filter else { return Some(true) };
-    let taints = &offerings.pools[offerings.signature(signature).pool].pool.taints;
-    if filter.tolerations.is_some_and(|one| first_untolerated(taints, one).is_some()) {
-        return None;
-    }
-    for key in filter.keys.iter().filter(|key| !is_host(key)) {
-        let key = rules.keys.binary_search(key).ok()?;
-        if offerings.domains(signature, key).is_empty() {
-            return None;
-        }
-    }
-    let Some(terms) = filter.terms.filter(|terms| !terms.is_empty()) else { return Some(true) };
-    let mut found = None;
-    for term in terms {
-        let term = offerings.term(term);
-        let Some(narrowed) = offerings.step(signature, term) else { continue };
-        let narrowed = &offerings.signature(narrowed).usable;
-        if *narrowed == offerings.signature(signature).usable {
-            return Some(true);
-        }
-        if !narrowed.is_clear() {
-            found = Some(false);
-        }
-    }
-    found
-}
-
-/// The domains that could be bought for a spread constraint.
-fn buyable(
-    counter: &TopologyGroup<'_>,
-    key: usize,
-    offerings: &mut OfferingIndex<'_>,
-    reservations: &BTreeMap<String, u32>,
-) -> Vec<u32> {
-    let any = [Requirements::new()];
-    let Some(filter) = &counter.filter else { return Vec::new() };
-    let terms = filter.terms.filter(|terms| !terms.is_empty()).unwrap_or(&any);
-    let mut values = Vec::new();
-    for pool in 0..offerings.pools.len() {
-        let taints = &offerings.pools[pool].pool.taints;
-        if filter.tolerations.is_some_and(|one| first_untolerated(taints, one).is_some()) {
-            continue;
-        }
-        for term in terms {
-            let term = offerings.term(term);
-            if let Some(signature) = offerings.step(pool, term) {
-                values.extend(offerings.domains(signature, key).iter().copied());
-            }
-        }
-        for (reservation, _) in reservations.iter().filter(|(_, machines)| **machines > 0) {
-            if let Some(signature) = offerings.reserved(pool, reservation) {
-                values.extend(offerings.domains(signature, key).iter().copied());
-            }
-        }
-    }
-    values
 }

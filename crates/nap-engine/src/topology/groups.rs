@@ -1,113 +1,116 @@
-//! Which rules between pods there are in a snapshot, and what each kind of pod has to do with them.
+//! Topology groups: the pod counts that the rules between pods ask about.
 //!
-//! Every rule is a question about a number of pods in a domain. A [`TopologyGroup`] is one such number:
-//! which pods are counted, by which label's values, on which nodes. Pods that no counter is about
-//! stay on the fast path.
+//! Every spread constraint, affinity and anti-affinity compares numbers of pods per domain. A
+//! [`TopologyGroup`] is one such number: the pods that are counted, the label whose values are the
+//! domains, and the nodes that are covered. A [`TopologyProfile`] says how a pod takes part in the
+//! groups. Pods outside every group have no profile and are placed without any of this.
 //!
-//! Most rules in real clusters say that at most so many pods of one kind may share a node. Such a
-//! rule needs no counter: it is a resource of which each node has so many and each pod takes one, a
-//! [`HostSlot`], and every part of the engine that understands resources understands it. That holds as
-//! long as the pods which have the rule are the same as the pods which it counts.
+//! Most rules in real clusters limit the pods of one workload per node. Such a rule needs no group:
+//! it is a resource of which each node has a few and each pod takes one, a [`HostSlot`], which
+//! every stage that understands resources understands too. This holds while the pods that have the
+//! rule are the pods that it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nap_api::{Requirements, Toleration, labels};
 
+use crate::ids::{GroupId, Id, IndexVec, KeyId};
 use crate::intern::Interner;
-use crate::model::pod_rules::{PodTerm, RunningPods, Selector, Spread};
-use crate::model::{Pod, Preferences, Snapshot, Weighted};
+use crate::model::{Pod, PodTerm, Preferences, RunningPods, Selector, Snapshot, Spread, Weighted};
 
-/// The most rules that become slots: each makes every resource row longer.
+/// Upper limit on host slots: each makes every request vector longer.
 const MAX_SLOTS: usize = 16;
 
-/// A rule that at most so many pods share a node.
+/// A limit on the pods per node, as a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HostSlot<'a> {
-    /// One: they exclude each other.
+    /// Anti-affinity by hostname: one pod per node.
     Exclusive(&'a PodTerm),
-    /// So many pods of a namespace with these labels.
+    /// Spread by hostname: namespace, selector and `maxSkew` pods per node.
     Spread(&'a str, &'a Selector, u32),
 }
 
 impl HostSlot<'_> {
-    /// How many a node has.
+    /// Pods per node.
     pub(crate) fn capacity(&self) -> i64 {
         match self {
             Self::Exclusive(_) => 1,
-            Self::Spread(_, _, most) => i64::from(*most),
+            Self::Spread(_, _, max_skew) => i64::from(*max_skew),
         }
     }
 
-    /// Whether pods that run already take one each.
-    pub(crate) fn taken_by(&self, resident: &RunningPods) -> bool {
+    /// Whether running pods take one slot each.
+    pub(crate) fn taken_by(&self, running: &RunningPods) -> bool {
         match self {
             Self::Exclusive(term) => {
-                term.matches(&resident.namespace, &resident.labels)
-                    || resident.anti_affinity.contains(term)
+                term.matches(&running.namespace, &running.labels)
+                    || running.anti_affinity.contains(term)
             }
             Self::Spread(namespace, selector, _) => {
-                *namespace == resident.namespace && selector.matches(&resident.labels)
+                *namespace == running.namespace && selector.matches(&running.labels)
             }
         }
     }
 
-    fn owned_by(&self, shape: &Shape<'_>) -> bool {
+    fn owned_by(&self, pod: &PodRules<'_>) -> bool {
         match self {
-            Self::Exclusive(term) => shape.anti_affinity.contains(term),
-            Self::Spread(namespace, selector, most) => {
-                *namespace == shape.namespace
-                    && shape.spread.iter().any(|spread| {
+            Self::Exclusive(term) => pod.anti_affinity.contains(term),
+            Self::Spread(namespace, selector, max_skew) => {
+                *namespace == pod.namespace
+                    && pod.spread.iter().any(|spread| {
                         is_host(&spread.topology_key)
-                            && spread.max_skew == *most
+                            && spread.max_skew == *max_skew
                             && spread.selector == **selector
                     })
             }
         }
     }
 
-    fn counts(&self, shape: &Shape<'_>) -> bool {
+    fn counts(&self, pod: &PodRules<'_>) -> bool {
         match self {
-            Self::Exclusive(term) => term.matches(shape.namespace, shape.labels),
+            Self::Exclusive(term) => term.matches(pod.namespace, pod.labels),
             Self::Spread(namespace, selector, _) => {
-                *namespace == shape.namespace && selector.matches(shape.labels)
+                *namespace == pod.namespace && selector.matches(pod.labels)
             }
         }
     }
 }
 
-/// One number of pods for each domain.
+/// A pod count for each domain of a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TopologyGroup<'a> {
-    /// The label whose values are the domains.
+    /// Label whose values are the domains.
     pub(crate) key: &'a str,
     pub(crate) counted: Counted<'a>,
-    /// Only nodes that pass count.
-    pub(crate) filter: Option<Filter<'a>>,
+    /// Nodes that are covered; `None` means all.
+    pub(crate) filter: Option<NodeFilter<'a>>,
 }
 
-/// Which pods are counted.
+/// Pods that a group counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Counted<'a> {
-    /// Those of a namespace with these labels.
-    Labelled(&'a str, &'a Selector),
-    /// Those that all terms mean.
-    Meant(&'a [PodTerm]),
-    /// Those that have this anti-affinity term.
+    /// Pods of a namespace that the selector of a spread constraint matches.
+    Selected(&'a str, &'a Selector),
+    /// Pods that all affinity terms match.
+    Matching(&'a [PodTerm]),
+    /// Pods that have this anti-affinity term.
     Owners(&'a PodTerm),
 }
 
-/// Which nodes a spread constraint looks at.
+/// Nodes that a spread constraint covers: `nodeAffinityPolicy` and `nodeTaintsPolicy`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Filter<'a> {
+pub(crate) struct NodeFilter<'a> {
+    /// Terms of which a node must satisfy one; `None` or empty means any node.
     pub(crate) terms: Option<&'a [Requirements]>,
+    /// Tolerations for the taints of a node; `None` ignores taints.
     pub(crate) tolerations: Option<&'a [Toleration]>,
-    /// Nodes must have all of these labels.
+    /// Topology labels that a node must have.
     pub(crate) keys: Vec<&'a str>,
 }
 
 impl TopologyGroup<'_> {
-    /// Whether a pod is counted.
+    /// Whether a pod with these labels and anti-affinity terms is counted.
     pub(crate) fn counts(
         &self,
         namespace: &str,
@@ -115,17 +118,17 @@ impl TopologyGroup<'_> {
         owned: &[PodTerm],
     ) -> bool {
         match &self.counted {
-            Counted::Labelled(in_namespace, selector) => {
+            Counted::Selected(in_namespace, selector) => {
                 *in_namespace == namespace && selector.matches(labels)
             }
-            Counted::Meant(terms) => terms.iter().all(|term| term.matches(namespace, labels)),
+            Counted::Matching(terms) => terms.iter().all(|term| term.matches(namespace, labels)),
             Counted::Owners(term) => owned.contains(term),
         }
     }
 
-    /// Whether it looks for sure at every node that pods with these terms and tolerations go to.
-    /// `keys` are the labels that those nodes have.
-    pub(crate) fn looks_at_nodes_of(
+    /// Whether the group certainly covers every node for pods with these terms and tolerations.
+    /// `keys` are the topology labels that those nodes have.
+    pub(crate) fn covers_nodes_of(
         &self,
         terms: &[Requirements],
         tolerations: &[Toleration],
@@ -140,55 +143,53 @@ impl TopologyGroup<'_> {
     }
 }
 
-/// Where a counter's domain is found.
+/// Position of a group's domain among the domains of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum At {
-    /// Every node is one.
+    /// Every node is a domain.
     Host,
-    /// The value of the label at this position of [`TopologyProfile::keys`].
+    /// Value of the label at this position of [`TopologyProfile::keys`].
     Domain(usize),
 }
 
-/// What must hold where a pod goes.
+/// A topology constraint of a pod. `counts_self`: the pod is counted by the group itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Constraint {
-    /// The domain may exceed the emptiest by so many. `own`: the pod itself is counted.
-    Spread { counter: usize, at: At, skew: i64, min_domains: usize, own: bool },
-    /// The domains must have counted pods. `own`: the pod may be the first of them.
-    Affinity { counters: Vec<(usize, At)>, own: bool },
-    /// The domain must have no counted pod. `own`: the pod itself is counted.
-    AntiAffinity { counter: usize, at: At, own: bool },
+    /// The domain may exceed the emptiest one by `max_skew` pods.
+    Spread { group: GroupId, at: At, max_skew: i64, min_domains: usize, counts_self: bool },
+    /// Each domain must have a counted pod. A pod that is counted itself may be the first.
+    Affinity { groups: Vec<(GroupId, At)>, counts_self: bool },
+    /// The domain must have no counted pod.
+    AntiAffinity { group: GroupId, at: At, counts_self: bool },
 }
 
 impl Constraint {
-    /// The counters that it asks.
-    pub(crate) fn counters(&self) -> Vec<usize> {
+    /// Groups whose counts it compares.
+    pub(crate) fn groups(&self) -> Vec<GroupId> {
         match self {
-            Self::Spread { counter, .. } | Self::AntiAffinity { counter, .. } => vec![*counter],
-            Self::Affinity { counters, .. } => {
-                counters.iter().map(|(counter, _)| *counter).collect()
-            }
+            Self::Spread { group, .. } | Self::AntiAffinity { group, .. } => vec![*group],
+            Self::Affinity { groups, .. } => groups.iter().map(|(group, _)| *group).collect(),
         }
     }
 }
 
-/// What a kind of pod has to do with the counters.
+/// How a pod takes part in the topology groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TopologyProfile {
-    /// Numbers of the labels, other than the host name, on whose values it depends.
-    pub(crate) keys: Vec<usize>,
+    /// Labels, other than the hostname, whose values the profile refers to.
+    pub(crate) keys: Vec<KeyId>,
     pub(crate) constraints: Vec<Constraint>,
-    /// The counters that count it.
-    pub(crate) counted: Vec<(usize, At)>,
+    /// Groups that count the pod.
+    pub(crate) counted: Vec<(GroupId, At)>,
 }
 
 impl TopologyProfile {
-    /// Whether it is only counted: it may go anywhere, but others look at where it is.
+    /// Whether the pod has no constraint of its own and is only counted by those of others.
     pub(crate) fn is_only_counted(&self) -> bool {
         self.constraints.is_empty()
     }
 
-    /// Whether nothing depends on the very node that it is on.
+    /// Whether no constraint or count depends on the node within its domains.
     pub(crate) fn is_by_domain(&self) -> bool {
         let is_domain = |at: &At| *at != At::Host;
         self.counted.iter().all(|(_, at)| is_domain(at))
@@ -196,66 +197,66 @@ impl TopologyProfile {
                 Constraint::Spread { at, .. } | Constraint::AntiAffinity { at, .. } => {
                     is_domain(at)
                 }
-                Constraint::Affinity { counters, .. } => {
-                    counters.iter().all(|(_, at)| is_domain(at))
-                }
+                Constraint::Affinity { groups, .. } => groups.iter().all(|(_, at)| is_domain(at)),
             })
     }
 
-    /// Whether it must share a node with other pods: a node that is refused now may be allowed
-    /// later.
+    /// Whether the pod must share a node with other pods, so that a node that is refused now may
+    /// be allowed later.
     pub(crate) fn follows_hosts(&self) -> bool {
         self.constraints.iter().any(|constraint| match constraint {
-            Constraint::Affinity { counters, .. } => counters.iter().any(|(_, at)| *at == At::Host),
+            Constraint::Affinity { groups, .. } => groups.iter().any(|(_, at)| *at == At::Host),
             Constraint::Spread { .. } | Constraint::AntiAffinity { .. } => false,
         })
     }
 }
 
-/// The rules of a snapshot.
+/// The topology groups of a snapshot, and how its pods take part in them.
 #[derive(Debug, Default)]
 pub(crate) struct TopologyRules<'a> {
-    pub(crate) counters: Vec<TopologyGroup<'a>>,
-    /// The labels, other than the host name, whose values are domains.
-    pub(crate) keys: Vec<&'a str>,
+    /// Sorted.
+    pub(crate) groups: IndexVec<GroupId, TopologyGroup<'a>>,
+    /// Labels, other than the hostname, whose values are domains; sorted.
+    pub(crate) keys: IndexVec<KeyId, &'a str>,
     pub(crate) slots: Vec<HostSlot<'a>>,
-    /// For each slot, the spread constraints that it stands for: which nodes they look at, and how
-    /// many of them they want.
-    pub(crate) slot_counters: Vec<Vec<(TopologyGroup<'a>, usize)>>,
-    /// What kinds of pods take part in; kinds with equal ones share a number.
-    pub(crate) profiles: Vec<Profile>,
-    /// The number of each kind's profile.
-    pub(crate) profile_of: Vec<usize>,
+    /// For each slot, the spread constraints behind it: the nodes that they cover and their
+    /// `minDomains`.
+    pub(crate) slot_groups: Vec<Vec<(TopologyGroup<'a>, usize)>>,
+    /// Distinct memberships of pods.
+    pub(crate) memberships: Vec<Membership>,
+    /// Index of each pod's membership.
+    pub(crate) membership_of: Vec<usize>,
 }
 
-/// What a kind of pod takes part in.
+/// The slots and the profile of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Profile {
-    /// Numbers of its slots.
+pub(crate) struct Membership {
+    /// Indices of the slots that it takes.
     pub(crate) slots: Vec<usize>,
-    pub(crate) coupling: Option<Rc<TopologyProfile>>,
+    /// `None` for a pod outside every group.
+    pub(crate) profile: Option<Rc<TopologyProfile>>,
 }
 
-/// Everything about a pod that decides which rules it takes part in.
+/// Everything about a pod that decides its membership.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Shape<'a> {
+struct PodRules<'a> {
     namespace: &'a str,
     labels: &'a BTreeMap<String, String>,
     spread: &'a [Spread],
-    /// How many of them must hold; they come first.
+    /// Number of constraints with `DoNotSchedule`; they come first.
     must_hold: usize,
     affinity: &'a [PodTerm],
     anti_affinity: &'a [PodTerm],
-    /// Whom it would rather not meet: like anti-affinity, but nobody else is kept away.
+    /// Preferred anti-affinity that still holds; unlike the required kind it binds no other pod.
     avoided: &'a [Weighted<PodTerm>],
-    /// Only of pods with spread constraints.
+    /// Terms and tolerations, of pods with spread constraints only.
     filter: Option<(&'a [Requirements], &'a [Toleration])>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> PodRules<'a> {
     fn of(pod: &'a Pod) -> Self {
         Self {
-            namespace: pod.key.parts().0,
+            namespace: pod.key.namespace(),
             labels: &pod.labels,
             spread: &pod.spread,
             must_hold: pod.spread.len() - pod.preferences.spread.len().min(pod.spread.len()),
@@ -267,15 +268,15 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Whether the values of a label are single nodes.
+/// Whether each value of a label is a single node.
 pub(crate) fn is_host(key: &str) -> bool {
     key == labels::HOSTNAME
 }
 
 impl<'a> TopologyRules<'a> {
-    /// The rules that these kinds of pods and the pods that run already bring.
-    pub(crate) fn of(kinds: &[&'a Pod], snapshot: &'a Snapshot) -> Self {
-        let coupled = |pod: &&Pod| {
+    /// Finds the groups of pending and running pods. `pods` has one pod for each set of equal ones.
+    pub(crate) fn of(pods: &[&'a Pod], snapshot: &'a Snapshot) -> Self {
+        let has_rules = |pod: &&Pod| {
             let Pod { spread, affinity, anti_affinity, preferences, .. } = pod;
             let Preferences { anti_affinity: avoided, .. } = preferences;
             !(spread.is_empty()
@@ -283,27 +284,31 @@ impl<'a> TopologyRules<'a> {
                 && anti_affinity.is_empty()
                 && avoided.is_empty())
         };
-        let residents = || snapshot.nodes.iter().flat_map(|node| &node.residents);
+        let running = snapshot.nodes.iter().flat_map(|node| &node.residents);
         let terms: BTreeSet<&PodTerm> =
-            residents().flat_map(|resident| &resident.anti_affinity).collect();
-        if terms.is_empty() && !kinds.iter().any(coupled) {
-            let profile_of = vec![0; kinds.len()];
-            return Self { profiles: vec![Profile::default()], profile_of, ..Self::default() };
+            running.flat_map(|running| &running.anti_affinity).collect();
+        if terms.is_empty() && !pods.iter().any(has_rules) {
+            let membership_of = vec![0; pods.len()];
+            return Self {
+                memberships: vec![Membership::default()],
+                membership_of,
+                ..Self::default()
+            };
         }
-        let mut interner: Interner<Shape<'a>> = Interner::default();
-        let shape_of: Vec<usize> =
-            kinds.iter().map(|pod| interner.number(Shape::of(pod))).collect();
-        let shapes = interner.items;
-        let slots = slots(&shapes);
-        let mut counters: BTreeSet<TopologyGroup<'a>> = BTreeSet::new();
-        for shape in &shapes {
-            counters.extend(counters_of(shape, &slots));
+        let mut interner: Interner<PodRules<'a>> = Interner::default();
+        let rules_of: Vec<usize> =
+            pods.iter().map(|pod| interner.intern(PodRules::of(pod))).collect();
+        let distinct = interner.items;
+        let slots = slots(&distinct);
+        let mut groups: BTreeSet<TopologyGroup<'a>> = BTreeSet::new();
+        for pod in &distinct {
+            groups.extend(groups_of(pod, &slots));
         }
         for term in terms {
-            if shapes.iter().any(|shape| term.matches(shape.namespace, shape.labels))
+            if distinct.iter().any(|pod| term.matches(pod.namespace, pod.labels))
                 && !slots.contains(&HostSlot::Exclusive(term))
             {
-                counters.insert(TopologyGroup {
+                groups.insert(TopologyGroup {
                     key: labels::normalise(&term.topology_key),
                     counted: Counted::Owners(term),
                     filter: None,
@@ -311,145 +316,144 @@ impl<'a> TopologyRules<'a> {
             }
         }
         let keys: BTreeSet<&str> =
-            counters.iter().map(|counter| counter.key).filter(|key| !is_host(key)).collect();
+            groups.iter().map(|group| group.key).filter(|key| !is_host(key)).collect();
         let mut rules = Self {
-            counters: counters.into_iter().collect(),
+            groups: groups.into_iter().collect(),
             keys: keys.into_iter().collect(),
-            slot_counters: slots.iter().map(|slot| slot_counters(slot, &shapes)).collect(),
+            slot_groups: slots.iter().map(|slot| slot_groups(slot, &distinct)).collect(),
             slots,
             ..Self::default()
         };
-        let mut profiles: Interner<Profile> = Interner::default();
-        let numbers: Vec<usize> =
-            shapes.iter().map(|shape| profiles.number(rules.profile(shape))).collect();
-        rules.profiles = profiles.items;
-        rules.profile_of = shape_of.into_iter().map(|shape| numbers[shape]).collect();
+        let mut memberships: Interner<Membership> = Interner::default();
+        let of_rules: Vec<usize> =
+            distinct.iter().map(|pod| memberships.intern(rules.membership(pod))).collect();
+        rules.memberships = memberships.items;
+        rules.membership_of = rules_of.into_iter().map(|rules| of_rules[rules]).collect();
         rules
     }
 
-    fn profile(&self, shape: &Shape<'_>) -> Profile {
-        let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.counts(shape));
-        let mut coupling = TopologyProfile::default();
-        let counted: Vec<usize> = (0..self.counters.len())
-            .filter(|number| {
-                self.counters[*number].counts(shape.namespace, shape.labels, shape.anti_affinity)
-            })
-            .collect();
-        let is_own = |number: usize| counted.binary_search(&number).is_ok();
-        for spread in shape.spread {
-            let Some(counter) = self.find(&spread_counter(shape, spread)) else { continue };
-            let at = self.at(&mut coupling, counter);
-            coupling.constraints.push(Constraint::Spread {
-                counter,
+    fn membership(&self, pod: &PodRules<'_>) -> Membership {
+        let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.counts(pod));
+        let mut profile = TopologyProfile::default();
+        let each = self.groups.enumerate();
+        let counts =
+            |group: &TopologyGroup<'_>| group.counts(pod.namespace, pod.labels, pod.anti_affinity);
+        let counted: Vec<GroupId> =
+            each.filter(|(_, group)| counts(group)).map(|(id, _)| id).collect();
+        let counts_self = |group: GroupId| counted.binary_search(&group).is_ok();
+        for spread in pod.spread {
+            let Some(group) = self.find(&spread_group(pod, spread)) else { continue };
+            let at = self.at(&mut profile, group);
+            profile.constraints.push(Constraint::Spread {
+                group,
                 at,
-                skew: i64::from(spread.max_skew),
+                max_skew: i64::from(spread.max_skew),
                 min_domains: min_domains(spread),
-                own: is_own(counter),
+                counts_self: counts_self(group),
             });
         }
-        if !shape.affinity.is_empty() {
+        if !pod.affinity.is_empty() {
             let keys: BTreeSet<&str> =
-                shape.affinity.iter().map(|term| labels::normalise(&term.topology_key)).collect();
-            let wanted = keys.into_iter().filter_map(|key| self.find(&meant(key, shape.affinity)));
-            let wanted: Vec<usize> = wanted.collect();
-            let own = wanted.iter().all(|counter| is_own(*counter));
-            let counters =
-                wanted.iter().map(|counter| (*counter, self.at(&mut coupling, *counter)));
-            let counters = counters.collect();
-            coupling.constraints.push(Constraint::Affinity { counters, own });
+                pod.affinity.iter().map(|term| labels::normalise(&term.topology_key)).collect();
+            let wanted = keys.into_iter().filter_map(|key| self.find(&matching(key, pod.affinity)));
+            let wanted: Vec<GroupId> = wanted.collect();
+            let counts_self = wanted.iter().all(|group| counts_self(*group));
+            let groups = wanted.iter().map(|group| (*group, self.at(&mut profile, *group)));
+            let groups = groups.collect();
+            profile.constraints.push(Constraint::Affinity { groups, counts_self });
         }
-        for term in shape.anti_affinity.iter().chain(shape.avoided.iter().map(|one| &one.term)) {
+        let avoided = pod.avoided.iter().map(|one| &one.term);
+        for term in pod.anti_affinity.iter().chain(avoided) {
             let key = labels::normalise(&term.topology_key);
-            let Some(counter) = self.find(&meant(key, std::slice::from_ref(term))) else {
+            let Some(group) = self.find(&matching(key, std::slice::from_ref(term))) else {
                 continue;
             };
-            let at = self.at(&mut coupling, counter);
-            coupling.constraints.push(Constraint::AntiAffinity {
-                counter,
-                at,
-                own: is_own(counter),
-            });
+            let at = self.at(&mut profile, group);
+            let counts_self = counts_self(group);
+            profile.constraints.push(Constraint::AntiAffinity { group, at, counts_self });
         }
-        for (number, counter) in self.counters.iter().enumerate() {
-            if let Counted::Owners(term) = counter.counted
-                && term.matches(shape.namespace, shape.labels)
+        for (group, TopologyGroup { counted, .. }) in self.groups.enumerate() {
+            if let Counted::Owners(term) = counted
+                && term.matches(pod.namespace, pod.labels)
             {
-                let at = self.at(&mut coupling, number);
-                coupling.constraints.push(Constraint::AntiAffinity {
-                    counter: number,
-                    at,
-                    own: is_own(number),
-                });
+                let at = self.at(&mut profile, group);
+                let counts_self = counts_self(group);
+                profile.constraints.push(Constraint::AntiAffinity { group, at, counts_self });
             }
         }
-        for number in counted {
-            let at = self.at(&mut coupling, number);
-            coupling.counted.push((number, at));
+        for group in counted {
+            let at = self.at(&mut profile, group);
+            profile.counted.push((group, at));
         }
-        let is_free = coupling.constraints.is_empty() && coupling.counted.is_empty();
-        Profile {
-            slots: slots.map(|(number, _)| number).collect(),
-            coupling: (!is_free).then(|| Rc::new(coupling)),
+        let is_outside = profile.constraints.is_empty() && profile.counted.is_empty();
+        Membership {
+            slots: slots.map(|(slot, _)| slot).collect(),
+            profile: (!is_outside).then(|| Rc::new(profile)),
         }
     }
 
-    /// The least skew that anybody insists on, for each counter.
-    pub(crate) fn skews(&self) -> Vec<Option<i64>> {
-        let mut skews: Vec<Option<i64>> = vec![None; self.counters.len()];
-        let couplings = self.profiles.iter().filter_map(|profile| profile.coupling.as_ref());
-        for constraint in couplings.flat_map(|coupling| &coupling.constraints) {
-            if let Constraint::Spread { counter, skew, .. } = constraint {
-                let known = &mut skews[*counter];
-                *known = Some(known.map_or(*skew, |known| known.min(*skew)));
+    /// Smallest `maxSkew` of any spread constraint over each group; `None` without one.
+    pub(crate) fn min_skews(&self) -> IndexVec<GroupId, Option<i64>> {
+        let mut skews: IndexVec<GroupId, Option<i64>> = IndexVec::filled(None, self.groups.len());
+        let profiles = self.memberships.iter().filter_map(|one| one.profile.as_ref());
+        for constraint in profiles.flat_map(|profile| &profile.constraints) {
+            if let Constraint::Spread { group, max_skew, .. } = constraint {
+                let known = &mut skews[*group];
+                *known = Some(known.map_or(*max_skew, |known| known.min(*max_skew)));
             }
         }
         skews
     }
 
-    fn find(&self, counter: &TopologyGroup<'_>) -> Option<usize> {
-        self.counters.binary_search(counter).ok()
+    /// Id of a topology label; `None` for the hostname and labels that are no topology.
+    pub(crate) fn key(&self, label: &str) -> Option<KeyId> {
+        self.keys.as_slice().binary_search(&label).ok().map(KeyId::new)
     }
 
-    /// Where the domain of a counter is found, noting the label if it is new.
-    fn at(&self, coupling: &mut TopologyProfile, counter: usize) -> At {
-        let key = self.counters[counter].key;
-        let Ok(key) = self.keys.binary_search(&key) else { return At::Host };
-        let known = coupling.keys.iter().position(|one| *one == key);
+    fn find(&self, group: &TopologyGroup<'_>) -> Option<GroupId> {
+        self.groups.as_slice().binary_search(group).ok().map(GroupId::new)
+    }
+
+    /// Position of a group's domain in a profile, which gains the label if it lacks it.
+    fn at(&self, profile: &mut TopologyProfile, group: GroupId) -> At {
+        let Some(key) = self.key(self.groups[group].key) else { return At::Host };
+        let known = profile.keys.iter().position(|one| *one == key);
         At::Domain(known.unwrap_or_else(|| {
-            coupling.keys.push(key);
-            coupling.keys.len() - 1
+            profile.keys.push(key);
+            profile.keys.len() - 1
         }))
     }
 }
 
-/// The rules by host name whose owners are just the pods that they count.
-fn slots<'a>(shapes: &[Shape<'a>]) -> Vec<HostSlot<'a>> {
+/// Finds the rules by hostname whose owners are exactly the pods that they count.
+fn slots<'a>(pods: &[PodRules<'a>]) -> Vec<HostSlot<'a>> {
     let mut found: BTreeSet<HostSlot<'a>> = BTreeSet::new();
-    for shape in shapes {
-        let terms = shape.anti_affinity.iter().filter(|term| is_host(&term.topology_key));
+    for pod in pods {
+        let terms = pod.anti_affinity.iter().filter(|term| is_host(&term.topology_key));
         found.extend(terms.map(HostSlot::Exclusive));
-        let spreads = shape.spread.iter().filter(|spread| is_host(&spread.topology_key));
-        found
-            .extend(spreads.map(|spread| {
-                HostSlot::Spread(shape.namespace, &spread.selector, spread.max_skew)
-            }));
+        let spreads = pod.spread.iter().filter(|spread| is_host(&spread.topology_key));
+        found.extend(spreads.map(|spread| spread_slot(pod, spread)));
     }
-    let is_closed =
-        |slot: &HostSlot<'a>| shapes.iter().all(|shape| slot.owned_by(shape) == slot.counts(shape));
+    let counts_its_owners =
+        |slot: &HostSlot<'a>| pods.iter().all(|pod| slot.owned_by(pod) == slot.counts(pod));
     found
         .into_iter()
-        .filter(|slot| slot.capacity() > 0 && is_closed(slot))
+        .filter(|slot| slot.capacity() > 0 && counts_its_owners(slot))
         .take(MAX_SLOTS)
         .collect()
 }
 
-/// The spread constraints that a slot stands for.
-fn slot_counters<'a>(slot: &HostSlot<'a>, shapes: &[Shape<'a>]) -> Vec<(TopologyGroup<'a>, usize)> {
+fn spread_slot<'a>(pod: &PodRules<'a>, spread: &'a Spread) -> HostSlot<'a> {
+    HostSlot::Spread(pod.namespace, &spread.selector, spread.max_skew)
+}
+
+/// The groups and `minDomains` of the spread constraints behind a slot.
+fn slot_groups<'a>(slot: &HostSlot<'a>, pods: &[PodRules<'a>]) -> Vec<(TopologyGroup<'a>, usize)> {
     let mut found = BTreeSet::new();
-    for shape in shapes {
-        for spread in shape.spread.iter().filter(|spread| is_host(&spread.topology_key)) {
-            if HostSlot::Spread(shape.namespace, &spread.selector, spread.max_skew) == *slot {
-                found.insert((spread_counter(shape, spread), min_domains(spread)));
+    for pod in pods {
+        for spread in pod.spread.iter().filter(|spread| is_host(&spread.topology_key)) {
+            if spread_slot(pod, spread) == *slot {
+                found.insert((spread_group(pod, spread), min_domains(spread)));
             }
         }
     }
@@ -460,48 +464,47 @@ fn min_domains(spread: &Spread) -> usize {
     usize::try_from(spread.min_domains.unwrap_or(1)).unwrap_or(usize::MAX)
 }
 
-/// The counters that a pod's own rules need, apart from those that are slots.
-fn counters_of<'a>(shape: &Shape<'a>, slots: &[HostSlot<'a>]) -> Vec<TopologyGroup<'a>> {
-    let mut counters = Vec::new();
-    for spread in shape.spread {
-        let slot = HostSlot::Spread(shape.namespace, &spread.selector, spread.max_skew);
-        if !is_host(&spread.topology_key) || !slots.contains(&slot) {
-            counters.push(spread_counter(shape, spread));
+/// The groups of a pod's own rules, apart from those that are slots.
+fn groups_of<'a>(pod: &PodRules<'a>, slots: &[HostSlot<'a>]) -> Vec<TopologyGroup<'a>> {
+    let mut groups = Vec::new();
+    for spread in pod.spread {
+        if !is_host(&spread.topology_key) || !slots.contains(&spread_slot(pod, spread)) {
+            groups.push(spread_group(pod, spread));
         }
     }
-    for term in shape.affinity {
-        counters.push(meant(labels::normalise(&term.topology_key), shape.affinity));
+    for term in pod.affinity {
+        groups.push(matching(labels::normalise(&term.topology_key), pod.affinity));
     }
-    for Weighted { term, .. } in shape.avoided {
-        counters.push(meant(labels::normalise(&term.topology_key), std::slice::from_ref(term)));
+    for Weighted { term, .. } in pod.avoided {
+        groups.push(matching(labels::normalise(&term.topology_key), std::slice::from_ref(term)));
     }
-    for term in shape.anti_affinity {
+    for term in pod.anti_affinity {
         if !slots.contains(&HostSlot::Exclusive(term)) {
             let key = labels::normalise(&term.topology_key);
-            counters.push(meant(key, std::slice::from_ref(term)));
-            counters.push(TopologyGroup { key, counted: Counted::Owners(term), filter: None });
+            groups.push(matching(key, std::slice::from_ref(term)));
+            groups.push(TopologyGroup { key, counted: Counted::Owners(term), filter: None });
         }
     }
-    counters
+    groups
 }
 
-fn meant<'a>(key: &'a str, terms: &'a [PodTerm]) -> TopologyGroup<'a> {
-    TopologyGroup { key, counted: Counted::Meant(terms), filter: None }
+fn matching<'a>(key: &'a str, terms: &'a [PodTerm]) -> TopologyGroup<'a> {
+    TopologyGroup { key, counted: Counted::Matching(terms), filter: None }
 }
 
-fn spread_counter<'a>(shape: &Shape<'a>, spread: &'a Spread) -> TopologyGroup<'a> {
-    // A node without a label by which the pod must be spread is of no interest to it.
-    let needed = shape.spread[..shape.must_hold].iter().chain([spread]);
+fn spread_group<'a>(pod: &PodRules<'a>, spread: &'a Spread) -> TopologyGroup<'a> {
+    // The scheduler ignores nodes that lack a label of any of the pod's spread constraints.
+    let needed = pod.spread[..pod.must_hold].iter().chain([spread]);
     let mut keys: Vec<&str> =
         needed.map(|spread| labels::normalise(&spread.topology_key)).collect();
     keys.sort_unstable();
     keys.dedup();
-    let terms = shape.filter.map(|(terms, _)| terms).filter(|_| spread.honor_affinity);
+    let terms = pod.filter.map(|(terms, _)| terms).filter(|_| spread.honor_affinity);
     let tolerations =
-        shape.filter.map(|(_, tolerations)| tolerations).filter(|_| spread.honor_taints);
+        pod.filter.map(|(_, tolerations)| tolerations).filter(|_| spread.honor_taints);
     TopologyGroup {
         key: labels::normalise(&spread.topology_key),
-        counted: Counted::Labelled(shape.namespace, &spread.selector),
-        filter: Some(Filter { terms, tolerations, keys }),
+        counted: Counted::Selected(pod.namespace, &spread.selector),
+        filter: Some(NodeFilter { terms, tolerations, keys }),
     }
 }

@@ -148,7 +148,8 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
             .map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
         let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type);
         for (name, zone, capacity_type) in std::iter::once(chosen).chain(alternatives) {
-            let kind = types.iter().find(|kind| kind.name == name).expect("a type that exists");
+            let kind =
+                types.types().iter().find(|one| one.name == name).expect("a type that exists");
             let offer = kind
                 .offerings
                 .iter()
@@ -171,8 +172,9 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
             assert!(pod.terms.iter().any(suits));
         }
         let kind = types
+            .types()
             .iter()
-            .find(|kind| kind.name == launch.instance_type)
+            .find(|one| one.name == launch.instance_type)
             .expect("a type that exists");
         let charge = kind.capacity.clone().with("nodes", 1);
         spent.entry(&launch.pool).or_default().add(&charge);
@@ -226,7 +228,7 @@ proptest! {
         shuffle(&mut shuffled.pools, &mut state);
         shuffle(&mut shuffled.daemons, &mut state);
         for types in shuffled.catalogues.values_mut() {
-            shuffle(Arc::make_mut(types).as_mut_slice(), &mut state);
+            shuffle(Arc::make_mut(types).edit(), &mut state);
         }
         let text = |snapshot| serde_json::to_string(&solve(snapshot, &Options::default())).unwrap();
         prop_assert_eq!(text(&snapshot), text(&shuffled));

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use nap_api::requirement::Incompatible;
 use nap_api::{Operator, Toleration, labels};
 use nap_engine::{
-    CapacityType, Options, Plan, PoolRejection, Refusal, Snapshot, Tier, solve, solve_first_fit,
+    CapacityType, NODES, Options, Plan, PoolRejection, Refusal, RequirementsConflict, Shortage,
+    Snapshot, Tier, Unsupported, solve, solve_first_fit,
 };
 use nap_units::{CPU, MEMORY, Resources, UsdPerHour};
 
@@ -316,10 +318,10 @@ fn limits_hold_within_one_plan() {
     assert_eq!(plan.unplaced.len(), 20);
     assert_eq!(why(&plan), PoolRejection::Limit(CPU.to_owned()));
     let mut two = limited.clone();
-    two.headroom = Resources::new().with("nodes", 2);
+    two.headroom = Resources::new().with(NODES, 2);
     let plan = run(&snapshot(pods("web", 200, 1000, 1), catalogue(), vec![two]));
     assert_eq!((plan.launches.len(), plan.unplaced.len()), (2, 72));
-    assert_eq!(why(&plan), PoolRejection::Limit("nodes".to_owned()));
+    assert_eq!(why(&plan), PoolRejection::Limit(NODES.to_owned()));
     let mut none = limited;
     none.headroom = Resources::new().with(MEMORY, 0);
     assert_eq!(
@@ -358,7 +360,12 @@ fn reasons_name_the_step_that_failed() {
     let refused = |pod| why(&run(&snapshot(vec![pod], catalogue(), vec![pool("a")])));
     let mut custom = pod("web", 100, 1);
     custom.terms = vec![wants(&[("team", Operator::In, &["x"])])];
-    assert_eq!(refused(custom), PoolRejection::Requirements("label `team` is not defined".into()));
+    assert_eq!(
+        refused(custom),
+        PoolRejection::Requirements(RequirementsConflict::Label(Incompatible::Undefined {
+            key: "team".to_owned()
+        }))
+    );
     let mut gpu = pod("web", 100, 1);
     gpu.terms = vec![wants(&[(labels::SKU_GPU_NAME, Operator::In, &["A100"])])];
     let funnel = |compatible, large_enough, shortage: Option<&str>| PoolRejection::Offerings {
@@ -366,7 +373,7 @@ fn reasons_name_the_step_that_failed() {
         compatible,
         large_enough,
         available: 0,
-        shortage: shortage.map(str::to_owned),
+        shortage: shortage.map(|name| Shortage::Resource(name.to_owned())),
     };
     assert_eq!(refused(gpu), funnel(0, 0, None));
     assert_eq!(refused(pod("web", 65_000, 1)), funnel(18, 0, Some(CPU)));
@@ -391,15 +398,13 @@ fn reasons_name_the_step_that_failed() {
 #[test]
 fn a_pod_with_an_unknown_hard_constraint_is_never_placed() {
     let mut strange = pod("web", 100, 1);
-    strange.unsupported = Some("spec.resourceClaims".to_owned());
+    let constraint = Unsupported::Field("spec.resourceClaims".to_owned());
+    strange.unsupported = Some(constraint.clone());
     let mut input = snapshot(vec![strange], catalogue(), vec![pool("a")]);
     input.nodes = vec![node("n", 4000, 10)];
     let plan = run(&input);
     assert!(plan.launches.is_empty() && plan.placements.is_empty());
-    assert_eq!(
-        plan.unplaced[0].refusal,
-        Refusal::Unsupported { field: "spec.resourceClaims".into() }
-    );
+    assert_eq!(plan.unplaced[0].refusal, Refusal::Unsupported { constraint });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What people read.
 
 use nap_api::{Effect, Taint};
-use nap_engine::{Options, PoolReason, PoolRejection, Refusal, solve};
+use nap_engine::{Options, PoolReason, PoolRejection, Refusal, Shortage, Unsupported, solve};
 
 use crate::build::{catalogue, instance_type, pod, pods, pool, snapshot};
 
@@ -13,7 +13,7 @@ fn refusals_read_well() {
             compatible,
             large_enough,
             available,
-            shortage: shortage.map(str::to_owned),
+            shortage: shortage.map(|name| Shortage::Resource(name.to_owned())),
         };
     let taint = Taint { key: "gpu".into(), value: "yes".into(), effect: Effect::NoSchedule };
     for (why, text) in [
@@ -41,7 +41,7 @@ fn refusals_read_well() {
         "nodepool \"a\": its limit on cpu leaves no room; nodepool \"b\": its limit on nodes leaves no room"
     );
     assert_eq!(
-        Refusal::Unsupported { field: "spec.x".into() }.to_string(),
+        Refusal::Unsupported { constraint: Unsupported::Field("spec.x".into()) }.to_string(),
         "`spec.x` is not supported yet"
     );
 }

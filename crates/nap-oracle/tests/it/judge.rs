@@ -1,13 +1,12 @@
-//! Runs a property over generated cases. A case that fails is made small and printed as a scenario
-//! file.
+//! Runner of properties over generated snapshots. A failing snapshot is reduced and printed as a
+//! scenario file.
 //!
-//! `NAP_CASES=5000` tries that many seeds instead of the usual number, `NAP_SEED=7` begins with
-//! that seed.
+//! `NAP_CASES=5000` sets the number of seeds, `NAP_SEED=7` the first seed.
 
 use nap_engine::{Options, Snapshot};
 use nap_oracle::{scenario, shrink};
 
-/// How many seeds are tried.
+/// Default number of seeds.
 const CASES: u64 = 1000;
 
 /// The seeds to try.
@@ -17,7 +16,7 @@ pub fn seeds() -> std::ops::Range<u64> {
     first..first + number("NAP_CASES").unwrap_or(CASES)
 }
 
-/// Panics with a small case where something is wrong.
+/// Panics with a reduced snapshot if `wrong` returns a text for the snapshot of a seed.
 pub fn judge(
     name: &str,
     make: impl Fn(u64) -> (Snapshot, Options),

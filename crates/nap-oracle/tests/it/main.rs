@@ -1,6 +1,5 @@
-//! The engine before its judge.
+//! The engine checked by the oracle.
 
 mod judge;
 mod optimum;
-mod problems;
 mod properties;

@@ -1,5 +1,6 @@
-//! How far plans are from the best, where the best is known.
+//! Distance of plans from the optimum, where the optimum is known.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use nap_api::labels;
@@ -9,15 +10,15 @@ use nap_units::UsdPerHour;
 
 use crate::judge::{judge, seeds};
 
-/// The most pods of a small case.
+/// Maximum number of pods of a small case.
 const SMALL: usize = 12;
 
 fn ignoring() -> Options {
     Options { preferences: PreferencePolicy::Ignore, ..Options::default() }
 }
 
-/// A case that is small, and without what the exact solver refuses: weights, `minValues`, and a
-/// wish nobody can read.
+/// A small snapshot without features that the exact solver refuses: weights, `minValues` and
+/// unsupported fields.
 fn small(seed: u64) -> Snapshot {
     let mut snapshot = generate(seed);
     snapshot.pods.truncate(SMALL);
@@ -41,12 +42,14 @@ fn all(snapshot: &Snapshot) -> Vec<&PodKey> {
 }
 
 #[test]
-fn no_plan_is_cheaper_than_the_optimum_and_no_bound_is_above_it() {
+fn plan_costs_at_least_the_optimum_and_bounds_at_most() {
+    let solved = Cell::new(0);
     judge(
         "optimum",
         |seed| (small(seed), ignoring()),
         |snapshot, options| {
             let best = exact(snapshot, options).ok()?;
+            solved.set(solved.get() + 1);
             let plan = solve(snapshot, options);
             let keeps_the_rules = check(&with_every_domain(snapshot), options, &plan).is_empty();
             let is_complete = plan.unplaced.is_empty() && keeps_the_rules;
@@ -60,19 +63,26 @@ fn no_plan_is_cheaper_than_the_optimum_and_no_bound_is_above_it() {
                 || outside.is_none_or(|bound| bound > best)
                 || own.is_some_and(|bound| bound > best);
             wrong.then(|| {
-                format!("{best} at best, {} found, bounds {own:?} and {outside:?}", plan.cost)
+                format!("optimum {best}, plan {}, bounds {own:?} and {outside:?}", plan.cost)
             })
         },
     );
+    assert_solved(solved.get());
 }
 
-/// The `percent`th of a hundred in order.
+/// Fails if the exact solver solved less than [`MIN_SOLVED`] percent of the cases.
+fn assert_solved(solved: usize) {
+    let cases = usize::try_from(seeds().end - seeds().start).unwrap();
+    assert!(solved * 100 >= cases * MIN_SOLVED, "only {solved} of {cases} cases were solved");
+}
+
+/// A percentile of a sorted list.
 fn at(sorted: &[i64], percent: usize) -> i64 {
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
 #[test]
-fn small_plans_are_close_to_the_optimum() {
+fn small_plans_are_as_close_to_the_optimum_as_measured() {
     let options = ignoring();
     let (mut ratios, mut incomplete, mut known) = (Vec::new(), 0, 0);
     for snapshot in seeds().map(small) {
@@ -82,41 +92,44 @@ fn small_plans_are_close_to_the_optimum() {
         if !plan.unplaced.is_empty() {
             incomplete += 1;
         } else if best.cost > UsdPerHour::ZERO && snapshot.reservations.is_empty() {
-            // In thousandths. What is reserved costs next to nothing, so that proportions say
-            // nothing.
+            // In thousandths. Reserved capacity is almost free, which makes ratios meaningless.
             ratios.push(plan.cost.micros() * 1000 / best.cost.micros());
         }
     }
     ratios.sort_unstable();
-    let (half, most, worst) = (at(&ratios, 50), at(&ratios, 95), at(&ratios, 100));
+    let (half, p95, worst) = (at(&ratios, 50), at(&ratios, 95), at(&ratios, 100));
     println!(
-        "{known} cases known, {incomplete} incomplete; per mille of the optimum: {half}, {most}, {worst}"
+        "{known} optima known, {incomplete} incomplete; per mille of the optimum: {half}, {p95}, {worst}"
+    );
+    assert_solved(known);
+    assert!(
+        half <= 1000 && p95 <= MAX_P95 && worst <= MAX_WORST,
+        "{half}, {p95}, {worst} per mille of the optimum"
     );
     assert!(
-        half <= 1000 && most <= MOST && worst <= WORST,
-        "{half}, {most}, {worst} per mille of the optimum"
-    );
-    assert!(
-        incomplete * 100 <= known * INCOMPLETE,
-        "{incomplete} of {known} leave pods that have a place"
+        incomplete * 100 <= known * MAX_INCOMPLETE,
+        "{incomplete} of {known} plans leave pods unplaced that the optimum places"
     );
 }
 
-/// How far, in thousandths of the optimum, 95 of 100 small plans are from it at most, and the
-/// worst. The generator's prices differ wildly, with spot at a quarter in single zones: real ones
-/// are far kinder.
-const MOST: i64 = 2000;
-const WORST: i64 = 10_000;
-/// In how many of a hundred cases that have a complete plan ours may be incomplete.
-const INCOMPLETE: usize = 8;
+/// Cost of the 95th percentile of small plans and of the worst, in thousandths of the optimum, as
+/// measured over the default number of cases (348 optima known, 13 plans incomplete); 5,000 cases
+/// give the figures of `docs/judges.md`. The generator's prices differ far more than real ones,
+/// with spot at a quarter in single zones.
+const MAX_P95: i64 = 2000;
+const MAX_WORST: i64 = 9301;
+/// Percentage of cases with a complete optimum whose plan may leave pods unplaced.
+const MAX_INCOMPLETE: usize = 4;
+/// Percentage of cases that the exact solver must solve.
+const MIN_SOLVED: usize = 30;
 
-/// Withdraws one offering, if others have its zone and capacity type: no domain goes with it.
+/// The snapshot without one offering. Others have its zone and capacity type, so no domain is lost.
 fn with_less(snapshot: &Snapshot, seed: u64) -> Option<Snapshot> {
     let mut spare = Vec::new();
     for (name, types) in &snapshot.catalogues {
-        for (kind, of) in types.iter().enumerate() {
+        for (kind, of) in types.types().iter().enumerate() {
             for (number, one) in of.offerings.iter().enumerate() {
-                let others = types.iter().enumerate().filter(|(other, _)| *other != kind);
+                let others = types.types().iter().enumerate().filter(|(other, _)| *other != kind);
                 let mut others =
                     others.flat_map(|(_, other)| &other.offerings).filter(|other| other.available);
                 let is_spare = others.any(|other| {
@@ -131,12 +144,13 @@ fn with_less(snapshot: &Snapshot, seed: u64) -> Option<Snapshot> {
     let pick = usize::try_from(seed.wrapping_mul(7919)).unwrap_or(0) % spare.len().max(1);
     let (name, kind, number) = spare.get(pick)?;
     let mut less = snapshot.clone();
-    Arc::make_mut(less.catalogues.get_mut(name)?)[*kind].offerings[*number].available = false;
+    Arc::make_mut(less.catalogues.get_mut(name)?).edit()[*kind].offerings[*number].available =
+        false;
     Some(less)
 }
 
 #[test]
-fn one_more_offering_hardly_ever_makes_a_plan_dearer() {
+fn another_offering_raises_the_cost_in_at_most_two_percent_of_cases() {
     let options = ignoring();
     let (mut compared, mut dearer, mut worst) = (0, 0, (1000, 0));
     for seed in seeds() {

@@ -1,4 +1,4 @@
-//! Settings of the emulated Azure.
+//! Configuration of the emulator.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -9,54 +9,54 @@ use nap_clock::Clock;
 
 use super::FaultPlan;
 
-/// Which cluster is emulated, and how fast its machines come and go.
+/// The emulated AKS cluster, its delays and its faults.
 #[derive(Clone, Debug)]
 pub struct EmulatorConfig {
-    /// The region, in the short spelling.
+    /// Short name of the region, such as `eastus`.
     pub region: String,
-    /// Everything that looks random follows from this.
+    /// Seed of every random number.
     pub seed: u64,
-    /// Delays pass on this clock.
+    /// Clock of all delays.
     pub clock: Clock,
-    /// The only subscription.
+    /// Id of the only subscription.
     pub subscription_id: String,
-    /// The only cluster's resource group.
+    /// Resource group of the cluster.
     pub resource_group: String,
-    /// The resource group of its machines.
+    /// Resource group of the cluster's VMs.
     pub node_resource_group: String,
-    /// The only cluster.
+    /// Name of the only cluster.
     pub cluster_name: String,
-    /// Its only machines-mode agent pool.
+    /// Name of its only machines-mode agent pool.
     pub agent_pool: String,
-    /// Its Kubernetes version.
+    /// Kubernetes version of the cluster.
     pub kubernetes_version: String,
-    /// The newest version of every node image.
+    /// Newest version of every node image.
     pub image_version: String,
-    /// Pods on a node when the machine does not say.
+    /// `maxPods` of machines whose request has none.
     pub max_pods: i64,
-    /// From the request until the VM exists.
+    /// Time from the create request until the VM exists.
     pub vm_create: RangeInclusive<Duration>,
-    /// From the request until the VM is gone.
+    /// Time from the delete request until the VM is gone.
     pub vm_delete: RangeInclusive<Duration>,
-    /// From the VM's existence until its kubelet joins.
+    /// Time from the VM's existence until its kubelet joins.
     pub node_boot: RangeInclusive<Duration>,
-    /// How long a token holds.
+    /// Validity of an access token.
     pub token_lifetime: Duration,
-    /// Items on a page of a list.
+    /// Maximum number of items on a page of a list.
     pub page_size: usize,
-    /// Cores per family that are not limited by [`FaultPlan::family_quota`].
+    /// vCPU quota of families that [`FaultPlan::family_quota`] does not name.
     pub default_family_quota: i64,
     /// ARM ids of the subnets that exist.
     pub subnets: BTreeSet<String>,
-    /// Every other subnet exists too, in any subscription: a playground must not refuse what a
-    /// guide says.
+    /// Whether every other subnet exists too, in any subscription, so that manifests of guides
+    /// work.
     pub any_subnet: bool,
-    /// What goes wrong.
+    /// Faults from the start.
     pub faults: FaultPlan,
 }
 
 impl EmulatorConfig {
-    /// A cluster in a region, with the delays of a good day.
+    /// A cluster in a region, with typical delays and without faults.
     pub fn new(region: &str, seed: u64, clock: Clock) -> Self {
         let seconds = |from, to| Duration::from_secs(from)..=Duration::from_secs(to);
         let subscription_id = "00000000-0000-0000-0000-000000000001".to_owned();
@@ -88,7 +88,7 @@ impl EmulatorConfig {
         }
     }
 
-    /// Settings for a provider of this cluster.
+    /// Configuration of a provider for this cluster.
     pub fn azure_config(&self) -> AzureConfig {
         let mut config = AzureConfig::new(
             &self.subscription_id,

@@ -1,25 +1,26 @@
-//! Agent-pool machines: accepted at once, there after a while, and gone a while after they were
-//! deleted.
+//! The agent-pool machines API: asynchronous create and delete, list and get.
 
+use std::hash::Hasher as _;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fnv::FnvHasher;
 use nap_engine::CapacityType;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
 
 use super::Inner;
-use super::market::{family_cores, family_limit, published_images};
 use super::node::{node_labels, node_resources, node_taints};
+use super::region::{family_cores, family_limit, published_images};
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{BilledMachine, MachineRecord, MachineState, OperationRecord, State};
-use crate::machines::MachineEvent;
+use crate::vm_events::VmEvent;
 
-/// A machine for which there is no room fails after this long.
+/// Time from the request until a VM fails for lack of capacity.
 const CAPACITY_FAILURE: Duration = Duration::from_secs(8);
-/// The longest name of a machine.
+/// Maximum length of a machine's name.
 const MAX_NAME: usize = 34;
 
 impl Inner {
@@ -104,7 +105,7 @@ impl Inner {
             delays.push((delay, name, machine.incarnation));
         }
         drop(state);
-        // The operation ends with its slowest machine; ties end in name order.
+        // The operation ends with its slowest VM; ties end in name order.
         delays.sort();
         let last = delays.len().saturating_sub(1);
         if delays.is_empty() {
@@ -117,7 +118,7 @@ impl Inner {
         reply_with(202, &Value::Null, &self.operation_headers(request, operation))
     }
 
-    /// Checks a request as Azure would. Nothing is changed if it is refused.
+    /// Validates a request. The state is unchanged if it is refused.
     fn accept(
         &self,
         state: &mut State,
@@ -139,7 +140,7 @@ impl Inner {
             return Err(invalid("The machine name is invalid."));
         }
         let size = text("/hardware/vmSize");
-        let sku = self.market.sku(config, size).ok_or_else(|| {
+        let sku = self.region.sku(config, size).ok_or_else(|| {
             let message = format!(
                 "The VM size of {size} is not allowed in your subscription in location '{}'.",
                 config.region
@@ -219,7 +220,7 @@ impl Inner {
         })
     }
 
-    fn finish_create(&self, name: &str, incarnation: u64, operation: u64) -> Option<MachineEvent> {
+    fn finish_create(&self, name: &str, incarnation: u64, operation: u64) -> Option<VmEvent> {
         let mut guard = self.state();
         let state = &mut *guard;
         let machine = state.machines.get_mut(name).filter(|machine| {
@@ -238,13 +239,13 @@ impl Inner {
             size: machine.sku.name.clone(),
             zone: machine.zone_label.clone(),
             capacity_type: machine.capacity_type,
-            price: self.market.price(&machine.sku.name, machine.capacity_type),
+            price: self.region.price(&machine.sku.name, machine.capacity_type),
             created: self.config.clock.now(),
             deleted: None,
         });
         state.operations.insert(operation, OperationRecord::Succeeded);
         let (capacity, allocatable) = node_resources(&self.config, machine);
-        Some(MachineEvent::Created {
+        Some(VmEvent::Created {
             provider_id: machine.provider_id(),
             node_name: machine.vm_name.clone(),
             labels: node_labels(&self.config, machine),
@@ -286,7 +287,7 @@ impl Inner {
         name: &str,
         incarnation: u64,
         operation: Option<u64>,
-    ) -> Option<MachineEvent> {
+    ) -> Option<VmEvent> {
         let mut state = self.state();
         if let Some(operation) = operation {
             state.operations.insert(operation, OperationRecord::Succeeded);
@@ -295,13 +296,10 @@ impl Inner {
         let machine = state.machines.remove(name)?;
         let billed = state.bill.get_mut(machine.billed?)?;
         billed.deleted = Some(self.config.clock.now());
-        Some(MachineEvent::Deleted {
-            provider_id: machine.provider_id(),
-            node_name: machine.vm_name,
-        })
+        Some(VmEvent::Deleted { provider_id: machine.provider_id(), node_name: machine.vm_name })
     }
 
-    /// Takes a running VM away; the machine stays. Answers whether there was one.
+    /// Evicts a running VM; the machine object stays. Returns whether there was a VM.
     pub(crate) fn evict(self: &Arc<Self>, name: &str) -> bool {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -313,7 +311,7 @@ impl Inner {
         machine.evicted = true;
         let (provider_id, node_name) = (machine.provider_id(), machine.vm_name.clone());
         drop(guard);
-        self.later(Duration::ZERO, move |_| Some(MachineEvent::Deleted { provider_id, node_name }));
+        self.later(Duration::ZERO, move |_| Some(VmEvent::Deleted { provider_id, node_name }));
         true
     }
 
@@ -354,13 +352,11 @@ impl Inner {
         vec![("azure-asyncoperation", url)]
     }
 
-    /// A number that follows from the seed and a name alone, so that it does not depend on what
-    /// else happens.
+    /// A random number that depends on the seed and the name only, not on the order of requests.
     pub(crate) fn hash(&self, name: &str) -> u64 {
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Pcg64Mcg::seed_from_u64(hash ^ self.config.seed.rotate_left(32)).random()
+        let mut hasher = FnvHasher::default();
+        hasher.write(name.as_bytes());
+        Pcg64Mcg::seed_from_u64(hasher.finish() ^ self.config.seed.rotate_left(32)).random()
     }
 
     fn jitter(&self, range: &RangeInclusive<Duration>, name: &str) -> Duration {

@@ -1,19 +1,17 @@
-//! An Azure that fits in one process: the part of ARM that node auto-provisioning uses, answered
-//! from memory.
+//! Azure emulator: the part of ARM that node auto-provisioning uses, in memory.
 //!
-//! [`Emulator`] is a tower service over HTTP requests. In the same process it is handed to the
-//! provider directly, which needs no socket and runs on a paused clock; over TCP it is the fallback
-//! service of an axum router. Its state changes only by requests and by timers on the given clock,
-//! and everything that looks random follows from one seed, so two runs of the same requests are
-//! equal.
+//! [`Emulator`] is a tower service over HTTP requests. The provider calls it directly in the same
+//! process, without a socket and on a paused clock; over TCP it is the fallback service of an axum
+//! router. Its state changes only by requests and by timers on the given clock, and every random
+//! number comes from one seed, so two runs of the same requests are equal.
 //!
-//! What it does not know it refuses with an ARM error, never with a made-up answer.
+//! Unknown requests get an ARM error, never an invented response.
 
 mod config;
 mod faults;
 mod machines;
-mod market;
 mod node;
+mod region;
 mod request;
 mod routes;
 mod state;
@@ -38,35 +36,33 @@ pub use config::EmulatorConfig;
 pub use faults::FaultPlan;
 pub use state::{BilledMachine, EmulatedMachine};
 
-use crate::machines::MachineEvent;
-use market::Market;
+use crate::vm_events::VmEvent;
+use region::RegionCatalogue;
 use request::{ArmRequest, refuse};
 use state::State;
 
-/// Events that may wait to be received; a world that does not listen for longer holds its own
-/// timers up, nothing else.
+/// Maximum number of events that wait for the receiver; beyond it the emulator's timers wait too.
 const MAX_WAITING_EVENTS: usize = 1024;
 
-/// The emulated Azure. Clones share one state.
+/// The Azure emulator. Clones share one state.
 #[derive(Clone)]
 pub struct Emulator(Arc<Inner>);
 
 pub(crate) struct Inner {
     config: EmulatorConfig,
-    market: Market,
+    region: RegionCatalogue,
     state: Mutex<State>,
-    events: mpsc::Sender<MachineEvent>,
-    /// Timers live as long as the emulator and end with it.
+    events: mpsc::Sender<VmEvent>,
+    /// Pending timers; dropped with the emulator.
     timers: Mutex<JoinSet<()>>,
 }
 
 impl Emulator {
-    /// An Azure without machines, and where its machines are announced. An unknown region is
-    /// refused.
-    pub fn new(config: EmulatorConfig) -> Result<(Self, mpsc::Receiver<MachineEvent>), AzureError> {
+    /// An emulator without VMs, and the receiver of its VM events. Fails for an unknown region.
+    pub fn new(config: EmulatorConfig) -> Result<(Self, mpsc::Receiver<VmEvent>), AzureError> {
         let (events, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
         let inner = Inner {
-            market: Market::new(&config)?,
+            region: RegionCatalogue::new(&config)?,
             state: Mutex::new(State::new(config.faults.clone())),
             events,
             timers: Mutex::default(),
@@ -75,12 +71,12 @@ impl Emulator {
         Ok((Self(Arc::new(inner)), receiver))
     }
 
-    /// This emulator as the provider wants it: in the same process, with no socket.
+    /// The emulator as the provider's HTTP service, in process.
     pub fn http_service(&self) -> HttpService {
         http_service(self.clone())
     }
 
-    /// The real provider, talking to this emulator in the same process.
+    /// The production provider, connected to this emulator in process.
     pub fn provider(&self) -> AzureProvider {
         let service = self.http_service();
         let clock = self.0.config.clock.clone();
@@ -94,41 +90,41 @@ impl Emulator {
         AzureProvider::new(self.0.config.azure_config(), clock, service, Arc::new(tokens))
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the injected faults.
     pub fn set_faults(&self, change: impl FnOnce(&mut FaultPlan)) {
         change(&mut self.0.state().faults);
     }
 
-    /// Makes every token that was issued worthless, as a key roll would.
+    /// Invalidates every issued token, as a key rotation does.
     pub fn revoke_tokens(&self) {
         self.0.state().tokens.clear();
     }
 
-    /// Takes the VM of a machine away, as Azure does with spot VMs; the machine stays until it is
-    /// deleted. Answers whether there was one.
+    /// Evicts the VM of an agent-pool machine, as Azure does with spot VMs; the machine object
+    /// stays until it is deleted. Returns whether there was a VM.
     pub fn evict(&self, machine: &str) -> bool {
         self.0.evict(machine)
     }
 
-    /// Every machine that exists, in name order.
+    /// All agent-pool machines, by name.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
         let price = |machine: &state::MachineRecord| {
-            self.0.market.price(&machine.sku.name, machine.capacity_type)
+            self.0.region.price(&machine.sku.name, machine.capacity_type)
         };
         self.0.state().machines.values().map(|machine| machine.shown(price(machine))).collect()
     }
 
-    /// Every VM that ever ran, in the order of their creation.
+    /// All VMs that ever ran, in the order of their creation.
     pub fn bill(&self) -> Vec<BilledMachine> {
         self.0.state().bill.clone()
     }
 
-    /// What all VMs have cost until a time, in millionths of a dollar.
+    /// Cost of all VMs until `now`, in micro-dollars.
     pub fn total_cost_micros(&self, now: Timestamp) -> i64 {
         self.0.state().bill.iter().map(|machine| machine.cost_micros(now)).sum()
     }
 
-    /// How many requests were answered, by method and kind of resource.
+    /// Number of requests by method and resource type.
     pub fn requests(&self) -> std::collections::BTreeMap<String, u64> {
         self.0.state().requests.clone()
     }
@@ -139,10 +135,11 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something after a time of the clock, if the emulator is still there.
+    /// Runs `action` after `delay` unless the emulator is dropped before, and sends the event it
+    /// returns.
     pub(crate) fn later<F>(self: &Arc<Self>, delay: std::time::Duration, action: F)
     where
-        F: FnOnce(&Inner) -> Option<MachineEvent> + Send + 'static,
+        F: FnOnce(&Inner) -> Option<VmEvent> + Send + 'static,
     {
         let weak = Arc::downgrade(self);
         let clock = self.config.clock.clone();
@@ -155,7 +152,7 @@ impl Inner {
             let events = inner.events.clone();
             drop(inner);
             if let Some(event) = event {
-                // Nobody listens: the machines exist all the same.
+                // The receiver was dropped: VMs exist without announcement.
                 let _ = events.send(event).await;
             }
         });

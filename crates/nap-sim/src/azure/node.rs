@@ -1,8 +1,7 @@
-//! The node that a machine becomes: what AKS and the kubelet put on it, by the emulator's own
-//! reckoning.
+//! The Node of a VM: labels, taints and resources that AKS and the kubelet give it.
 //!
-//! Capacity is not what the provider predicts: real machines have a little more memory than AKS's
-//! cautious estimate, and a controller must live with the difference.
+//! The capacity differs from the provider's prediction on purpose: real VMs have a little more
+//! memory than the estimate, and the controllers must cope with the difference.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use serde_json::Value;
 use super::EmulatorConfig;
 use super::state::MachineRecord;
 
-/// What AKS and the kubelet put on the Node.
+/// Labels that AKS and the kubelet give the Node.
 pub(crate) fn node_labels(
     config: &EmulatorConfig,
     machine: &MachineRecord,
@@ -64,7 +63,7 @@ pub(crate) fn node_labels(
     all
 }
 
-/// The taints that it registers with. `None` if one cannot be read.
+/// Taints that the Node registers with; `None` if one is malformed.
 pub(crate) fn node_taints(properties: &Value) -> Option<Vec<Taint>> {
     let list = |pointer: &str| {
         properties.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
@@ -83,7 +82,7 @@ fn parse_taint(text: &str) -> Option<Taint> {
     (!key.is_empty()).then(|| Taint { key: key.to_owned(), value: value.to_owned(), effect })
 }
 
-/// Capacity and allocatable.
+/// `status.capacity` and `status.allocatable` of the Node.
 #[expect(clippy::cast_possible_truncation, reason = "memory sizes are far below 2^53 bytes")]
 pub(crate) fn node_resources(
     config: &EmulatorConfig,
@@ -91,7 +90,7 @@ pub(crate) fn node_resources(
 ) -> (Resources, Resources) {
     let sku = &machine.sku;
     let number = |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_i64);
-    // The kernel and the firmware keep about a twentieth.
+    // Kernel and firmware use about 5 % of the memory.
     let memory = (sku.memory_gib * 0.95 * f64::from(1 << 30)) as i64;
     let mut capacity = Resources::new()
         .with(CPU, sku.vcpus * 1000)

@@ -1,4 +1,4 @@
-//! Requests and answers in ARM's shapes.
+//! Requests and responses in ARM's format.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,25 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, header};
 use http_body_util::Full;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// An answer.
+/// Characters that links percent-encode; `$` stays, as in ARM's own links.
+const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'$');
+
+/// A response of the emulator.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-/// A request, taken apart.
+/// A parsed request.
 pub(crate) struct ArmRequest {
     pub method: Method,
     pub path: String,
     pub query: BTreeMap<String, String>,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// Scheme and host that the caller used, for links.
+    /// Scheme and host of the request, for links.
     pub base: String,
 }
 
@@ -34,13 +39,8 @@ impl ArmRequest {
             (Some(scheme), Some(authority)) => format!("{scheme}://{authority}"),
             _ => format!("http://{host}"),
         };
-        let pairs = head.uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-        let query = pairs
-            .map(|pair| {
-                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-                (decode(key), decode(value))
-            })
-            .collect();
+        let query = head.uri.query().unwrap_or_default();
+        let query = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         Self {
             method: head.method,
             path: head.uri.path().trim_end_matches('/').to_owned(),
@@ -55,15 +55,17 @@ impl ArmRequest {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// A link to the same path with another query.
+    /// The URL of the same path with another query.
     pub(crate) fn link(&self, query: &BTreeMap<String, String>) -> String {
+        let encode = |text| utf8_percent_encode(text, ENCODED);
         let pairs: Vec<String> =
             query.iter().map(|(key, value)| format!("{}={}", encode(key), encode(value))).collect();
         format!("{}{}?{}", self.base, self.path, pairs.join("&"))
     }
 }
 
-/// One page of a list: the items from the request's offset on, and a link to the rest.
+/// One page of a list: the items from `$skiptoken` on, and a link to the next page. `names` are the
+/// fields of the items and of the link.
 pub(crate) fn page<T: Serialize>(
     request: &ArmRequest,
     items: &[T],
@@ -80,7 +82,7 @@ pub(crate) fn page<T: Serialize>(
         query.insert("$skiptoken".to_owned(), end.to_string());
         link = request.link(&query).into();
     }
-    // Written in one go: a list of a thousand sizes is too much for a tree of values.
+    // Serialized without a tree of values: a page has a thousand sizes.
     match serde_json::to_string(items.get(offset..end).unwrap_or_default()) {
         Ok(items) => {
             answer(200, format!(r#"{{"{items_name}":{items},"{link_name}":{link}}}"#).into(), &[])
@@ -89,12 +91,12 @@ pub(crate) fn page<T: Serialize>(
     }
 }
 
-/// An answer with a JSON body.
+/// A response with a JSON body.
 pub(crate) fn reply(status: u16, body: &Value) -> Answer {
     reply_with(status, body, &[])
 }
 
-/// An answer with a JSON body and headers.
+/// A response with a JSON body and headers.
 pub(crate) fn reply_with(status: u16, body: &Value, headers: &[(&'static str, String)]) -> Answer {
     answer(status, if body.is_null() { Bytes::new() } else { body.to_string().into() }, headers)
 }
@@ -108,7 +110,7 @@ fn answer(status: u16, body: Bytes, headers: &[(&'static str, String)]) -> Answe
     response.body(Full::new(body)).unwrap_or_default()
 }
 
-/// Why a request is refused.
+/// An ARM error before it becomes a response.
 pub(crate) struct Refusal {
     pub status: u16,
     pub code: &'static str,
@@ -125,47 +127,9 @@ impl Refusal {
     }
 }
 
-/// A refusal in ARM's shape.
+/// A response with an ARM error.
 pub(crate) fn refuse(status: u16, code: &str, message: &str) -> Answer {
     reply(status, &json!({ "error": { "code": code, "message": message } }))
-}
-
-fn decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let hex = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
-        match (first, hex.and_then(|pair| u8::from_str_radix(pair, 16).ok())) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = tail.get(2..).unwrap_or_default();
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = tail;
-            }
-            (byte, _) => {
-                bytes.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~$".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            for nibble in [byte >> 4, byte & 15] {
-                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
-            }
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]
@@ -173,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_survive_a_link() {
+    fn queries_are_decoded_and_encoded_again_in_links() {
         let uri =
             "https://arm.example/a/b?api-version=1&$filter=location%20eq%20%27eastus%27&odd=%zz%2";
         let (head, ()) = http::Request::builder().uri(uri).body(()).unwrap().into_parts();

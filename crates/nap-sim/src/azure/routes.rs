@@ -1,4 +1,4 @@
-//! Which request is what: tokens, public prices, and ARM behind authorisation.
+//! Routing of requests: tokens, public prices, and ARM resources behind authorization.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::Inner;
-use super::market::Market;
+use super::region::RegionCatalogue;
 use super::request::{Answer, ArmRequest, refuse, reply, reply_with};
 use super::state::OperationRecord;
 
-/// Answers a request.
+/// Handles a request.
 pub(crate) fn answer(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
     let lower = request.path.to_lowercase();
     let parts: Vec<&str> = lower.split('/').skip(1).collect();
@@ -23,7 +23,7 @@ pub(crate) fn answer(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
             count(inner, request, "token", metadata_token(inner, request))
         }
         ["api", "retail", "prices"] if request.method == Method::GET => {
-            count(inner, request, "prices", inner.market.prices(&inner.config, request))
+            count(inner, request, "prices", inner.region.prices(&inner.config, request))
         }
         _ => arm(inner, request, &parts),
     }
@@ -92,17 +92,17 @@ fn provider_level(
     let config = &inner.config;
     let here = |location: &str| location == config.region;
     match (provider, rest) {
-        ("microsoft.compute", ["skus"]) => ("skus", inner.market.skus(config, request)),
+        ("microsoft.compute", ["skus"]) => ("skus", inner.region.skus(config, request)),
         (_, ["locations", location, ..]) if !here(location) => {
             let message =
                 format!("No registered resource provider found for location '{location}'.");
             ("unknown", refuse(400, "NoRegisteredProviderFound", &message))
         }
         ("microsoft.compute", ["locations", _, "usages"]) => {
-            ("usages", inner.market.usages(config, &inner.state(), request))
+            ("usages", inner.region.usages(config, &inner.state(), request))
         }
         ("microsoft.containerservice", ["locations", _, "nodeimageversions"]) => {
-            ("nodeImageVersions", Market::images(config, request))
+            ("nodeImageVersions", RegionCatalogue::images(config, request))
         }
         ("microsoft.containerservice", ["locations", _, "operations", id]) => {
             ("operations", operation(inner, request, id))
@@ -139,7 +139,8 @@ fn group_level(
                 ["agentpools", _] if request.method == Method::GET => {
                     ("agentPools", agent_pool(inner))
                 }
-                // Names keep their spelling, so they are taken from the path as it was written.
+                // Resource names keep their case, so they come from the path before it is
+                // lowercased.
                 ["agentpools", _, "machines"] if request.method == Method::GET => {
                     ("machines", inner.list_machines(request))
                 }

@@ -1,4 +1,4 @@
-//! What the emulated Azure remembers.
+//! State of the emulator.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::FaultPlan;
 
-/// Operations that are remembered; older ones are asked for by nobody.
+/// Maximum number of operations kept; clients poll recent ones only.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// Everything that changes.
+/// Machines, operations, tokens, bill and faults.
 pub(crate) struct State {
     pub machines: BTreeMap<String, MachineRecord>,
     pub operations: BTreeMap<u64, OperationRecord>,
@@ -21,7 +21,7 @@ pub(crate) struct State {
     pub bill: Vec<BilledMachine>,
     pub faults: FaultPlan,
     pub requests: BTreeMap<String, u64>,
-    /// Counts whatever needs a number of its own.
+    /// Source of unique numbers.
     pub counter: u64,
 }
 
@@ -52,7 +52,7 @@ impl State {
         id
     }
 
-    /// Cores that are in use: of one quota family on demand, or of all spot machines.
+    /// vCPUs of the machines that `counts` selects, without failed ones.
     pub(crate) fn cores(&self, counts: impl Fn(&MachineRecord) -> bool) -> i64 {
         self.machines
             .values()
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// Where an operation is.
+/// Status of an asynchronous operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OperationRecord {
     InProgress,
@@ -70,7 +70,7 @@ pub(crate) enum OperationRecord {
     Failed { code: String, message: String },
 }
 
-/// Where a machine is in its life.
+/// `provisioningState` of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MachineState {
     Creating,
@@ -90,13 +90,13 @@ impl MachineState {
     }
 }
 
-/// A machine of the agent pool.
+/// An agent-pool machine and its VM.
 #[derive(Clone, Debug)]
 pub(crate) struct MachineRecord {
     pub name: String,
-    /// Tells machines of one name apart.
+    /// Distinguishes machines that had the same name.
     pub incarnation: u64,
-    /// As it was asked for.
+    /// As in the request.
     pub zones: Vec<String>,
     pub properties: Value,
     pub sku: Sku,
@@ -107,9 +107,9 @@ pub(crate) struct MachineRecord {
     pub state: MachineState,
     pub created: Timestamp,
     pub error: Option<(String, String)>,
-    /// The VM's place on the bill, once it exists.
+    /// Index of the VM in the bill; `None` before it exists.
     pub billed: Option<usize>,
-    /// The VM was taken away.
+    /// Whether the VM was evicted.
     pub evicted: bool,
 }
 
@@ -136,22 +136,22 @@ impl MachineRecord {
     }
 }
 
-/// A machine as tests and demos see it.
+/// An agent-pool machine as tests and demos see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmulatedMachine {
-    /// Its name in the agent pool.
+    /// Name in the agent pool.
     pub name: String,
-    /// The name of its VM and its Node.
+    /// Name of its VM and its Node.
     pub node_name: String,
-    /// What its Node carries in `spec.providerID`.
+    /// `spec.providerID` of its Node.
     pub provider_id: String,
     /// The VM size.
     pub size: String,
-    /// The zone label's value.
+    /// Value of the zone label; `0` without a zone.
     pub zone: String,
-    /// How it is paid for.
+    /// On-demand or spot.
     pub capacity_type: CapacityType,
-    /// What it costs while it runs.
+    /// Price while it runs.
     pub price: UsdPerHour,
     /// `Creating`, `Succeeded`, `Failed` or `Deleting`.
     pub state: &'static str,
@@ -160,24 +160,24 @@ pub struct EmulatedMachine {
 /// A VM on the bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BilledMachine {
-    /// Its machine's name.
+    /// Name of its agent-pool machine.
     pub name: String,
     /// The VM size.
     pub size: String,
-    /// The zone label's value.
+    /// Value of the zone label; `0` without a zone.
     pub zone: String,
-    /// How it is paid for.
+    /// On-demand or spot.
     pub capacity_type: CapacityType,
-    /// What it costs.
+    /// Price while it runs.
     pub price: UsdPerHour,
-    /// When it came into being.
+    /// Time of creation.
     pub created: Timestamp,
-    /// When it was gone.
+    /// Time of deletion; `None` while it runs.
     pub deleted: Option<Timestamp>,
 }
 
 impl BilledMachine {
-    /// What it has cost until a time, in millionths of a dollar.
+    /// Cost until `now`, in micro-dollars.
     pub fn cost_micros(&self, now: Timestamp) -> i64 {
         let end = self.deleted.unwrap_or(now).min(now);
         self.price.cost_micros(end.duration_since(self.created).as_secs().max(0))

@@ -1,5 +1,5 @@
-//! The status of PodDisruptionBudgets: how many pods there should be, how many are healthy, how
-//! many may go.
+//! The disruption controller: status of PodDisruptionBudgets (expected, healthy and disruptable
+//! pods).
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,10 +12,10 @@ use super::index::Index;
 use super::write::Writer;
 use super::{earliest, pods};
 
-/// An eviction that was allowed but not followed by a deletion is forgotten after this long.
+/// Time after which an allowed eviction without a deletion is dropped from `disruptedPods`.
 const DISRUPTED_FOR: SignedDuration = SignedDuration::from_mins(2);
 
-/// Brings every status up to date; says when the next entry expires.
+/// Updates every status; returns when the next `disruptedPods` entry expires.
 pub(super) async fn pass(index: &mut Index, writer: &mut Writer) -> Option<Timestamp> {
     let mut wake = None;
     for budget in index.budgets.snapshot() {
@@ -102,7 +102,7 @@ fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// How many pods there should be, and how many of them must be healthy.
+/// Number of expected pods, and how many of them must be healthy.
 fn needs(
     min_available: Option<&IntOrString>,
     max_unavailable: Option<&IntOrString>,
@@ -135,7 +135,7 @@ pub(super) fn resolve(value: &IntOrString, total: i32) -> i32 {
     }
 }
 
-/// The scales of the pods' controllers, each counted once. Pods without one count as themselves.
+/// Sum of the scales of the pods' controllers, each controller once; a pod without controller is 1.
 fn expected_count(covered: &[&std::sync::Arc<Pod>], index: &Index) -> i32 {
     let mut owners = std::collections::BTreeSet::new();
     let mut expected = 0;
@@ -151,7 +151,7 @@ fn expected_count(covered: &[&std::sync::Arc<Pod>], index: &Index) -> i32 {
         let set = index.replica_sets.get(&key).filter(|set| set.uid().as_ref() == Some(&owner.uid));
         expected += match set {
             Some(set) => set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
-            // A controller whose scale is not known here: its pods are what it wants.
+            // The scale of this controller is unknown: count its pods.
             None => covered
                 .iter()
                 .filter(|pod| pods::is_managed_by(&****pod, &owner.uid))

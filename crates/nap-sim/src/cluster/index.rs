@@ -1,4 +1,5 @@
-//! What is known of the cluster: plain maps, fed by watches and by the answers of our own writes.
+//! Index of the cluster's objects: plain maps, updated by watches and by the responses of own
+//! writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -27,9 +28,9 @@ pub(super) fn key(object: &impl ResourceExt) -> Key {
 #[derive(Debug)]
 pub(super) struct Mirror<T> {
     objects: BTreeMap<Key, Arc<T>>,
-    /// Managing owner's uid → what it manages.
+    /// Keys of the managed objects by the uid of the controller owner.
     managed: BTreeMap<String, BTreeSet<Key>>,
-    /// The list that is being read, until it is complete.
+    /// Objects of an unfinished relist.
     incoming: Option<BTreeMap<Key, Arc<T>>>,
     complete: bool,
 }
@@ -49,7 +50,7 @@ impl<T: ResourceExt> Mirror<T> {
         self.objects.values()
     }
 
-    /// The objects that the owner with this uid manages.
+    /// Objects whose controller owner has this uid.
     pub(super) fn managed_by(&self, uid: &str) -> impl Iterator<Item = &Arc<T>> {
         self.managed.get(uid).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
@@ -59,7 +60,7 @@ impl<T: ResourceExt> Mirror<T> {
         self.objects.values().cloned().collect()
     }
 
-    /// Takes in an object unless a newer one is known.
+    /// Stores an object unless a newer version is known.
     pub(super) fn put(&mut self, object: T) {
         let key = key(&object);
         let revision =
@@ -107,7 +108,7 @@ impl<T: ResourceExt> Mirror<T> {
             Event::Apply(object) => self.put(object),
             Event::Delete(object) => {
                 let key = key(&object);
-                // A new object of the same name may be known already.
+                // A new object with the same name may be known already.
                 if self.objects.get(&key).is_some_and(|held| held.uid() == object.uid()) {
                     self.remove(&key);
                 }
@@ -116,7 +117,7 @@ impl<T: ResourceExt> Mirror<T> {
     }
 }
 
-/// The cluster as far as the controllers care.
+/// All objects that the simulated controllers read.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) nodes: Mirror<Node>,
@@ -128,7 +129,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Takes in one piece of news; false when a watch failed.
+    /// Applies one watch event; returns false if the watch failed.
     pub(super) fn apply(&mut self, change: Change) -> bool {
         match change {
             Change::Node(event) => self.nodes.apply(event),
@@ -156,7 +157,7 @@ impl Index {
     }
 }
 
-/// One piece of news from one of the watches.
+/// One event of one watch.
 pub(super) enum Change {
     Node(Event<Node>),
     Pod(Event<Pod>),
@@ -167,7 +168,7 @@ pub(super) enum Change {
     Failure(watcher::Error),
 }
 
-/// All watches, read in a fixed order of kinds.
+/// All watches, polled in a fixed order of kinds.
 pub(super) struct News(Vec<BoxStream<'static, Change>>);
 
 impl News {
@@ -182,12 +183,12 @@ impl News {
         ])
     }
 
-    /// The next change, when there is one.
+    /// Waits for the next event.
     pub(super) async fn next(&mut self) -> Change {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// A change that is there already.
+    /// An event that is ready without waiting.
     pub(super) fn ready(&mut self) -> Option<Change> {
         match self.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(change) => Some(change),

@@ -1,9 +1,9 @@
-//! One kubelet per machine: it joins after the boot, becomes ready, runs the pods bound to its
-//! node, and dies with it.
+//! Kubelets, one per VM: registers the Node after boot, reports it ready, runs its pods, ends with
+//! the VM.
 //!
-//! Around it, what the cloud controller and pod garbage collection do: the not-ready taint goes
-//! when the node is ready, and a machine that is gone takes its Node and its pods along. Containers
-//! are all `pause`: they start after a moment, never finish, and stop at once.
+//! Also the parts of the node lifecycle controller, the cloud controller and pod garbage collection
+//! that matter: the not-ready taint is removed from ready nodes, and the Node and pods of a deleted
+//! VM are removed. Containers never finish by themselves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use super::index::{Index, Key, key};
 use super::write::Writer;
 use super::{earliest, pods};
-use crate::machines::MachineEvent;
+use crate::vm_events::VmEvent;
 
-/// From joining to ready: image of the network plugin, first status.
+/// Time from registration until the Node is ready: network plugin, first status.
 const READY_AFTER: SignedDuration = SignedDuration::from_secs(5);
-/// From binding to running.
+/// Time from binding a pod until it runs.
 const START_AFTER: SignedDuration = SignedDuration::from_secs(2);
-/// From the end of a pod being asked for to the container having stopped.
+/// Time from the deletion request of a pod until its containers have stopped.
 const STOP_AFTER: SignedDuration = SignedDuration::from_secs(1);
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const KUBELET_VERSION: &str = "v1.34.2";
@@ -45,20 +45,20 @@ struct Machine {
 /// All kubelets.
 #[derive(Debug, Default)]
 pub(super) struct Kubelets {
-    /// By node name.
+    /// Running VMs by node name.
     machines: BTreeMap<String, Machine>,
-    /// Nodes whose machine is gone and whose objects may still be there.
+    /// Nodes of deleted VMs whose objects may still exist: provider id by node name.
     dead: BTreeMap<String, String>,
-    /// When the next step of a pod is due, by the pod's uid.
+    /// Time of the next step of a pod, by its uid and the step.
     due: BTreeMap<String, Timestamp>,
     addresses: u32,
 }
 
 impl Kubelets {
-    /// Takes in what happened to a machine.
-    pub(super) fn machine(&mut self, event: MachineEvent, now: Timestamp) {
+    /// Records a VM event.
+    pub(super) fn machine(&mut self, event: VmEvent, now: Timestamp) {
         match event {
-            MachineEvent::Created {
+            VmEvent::Created {
                 provider_id,
                 node_name,
                 labels,
@@ -91,11 +91,11 @@ impl Kubelets {
                         self.machines.insert(node_name, Machine { provider_id, node, life });
                     }
                     Err(error) => {
-                        tracing::error!(%error, node = node_name, "a machine does not make a node")
+                        tracing::error!(%error, node = node_name, "invalid Node object");
                     }
                 }
             }
-            MachineEvent::Deleted { provider_id, node_name } => {
+            VmEvent::Deleted { provider_id, node_name } => {
                 let known =
                     self.machines.get(&node_name).is_some_and(|m| m.provider_id == provider_id);
                 if known {
@@ -106,7 +106,7 @@ impl Kubelets {
         }
     }
 
-    /// Does everything that is due and says when the next thing is.
+    /// Takes every step that is due; returns when the next one is.
     pub(super) async fn pass(
         &mut self,
         index: &mut Index,
@@ -120,7 +120,7 @@ impl Kubelets {
         earliest(wake, self.run_pods(index, writer).await)
     }
 
-    /// Removes what is left of machines that are gone.
+    /// Removes the Nodes and pods of deleted VMs.
     async fn bury(&mut self, index: &mut Index, writer: &mut Writer) {
         for (name, provider_id) in self.dead.clone() {
             for pod in index.pods.snapshot().iter().filter(|pod| pods::node_of(pod) == name) {
@@ -151,7 +151,7 @@ impl Kubelets {
             if !deleting && !waiting {
                 continue;
             }
-            // A pod whose end was asked for forgets that it was about to start.
+            // Starting and stopping have separate timers: a deletion cancels the start.
             let slot = format!("{uid}/{}", if deleting { "stop" } else { "start" });
             let at = if let Some(at) = self.due.get(&slot) {
                 *at
@@ -177,7 +177,7 @@ impl Kubelets {
     }
 }
 
-/// The next step in the life of one machine; says when there will be another.
+/// Takes the next step of one VM; returns when there will be another.
 async fn live(
     name: &str,
     machine: &mut Machine,
@@ -209,7 +209,7 @@ async fn live(
     None
 }
 
-/// What the node lifecycle controller does about a node that is ready.
+/// Removes the not-ready taint, as the node lifecycle controller does.
 async fn drop_not_ready(name: &str, index: &mut Index, writer: &mut Writer) {
     let Some(node) = index.nodes.get(&(String::new(), name.to_owned())).cloned() else { return };
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());

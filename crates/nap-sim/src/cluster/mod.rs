@@ -1,17 +1,18 @@
-//! The parts of a cluster that are not nap: what kube-controller-manager, kube-scheduler, the cloud
-//! controller and the kubelets do, as far as a node provisioner can tell the difference.
+//! Cluster components other than nap: kube-controller-manager, kube-scheduler, cloud controller and
+//! kubelets, as far as a node provisioner can tell the difference.
 //!
 //! ```text
-//! watches ──► index (plain maps) ──► one pass: workloads, kubelets, budgets, scheduler ──► writes ──► API server
-//!                 ▲                                                                          │
-//!                 └────────────────────── answers of the writes ◄────────────────────────────┘
+//! watches ──► index ──► one pass: workloads, kubelets, budgets, scheduler ──► API server
+//!               ▲                                                                 │
+//!               └──────────────────── responses of the writes ◄───────────────────┘
 //! ```
 //!
-//! Everything runs in one task. All news is read before a pass, a pass goes through its objects in
-//! key order, and what it wrote is in the index before the next step reads it: the same events in
-//! the same order lead to the same writes. StatefulSets and Jobs are not run yet: their objects can
-//! be stored, but no pods come of them. Nor are running pods evicted for a `NoExecute` taint that
-//! comes later.
+//! Everything runs in one task. All events are applied before a pass, a pass visits objects in key
+//! order, and its writes are in the index before the next step reads it: the same events in the
+//! same order lead to the same writes.
+//!
+//! Not implemented: StatefulSets and Jobs (their objects can be stored, but get no pods), and the
+//! eviction of running pods for a later `NoExecute` taint.
 
 mod disruption_budgets;
 mod index;
@@ -29,20 +30,16 @@ use kube::Client;
 use nap_clock::Clock;
 use tokio::sync::mpsc;
 
-use crate::machines::MachineEvent;
+use crate::vm_events::VmEvent;
 use index::{Index, News};
 use kubelets::Kubelets;
 use write::Writer;
 
-/// How long to wait after a watch or a write failed for a reason that should not be.
+/// Delay after a watch or a write failed unexpectedly.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs the cluster for as long as the future is polled.
-pub async fn run(
-    client: Client,
-    clock: Clock,
-    machines: mpsc::Receiver<MachineEvent>,
-) -> Infallible {
+/// Runs the components until the future is dropped.
+pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>) -> Infallible {
     let mut news = News::new(&client);
     let mut index = Index::default();
     let mut machines = Some(machines);
@@ -92,7 +89,7 @@ fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestam
     }
 }
 
-async fn next_machine(machines: &mut Option<mpsc::Receiver<MachineEvent>>) -> Option<MachineEvent> {
+async fn next_machine(machines: &mut Option<mpsc::Receiver<VmEvent>>) -> Option<VmEvent> {
     match machines {
         Some(machines) => machines.recv().await,
         None => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! Questions about pods that several controllers ask.
+//! Properties of pods that several components need.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReferen
 use kube::ResourceExt;
 use nap_units::{PODS, Quantity, Resources, Rounding};
 
-/// The node a pod is bound to, or nothing.
+/// Name of the node that the pod is bound to; empty if it is unbound.
 pub(super) fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
@@ -35,17 +35,17 @@ pub(super) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<(&'a str, &'a st
     Some((&found.status, found.message.as_deref().unwrap_or_default()))
 }
 
-/// The owner that manages the object.
+/// The controller owner of an object.
 pub(super) fn controller_of(object: &impl ResourceExt) -> Option<&OwnerReference> {
     object.owner_references().iter().find(|owner| owner.controller == Some(true))
 }
 
-/// Whether an object is managed by the owner with this uid.
+/// Whether the controller owner of the object has this uid.
 pub(super) fn is_managed_by(object: &impl ResourceExt, uid: &str) -> bool {
     controller_of(object).is_some_and(|owner| owner.uid == uid)
 }
 
-/// Whether a selector picks these labels. An empty selector picks everything.
+/// Whether a selector matches labels. An empty selector matches everything.
 pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let exact = selector.match_labels.iter().flatten();
     exact.into_iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -63,13 +63,13 @@ pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String
         })
 }
 
-/// What a pod occupies on a node: its requests as kube-scheduler counts them, and one pod slot.
+/// Requests of a pod as kube-scheduler counts them, and one pod slot.
 pub(super) fn occupies(spec: &PodSpec) -> Resources {
     let mut running = Resources::new();
     for container in &spec.containers {
         running.add(&requested(container.resources.as_ref()));
     }
-    // Init containers run one after the other, on top of the sidecars started before them.
+    // Init containers run one after another, beside the sidecars started before them.
     let (mut sidecars, mut peak) = (Resources::new(), Resources::new());
     for container in spec.init_containers.iter().flatten() {
         let mut needs = requested(container.resources.as_ref());
@@ -83,7 +83,7 @@ pub(super) fn occupies(spec: &PodSpec) -> Resources {
     }
     running.add(&sidecars);
     let mut total = running.larger(&peak);
-    // A request of the whole pod takes the place of its containers' requests.
+    // Pod-level requests replace the requests of the containers.
     for (name, amount) in requested(spec.resources.as_ref()).iter() {
         total.set(name, amount);
     }
@@ -98,7 +98,7 @@ fn requested(requirements: Option<&ResourceRequirements>) -> Resources {
     requests.map(|requests| resources(requests, Rounding::Up)).unwrap_or_default()
 }
 
-/// A Kubernetes resource list as amounts; what is no quantity counts as nothing.
+/// A Kubernetes resource list as amounts; an invalid quantity counts as 0.
 pub(super) fn resources(
     list: &BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
     rounding: Rounding,

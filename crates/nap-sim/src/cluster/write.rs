@@ -1,5 +1,5 @@
-//! Writes, and what becomes of those that fail: a lost race is normal (the watch brings the truth),
-//! anything else is logged and tried again.
+//! Writes to the API server. A conflict is normal, because the watch brings the new version; any
+//! other failure is logged and retried.
 
 use std::fmt::Debug;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::index::{Key, Mirror, key};
 
-/// Makes every write of the cluster's controllers.
+/// The writer of all simulated components.
 pub(super) struct Writer {
     client: Client,
     pub(super) clock: Clock,
@@ -32,12 +32,12 @@ impl Writer {
         self.clock.now()
     }
 
-    /// The present as objects carry it: whole seconds.
+    /// The current time in whole seconds, as objects store it.
     pub(super) fn stamp(&self) -> String {
         self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    /// Whether something failed that should be tried again soon.
+    /// Whether a write failed and must be retried; resets the flag.
     pub(super) fn take_trouble(&mut self) -> bool {
         std::mem::take(&mut self.trouble)
     }
@@ -46,7 +46,7 @@ impl Writer {
         match result {
             Ok(value) => Some(value),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                tracing::debug!(what, name, message = status.message, "lost a race");
+                tracing::debug!(what, name, message = status.message, "write conflict");
                 None
             }
             Err(error) => {
@@ -79,7 +79,7 @@ impl Writer {
         let object: T = match serde_json::from_value(object.clone()) {
             Ok(object) => object,
             Err(error) => {
-                tracing::error!(%error, "an object of our own making does not decode");
+                tracing::error!(%error, "invalid object");
                 return;
             }
         };
@@ -103,7 +103,7 @@ impl Writer {
         }
     }
 
-    /// Merges a status by the strategic rules, so that conditions merge by type.
+    /// Patches a status by strategic merge, so that conditions merge by type.
     pub(super) async fn patch_status<T>(&mut self, mirror: &mut Mirror<T>, of: &Key, status: &Value)
     where
         T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -120,7 +120,7 @@ impl Writer {
         }
     }
 
-    /// Replaces a whole status; what the new one leaves out is gone.
+    /// Replaces a whole status.
     pub(super) async fn replace_status<T>(&mut self, mirror: &mut Mirror<T>, object: &T)
     where
         T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -137,7 +137,7 @@ impl Writer {
         }
     }
 
-    /// Deletes the very object that was looked at, not a new one of its name.
+    /// Deletes an object with its uid as precondition, so that a new object of the same name stays.
     pub(super) async fn delete<T>(&mut self, mirror: &mut Mirror<T>, object: &T, grace: Option<u32>)
     where
         T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -197,7 +197,7 @@ impl Writer {
         }
     }
 
-    /// Binds a pod and reads it back, so that the next decision counts it.
+    /// Binds a pod and reads it back, so that the next scheduling decision counts it.
     pub(super) async fn bind(&mut self, mirror: &mut Mirror<Pod>, pod: &Pod, node: &str) -> bool {
         let of = key(pod);
         let binding = json!({
@@ -234,7 +234,7 @@ impl Writer {
         })) {
             Ok(event) => event,
             Err(error) => {
-                tracing::error!(%error, "an event of our own making does not decode");
+                tracing::error!(%error, "invalid Event");
                 return;
             }
         };

@@ -1,7 +1,8 @@
-//! The embedded cluster: pods are made, scheduled, run and removed without nap.
+//! The embedded cluster components without nap: workloads, scheduler, kubelets, budgets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
@@ -13,36 +14,48 @@ use nap_api::Taint;
 use nap_apiserver::{ApiServer, Config};
 use nap_clock::Clock;
 use nap_sim::cluster;
-use nap_sim::machines::MachineEvent;
+use nap_sim::vm_events::VmEvent;
 use nap_units::Resources;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tower::ServiceExt as _;
 
 pub(crate) struct World {
     pub(crate) client: Client,
     clock: Clock,
-    machines: mpsc::Sender<MachineEvent>,
+    machines: mpsc::Sender<VmEvent>,
+    requests: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
 impl World {
     pub(crate) fn start() -> Self {
         let clock = Clock::starting_at("2030-01-01T00:00:00Z".parse().unwrap(), 1);
-        let stamps = clock.clone();
         let server = ApiServer::new(Config {
-            now: Arc::new(move || stamps.now()),
+            clock: clock.clone(),
             seed: 1,
             git_version: "v1.34.2".to_owned(),
         });
-        let client = Client::new(server, "default");
+        let requests = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&requests);
+        let counted = server.map_request(move |request| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            request
+        });
+        let client = Client::new(counted, "default");
         let (machines, events) = mpsc::channel(16);
         let mut tasks = JoinSet::new();
         let (cluster_client, cluster_clock) = (client.clone(), clock.clone());
         tasks.spawn(async move {
             cluster::run(cluster_client, cluster_clock, events).await;
         });
-        Self { client, clock, machines, _tasks: tasks }
+        Self { client, clock, machines, requests, _tasks: tasks }
+    }
+
+    /// Number of requests to the API server so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     fn api<T>(&self) -> Api<T>
@@ -71,7 +84,7 @@ impl World {
     async fn add_tainted_machine(&self, name: &str, milli_cpu: i64, taints: Vec<Taint>) {
         let size: Resources =
             [("cpu", milli_cpu), ("memory", 8 << 30), ("pods", 10)].into_iter().collect();
-        let event = MachineEvent::Created {
+        let event = VmEvent::Created {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
             labels: BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]),
@@ -84,7 +97,7 @@ impl World {
     }
 
     async fn remove_machine(&self, name: &str) {
-        let event = MachineEvent::Deleted {
+        let event = VmEvent::Deleted {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
         };
@@ -140,7 +153,7 @@ fn unschedulable(pod: &Pod) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deployment_waits_for_a_machine_then_runs_and_scales() {
+async fn deployment_waits_for_a_node_then_runs_and_scales() {
     let world = World::start();
     world.create::<Deployment>(deployment(3, "1")).await;
     world.wait(1).await;
@@ -220,7 +233,7 @@ async fn a_budget_blocks_an_eviction_until_it_can_spare_a_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_goes_frees_its_pods() {
+async fn pods_of_a_deleted_vm_are_recreated() {
     let world = World::start();
     world.add_machine("one", 4000).await;
     world.create::<Deployment>(deployment(2, "1")).await;
@@ -280,7 +293,7 @@ async fn daemons_run_on_every_node_and_taints_keep_pods_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_template_rolls_out_without_losing_too_many() {
+async fn rollout_keeps_within_max_unavailable() {
     let world = World::start();
     world.add_machine("one", 8000).await;
     world.create::<Deployment>(deployment(4, "1")).await;
@@ -310,7 +323,7 @@ async fn a_new_template_rolls_out_without_losing_too_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_understood_is_never_bound() {
+async fn pod_with_an_unimplemented_constraint_is_never_bound() {
     let world = World::start();
     world.add_machine("one", 8000).await;
     let mut apart = deployment(1, "1");
@@ -328,7 +341,7 @@ async fn what_is_not_understood_is_never_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_exclude_each_other_by_host_wait_for_another_node() {
+async fn host_anti_affinity_waits_for_another_node() {
     let world = World::start();
     world.add_machine("one", 8000).await;
     let mut apart = deployment(2, "1");
@@ -347,7 +360,7 @@ async fn pods_that_exclude_each_other_by_host_wait_for_another_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_go_to_the_node_they_were_nominated_for() {
+async fn pods_are_bound_to_their_nominated_node() {
     let world = World::start();
     world.add_machine("a", 8000).await;
     world.add_machine("b", 2000).await;
@@ -367,7 +380,7 @@ async fn pods_go_to_the_node_they_were_nominated_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_story_is_told_twice() {
+async fn equal_runs_give_equal_pods_and_events() {
     async fn story() -> String {
         let world = World::start();
         world.create::<Deployment>(deployment(5, "1")).await;

@@ -1,4 +1,4 @@
-//! nap's own definitions, as the embedded server understands them.
+//! nap's custom resource definitions on the embedded API server.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};

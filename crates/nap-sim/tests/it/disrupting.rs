@@ -1,4 +1,4 @@
-//! Fewer and cheaper machines, and nobody disturbed without need.
+//! Disruption: emptiness, consolidation, drift, budgets.
 
 use std::sync::Mutex;
 
@@ -15,8 +15,12 @@ fn price(user: &User) -> UsdPerHour {
     user.world.azure().machines().iter().map(|machine| machine.price).sum()
 }
 
+/// Seconds that an evicted pod may need to run again on a node that is ready: less than the 40 s
+/// that the fastest VM needs to be created and to boot.
+const MAX_DOWNTIME: u32 = 10;
+
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_too_large_is_replaced_and_the_pods_never_wait_for_the_new_one() {
+async fn too_large_node_is_replaced_without_downtime_of_its_pods() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -24,8 +28,18 @@ async fn a_node_that_is_too_large_is_replaced_and_the_pods_never_wait_for_the_ne
         user.until_running(3).await;
         let (before, old) = (price(&user), user.claims().await[0].name_any());
         user.scale("inflate", 1).await;
-        user.until("the fleet is cheaper", async || price(&user) < before && user.machines() == 1)
-            .await;
+        // Longest time without a running pod, in seconds, until the fleet is cheaper.
+        let (mut without, mut longest) = (0, 0);
+        for _ in 0..3600 {
+            if price(&user) < before && user.machines() == 1 && user.running().await == 1 {
+                break;
+            }
+            without = if user.running().await == 0 { without + 1 } else { 0 };
+            longest = longest.max(without);
+            user.pass(1).await;
+        }
+        assert!(price(&user) < before && user.machines() == 1, "not replaced within an hour");
+        assert!(longest <= MAX_DOWNTIME, "no pod ran for {longest} s");
         let told = user.events("DisruptionTerminating").await;
         assert!(
             told.iter().any(|text| text.contains("replace") && text.contains("saving $")),
@@ -41,7 +55,7 @@ async fn a_node_that_is_too_large_is_replaced_and_the_pods_never_wait_for_the_ne
 }
 
 #[tokio::test(start_paused = true)]
-async fn empty_nodes_go_after_consolidate_after_and_not_before() {
+async fn empty_nodes_are_removed_after_consolidate_after_and_not_before() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "10m" } } })).await;
@@ -57,7 +71,7 @@ async fn empty_nodes_go_after_consolidate_after_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_means_never_and_a_budget_of_zero_blocks() {
+async fn consolidate_after_never_and_a_zero_budget_block_disruption() {
     for disruption in
         [json!({ "consolidateAfter": "Never" }), json!({ "budgets": [{ "nodes": "0" }] })]
     {
@@ -75,7 +89,7 @@ async fn never_means_never_and_a_budget_of_zero_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn do_not_disrupt_is_honoured_until_it_is_taken_away() {
+async fn do_not_disrupt_blocks_disruption_until_it_is_removed() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -110,7 +124,7 @@ async fn do_not_disrupt_is_honoured_until_it_is_taken_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_template_replaces_nodes_and_the_new_one_is_ready_before_the_old_one_drains() {
+async fn drifted_node_is_drained_after_its_replacement_is_ready() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -148,7 +162,7 @@ async fn a_changed_template_replaces_nodes_and_the_new_one_is_ready_before_the_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn steady_demand_is_left_alone() {
+async fn steady_demand_causes_no_disruption() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;

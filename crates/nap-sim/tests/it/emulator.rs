@@ -1,5 +1,4 @@
-//! The emulator by itself: what it refuses, that it repeats, and that it can be reached over a
-//! socket.
+//! The Azure emulator by itself: errors, determinism, tokens, sockets.
 
 use std::sync::Arc;
 
@@ -50,7 +49,7 @@ async fn token(emulator: &Emulator, clock: &Clock) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_azure_would_refuse_is_refused_with_its_codes() {
+async fn invalid_machine_requests_get_the_error_codes_of_arm() {
     let world = World::new().await;
     let token = token(&world.emulator, &world.clock).await;
     let machine = format!(
@@ -122,7 +121,7 @@ async fn an_unknown_region_is_refused_with_a_hint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_repeats_and_another_seed_differs() {
+async fn equal_seeds_give_equal_runs_and_other_seeds_differ() {
     async fn run(seed: u64) -> Vec<String> {
         let mut world = World::with(|config| config.seed = seed).await;
         let mut trace = Vec::new();
@@ -168,8 +167,8 @@ async fn workload_identity_exchanges_its_file_for_a_token() {
     assert_eq!(provider.list().await.unwrap(), []);
 }
 
-/// The one test with a socket and the real clock: the same value behind axum, and the TLS client on
-/// plain HTTP.
+/// The only test with a socket and the real clock: the emulator behind axum, and the TLS client
+/// over plain HTTP.
 #[tokio::test]
 async fn the_emulator_can_be_reached_over_a_socket() {
     let clock = Clock::starting_at("2026-11-01T00:00:00Z".parse().unwrap(), 1000);

@@ -1,4 +1,4 @@
-//! Runs a script, as a user would with kubectl, against a world on the paused clock.
+//! Test harness: scripts of a kubectl user against a world on a paused clock.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use nap_sim::world::{World, WorldConfig};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A world and a client, for scripts.
+/// A world and its client.
 pub struct User {
     pub world: World,
     pub client: Client,
 }
 
 impl User {
-    /// A world with nap's definitions, a node class and a NodePool of on-demand D machines.
+    /// A world with nap's definitions and a node class.
     pub async fn new() -> Self {
         Self::with(Settings::default()).await
     }
 
-    /// The same with other settings of nap.
+    /// A world with these settings of the controllers.
     pub async fn with(settings: Settings) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let config = WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch };
@@ -89,7 +89,7 @@ impl User {
                 } },
             },
         });
-        merge(&mut pool, changes);
+        json_patch::merge(&mut pool, &changes);
         self.create(pool).await
     }
 
@@ -110,7 +110,7 @@ impl User {
                 },
             },
         });
-        merge(&mut deployment["spec"]["template"], template);
+        json_patch::merge(&mut deployment["spec"]["template"], &template);
         let object: Deployment = serde_json::from_value(deployment).unwrap();
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
         api.create(&PostParams::default(), &object).await.unwrap()
@@ -143,7 +143,7 @@ impl User {
         self.api::<K>().list(&ListParams::default()).await.unwrap().items
     }
 
-    /// Pods that run and are not being deleted.
+    /// Number of running pods that are not terminating.
     pub async fn running(&self) -> usize {
         let pods = self.list::<Pod>().await;
         let runs = |pod: &&Pod| {
@@ -161,7 +161,7 @@ impl User {
         self.list().await
     }
 
-    /// The messages of events from `karpenter` with a reason.
+    /// Messages of events from `karpenter` with this reason.
     pub async fn events(&self, reason: &str) -> Vec<String> {
         let selector = format!("source=karpenter,reason={reason}");
         let events: Vec<Event> =
@@ -169,12 +169,12 @@ impl User {
         events.into_iter().filter_map(|event| event.message).collect()
     }
 
-    /// Machines that Azure has now.
+    /// Number of VMs that Azure has.
     pub fn machines(&self) -> usize {
         self.world.azure().machines().len()
     }
 
-    /// Machines that Azure ever made.
+    /// Number of VMs that Azure ever created.
     pub fn machines_ever(&self) -> usize {
         self.world.azure().bill().len()
     }
@@ -183,7 +183,7 @@ impl User {
         self.world.clock().sleep(Duration::from_secs(seconds)).await;
     }
 
-    /// Waits until something holds, for at most an hour of the world's time.
+    /// Waits until `holds`, for at most one simulated hour.
     pub async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         for _ in 0..3600 {
             if holds().await {
@@ -201,17 +201,5 @@ impl User {
 
     pub async fn until_running(&self, pods: usize) {
         self.until(&format!("{pods} pods run"), async || self.running().await == pods).await;
-    }
-}
-
-/// RFC 7386, without removal.
-fn merge(target: &mut Value, changes: Value) {
-    match (target, changes) {
-        (Value::Object(target), Value::Object(changes)) => {
-            for (key, change) in changes {
-                merge(target.entry(key).or_insert(Value::Null), change);
-            }
-        }
-        (target, change) => *target = change,
     }
 }

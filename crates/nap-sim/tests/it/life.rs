@@ -1,4 +1,4 @@
-//! A machine's life, as the controllers see it.
+//! The provider's create, get, list and delete against the emulator.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use futures::future::join_all;
 use nap_api::{Effect, Taint, labels, taints};
 use nap_azure::machines::Machines;
 use nap_cloud::{CloudProvider, ErrorClass};
-use nap_sim::machines::MachineEvent;
+use nap_sim::vm_events::VmEvent;
 use nap_units::{CPU, MEMORY};
 use serde_json::json;
 
 use crate::world::{DEFAULT_POOL, World, claim};
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_is_made_found_and_deleted() {
+async fn vm_is_created_listed_and_deleted() {
     let mut world = World::new().await;
     let claim = claim("default-abc12", "3", &DEFAULT_POOL);
     let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
@@ -26,13 +26,8 @@ async fn a_machine_is_made_found_and_deleted() {
     assert!(made.allocatable.get(CPU) >= 3000);
     assert!(made.annotations[labels::AKS_MACHINE_RESOURCE_ID].ends_with("/machines/default-abc12"));
 
-    let Some(MachineEvent::Created {
-        provider_id,
-        node_name,
-        labels: node,
-        taints,
-        allocatable,
-        ..
+    let Some(VmEvent::Created {
+        provider_id, node_name, labels: node, taints, allocatable, ..
     }) = world.events.recv().await
     else {
         panic!("the machine is announced first");
@@ -58,7 +53,7 @@ async fn a_machine_is_made_found_and_deleted() {
     world.provider.delete(&claim).await.unwrap();
     world.provider.delete(&claim).await.unwrap();
     assert!(world.provider.get(&made.provider_id).await.unwrap().deleting);
-    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert!(matches!(world.events.recv().await, Some(VmEvent::Deleted { .. })));
     assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::NotFound);
     assert_eq!(
         world.provider.get(&made.provider_id).await.unwrap_err().class,
@@ -68,11 +63,11 @@ async fn a_machine_is_made_found_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn creating_twice_makes_one_machine() {
+async fn create_is_idempotent() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
     let first = world.provider.create(&claim, &world.class, &[]).await.unwrap();
-    // Another process, as after a crash.
+    // A new provider, as after a crash.
     let second = world.emulator.provider().create(&claim, &world.class, &[]).await.unwrap();
     assert_eq!(first, second);
     assert_eq!(world.emulator.machines().len(), 1);
@@ -80,7 +75,7 @@ async fn creating_twice_makes_one_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_was_cut_off_is_taken_up_again() {
+async fn interrupted_create_is_resumed() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
     let cut = Duration::from_secs(5);
@@ -93,7 +88,7 @@ async fn a_create_that_was_cut_off_is_taken_up_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_of_something_else_is_not_taken() {
+async fn machine_of_another_owner_is_not_adopted() {
     let world = World::new().await;
     let machines = Machines::new(world.provider.arm().clone(), world.provider.config());
     let body = json!({ "zones": [], "properties": {
@@ -109,7 +104,7 @@ async fn a_machine_of_something_else_is_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_is_deleted_by_its_id_and_foreign_ids_are_refused() {
+async fn orphan_is_deleted_by_provider_id_and_foreign_ids_are_refused() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
     let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
@@ -122,7 +117,7 @@ async fn an_orphan_is_deleted_by_its_id_and_foreign_ids_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_claims_gets_one_machine_each() {
+async fn concurrent_claims_get_one_vm_each() {
     let world = World::new().await;
     world.emulator.set_faults(|faults| {
         faults.capacity_errors.insert(("Standard_D2as_v5".to_owned(), "eastus-1".to_owned()));
@@ -151,7 +146,7 @@ async fn zones_are_spread_over_claims() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn money_is_counted_from_creation_to_deletion() {
+async fn vm_is_billed_from_creation_to_deletion() {
     let world = World::new().await;
     let wanted = [
         (labels::INSTANCE_TYPE, &["Standard_D4s_v5"][..]),
@@ -170,14 +165,14 @@ async fn money_is_counted_from_creation_to_deletion() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_machine_counts_as_gone_and_can_still_be_deleted() {
+async fn evicted_vm_counts_as_gone_and_can_still_be_deleted() {
     let mut world = World::new().await;
     let claim = claim("default-abc12", "1", &[(labels::CAPACITY_TYPE, &["spot"])]);
     let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
-    assert!(matches!(world.events.recv().await, Some(MachineEvent::Created { .. })));
+    assert!(matches!(world.events.recv().await, Some(VmEvent::Created { .. })));
     assert!(world.emulator.evict("default-abc12"));
     assert!(!world.emulator.evict("default-abc12"));
-    assert!(matches!(world.events.recv().await, Some(MachineEvent::Deleted { .. })));
+    assert!(matches!(world.events.recv().await, Some(VmEvent::Deleted { .. })));
     assert!(world.emulator.bill()[0].deleted.is_some());
     assert_eq!(
         world.provider.get(&made.provider_id).await.unwrap_err().class,

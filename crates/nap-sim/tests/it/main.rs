@@ -1,5 +1,4 @@
-//! The whole world on a paused clock: what a user of a cluster with nap in it would notice, and the
-//! real Azure provider against the emulated Azure.
+//! nap in the simulated world on a paused clock, and the production provider against the emulator.
 
 mod cluster;
 mod definitions;
@@ -7,7 +6,7 @@ mod disrupting;
 mod emulator;
 mod harness;
 mod life;
-mod market;
+mod offerings;
 mod overlays;
 mod provisioning;
 mod restarting;

@@ -1,4 +1,4 @@
-//! What a user knows better about machines than the cloud says.
+//! NodeOverlays: prices and capacity that override the cloud's.
 
 use kube::ResourceExt;
 use nap_api::{NodeClaim, NodeOverlay, conditions, labels};
@@ -14,7 +14,7 @@ async fn overlay(user: &User, name: &str, instance_type: &str, says: Value) {
     user.create::<NodeOverlay>(json!({ "metadata": { "name": name }, "spec": spec })).await;
 }
 
-/// Status and reason of the condition that says whether an overlay counts.
+/// Status and reason of the overlay's Ready condition.
 async fn ready(user: &User, name: &str) -> Option<(String, String)> {
     let overlay: NodeOverlay = user.api().get(name).await.unwrap();
     let conditions = overlay.status.unwrap_or_default().conditions;
@@ -29,7 +29,7 @@ fn type_of(claim: &NodeClaim) -> &str {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overlay_that_makes_a_type_dear_moves_pods_away_from_it() {
+async fn price_overlay_moves_pods_to_another_type() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -51,7 +51,7 @@ async fn an_overlay_that_makes_a_type_dear_moves_pods_away_from_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_overlays_that_contradict_each_other_one_is_refused() {
+async fn conflicting_overlays_are_reported_and_one_applies() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -77,7 +77,7 @@ async fn of_two_overlays_that_contradict_each_other_one_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overlay_can_say_that_machines_have_a_device() {
+async fn capacity_overlay_adds_an_extended_resource() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;

@@ -1,22 +1,26 @@
-//! Pending pods become machines.
+//! Provisioning: pending pods get nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use nap_api::{NodePool, conditions, labels};
+use nap_api::{AKSNodeClass, NodePool, Requirement, conditions, labels};
+use nap_cloud::CloudProvider as _;
 use nap_controllers::Settings;
-use nap_engine::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy, Selector, Spread};
-use nap_units::{Resources, Rounding};
+use nap_engine::{
+    CapacityType, DefaultSpread, InstanceType, MinValuesPolicy, Options, PreferencePolicy,
+    Selector, Spread,
+};
+use nap_units::{Resources, Rounding, UsdPerHour};
 use serde_json::{Value, json};
 
 use crate::harness::User;
 
 #[tokio::test(start_paused = true)]
-async fn ten_pods_of_one_cpu_run_on_the_cheapest_machines_that_hold_them() {
+async fn ten_equal_pods_run_on_the_cheapest_nodes_of_the_catalogue() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -41,18 +45,48 @@ async fn ten_pods_of_one_cpu_run_on_the_cheapest_machines_that_hold_them() {
         );
         let provisioned = user.events("Provisioned").await;
         assert_eq!(provisioned.len(), claims.len(), "{provisioned:?}");
-        let launching = user.events("Launching").await;
-        assert!(
-            launching.iter().all(|text| text.contains("cheapest of") && text.contains("/h")),
-            "{launching:?}"
-        );
+        let paid: UsdPerHour =
+            user.world.azure().machines().iter().map(|machine| machine.price).sum();
+        assert_eq!(paid, cheapest_for_equal_pods(&user, 10).await);
         assert!(!user.events("Nominated").await.is_empty());
     })
     .await;
 }
 
+/// The lowest price of on-demand amd64 D nodes for pods of one CPU and 1 Gi, by dynamic programming
+/// over the number of pods: equal pods make the packing a covering problem in one dimension.
+async fn cheapest_for_equal_pods(user: &User, pods: usize) -> UsdPerHour {
+    let class: AKSNodeClass = user.api().get("default").await.unwrap();
+    let types = user.world.provider().instance_types(&class).await.unwrap();
+    let label = |kind: &InstanceType, key: &str| {
+        kind.requirements.get(key).and_then(Requirement::single).unwrap_or_default().to_owned()
+    };
+    let mut nodes: Vec<(usize, UsdPerHour)> = Vec::new();
+    for kind in types.types() {
+        let wanted = label(kind, labels::SKU_FAMILY) == "D" && label(kind, labels::ARCH) == "amd64";
+        let on_demand = kind.offerings.iter().filter(|offering| {
+            offering.available && offering.capacity_type == CapacityType::OnDemand
+        });
+        let price = on_demand.map(|offering| offering.price).min().filter(|_| wanted);
+        let room = [("cpu", 1000), ("memory", 1 << 30), ("pods", 1)]
+            .map(|(name, amount)| kind.allocatable.get(name) / amount);
+        let room = usize::try_from(room.into_iter().min().unwrap()).unwrap();
+        nodes.extend(price.filter(|_| room > 0).map(|price| (room, price)));
+    }
+    assert!(nodes.len() > 20, "{} sizes", nodes.len());
+    let mut cheapest = vec![UsdPerHour::ZERO];
+    for count in 1..=pods {
+        let with = nodes.iter().map(|(room, price)| {
+            UsdPerHour::from_micros(cheapest[count.saturating_sub(*room)].micros() + price.micros())
+        });
+        let best = with.min().unwrap();
+        cheapest.push(best);
+    }
+    cheapest[pods]
+}
+
 #[tokio::test(start_paused = true)]
-async fn room_that_is_there_is_used_before_anything_is_bought() {
+async fn existing_nodes_are_filled_before_new_ones_are_launched() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "Never" } } }))
@@ -71,7 +105,7 @@ async fn room_that_is_there_is_used_before_anything_is_bought() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_hold_and_the_pods_beyond_them_are_told_why() {
+async fn nodepool_limits_hold_and_unplaced_pods_get_an_event() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({ "spec": { "limits": { "cpu": "8" } } })).await;
@@ -126,7 +160,7 @@ async fn pods_choose_pools_by_taints_and_labels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_constraint_that_is_not_known_yet_is_refused_by_name() {
+async fn pod_with_resource_claims_launches_nothing() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -141,7 +175,7 @@ async fn a_constraint_that_is_not_known_yet_is_refused_by_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_must_be_spread_over_zones_are() {
+async fn zone_spread_keeps_the_skew_within_one() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -152,15 +186,25 @@ async fn pods_that_must_be_spread_over_zones_are() {
         user.deploy("spread", 6, spread).await;
         user.until_running(6).await;
         let nodes = user.nodes().await;
-        let zones: std::collections::BTreeSet<String> =
-            nodes.iter().map(|node| node.labels()[labels::ZONE].clone()).collect();
+        let zone_of = |name: &str| {
+            let node = nodes.iter().find(|node| node.name_any() == name).unwrap();
+            node.labels()[labels::ZONE].clone()
+        };
+        let mut zones: BTreeMap<String, usize> = BTreeMap::new();
+        for pod in user.list::<Pod>().await {
+            let node = pod.spec.unwrap().node_name.unwrap();
+            *zones.entry(zone_of(&node)).or_default() += 1;
+        }
+        // The region has three zones; one without pods would be missing.
         assert_eq!(zones.len(), 3, "{zones:?}");
+        let skew = zones.values().max().unwrap() - zones.values().min().unwrap();
+        assert!(skew <= 1, "{zones:?}");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_exclude_each_other_by_host_get_a_machine_each() {
+async fn host_anti_affinity_gives_each_pod_a_node() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -178,7 +222,7 @@ async fn pods_that_exclude_each_other_by_host_get_a_machine_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_must_share_a_zone_do() {
+async fn zone_affinity_puts_all_pods_into_one_zone() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -200,7 +244,7 @@ async fn pods_that_must_share_a_zone_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_without_its_class_says_so_and_makes_nothing() {
+async fn nodepool_without_node_class_is_not_ready_and_launches_nothing() {
     let user = User::new().await;
     user.run(async {
         let class = json!({ "spec": { "template": { "spec": { "nodeClassRef": { "name": "missing" } } } } });
@@ -216,13 +260,14 @@ async fn a_pool_without_its_class_says_so_and_makes_nothing() {
     .await;
 }
 
-/// Small pods are not put where large ones were planned: no machine is bought a second time.
+/// Small pods are not bound to nodes that were launched for large ones, so nothing is launched
+/// twice.
 #[tokio::test(start_paused = true)]
-async fn a_tight_plan_is_realised() {
+async fn tight_plan_is_bound_without_further_launches() {
     let user = User::new().await;
     user.run(async {
         pool_of_two_sizes(&user).await;
-        // The embedded scheduler tries pods of the same second in the order of their names.
+        // The embedded scheduler tries pods of the same second in name order.
         user.deploy("a-small", 40, sized("590m")).await;
         user.deploy("b-large", 8, sized("3100m")).await;
         user.until("everything was planned", async || !user.claims().await.is_empty()).await;
@@ -235,10 +280,10 @@ async fn a_tight_plan_is_realised() {
     .await;
 }
 
-/// The urgent pods keep away from the others and would take any machine, whoever it was bought for:
-/// theirs are opened first.
+/// The urgent pods have anti-affinity to all others and fit on any node, so theirs must be released
+/// first.
 #[tokio::test(start_paused = true)]
-async fn machines_for_urgent_pods_are_opened_first() {
+async fn nodes_of_high_priority_pods_are_released_first() {
     let user = User::new().await;
     user.run(async {
         pool_of_two_sizes(&user).await;
@@ -258,9 +303,9 @@ async fn machines_for_urgent_pods_are_opened_first() {
     .await;
 }
 
-/// The embedded scheduler leaves pods with disks alone; the machine is made all the same.
+/// The embedded scheduler never binds pods with disks; the node is launched nevertheless.
 #[tokio::test(start_paused = true)]
-async fn a_pod_with_nine_disks_gets_a_machine_that_can_attach_them() {
+async fn pod_with_nine_disks_gets_a_node_that_can_attach_them() {
     let disks = 9;
     let user = User::new().await;
     user.run(async {
@@ -309,7 +354,7 @@ async fn a_pod_with_nine_disks_gets_a_machine_that_can_attach_them() {
     .await;
 }
 
-/// A pool of machines with 2 or 4 vCPUs, which are left alone.
+/// A NodePool of nodes with 2 or 4 vCPUs and without consolidation.
 async fn pool_of_two_sizes(user: &User) {
     let sizes = json!([{
         "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["Standard_D2als_v6", "Standard_D4als_v6"],
@@ -320,7 +365,7 @@ async fn pool_of_two_sizes(user: &User) {
     .await;
 }
 
-/// A pod that asks for so much CPU and little memory.
+/// A pod template with this CPU request and little memory.
 fn sized(cpu: &str) -> Value {
     let requests = json!({ "cpu": cpu, "memory": "256Mi" });
     json!({ "spec": { "containers": [{ "name": "app", "image": "example.com/app:1", "resources": { "requests": requests } }] } })
@@ -331,7 +376,7 @@ fn with_options(engine: Options) -> Settings {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_without_spread_constraints_have_those_of_the_cluster() {
+async fn default_spread_constraints_apply_to_pods_without_their_own() {
     let spread = Spread {
         topology_key: labels::ZONE.to_owned(),
         max_skew: 1,
@@ -355,7 +400,7 @@ async fn pods_without_spread_constraints_have_those_of_the_cluster() {
     .await;
 }
 
-/// How many machines three pods get that would rather not share one.
+/// Number of nodes for three pods with preferred anti-affinity.
 async fn machines_for_pods_that_prefer_to_be_apart(preferences: PreferencePolicy) -> usize {
     let user = User::with(with_options(Options { preferences, ..Options::default() })).await;
     user.run(async {
@@ -374,12 +419,12 @@ async fn machines_for_pods_that_prefer_to_be_apart(preferences: PreferencePolicy
 }
 
 #[tokio::test(start_paused = true)]
-async fn preferences_count_unless_they_are_to_be_ignored() {
+async fn preferences_are_respected_unless_the_policy_is_ignore() {
     assert_eq!(machines_for_pods_that_prefer_to_be_apart(PreferencePolicy::Respect).await, 3);
     assert_eq!(machines_for_pods_that_prefer_to_be_apart(PreferencePolicy::Ignore).await, 1);
 }
 
-/// How many machines a pool makes that asks for more types than it allows.
+/// Number of nodes of a NodePool whose `minValues` exceeds the allowed types.
 async fn machines_with_too_few_types(min_values: MinValuesPolicy) -> usize {
     let user = User::with(with_options(Options { min_values, ..Options::default() })).await;
     user.run(async {
@@ -395,7 +440,7 @@ async fn machines_with_too_few_types(min_values: MinValuesPolicy) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_values_hold_unless_the_best_effort_will_do() {
+async fn min_values_hold_unless_the_policy_is_best_effort() {
     assert_eq!(machines_with_too_few_types(MinValuesPolicy::Strict).await, 0);
     assert_eq!(machines_with_too_few_types(MinValuesPolicy::BestEffort).await, 1);
 }

@@ -1,4 +1,4 @@
-//! nap can be killed at any moment: nothing is lost, leaked or done twice.
+//! Restarts: after a kill at any time nothing is lost, leaked or done twice.
 
 use kube::ResourceExt;
 use nap_api::NodeClaim;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::User;
 
-/// Scales up with nap being killed after `seconds`; returns how many machines were ever made.
+/// Scales up and kills nap after `kill_after` seconds; returns the number of VMs ever created.
 async fn machines_made(kill_after: Option<u64>) -> usize {
     let user = User::new().await;
     let script = async {
@@ -32,7 +32,7 @@ async fn machines_made(kill_after: Option<u64>) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_at_any_moment_of_a_scale_up_makes_no_machine_too_many() {
+async fn kill_during_scale_up_launches_no_extra_vm() {
     let undisturbed = machines_made(None).await;
     for seconds in [0, 1, 2, 3, 5, 12, 18, 22, 26, 30, 45, 60, 75, 100] {
         assert_eq!(machines_made(Some(seconds)).await, undisturbed, "killed after {seconds} s");
@@ -40,7 +40,7 @@ async fn a_kill_at_any_moment_of_a_scale_up_makes_no_machine_too_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_during_a_replacement_finishes_it() {
+async fn replacement_finishes_after_a_kill() {
     for seconds in [5, 20, 26, 40, 70, 100] {
         let user = User::new().await;
         let script = async {
@@ -69,7 +69,7 @@ async fn a_kill_during_a_replacement_finishes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_no_claim_names_is_removed() {
+async fn vm_without_nodeclaim_is_garbage_collected() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -77,8 +77,7 @@ async fn a_machine_that_no_claim_names_is_removed() {
         user.until_running(1).await;
         let claim = user.claims().await[0].name_any();
         user.scale("inflate", 0).await;
-        // What an impatient admin does: the finalizer is torn off, so the machine is never asked to
-        // go.
+        // The finalizer is removed by hand, so the VM is never deleted by termination.
         user.delete::<NodeClaim>(&claim).await;
         user.patch::<NodeClaim>(&claim, json!({ "metadata": { "finalizers": null } })).await;
         user.until("the claim is gone", async || user.claims().await.is_empty()).await;

@@ -1,4 +1,4 @@
-//! Manifests as guides spell them, and what cannot be honoured yet.
+//! Deprecated fields of manifests, and fields that are not supported yet.
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, PostParams};
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::harness::User;
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_from_a_guide_works_and_writing_it_anew_replaces_no_node() {
+async fn deprecated_nodepool_works_and_its_migration_replaces_no_node() {
     let user = User::new().await;
     user.run(async {
         let kind = GroupVersionKind::gvk("karpenter.sh", "v1alpha5", "NodePool");
@@ -71,7 +71,7 @@ async fn a_pool_from_a_guide_works_and_writing_it_anew_replaces_no_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_class_that_asks_for_too_much_says_so_and_makes_no_nodes() {
+async fn node_class_with_unsupported_fields_is_not_ready_and_launches_nothing() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;

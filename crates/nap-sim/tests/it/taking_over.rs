@@ -1,5 +1,4 @@
-//! Taking a cluster over from the incumbent, or from an older nap: no node is replaced because of
-//! it.
+//! Migration from the incumbent or an older nap replaces no node.
 
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
@@ -8,9 +7,9 @@ use serde_json::json;
 
 use crate::harness::User;
 
-/// Everything that a class says stays when nap writes to it, also what nap has no use for.
+/// Writes of nap keep every field of a node class, including unknown ones.
 #[tokio::test(start_paused = true)]
-async fn a_class_keeps_what_its_author_wrote() {
+async fn node_class_spec_is_not_rewritten() {
     let user = User::new().await;
     user.run(async {
         user.patch::<AKSNodeClass>("default", json!({ "spec": { "tags": {} } })).await;
@@ -25,14 +24,14 @@ async fn a_class_keeps_what_its_author_wrote() {
     .await;
 }
 
-/// Objects that were hashed in another way get the new hash, and claims with them; a claim that had
-/// drifted before still has.
+/// Objects with another hash version get the new hash, and so do their NodeClaims; a drifted claim
+/// stays drifted.
 #[tokio::test(start_paused = true)]
-async fn another_way_of_hashing_replaces_no_node() {
+async fn hash_version_change_replaces_no_node() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({ "spec": { "disruption": { "budgets": [{ "nodes": "0" }] } } })).await;
-        // Two pods that exclude each other: two nodes.
+        // Two pods with mutual anti-affinity: two nodes.
         let apart = json!({ "spec": { "affinity": { "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [{
                 "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "apart" } },

@@ -1,4 +1,4 @@
-//! `kubectl delete` on a node, a claim or a pool drains, and nothing is left behind.
+//! Termination: deleting a Node, NodeClaim or NodePool drains the node and deletes the VM.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -32,7 +32,7 @@ async fn deleting_a_node_drains_it_and_its_pods_run_again_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_a_claim_or_its_pool_leaves_no_machine() {
+async fn deleting_a_nodeclaim_or_nodepool_deletes_the_vm() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -54,7 +54,7 @@ async fn deleting_a_claim_or_its_pool_leaves_no_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_a_disruption_budget() {
+async fn drain_waits_for_the_pod_disruption_budget() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
@@ -84,7 +84,7 @@ async fn a_drain_waits_for_a_disruption_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_termination_grace_period_ends_the_wait() {
+async fn termination_grace_period_overrides_the_pod_disruption_budget() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(

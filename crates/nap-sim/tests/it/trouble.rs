@@ -1,4 +1,4 @@
-//! Capacity, quota, throttling and tokens: what goes wrong, and what the provider makes of it.
+//! The provider under faults: capacity, quota, throttling, tokens.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn full(world: &World, size: &str, zones: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_zone_falls_through_to_the_next_offering() {
+async fn zonal_capacity_error_falls_through_to_the_next_offering() {
     let world = World::new().await;
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2"]);
     let made = world
@@ -34,7 +34,7 @@ async fn a_full_zone_falls_through_to_the_next_offering() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_size_without_room_falls_through_to_another_size() {
+async fn regional_capacity_error_falls_through_to_another_size() {
     let world = World::new().await;
     let all = ["eastus-1", "eastus-2", "eastus-3", "0"];
     full(&world, "Standard_D4s_v5", &all);
@@ -48,7 +48,7 @@ async fn a_size_without_room_falls_through_to_another_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_failed_is_remembered_and_forgiven() {
+async fn unavailable_offering_is_skipped_until_it_expires() {
     let world = World::new().await;
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2", "eastus-3", "0"]);
     let wanted = claim("default-abc12", "1", &[SIZE, ON_DEMAND]);
@@ -57,7 +57,7 @@ async fn what_failed_is_remembered_and_forgiven() {
     assert!(error.code.contains("AllocationFailed"), "{error:?}");
     assert_eq!(world.emulator.machines(), []);
     let available = |types: &nap_engine::Catalogue, size: &str| {
-        let kind = types.iter().find(|kind| kind.name == size).unwrap();
+        let kind = types.types().iter().find(|kind| kind.name == size).unwrap();
         let demand = |kind: CapacityType| kind == CapacityType::OnDemand;
         kind.offerings
             .iter()
@@ -80,9 +80,9 @@ async fn what_failed_is_remembered_and_forgiven() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_family_without_quota_is_left_for_another() {
+async fn family_without_quota_falls_through_to_another() {
     let world = World::new().await;
-    // The provider has read the usages; the quota shrinks after that.
+    // The quota shrinks after the provider has read the usages.
     world.provider.instance_types(&world.class).await.unwrap();
     world.emulator.set_faults(|faults| {
         faults.family_quota.insert("standardDSv5Family".to_owned(), 2);
@@ -105,7 +105,7 @@ async fn a_family_without_quota_is_left_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quota_that_is_known_is_not_overrun() {
+async fn known_quota_is_not_exceeded() {
     let world = World::with(|config| {
         config.faults.family_quota.insert("standardDSv5Family".to_owned(), 8);
     })
@@ -127,7 +127,7 @@ async fn quota_that_is_known_is_not_overrun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spot_without_quota_becomes_on_demand() {
+async fn spot_without_quota_falls_back_to_on_demand() {
     let world = World::with(|config| config.faults.spot_quota = Some(0)).await;
     let both = [SIZE, (labels::CAPACITY_TYPE, &["spot", "on-demand"][..])];
     let made = world
@@ -139,7 +139,7 @@ async fn spot_without_quota_becomes_on_demand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn throttling_is_waited_out() {
+async fn throttled_requests_are_retried_after_retry_after() {
     let world = World::new().await;
     world.provider.instance_types(&world.class).await.unwrap();
     let begun = world.clock.now();
@@ -156,7 +156,7 @@ async fn throttling_is_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_are_renewed_before_they_end_and_after_they_are_refused() {
+async fn tokens_are_renewed_before_expiry_and_after_a_401() {
     let world = World::new().await;
     world.provider.list().await.unwrap();
     assert_eq!(world.emulator.requests()["GET token"], 1);
@@ -174,7 +174,7 @@ async fn tokens_are_renewed_before_they_end_and_after_they_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_nothing_satisfies_is_a_capacity_error() {
+async fn claim_without_matching_offering_is_a_capacity_error() {
     let world = World::new().await;
     for wanted in [
         claim("default-abc12", "100000", &DEFAULT_POOL),

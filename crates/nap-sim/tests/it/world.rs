@@ -1,4 +1,4 @@
-//! A cluster in the emulated Azure, and claims for it.
+//! Test fixture: an emulated cluster with its provider, and NodeClaims for it.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use nap_azure::AzureProvider;
 use nap_clock::Clock;
 use nap_cloud::CloudProvider;
 use nap_sim::azure::{Emulator, EmulatorConfig};
-use nap_sim::machines::MachineEvent;
+use nap_sim::vm_events::VmEvent;
 use tokio::sync::mpsc;
 
 pub struct World {
     pub clock: Clock,
     pub emulator: Emulator,
-    pub events: mpsc::Receiver<MachineEvent>,
+    pub events: mpsc::Receiver<VmEvent>,
     pub provider: AzureProvider,
     pub class: AKSNodeClass,
 }
@@ -49,7 +49,7 @@ impl World {
     }
 }
 
-/// The class with the status that the controllers would give it.
+/// The node class with the status that the controllers set.
 pub async fn ready(provider: &AzureProvider, mut class: AKSNodeClass) -> AKSNodeClass {
     let report = provider.inspect_node_class(&class).await.unwrap();
     assert_eq!(report.problems, BTreeMap::new());
@@ -61,7 +61,7 @@ pub async fn ready(provider: &AzureProvider, mut class: AKSNodeClass) -> AKSNode
     class
 }
 
-/// A claim of pool `default` with `key in values` requirements.
+/// A NodeClaim of NodePool `default` with `In` requirements.
 pub fn claim(name: &str, cpu: &str, requirements: &[(&str, &[&str])]) -> NodeClaim {
     let requirements = requirements
         .iter()
@@ -92,7 +92,7 @@ pub fn claim(name: &str, cpu: &str, requirements: &[(&str, &[&str])]) -> NodeCla
     claim
 }
 
-/// What the default pool of AKS asks for.
+/// Requirements of AKS's default NodePool.
 pub const DEFAULT_POOL: [(&str, &[&str]); 3] = [
     (labels::ARCH, &["amd64"]),
     (labels::CAPACITY_TYPE, &["on-demand"]),

@@ -97,7 +97,7 @@ fn finer_than_a_nano_rounds_away_from_zero() {
 }
 
 #[test]
-fn what_leaves_the_range_of_64_bits_stays_at_its_end() {
+fn quantities_beyond_64_bits_saturate() {
     let most = "9223372036854775807";
     for written in [
         most,
@@ -119,7 +119,7 @@ fn what_leaves_the_range_of_64_bits_stays_at_its_end() {
 }
 
 #[test]
-fn what_is_not_a_quantity_is_refused() {
+fn malformed_quantities_are_refused() {
     for text in [
         "", "+", "-", ".", "Ki", "m", "1.2.3", "1 Gi", " 1", "1 ", "1ki", "1K", "1g", "1mi",
         "1Gib", "1e", "1e+", "1e1.5", "1Ee", "0x10", "--1", "+-1", "1,5", "١", "1é", "NaN", "inf",
@@ -175,7 +175,7 @@ fn json_may_hold_a_string_or_a_number() {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back_the_same(
+    fn printed_quantities_parse_back(
         sign in "[+-]?",
         whole in "[0-9]{0,22}",
         fraction in "(\\.[0-9]{1,14})?",
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn order_is_that_of_the_numbers(a in any::<i32>(), b in any::<i32>()) {
+    fn quantities_order_by_value(a in any::<i32>(), b in any::<i32>()) {
         let (x, y) = (Quantity::from_milli(i64::from(a)), read(&format!("{b}m")));
         prop_assert_eq!(x.cmp(&y), a.cmp(&b));
         prop_assert_eq!(x == y, a == b);

@@ -1,8 +1,9 @@
-//! The command line of `nap bench`.
+//! Command line of `nap bench`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nap_problem::generate::deployments;
 
 /// Options of `nap bench`.
 #[derive(Clone, Debug, Args)]
@@ -10,156 +11,170 @@ use clap::{Args, Subcommand, ValueEnum};
 pub struct BenchArgs {
     #[command(subcommand)]
     pub(super) command: Option<BenchCommand>,
-    /// The problem files to solve; without any, plain pods and the incumbent's mix are generated
+    /// Problem files to solve; default: generated plain pods and the incumbent's mix
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(super) problem: Vec<PathBuf>,
-    /// Where the plan goes; with several problems, the folder where plans go
+    /// Output file of the plan; with several problems, output folder
     #[arg(long, value_name = "OUT")]
     pub(super) plan: Option<PathBuf>,
-    /// How many times each problem is solved
+    /// Number of solves per problem
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) repeat: u32,
-    /// Print one JSON object for each problem instead of a table
+    /// Print one JSON object per problem instead of a table
     #[arg(long)]
     pub(super) json: bool,
-    /// The Azure region whose VM sizes and prices generated problems have
+    /// Azure region of generated problems
     #[arg(long, default_value = "eastus")]
     pub(super) region: String,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum BenchCommand {
-    /// Write a problem file
+    /// Generate a problem file
     Gen(GenArgs),
-    /// Say what is wrong with a plan for a problem, and what it costs
+    /// Check a plan for a problem: violations and cost
     Judge(JudgeArgs),
-    /// Run nap and another solver in turn on one core, judge and price both plans, print one table
+    /// Run nap and another solver alternately on one core, judge both plans, print one table
     Compare(CompareArgs),
 }
 
 /// Options of `nap bench gen`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct GenArgs {
-    /// What kind of problem
+    /// Kind of problem
     #[arg(value_enum)]
     pub(super) kind: Kind,
-    /// How many pods, where the kind does not say
+    /// Number of pods, for kinds without a fixed number
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) pods: u32,
-    /// Where chance comes from: the same seed gives the same file
+    /// Random seed; the same arguments give the same file
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Which machines are on offer; each kind has its own default
+    /// Catalogue of instance types; the default depends on the kind
     #[arg(long, value_enum)]
     pub(super) catalogue: Option<CatalogueKind>,
-    /// Keep so many types of the catalogue, evenly from small to large
+    /// Keep this many instance types, evenly from small to large
     #[arg(long, value_name = "COUNT")]
     pub(super) types: Option<usize>,
-    /// The Azure region of the catalogue
+    /// Azure region of the catalogue
     #[arg(long, default_value = "eastus")]
     pub(super) region: String,
-    /// Which deployments, for `deployments`
+    /// Case of the performance suite, for `deployments`
     #[arg(long, value_enum, default_value = "basic")]
     pub(super) case: Case,
-    /// Whether preferences count, for `preferences`
+    /// Handling of preferences, for `preferences`
     #[arg(long, value_enum, default_value = "ignore")]
     pub(super) policy: Policy,
-    /// A file with the columns `cpu_milli` and `memory_mib`, and perhaps `replicas` and `gpu`, for
+    /// CSV file with the columns `cpu_milli` and `memory_mib`, optionally `replicas` and `gpu`, for
     /// `trace`
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// How many times each pod of the trace occurs
+    /// Number of repetitions of each pod, for `trace`
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) times: u32,
-    /// Run eight small daemons on every node
+    /// Add eight small daemons to every node
     #[arg(long)]
     pub(super) daemons: bool,
-    /// Where the file goes; default: standard output
+    /// Output file; default: standard output
     #[arg(short, long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
 }
 
-/// The kinds of problems.
+/// Kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// The mix of the incumbent's own benchmark: plain, zone spread, host spread, zone affinity,
-    /// host exclusion
+    /// Pods of the incumbent's benchmark: plain, zone spread, host spread, zone affinity, host
+    /// anti-affinity
     Mix,
-    /// The plain pods of that mix only
+    /// Only the plain pods of the mix
     Plain,
-    /// The preference pods of that benchmark, with preferences ignored
+    /// Preference pods of the incumbent's benchmark, with preferences ignored
     Preferences,
-    /// The deployments of the incumbent's performance suite
+    /// Deployments of the incumbent's performance suite
     Deployments,
     /// Cluster Autoscaler's packing case: 51,000 pods that need exactly 2,595 nodes
     Golden,
     /// Pods from a CSV file
     Trace,
-    /// Every pod asks for something else
+    /// Pods of which no two have equal requests
     Distinct,
-    /// All pods are alike
+    /// Equal pods
     OneClass,
-    /// Pods that fill large parts of the largest machines
+    /// Pods of a tenth to nine tenths of the largest instance type
     Giants,
-    /// A hundred pools with taints and labels of their own
+    /// A hundred NodePools with taints and labels of their own
     Pools,
-    /// Three pools whose limits hold about two thirds of the pods
+    /// Three NodePools whose limits hold about two thirds of the pods
     Limits,
-    /// A thousand pods that fit nowhere, among pods that do
+    /// Plain pods and a thousand unschedulable ones
     Unschedulable,
 }
 
-/// The machines on offer.
+/// Catalogues of instance types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum CatalogueKind {
-    /// The 400 made-up types of the incumbent's benchmark
+    /// The 400 synthetic types of the incumbent's benchmark
     Fake400,
-    /// 1,500 such types in three ratios of memory, in four zones, on demand and spot
+    /// 1,500 synthetic types in three memory ratios, in four zones, on demand and spot
     Fake1500,
-    /// The 144 made-up types of the incumbent's performance suite
+    /// The 144 synthetic types of the incumbent's performance suite
     Kwok,
     /// Azure's D family, version 5 or later, on demand
     D,
     /// Azure's D, E and F families up to 64 vCPUs, on demand
     Def64,
-    /// Every type that Azure has in the region, on demand and spot
+    /// Every Azure type of the region, on demand and spot
     Azure,
 }
 
-/// The cases of the performance suite.
+impl From<Case> for deployments::Case {
+    fn from(case: Case) -> Self {
+        match case {
+            Case::Basic => Self::Basic,
+            Case::HostSpread => Self::HostSpread,
+            Case::HostSpreadXl => Self::HostSpreadXl,
+            Case::DoNotDisrupt => Self::DoNotDisrupt,
+            Case::Drift => Self::Drift,
+            Case::Interference => Self::Interference,
+            Case::Wide => Self::Wide,
+        }
+    }
+}
+
+/// Cases of the performance suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Case {
     /// 500 small and 500 large pods
     Basic,
-    /// The same, the small ones spread over hosts
+    /// 500 small pods spread over hosts and 500 large pods
     HostSpread,
-    /// Twice as many
+    /// 1,000 small pods spread over hosts and 1,000 large pods
     HostSpreadXl,
-    /// The same as host-spread, with 100 protected pods
+    /// host-spread and 100 pods that must not be disrupted
     DoNotDisrupt,
-    /// 300 of each
+    /// 300 small pods spread over hosts and 300 large pods
     Drift,
-    /// 500 of each, each kind one to a host
+    /// 500 small and 500 large pods, each kind at most once per host
     Interference,
-    /// 30 deployments of 30 shapes, all spread over zones
+    /// 30 Deployments of 30 shapes, all spread over zones
     Wide,
 }
 
-/// What becomes of preferences.
+/// Handling of preferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Policy {
-    /// They are kept as long as possible
+    /// Honor preferences as long as possible; not supported by the format
     Respect,
-    /// They decide nothing
+    /// Ignore preferences
     Ignore,
 }
 
 /// Options of `nap bench judge`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct JudgeArgs {
-    /// The problem file
+    /// Problem file
     pub(super) problem: PathBuf,
-    /// The plan file
+    /// Plan file
     pub(super) plan: PathBuf,
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -169,29 +184,29 @@ pub(super) struct JudgeArgs {
 /// Options of `nap bench compare`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CompareArgs {
-    /// The problem files
+    /// Problem files
     #[arg(required = true)]
     pub(super) problems: Vec<PathBuf>,
-    /// The other solver: a program that takes `--problem`, `--plan` and `--repeat`, such as that of
-    /// `bench/karpenter`. Without it only nap is measured
+    /// The other solver: a program with the options `--problem`, `--plan` and `--repeat`, such as
+    /// `bench/karpenter`; default: only nap is measured
     #[arg(long, value_name = "BINARY")]
     pub(super) peer: Option<PathBuf>,
-    /// How many times both take their turn
+    /// Number of rounds, in each of which both solvers run
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) rounds: u32,
-    /// How many times each solves the problem in its turn
+    /// Number of solves per round
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) repeat: u32,
-    /// The other solver is left out where there are more pods than this
+    /// Maximum number of pods for the other solver; larger problems are measured with nap only
     #[arg(long, default_value_t = 5000, value_name = "PODS")]
     pub(super) peer_up_to: usize,
-    /// The core that both are pinned to
+    /// CPU core that both solvers are pinned to
     #[arg(long, default_value_t = 0)]
     pub(super) core: u32,
-    /// Write the table with its commands to this file too
+    /// Also write the table with its commands to this file
     #[arg(long, value_name = "FILE")]
     pub(super) write: Option<PathBuf>,
-    /// Where plans are kept; default: a folder for temporary files
+    /// Folder of the plan files; default: a temporary folder
     #[arg(long, value_name = "FOLDER")]
     pub(super) plans: Option<PathBuf>,
 }

@@ -1,11 +1,11 @@
-//! Two solvers in turn on the same core, on the same files; both plans before the same judge, at
-//! the same prices.
+//! `nap bench compare`: two solvers alternate on one core, on the same files; one judge checks and
+//! prices both plans.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use nap_oracle::problem::{Problem, judge};
+use nap_problem::{Problem, judge};
 use serde::Deserialize;
 
 use super::args::CompareArgs;
@@ -13,38 +13,39 @@ use super::document;
 use super::measure::{self, Report, Seconds, dollars, gap_percent};
 use super::{read, read_plan, read_problem};
 
-/// One solver on one problem, over all rounds.
+/// Measurements of one solver on one problem, over all rounds. Times are in seconds, costs in
+/// dollars per hour.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
     pub(super) version: String,
-    /// Of nap only.
+    /// Time to the first plan; nap only.
     pub(super) first: Option<f64>,
-    /// The median of the rounds' medians.
+    /// Median of the rounds' medians.
     pub(super) median: f64,
-    /// The worst of all rounds.
+    /// Maximum over the rounds.
     pub(super) p99: f64,
     pub(super) cpu: Option<f64>,
     pub(super) nodes: usize,
-    /// The cheapest and the dearest plan of all rounds.
+    /// Costs of the cheapest and of the most expensive plan.
     pub(super) cost: (f64, f64),
     pub(super) unplaced: usize,
-    /// In how many rounds the plan was valid.
+    /// Number of rounds with a valid plan.
     pub(super) valid: u32,
     pub(super) rounds: u32,
-    /// The most pods of a plan that the judge could not decide on.
+    /// Maximum number of undecided pods in a plan.
     pub(super) undecided: usize,
-    /// How many different plans there were.
+    /// Number of distinct plans.
     pub(super) plans: usize,
     pub(super) peak_mib: Option<f64>,
-    /// By how much the process grew while it solved.
+    /// Growth of resident memory during the first solve.
     pub(super) solver_mib: Option<f64>,
-    /// What was spent on the catalogue before any decision.
+    /// Time to sort the catalogue, before any decision.
     pub(super) tables: Option<f64>,
-    /// The first thing that was wrong with a plan.
+    /// The first violation of any plan.
     pub(super) wrong: Option<String>,
 }
 
-/// Both on one problem.
+/// One problem, measured with both solvers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -58,13 +59,13 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// How far a cost is above the bound.
+    /// Percent by which a cost exceeds the lower bound; `None` without a bound.
     pub(super) fn gap(&self, cost: f64) -> Option<f64> {
         self.bound.map(|bound| gap_percent(cost, bound))
     }
 }
 
-/// What the other solver prints.
+/// Output of the other solver.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PeerReport {
@@ -74,7 +75,7 @@ struct PeerReport {
     peak_rss_mi_b: Option<f64>,
 }
 
-/// What one turn gave.
+/// Measurements of one round of one solver.
 struct Turn {
     version: String,
     first: Option<f64>,
@@ -115,7 +116,7 @@ fn lines(args: &CompareArgs, folder: &Path) -> anyhow::Result<Vec<Line>> {
     args.problems.iter().map(|path| runner.line(path)).collect()
 }
 
-/// Which turn it is.
+/// Problem file and number of a round.
 struct TurnArgs<'a> {
     path: &'a Path,
     round: u32,
@@ -215,7 +216,7 @@ impl Runner<'_> {
     }
 }
 
-/// Judges and prices the plan of every turn.
+/// Judges and prices the plan of every round.
 fn side(problem: &Problem, turns: &[Turn]) -> anyhow::Result<Side> {
     let mut side =
         Side { rounds: u32::try_from(turns.len())?, cost: (f64::INFINITY, 0.0), ..Side::default() };

@@ -1,4 +1,4 @@
-//! What a comparison found, as a table and as the page `docs/benchmarks.md`.
+//! Results of a comparison as a table, and as the page `docs/benchmarks.md`.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::args::CompareArgs;
 use super::compare::{Line, Side};
 use super::measure::human;
 
-/// The table, in Markdown, columns aligned.
+/// The results as a Markdown table with aligned columns.
 pub(super) fn table(lines: &[Line]) -> String {
     let mut rows: Vec<Vec<String>> = vec![
         [
@@ -99,7 +99,7 @@ fn markdown(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The page.
+/// The page, with the commands that reproduce it.
 pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
     let mut text = String::from(
         "# Benchmarks\n\n\
@@ -153,7 +153,7 @@ pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
     text
 }
 
-/// Growth with the number of pods, and what was wrong with plans.
+/// Remarks below the table: growth of times with the number of pods, violations of plans.
 fn remarks(lines: &[Line]) -> String {
     let mut text = String::new();
     let family = |line: &Line| line.name.replacen(&format!("-{}-", line.pods), "-", 1);
@@ -220,7 +220,7 @@ fn remarks(lines: &[Line]) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// The processor, as the system names it.
+/// Name of the processor from `/proc/cpuinfo`.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

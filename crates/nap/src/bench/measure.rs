@@ -1,11 +1,11 @@
-//! Solves problems and says how long it took and what came out.
+//! Measurement of solves: time, memory, cost and lower bound.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 use nap_clock::Clock;
 use nap_engine::{Catalogue, Options, Plan, Snapshot, solve, solve_first_fit};
-use nap_oracle::problem::{PlanFile, Problem};
+use nap_problem::{PlanFile, Problem};
 use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use super::args::BenchArgs;
 use super::process::{cpu_seconds, forget_peak, peak_mib, resident_mib};
 use super::read_problem;
 
-/// Seconds of several runs.
+/// Median and 99th percentile of several runs, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seconds {
     pub(super) median: f64,
@@ -21,7 +21,7 @@ pub(super) struct Seconds {
 }
 
 impl Seconds {
-    /// Of a list that is not empty.
+    /// Statistics of a list; zero for an empty one.
     pub(super) fn of(mut list: Vec<f64>) -> Self {
         list.sort_by(f64::total_cmp);
         let last = list.len().saturating_sub(1);
@@ -31,7 +31,7 @@ impl Seconds {
     }
 }
 
-/// What came out, as `--json` prints it.
+/// Results of one problem, as `--json` prints them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -39,14 +39,14 @@ pub(super) struct Report {
     pub(super) pods: usize,
     pub(super) classes: usize,
     pub(super) repeat: u32,
-    /// To the plan that is never worse than the incumbent's manner.
+    /// Time to the first-fit plan, the incumbent's algorithm.
     pub(super) first_plan_seconds: Seconds,
-    /// To the plan that is carried out.
+    /// Time to the plan that is carried out.
     pub(super) final_plan_seconds: Seconds,
-    /// What is spent on a catalogue once, when it is read or has changed, and on no decision:
-    /// putting its offerings in order.
+    /// Time to sort the offerings of a catalogue: once per change of the catalogue, not per
+    /// decision.
     pub(super) catalogue_seconds: Seconds,
-    /// On the core, to the final plan, where the system says it.
+    /// CPU time to the final plan; `None` where the system does not report it.
     pub(super) final_plan_cpu_seconds: Option<Seconds>,
     pub(super) nodes: usize,
     pub(super) first_cost_usd_per_hour: f64,
@@ -54,9 +54,10 @@ pub(super) struct Report {
     pub(super) lower_bound_usd_per_hour: Option<f64>,
     pub(super) gap_percent: Option<f64>,
     pub(super) unplaced: usize,
-    /// Of the whole process while it worked on this problem, where the system says it.
+    /// Peak resident memory of the process; `None` where the system does not report it.
     pub(super) peak_rss_mi_b: Option<f64>,
-    /// By how much the process grew while it solved for the first time, where the system says it.
+    /// Growth of resident memory during the first solve; `None` where the system does not report
+    /// it.
     pub(super) solver_mi_b: Option<f64>,
     pub(super) tier: String,
 }
@@ -84,7 +85,7 @@ pub(super) fn measure(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures problems that are in memory.
+/// Measures problems and prints the table or one JSON object each.
 pub(super) fn table(problems: &[Problem], repeat: u32, json: bool) -> anyhow::Result<()> {
     if !json {
         println!("{}", heading());
@@ -151,7 +152,7 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
     Ok((report, PlanFile::of(problem, &plan)))
 }
 
-/// What was resident before the first solve, and at most by then.
+/// Resident memory before the first solve, and its peak until then, in MiB.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     resident: Option<f64>,
@@ -165,18 +166,18 @@ impl Memory {
         memory
     }
 
-    /// The most that was resident, before or since.
+    /// Peak resident memory until now.
     fn peak(self) -> Option<f64> {
         self.peak.into_iter().chain(peak_mib()).reduce(f64::max)
     }
 
-    /// By how much what is resident grew since.
+    /// Growth of resident memory since then.
     fn growth(self) -> Option<f64> {
         Some(peak_mib()? - self.resident?)
     }
 }
 
-/// How long the tables of a snapshot's catalogues take.
+/// Time to sort the catalogues of a snapshot.
 fn tables_seconds(snapshot: &Snapshot) -> f64 {
     let wall = Clock::wall();
     let copies: Vec<Catalogue> =
@@ -186,7 +187,7 @@ fn tables_seconds(snapshot: &Snapshot) -> f64 {
     wall.now().duration_since(began).as_secs_f64()
 }
 
-/// A plan, how long it took, and how long the core worked on it.
+/// A plan, its wall time and its CPU time, in seconds.
 fn timed(snapshot: &Snapshot, solve: impl Fn(&Snapshot) -> Plan) -> (Plan, f64, Option<f64>) {
     let wall = Clock::wall();
     let cpu = cpu_seconds();
@@ -197,13 +198,13 @@ fn timed(snapshot: &Snapshot, solve: impl Fn(&Snapshot) -> Plan) -> (Plan, f64, 
     (plan, seconds, cpu)
 }
 
-/// Dollars as a number, for JSON.
+/// A price in dollars, for JSON.
 #[expect(clippy::cast_precision_loss, reason = "shown, never calculated with")]
 pub(super) fn dollars(price: UsdPerHour) -> f64 {
     price.micros() as f64 / 1e6
 }
 
-/// How far a cost is above a bound.
+/// Percent by which a cost exceeds a bound; 0 for a bound of 0.
 pub(super) fn gap_percent(cost: f64, bound: f64) -> f64 {
     if bound > 0.0 { (cost / bound - 1.0) * 100.0 } else { 0.0 }
 }
@@ -251,7 +252,7 @@ fn row(report: &Report) -> String {
     )
 }
 
-/// Seconds with a unit that suits them.
+/// A time with its unit: µs, ms or s.
 pub(super) fn human(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.2} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_ranks_are_those_of_the_list() {
+    fn median_and_p99_of_short_lists() {
         let check = |list: &[f64], median: f64, p99: f64| {
             let seconds = Seconds::of(list.to_vec());
             assert!((seconds.median - median).abs() < 1e-12, "{list:?}: {seconds:?}");
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_promised_keys() {
+    fn json_report_has_the_documented_keys() {
         let json = serde_json::to_value(Report::default()).unwrap();
         for key in [
             "name",

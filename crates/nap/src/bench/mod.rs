@@ -1,10 +1,8 @@
-//! `nap bench`: how long decisions take and what they cost, on problem files, ours beside the
-//! incumbent's.
+//! `nap bench`: solve times and plan costs on problem files, beside the incumbent's.
 //!
-//! - `measure` solves problems and says how long it took and what came out.
-//! - `generate` writes problem files: `nap bench gen`.
-//! - `compare` runs nap and another solver in turn on the same core, judges both plans and prices
-//!   them alike.
+//! - `measure`: solves problems and reports time, memory and cost.
+//! - `generate`: writes problem files, `nap bench gen`.
+//! - `compare`: runs nap and another solver on one core, judges and prices both plans.
 
 mod args;
 mod compare;
@@ -16,14 +14,14 @@ mod process;
 use std::path::Path;
 
 use anyhow::Context as _;
-use nap_oracle::problem::{PlanFile, Problem, judge};
+use nap_problem::{PlanFile, Problem, judge};
 
 pub use args::BenchArgs;
 use args::{BenchCommand, JudgeArgs, Kind};
 
 use crate::user_error::UserError;
 
-/// Does what the command line says.
+/// Dispatches the subcommands of `nap bench`.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.command {
         Some(BenchCommand::Gen(args)) => generate::write(args),
@@ -34,7 +32,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The table without files: plain pods and the incumbent's mix, by size.
+/// Measures generated problems: plain pods and the incumbent's mix, by size.
 fn standard(args: &BenchArgs) -> anyhow::Result<()> {
     if args.plan.is_some() {
         return Err(
@@ -50,7 +48,7 @@ fn standard(args: &BenchArgs) -> anyhow::Result<()> {
     measure::table(&problems, args.repeat, args.json)
 }
 
-/// Prints what the judge says, and fails if a plan is wrong.
+/// `nap bench judge`: prints the verdict and fails if the plan is invalid.
 fn judge_plan(args: &JudgeArgs) -> anyhow::Result<()> {
     let problem = read_problem(&args.problem)?;
     let plan = read_plan(&args.plan)?;
@@ -86,7 +84,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))
 }
 
-/// A problem file; what is wrong with it is one line that begins with its path.
+/// Reads a problem file. The error is one line that begins with the path.
 fn read_problem(path: &Path) -> anyhow::Result<Problem> {
     let text = read(path)?;
     let hint = "the format is described in docs/problem-format.md";

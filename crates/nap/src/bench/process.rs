@@ -1,12 +1,11 @@
-//! What the system says about this process: memory and time on the core. Linux says it in `/proc`;
-//! elsewhere it is unknown.
+//! Memory and CPU time of this process, from `/proc`; `None` on systems without it.
 
-/// The most memory that was resident since the start or since [`forget_peak`], in MiB.
+/// Peak resident memory since the start or since [`forget_peak`], in MiB.
 pub(super) fn peak_mib() -> Option<f64> {
     status_mib("VmHWM:")
 }
 
-/// The memory that is resident now, in MiB.
+/// Resident memory, in MiB.
 pub(super) fn resident_mib() -> Option<f64> {
     status_mib("VmRSS:")
 }
@@ -18,14 +17,13 @@ fn status_mib(name: &str) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// Makes the peak start from what is resident now. Where that is not possible the peak is that of
-/// the whole run.
+/// Resets the peak to the current resident memory, where the system can.
 pub(super) fn forget_peak() {
-    // An error means that the system has no such thing, and the peak is still true, just larger.
+    // On an error the peak stays that of the whole run, which is an upper bound.
     drop(std::fs::write("/proc/self/clear_refs", "5"));
 }
 
-/// How long the main thread has been on a core.
+/// CPU time of the main thread, in seconds.
 pub(super) fn cpu_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     let nanoseconds: f64 = text.split_whitespace().next()?.parse().ok()?;

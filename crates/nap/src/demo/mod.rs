@@ -1,7 +1,7 @@
-//! `nap demo`: the whole story on the embedded cluster, with its own expectations.
+//! `nap demo`: scale up, consolidate and scale to zero on the embedded cluster, with assertions.
 //!
-//! It does what a user would do with kubectl, through the API server, and watches what nap makes of
-//! it. An expectation that does not come true ends the demo with an error.
+//! It acts through the API server as a user with kubectl would, and observes the result. A failed
+//! expectation ends the demo with an error.
 
 mod observe;
 
@@ -16,10 +16,10 @@ use observe::{Fleet, Observer};
 use crate::cli::DemoArgs;
 use crate::manifests;
 
-/// No step of the story takes longer than this, in the story's own time.
+/// Maximum duration of one step, in simulated time.
 const PATIENCE: Duration = Duration::from_mins(15);
 
-/// Tells the story.
+/// Runs the demo.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     let config = WorldConfig {
         region: args.world.region,
@@ -50,7 +50,7 @@ async fn tell(world: &World) -> anyhow::Result<()> {
             fleet.ready_pools().contains("default")
         })
         .await?;
-    observer.say("The default NodePool is ready: on-demand Linux machines of the D family.");
+    observer.say("The default NodePool is ready: on-demand Linux nodes of the D family.");
 
     observe::command("kubectl apply -f examples/inflate.yaml");
     manifests::apply(observer.client(), manifests::INFLATE).await?;
@@ -72,9 +72,11 @@ async fn tell(world: &World) -> anyhow::Result<()> {
 async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
     observer.until("NodeClaims exist", PATIENCE, |fleet| !fleet.claims.is_empty()).await?;
     observer
-        .until("a machine is launched", PATIENCE, |fleet| fleet.launched() == fleet.claims.len())
+        .until("every NodeClaim is launched", PATIENCE, |fleet| {
+            fleet.launched() == fleet.claims.len()
+        })
         .await?;
-    observer.say("Azure has made the machines; they boot.");
+    observer.say("Azure has created the VMs; they boot.");
     observer
         .until("every node is ready", PATIENCE, |fleet| fleet.ready_nodes() == fleet.claims.len())
         .await?;
@@ -91,7 +93,7 @@ async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
     Ok(fleet)
 }
 
-/// Scales down and waits until the fleet is cheaper and settled.
+/// Scales the Deployment down and waits until the fleet is cheaper and settled.
 async fn shrink(observer: &Observer<'_>, before: &Fleet, replicas: usize) -> anyhow::Result<Fleet> {
     observe::command(&format!("kubectl scale deployment inflate --replicas={replicas}"));
     observer.scale("inflate", replicas).await?;
@@ -127,6 +129,6 @@ async fn to_zero(observer: &Observer<'_>) -> anyhow::Result<()> {
         })
         .await?;
     ensure!(fleet.price() == UsdPerHour::ZERO, "an empty fleet costs {}/h", fleet.price());
-    observer.say("No pods, no nodes, no machines: nothing costs anything.");
+    observer.say("No pods, no nodes, no VMs: nothing costs anything.");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the demo sees of the cluster, and how it says it.
+//! Observation of the cluster for the demo, and its output.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -15,13 +15,13 @@ use nap_sim::world::World;
 use nap_units::{Rounding, UsdPerHour};
 use serde_json::json;
 
-/// How often the cluster is looked at, in the story's time.
+/// Polling interval, in simulated time.
 const STEP: Duration = Duration::from_secs(1);
 
-/// A fleet that did not change for this long is settled.
+/// A fleet without changes for this long is settled.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Looks at the cluster and talks about it.
+/// Polls the cluster and prints what changes.
 pub struct Observer<'a> {
     world: &'a World,
     client: Client,
@@ -29,7 +29,7 @@ pub struct Observer<'a> {
     told: Mutex<BTreeSet<String>>,
 }
 
-/// The cluster at one moment.
+/// State of the cluster at one time.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     /// All pods of the default namespace.
@@ -38,25 +38,25 @@ pub struct Fleet {
     pub claims: Vec<NodeClaim>,
     /// All Nodes.
     pub nodes: Vec<Node>,
-    /// How many machines Azure has.
+    /// Number of VMs that Azure has.
     pub machines: usize,
     pools: Vec<NodePool>,
     prices: Vec<(String, UsdPerHour)>,
 }
 
 impl<'a> Observer<'a> {
-    /// An observer of a world, from now on.
+    /// An observer that prints events from now on.
     pub fn new(world: &'a World) -> Self {
         let client = world.client();
         Self { world, client, started: world.clock().now(), told: Mutex::new(BTreeSet::new()) }
     }
 
-    /// The cluster.
+    /// Client of the cluster.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Says something, with the story's time before it.
+    /// Prints a line with the simulated time before it.
     pub fn say(&self, text: &str) {
         let passed = self.world.clock().now().duration_since(self.started).as_secs();
         println!("[{:02}:{:02}] {text}", passed / 60, passed % 60);
@@ -72,7 +72,7 @@ impl<'a> Observer<'a> {
         self.wait(what, patience, Duration::ZERO, expected).await
     }
 
-    /// Waits until the fleet is as expected and has stayed the same for a while.
+    /// Waits until the fleet is as expected and unchanged for [`QUIET`].
     pub async fn until_quiet(
         &self,
         what: &str,
@@ -110,7 +110,7 @@ impl<'a> Observer<'a> {
             let waited = clock.now().duration_since(start).unsigned_abs();
             anyhow::ensure!(
                 waited < patience,
-                "expected that {what}, but after {} s there are {} pending and {} running pods, {} NodeClaims, {} nodes and {} machines",
+                "expected that {what}, but after {} s there are {} pending and {} running pods, {} NodeClaims, {} nodes and {} VMs",
                 waited.as_secs(),
                 fleet.pending(),
                 fleet.running(),
@@ -139,12 +139,13 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// The messages of events of a reason, oldest first.
+    /// Messages of events with this reason, oldest first.
     pub async fn events(&self, reason: &str) -> anyhow::Result<Vec<String>> {
         Ok(self.news(reason).await?.into_iter().filter_map(|event| event.message).collect())
     }
 
-    /// A node and its claim get the same news; the claim's counts.
+    /// Events with this reason. Of an event that a Node and its NodeClaim both get, the NodeClaim's
+    /// counts.
     async fn news(&self, reason: &str) -> anyhow::Result<Vec<Event>> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         let selector = format!("source=karpenter,reason={reason}");
@@ -155,7 +156,7 @@ impl<'a> Observer<'a> {
         Ok(events)
     }
 
-    /// Says what events of a reason have to say, each once.
+    /// Prints the events of a reason, each once.
     async fn tell_events(&self, reason: &str, introduction: &str) -> anyhow::Result<()> {
         for event in self.news(reason).await? {
             let fresh = self
@@ -180,12 +181,12 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// Shows what a user would type.
+/// Prints the equivalent kubectl command.
 pub fn command(text: &str) {
     println!("\n        $ {text}");
 }
 
-/// Shows the fleet as `kubectl get nodeclaims` would, with prices.
+/// Prints the fleet like `kubectl get nodeclaims`, with prices.
 pub fn table(fleet: &Fleet) {
     println!(
         "        {:<16} {:<24} {:<10} {:<12} {:>10}",
@@ -204,7 +205,7 @@ pub fn table(fleet: &Fleet) {
     }
 }
 
-/// Shows what every machine cost, and checks that none is left.
+/// Prints the cost of every VM, and fails if one is left.
 pub fn bill(world: &World) -> anyhow::Result<()> {
     let now = world.clock().now();
     println!("\n        The bill:");
@@ -222,7 +223,7 @@ pub fn bill(world: &World) -> anyhow::Result<()> {
             machine.price,
             dollars(cost),
         );
-        anyhow::ensure!(machine.deleted.is_some(), "machine {} was never deleted", machine.name);
+        anyhow::ensure!(machine.deleted.is_some(), "VM {} was never deleted", machine.name);
     }
     println!("        {:<24} {:>41}", "total", format!("${:.6}", dollars(total)));
     Ok(())
@@ -242,28 +243,28 @@ impl Fleet {
         self.pods.iter().filter(is).count()
     }
 
-    /// Pods that wait.
+    /// Number of pending pods.
     pub fn pending(&self) -> usize {
         self.phase("Pending")
     }
 
-    /// Pods that run.
+    /// Number of running pods.
     pub fn running(&self) -> usize {
         self.phase("Running")
     }
 
-    /// Claims whose machine exists.
+    /// Number of NodeClaims with an instance.
     pub fn launched(&self) -> usize {
         let launched = |claim: &&NodeClaim| has(claim, LAUNCHED);
         self.claims.iter().filter(launched).count()
     }
 
-    /// Nodes that take pods.
+    /// Number of ready nodes.
     pub fn ready_nodes(&self) -> usize {
         self.claims.iter().filter(|claim| has(claim, conditions::READY)).count()
     }
 
-    /// The pools that can make machines.
+    /// Names of the ready NodePools.
     pub fn ready_pools(&self) -> BTreeSet<String> {
         let ready = |pool: &&NodePool| {
             pool.status
@@ -273,7 +274,7 @@ impl Fleet {
         self.pools.iter().filter(ready).map(ResourceExt::name_any).collect()
     }
 
-    /// Nothing is coming or going.
+    /// Whether no pod is pending and no node is starting or terminating.
     pub fn settled(&self) -> bool {
         self.claims.iter().all(|claim| {
             claim.metadata.deletion_timestamp.is_none()
@@ -283,7 +284,7 @@ impl Fleet {
             && self.nodes.len() == self.claims.len()
     }
 
-    /// What one claim's machine costs.
+    /// Price of the instance of a NodeClaim.
     pub fn price_of(&self, claim: &NodeClaim) -> UsdPerHour {
         let id =
             claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
@@ -293,12 +294,12 @@ impl Fleet {
             .map_or(UsdPerHour::ZERO, |(_, price)| *price)
     }
 
-    /// What every machine costs together.
+    /// Price of all instances together.
     pub fn price(&self) -> UsdPerHour {
         self.prices.iter().map(|(_, price)| *price).sum()
     }
 
-    /// CPU that the nodes offer to pods.
+    /// Allocatable CPU of all nodes, in milli-cores.
     pub fn offered_cpu_milli(&self) -> i64 {
         let cpu = |node: &Node| {
             let quantity = node.status.as_ref()?.allocatable.as_ref()?.get("cpu")?;

@@ -1,14 +1,12 @@
-//! `nap lint`: what would become of manifests, without a cluster.
+//! `nap lint`: validation of manifests without a cluster.
 //!
-//! The manifests are applied to an embedded API server that nobody else sees, so that the verdict
-//! is the one a cluster would give. What it takes is then read as nap reads it, and looked through
-//! for what is allowed but is hardly meant.
+//! The manifests are applied to an embedded API server, so the verdict is that of a cluster.
+//! Accepted objects are then read as nap reads them and searched for suspicious settings.
 
-mod mistakes;
+mod suspicious;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -17,23 +15,24 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
 use nap_api::{AKSNodeClass, NodePool, normalise, validation};
 use nap_apiserver::{ApiServer, Config};
+use nap_clock::Clock;
 use serde_json::Value;
 
 use crate::cli::LintArgs;
 use crate::user_error::UserError;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
-    /// It is taken, and this is how.
+    /// Accepted; the text says how it is interpreted.
     Note,
-    /// It is taken, and hardly meant.
+    /// Accepted, but probably a mistake.
     Warning,
-    /// It is refused.
+    /// Refused by the API server.
     Error,
 }
 
-/// Something that was found in a manifest.
+/// A finding in a manifest.
 struct Finding {
     level: Level,
     place: String,
@@ -51,8 +50,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the files and prints what was found. Fails if anything is refused, or if asked to, at
-/// anything that looks like a mistake.
+/// Checks the files and prints the findings. Fails on errors, and with `--deny-warnings` on
+/// warnings too.
 pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
     let mut findings = Vec::new();
     let mut objects = Vec::new();
@@ -109,7 +108,7 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
         }
     }
     let workloads: Vec<&Value> = objects.iter().map(|object| &object.value).collect();
-    for (place, text) in mistakes::find(&pools, &classes, &workloads, &args.region)? {
+    for (place, text) in suspicious::find(&pools, &classes, &workloads, &args.region)? {
         findings.push(Finding { level: Level::Warning, place, text });
     }
     conclude(&findings, &args)
@@ -132,7 +131,7 @@ fn conclude(findings: &[Finding], args: &LintArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One document of a file.
+/// One document of a manifest file.
 struct Object {
     place: String,
     value: Value,
@@ -167,16 +166,16 @@ fn read(file: &Path) -> anyhow::Result<Vec<Object>> {
         .collect())
 }
 
-/// What a server says to an object.
+/// The API server's answer to an object.
 enum Verdict {
-    /// Another product's; nap has no opinion.
+    /// Not a kind of nap or Kubernetes; not checked.
     NotOurs,
     Refused(Vec<String>),
-    /// As it would be stored, defaults filled in.
+    /// Accepted: the stored object, with defaults.
     Taken(Value),
 }
 
-/// An API server with nap's definitions and nothing else.
+/// An embedded API server with nap's definitions.
 struct Judge {
     client: Client,
     definitions: Vec<CustomResourceDefinition>,
@@ -184,10 +183,9 @@ struct Judge {
 
 impl Judge {
     async fn new() -> anyhow::Result<Self> {
-        // Nothing of an object's own time is shown, so any time will do.
-        let now = jiff::Timestamp::UNIX_EPOCH;
-        let config =
-            Config { now: Arc::new(move || now), seed: 1, git_version: "v1.34.0".to_owned() };
+        // `nap lint` prints no timestamp of an object, so any time serves.
+        let clock = Clock::fixed(jiff::Timestamp::UNIX_EPOCH);
+        let config = Config { clock, seed: 1, git_version: "v1.34.0".to_owned() };
         let client = Client::new(ApiServer::new(config), "default");
         let definitions = nap_api::crds::all();
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());

@@ -1,9 +1,8 @@
-//! A cluster as manifests describe it.
+//! The cluster that manifests describe.
 //!
-//! The manifests fill the same index that the controllers fill from watches, so that a plan for
-//! files and a plan of the controllers are made from the same snapshot. What a running cluster
-//! would have added by itself (a status that says that a pod waits, a namespace, a priority) is
-//! filled in first.
+//! The manifests fill the index that the controllers fill from watches, so `nap plan` and the
+//! controllers solve the same snapshot. Fields that a running cluster sets itself (the
+//! Unschedulable condition, the namespace, the priority) are filled in first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,23 +29,23 @@ use super::workloads::{Owner, Workload, expand};
 use crate::manifests::DEFAULT_NODEPOOL;
 use crate::user_error::UserError;
 
-/// The most pods that are planned for at once.
+/// Maximum number of pods of a plan.
 const MAX_PODS: usize = 500_000;
 
-/// The StorageClasses for disks that every AKS cluster has; the first one is the default.
+/// Disk StorageClasses of every AKS cluster; the first is the default.
 const AKS_DISKS: [&str; 5] =
     ["default", "managed-csi", "managed-csi-premium", "managed", "managed-premium"];
 
-/// What is known of a cluster, and what should be said about it.
+/// The index of a cluster, and notes for the user about how it was read.
 #[derive(Default)]
 pub struct Cluster {
-    /// The same index that the controllers have.
+    /// The index of the controllers.
     pub state: Index,
-    /// What a user should know, one line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
 }
 
-/// What was read, before it becomes a cluster.
+/// The objects of the manifests, by kind.
 #[derive(Default)]
 struct Objects {
     cluster: Cluster,
@@ -59,8 +58,8 @@ struct Objects {
     keep_ties: bool,
 }
 
-/// The cluster that manifests describe. What ties pods together is only kept if something depends
-/// on it.
+/// Reads a cluster from manifests. With `keep_ties`, keeps the workload selectors that default
+/// spread constraints need.
 pub fn from_manifests(documents: Vec<Document>, keep_ties: bool) -> anyhow::Result<Cluster> {
     let mut objects = Objects { keep_ties, ..Objects::default() };
     for document in documents {
@@ -87,7 +86,8 @@ impl Objects {
         self.cluster.notes.push(text);
     }
 
-    /// Who belongs together. A Deployment's pods are those of a ReplicaSet of its name.
+    /// Records the selector of a workload. A Deployment's pods belong to a ReplicaSet of the same
+    /// name.
     fn tie(&mut self, kind: &str, document: &Document) -> anyhow::Result<()> {
         let known = &mut self.cluster.state;
         match kind {
@@ -121,13 +121,13 @@ impl Objects {
                 self.pods.push(pod);
             }
             ("apps", "Deployment") => {
-                self.workload(Workload::deployment(named(document)?), document)?
+                self.workload(Workload::deployment(named(document)?), document)?;
             }
             ("apps", "ReplicaSet") => {
-                self.workload(Workload::replica_set(named(document)?), document)?
+                self.workload(Workload::replica_set(named(document)?), document)?;
             }
             ("apps", "StatefulSet") => {
-                self.workload(Workload::stateful_set(named(document)?), document)?
+                self.workload(Workload::stateful_set(named(document)?), document)?;
             }
             ("batch", "Job") => self.workload(Workload::job(named(document)?), document)?,
             ("batch", "CronJob") => {
@@ -260,7 +260,7 @@ fn apply<K: Indexed>(index: &mut Index, object: K) {
     index.apply(object, Timestamp::UNIX_EPOCH);
 }
 
-/// A namespaced object; without a namespace, it is in `default`. It needs a name.
+/// Reads a namespaced object; the namespace is `default` if it has none. Fails without a name.
 fn named<T: DeserializeOwned + kube::Resource>(document: &Document) -> anyhow::Result<T> {
     let mut object: T = document.read()?;
     if object.meta().namespace.as_deref().unwrap_or_default().is_empty() {
@@ -276,8 +276,8 @@ fn named<T: DeserializeOwned + kube::Resource>(document: &Document) -> anyhow::R
     Ok(object)
 }
 
-/// What a server adds to a pod that is created: the number of its priority, and what its runtime
-/// takes.
+/// Sets the fields that admission sets: the priority of the PriorityClass and the overhead of the
+/// RuntimeClass.
 fn admit(
     spec: &mut PodSpec,
     priorities: &BTreeMap<String, PriorityClass>,
@@ -302,7 +302,7 @@ fn admit(
 }
 
 impl Cluster {
-    /// Without any StorageClass in the manifests, the ones of AKS are meant.
+    /// Adds AKS's StorageClasses if the manifests have none.
     fn add_storage_classes(&mut self) {
         if self.state.storage_classes().next().is_some() {
             return;
@@ -336,7 +336,7 @@ impl Cluster {
         self.notes.push("no StorageClass given: those of AKS for disks are used".to_owned());
     }
 
-    /// Without any NodePool, the managed product's default is meant.
+    /// Adds the managed product's default NodePool if there is none.
     pub fn add_default_pool(&mut self) -> anyhow::Result<()> {
         if self.state.pools().next().is_none() {
             let mut documents = Vec::new();
@@ -368,7 +368,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Pools that nobody has looked at yet are as ready as they would be in a cluster.
+    /// Sets the status of NodePools that have none, as the controllers would.
     pub fn make_ready(&mut self) {
         let pools: Vec<NodePool> =
             self.state.pools().map(|(_, pool)| NodePool::clone(pool)).collect();
@@ -408,7 +408,7 @@ impl Cluster {
         }
     }
 
-    /// Limits are counted by NodeClaims.
+    /// Notes nodes without a NodeClaim: they do not count towards limits.
     fn note_nodes_without_claims(&mut self) {
         let limited = self.state.pools().filter(|(_, pool)| pool.spec.limits.is_some());
         let limited: BTreeSet<String> = limited.map(|(name, _)| name.clone()).collect();
@@ -428,7 +428,7 @@ impl Cluster {
     }
 }
 
-/// Why a pod is not among those that need a place.
+/// Reason why a pod is not to be placed: it runs, has finished, or is being deleted.
 pub fn settled(pod: &Pod) -> String {
     let node = pod
         .spec
@@ -441,12 +441,12 @@ pub fn settled(pod: &Pod) -> String {
         None if pods::is_daemon(pod) => {
             "it belongs to a DaemonSet, which places it by itself".to_owned()
         }
-        None if pods::is_provisionable(pod) => "a machine is on its way for it".to_owned(),
+        None if pods::is_provisionable(pod) => "a node is being launched for it".to_owned(),
         None => "the scheduler has not said that it finds no room for it".to_owned(),
     }
 }
 
-/// A number of things.
+/// A number with its noun, in the singular or plural.
 pub fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }

@@ -1,19 +1,19 @@
-//! A plan as a document for programs. `docs/plan.md` describes it and `docs/plan.schema.json` is
-//! its schema; what changes here changes there, and what could break a reader changes the version.
+//! The plan as JSON or YAML. `docs/plan.md` describes it and `docs/plan.schema.json` is its schema;
+//! a change here needs the same change there, and an incompatible one a new [`VERSION`].
 
 use nap_engine::{
-    Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule,
+    Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule, Unsupported,
 };
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
-use super::words::{change_text, quantity, taint_text};
+use super::format::{change_text, quantity};
 use super::{Decision, Problem};
 
-/// The version of the document.
+/// Version of the document.
 pub const VERSION: u32 = 1;
 
-/// The whole plan.
+/// The document.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanDocument {
@@ -89,14 +89,15 @@ struct ChangeDocument {
     resource: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     amount: Option<String>,
-    /// Where the pod would then go; absent if a machine that the plan has anyway would do.
+    /// The new VM that the pod would then need; absent if it would fit on an existing or planned
+    /// node.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine: Option<AlternativeDocument>,
     price_usd_per_hour: f64,
 }
 
 impl PlanDocument {
-    /// The document of a decision.
+    /// Renders a decision.
     pub fn new(problem: &Problem, decision: &Decision) -> Self {
         let plan = &decision.plan;
         let placements = plan.placements.iter();
@@ -151,8 +152,8 @@ fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
     let whole =
         |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
     match refusal {
-        Refusal::Unsupported { field } if field.starts_with("spec.volumes: ") => whole("volume"),
-        Refusal::Unsupported { .. } => whole("unsupported"),
+        Refusal::Unsupported { constraint: Unsupported::Volume(_) } => whole("volume"),
+        Refusal::Unsupported { constraint: Unsupported::Field(_) } => whole("unsupported"),
         Refusal::NoPools => whole("noNodePool"),
         Refusal::Pools(pools) => pools.iter().map(pool_reason).collect(),
     }
@@ -206,7 +207,7 @@ fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
     let said = match &remedy.change {
         Change::Tolerate { taint } => ChangeDocument {
             kind: "tolerate",
-            taint: Some(taint_text(taint)),
+            taint: Some(taint.to_string()),
             ..ChangeDocument::default()
         },
         Change::DropRequirement { key } => about("dropRequirement", key),

@@ -1,20 +1,18 @@
-//! One pod's point of view: where it goes and why, or why it goes nowhere and what would change
-//! that.
+//! `nap explain pod`: the node of a pod and why, or why it has none and the smallest change that
+//! gives it one.
 
 use std::fmt::Write as _;
 
 use nap_engine::{Funnel, Options, Pod, Refusal, after, funnel};
 
 use super::cluster::count;
-use super::words::{
-    cents, change_text, list, place_text, requests_text, size_text, taint_text, wrap,
-};
+use super::format::{cents, change_text, list, place_text, requests_text, size_text, wrap};
 use super::{Decision, Problem};
 
-/// The step that volumes stand for.
+/// Name of the funnel step for volume zones.
 const VOLUMES: &str = "where its volumes are";
 
-/// Explains one pod of a problem.
+/// Renders the explanation of one pod.
 pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
     let plan = &decision.plan;
     let asks = requests_text(&pod.requests);
@@ -60,7 +58,7 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
         .map(|unplaced| &unplaced.refusal);
     match refusal {
         Some(Refusal::Pools(reasons)) => {
-            // What the rest of the plan takes is not there for this pod.
+            // The funnel counts what the rest of the plan leaves.
             let left = after(&problem.snapshot, plan);
             for steps in funnel(&left, &Options::default(), pod) {
                 let why = reasons.iter().find(|reason| reason.pool == steps.pool);
@@ -84,10 +82,10 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
     text
 }
 
-/// The funnel of one pool, to the step where nothing is left.
+/// Renders the funnel of one NodePool down to the first step without offerings.
 fn steps_text(funnel: &Funnel, why: Option<&str>) -> String {
     let taints = match &funnel.taint {
-        Some(taint) => format!("after the taint `{}`", taint_text(taint)),
+        Some(taint) => format!("after the taint `{taint}`"),
         None => "after taints".to_owned(),
     };
     let steps = [
@@ -100,7 +98,7 @@ fn steps_text(funnel: &Funnel, why: Option<&str>) -> String {
         ("within the limits of the nodepool", funnel.within_limits),
     ];
     let mut text = format!("\nnodepool \"{}\"\n", funnel.pool);
-    // Most pods have no volumes that are anywhere in particular.
+    // Omit the volume step if it removes nothing.
     let nothing_new = |step: &str| step == VOLUMES && funnel.near_volumes == funnel.large_enough;
     for (step, left) in steps.into_iter().filter(|(step, _)| !nothing_new(step)) {
         let _ = writeln!(text, "  {left:>7}  {step}");

@@ -1,4 +1,4 @@
-//! The cluster of the current context, read and not touched.
+//! Reads the user's cluster; writes nothing.
 
 use std::fmt::Debug;
 
@@ -20,11 +20,11 @@ use crate::cli::ClusterArgs;
 use crate::connect::connect;
 use crate::user_error::UserError;
 
-/// How many objects are asked for at once.
+/// Page size of lists.
 const PAGE: u32 = 500;
 
-/// Reads everything that a decision depends on. What ties pods together only if something depends
-/// on it.
+/// Reads every object that a decision depends on. With `keep_ties`, also the workload selectors
+/// that default spread constraints need.
 pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result<Cluster> {
     let client = connect(args).await.map_err(|error| {
         UserError::new(
@@ -66,7 +66,7 @@ async fn index<K: Indexed>(client: &Client, index: &mut Index) -> anyhow::Result
     Ok(())
 }
 
-/// Every object of a kind; none where the kind is not served.
+/// All objects of a kind; empty if the server does not serve the kind.
 async fn list<K>(client: &Client) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -94,7 +94,7 @@ where
     }
 }
 
-/// The region that the nodes are in.
+/// The region of the nodes; `None` if no node has one.
 pub fn region_of(cluster: &Cluster) -> Option<String> {
     cluster.state.nodes().find_map(|(_, node)| node.labels().get(labels::REGION).cloned())
 }

@@ -1,18 +1,17 @@
-//! `nap plan`, `nap explain` and `nap replay`: what would happen, without letting it happen.
+//! `nap plan`, `nap explain` and `nap replay`: decisions without carrying them out.
 //!
-//! Manifests or a live cluster fill the index that the controllers use ([`cluster`], [`live`]); the
-//! engine decides about its snapshot; and the decision is shown as a table ([`table`]), as a
-//! document ([`document`]), or from the point of view of one pod ([`explain`]). A snapshot that was
-//! kept ([`record`]) is decided about again to the same result.
+//! Manifests or a live cluster fill the controllers' index ([`cluster`], [`live`]); the engine
+//! solves its snapshot; the plan is printed as a table ([`table`]), as a document ([`document`]) or
+//! for one pod ([`explain`]). A saved snapshot ([`record`]) is solved again to the same plan.
 
 mod cluster;
 mod document;
 mod explain;
+mod format;
 mod live;
 mod read;
 mod record;
 mod table;
-mod words;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -33,26 +32,26 @@ use cluster::Cluster;
 use document::PlanDocument;
 use record::Record;
 
-/// For how many different pods without a place the smallest change is looked for.
+/// Maximum number of distinct unplaced pods for which a remedy is searched.
 const MAX_REMEDIES: usize = 100;
 
-/// What is decided about.
+/// Input of a decision.
 pub struct Problem {
-    /// The region whose sizes and prices are used.
+    /// Region of the sizes and prices.
     pub region: String,
-    /// What the engine reads.
+    /// Input of the engine.
     pub snapshot: Snapshot,
-    /// How the engine decides.
+    /// Options of the engine.
     pub options: Options,
-    /// The limits of each pool, as they are written.
+    /// `spec.limits` by NodePool.
     pub limits: BTreeMap<String, Resources>,
 }
 
-/// What was decided.
+/// A plan and its remedies.
 pub struct Decision {
     /// The plan.
     pub plan: Plan,
-    /// For pods without a place, the smallest change that would give them one.
+    /// The smallest change that would place an unplaced pod, by pod.
     pub remedies: BTreeMap<PodKey, Remedy>,
 }
 
@@ -97,15 +96,15 @@ impl Problem {
         Ok(Self { region, snapshot, options, limits })
     }
 
-    /// Decides, and looks for the smallest change for pods without a place: for those that are
-    /// asked about, or the first of all.
+    /// Solves, and searches remedies for unplaced pods: for `asked`, or for the first
+    /// [`MAX_REMEDIES`].
     pub fn solve(&self, asked: Option<&PodKey>) -> Decision {
         let plan = solve(&self.snapshot, &self.options);
         let remedies = self.remedies(&plan, asked);
         Decision { plan, remedies }
     }
 
-    /// Pods that are alike share a change.
+    /// Remedies by pod; equal pods share one.
     fn remedies(&self, plan: &Plan, asked: Option<&PodKey>) -> BTreeMap<PodKey, Remedy> {
         let mut remedies = BTreeMap::new();
         if plan.unplaced.is_empty() {
@@ -135,14 +134,14 @@ impl Problem {
     }
 }
 
-/// Reads what is asked about, and says on stderr what a user should know of how it was read.
+/// Reads manifests or the cluster, and prints the notes to stderr.
 async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
     let options = source.engine.options()?;
     let ties = !options.default_spread.is_empty();
     let (mut cluster, now) = if source.files.is_empty() {
         (live::from_cluster(&source.cluster, ties).await?, Clock::wall().now())
     } else {
-        // Whatever the manifests say of time is long past: the same files give the same plan at any
+        // Later than every timestamp in manifests, so the same files give the same plan at any
         // time.
         (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
     };
@@ -176,7 +175,7 @@ fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Resu
     show(&text)
 }
 
-/// Writes to standard output. Whoever reads it may stop reading at any time.
+/// Writes to standard output; a closed pipe is no error.
 fn show(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

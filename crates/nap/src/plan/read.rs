@@ -1,4 +1,4 @@
-//! Manifests from files, folders and standard input, one document at a time.
+//! Manifests from files, folders and standard input.
 
 use std::path::{Path, PathBuf};
 
@@ -8,27 +8,27 @@ use serde_json::{Map, Value};
 
 use crate::user_error::UserError;
 
-/// How deep folders are walked.
+/// Maximum depth of folders.
 const MAX_DEPTH: usize = 32;
-/// How often an unreadable document is read again without one of its fields, to find out which one
-/// it is.
+/// Maximum number of attempts to read an unreadable document without one of its fields, to find the
+/// culprit.
 const MAX_TRIES: usize = 2_000;
 
 /// One object of a manifest.
 pub struct Document {
-    /// The file, and which document of it.
+    /// File and number of the document.
     pub place: String,
     /// The object.
     pub value: Value,
 }
 
 impl Document {
-    /// A text in the object; empty if there is none.
+    /// The text at a JSON pointer; empty if there is none.
     pub fn text(&self, pointer: &str) -> &str {
         self.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The object as a type. An error names the field.
+    /// Deserializes the object. The error names the field.
     pub fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         T::deserialize(&self.value).map_err(|error| {
             let field = Culprit::<T>::find(&self.value)
@@ -38,7 +38,7 @@ impl Document {
         })
     }
 
-    /// An error at this place.
+    /// A user error at this place.
     pub fn error(&self, problem: impl std::fmt::Display) -> anyhow::Error {
         let kind = self.text("/kind");
         let name = self.text("/metadata/name");
@@ -48,7 +48,7 @@ impl Document {
     }
 }
 
-/// Reads everything. Folders are walked in the order of names, for `.yaml`, `.yml` and `.json`.
+/// Reads all documents. Folders are walked in name order, for `.yaml`, `.yml` and `.json`.
 pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
     let mut documents = Vec::new();
     for path in paths {
@@ -99,7 +99,7 @@ fn find(path: &Path, named: bool, depth: usize, files: &mut Vec<PathBuf>) -> any
     Ok(())
 }
 
-/// The documents of one text.
+/// Appends the documents of one text.
 pub fn parse(file: &str, text: &str, documents: &mut Vec<Document>) -> anyhow::Result<()> {
     let malformed = |number: usize, what: &str, error: String| {
         let line = error.lines().next().unwrap_or_default().trim_end_matches(':');
@@ -127,9 +127,9 @@ pub fn parse(file: &str, text: &str, documents: &mut Vec<Document>) -> anyhow::R
             continue;
         }
         number += 1;
-        // Empty lines in front keep the numbers of lines as they are in the file.
+        // Leading empty lines keep the line numbers of the file in error messages.
         let padded = format!("{}{part}", "\n".repeat(before));
-        // A dump of a cluster is larger than a configuration is thought to be.
+        // A dump of a cluster exceeds the default budget.
         let budget = serde_saphyr::budget! {
             max_events: 200_000_000, max_nodes: 100_000_000, max_total_scalar_bytes: 4_000_000_000,
         };
@@ -141,7 +141,7 @@ pub fn parse(file: &str, text: &str, documents: &mut Vec<Document>) -> anyhow::R
     Ok(())
 }
 
-/// The documents of a YAML text, each with the number of lines before it.
+/// Documents of a YAML text, each with the number of lines before it.
 fn split(text: &str) -> Vec<(usize, String)> {
     let mut parts = vec![(0, String::new())];
     for (number, line) in text.lines().enumerate() {
@@ -156,7 +156,7 @@ fn split(text: &str) -> Vec<(usize, String)> {
     parts
 }
 
-/// Takes an object, or each item of a list of them.
+/// Appends an object, or each item of a list.
 fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyhow::Result<()> {
     if value.is_null() {
         return Ok(());
@@ -176,7 +176,7 @@ fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyho
     match (of_items, value.get_mut("items").map(Value::take)) {
         (Some(of_items), Some(Value::Array(items))) => {
             for (index, mut item) in items.into_iter().enumerate() {
-                // The items of a typed list need not say what they are.
+                // Items of a typed list may lack `apiVersion` and `kind`.
                 if let Some(item) = item.as_object_mut().filter(|_| !of_items.is_empty()) {
                     item.entry("kind").or_insert_with(|| Value::String(of_items.clone()));
                     item.entry("apiVersion").or_insert_with(|| Value::String(api_version.clone()));
@@ -193,7 +193,7 @@ fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyho
     }
 }
 
-/// Finds the field that makes a document unreadable: the innermost one without which it can be
+/// Search for the field that makes a document unreadable: the innermost one without which it can be
 /// read.
 struct Culprit<T> {
     tries: usize,
@@ -213,8 +213,8 @@ impl<T: DeserializeOwned> Culprit<T> {
         }))
     }
 
-    /// A field that must be there cannot be left out; but if leaving it out changes the complaint,
-    /// it was what the complaint was about.
+    /// Extends the path by one field. If removing a required field changes the error, the error was
+    /// about that field.
     fn deepen(&mut self, path: &mut Vec<String>) {
         let complaint = self.complaint_without(&[]);
         if complaint.as_ref().is_none_or(|complaint| complaint.starts_with("missing field")) {
@@ -258,8 +258,8 @@ impl<T: DeserializeOwned> Culprit<T> {
         None
     }
 
-    /// What is wrong with the document without one of its fields. Nothing is left out for an empty
-    /// path.
+    /// The error of the document without the field at `path`; `None` if it can be read. An empty
+    /// path removes nothing.
     fn complaint_without(&mut self, path: &[String]) -> Option<String> {
         let complaint = |whole: &Value| T::deserialize(whole).err().map(|error| error.to_string());
         self.tries += 1;
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_and_lists_are_taken_apart() {
+    fn documents_and_list_items_are_read_separately() {
         let text = "# nothing\n---\n---\napiVersion: v1\nkind: Pod\ndata: |\n  ---\n--- # more\napiVersion: v1\nkind: List\nitems:\n\
                     - { apiVersion: v1, kind: Node }\n---\napiVersion: v1\nkind: PodList\nitems: [{ metadata: {} }]\n";
         let found = parsed(text).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_document_is_named() {
         for (text, expected) in [
             ("apiVersion: v1\nkind: A\n---\na: [", "file, document 2: is not YAML"),
             ("{\"apiVersion\": 1", "file, document 1: is not JSON"),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_that_is_wrong_is_found() {
+    fn error_names_the_innermost_wrong_field() {
         let container =
             |name: serde_json::Value| json!({ "name": name, "ports": [{ "containerPort": 80 }] });
         for (spec, field) in [

@@ -1,4 +1,4 @@
-//! A decision that was kept: what it was about, and what was decided.
+//! Saved decisions: `nap plan --save` and `nap replay`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,11 +13,11 @@ use super::document::PlanDocument;
 use super::{Decision, Problem};
 use crate::user_error::UserError;
 
-/// The version of the file.
+/// Version of the file.
 const VERSION: u32 = 1;
-/// What the file says it is.
+/// The file's `kind`.
 const KIND: &str = "nap plan";
-/// The most differences that are shown.
+/// Maximum number of differences shown.
 const MAX_DIFFERENCES: usize = 20;
 
 /// The file that `nap plan --save` writes.
@@ -25,13 +25,13 @@ const MAX_DIFFERENCES: usize = 20;
 pub struct Record {
     kind: String,
     version: u32,
-    /// The region whose sizes and prices were used.
+    /// Region of the sizes and prices.
     pub region: String,
-    /// The limits of each pool, as they were written.
+    /// `spec.limits` by NodePool.
     pub limits: BTreeMap<String, Resources>,
-    /// What the engine read.
+    /// Input of the engine.
     pub snapshot: Snapshot,
-    /// How it decided.
+    /// Options of the engine.
     #[serde(default)]
     pub options: Options,
     /// The plan, as `nap plan -o json` prints it.
@@ -52,7 +52,7 @@ impl Record {
         }
     }
 
-    /// Writes it.
+    /// Writes the file.
     pub fn save(&self, file: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string(self)?;
         std::fs::write(file, text + "\n").map_err(|error| {
@@ -61,7 +61,7 @@ impl Record {
         })
     }
 
-    /// Reads one.
+    /// Reads a file.
     pub fn load(file: &Path) -> anyhow::Result<Self> {
         let refuse = |problem: String| {
             let message = format!("{}: {problem}", file.display());
@@ -86,10 +86,9 @@ impl Record {
     }
 }
 
-/// Where the stored plan and the present one differ: the field, what was stored, and what it is
-/// now.
+/// Differences between the stored and the new plan: field, stored value, new value.
 pub fn differences(stored: &Value, present: &PlanDocument) -> anyhow::Result<Vec<String>> {
-    // Numbers are compared as they are written.
+    // Through text, so that numbers are compared in their written form.
     let text = serde_json::to_string(present).context("writing the plan")?;
     let present: Value = serde_json::from_str(&text).context("reading the plan")?;
     let mut found = Vec::new();

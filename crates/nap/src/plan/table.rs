@@ -1,4 +1,4 @@
-//! A plan as a table that fits a terminal of 100 columns.
+//! The plan as a table of at most 100 columns.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,15 +7,15 @@ use nap_engine::{Launch, PodKey, Unplaced};
 use nap_units::UsdPerHour;
 
 use super::cluster::count;
-use super::words::{WIDTH, cents, change_text, list, place_text, pods_text, wrap};
+use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap};
 use super::{Decision, Problem};
 
-/// How many lines of pods are shown below VMs that are alike.
+/// Maximum number of lines of pods below equal VMs.
 const POD_LINES: usize = 3;
 
-/// VMs that are alike in one line.
+/// One row for equal VMs.
 pub fn table(problem: &Problem, decision: &Decision) -> String {
-    // In the order of the plan, by the first of those that are alike.
+    // In the order of the plan, by the first of equal VMs.
     let mut numbers = BTreeMap::new();
     let mut rows: Vec<(Vec<String>, Vec<&Launch>)> = Vec::new();
     for launch in &decision.plan.launches {
@@ -49,7 +49,7 @@ pub fn table(problem: &Problem, decision: &Decision) -> String {
     text
 }
 
-/// Each VM with all its pods, and why it was chosen.
+/// One block for each VM, with its pods and the reason of its choice.
 pub fn wide(problem: &Problem, decision: &Decision) -> String {
     let mut text = summary(problem, decision);
     for (index, launch) in decision.plan.launches.iter().enumerate() {
@@ -108,11 +108,11 @@ fn cells(alike: &[&Launch]) -> Vec<String> {
 
 const HEADS: [&str; 8] =
     ["VMS", "SIZE", "ZONE", "CAPACITY", "NODEPOOL", "PODS", "PER HOUR", "PER MONTH"];
-/// Numbers are set to the right.
+/// Whether each column holds numbers, which are right-aligned.
 const NUMBERS: [bool; 8] = [true, false, false, false, false, true, true, true];
 const NODEPOOL: usize = 4;
 
-/// The head and each row, aligned. The name of the pool gives way if it is too long.
+/// Aligned rows. The NodePool's name is shortened if a row is too long.
 fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let head: Vec<String> = HEADS.iter().map(|head| (*head).to_owned()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();

@@ -1,4 +1,4 @@
-//! From workloads to the pods that their controllers would make.
+//! Pods that workload controllers would create.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,26 +10,26 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 
-/// The label by which the pods of different revisions of a Deployment differ.
+/// Label that distinguishes the pods of a Deployment's revisions.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Kind, namespace and name.
 pub type Owner = (&'static str, String, String);
 
-/// Something that makes pods.
+/// A workload: an object whose controller creates pods.
 pub struct Workload {
-    /// Which it is.
+    /// The workload itself.
     pub owner: Owner,
-    /// Which object that makes it stands above it, if any.
+    /// The controller owner of the workload; `None` if it has none.
     parent: Option<Owner>,
-    /// How many pods it wants.
+    /// Desired number of pods.
     wanted: usize,
     template: PodTemplateSpec,
-    /// The number of its first pod.
+    /// Ordinal of its first pod.
     first: usize,
-    /// The claims that each of its pods gets.
+    /// Volume claim templates.
     claims: Vec<PersistentVolumeClaim>,
-    /// It has done all it was made for.
+    /// Whether it needs no more pods: a completed Job.
     finished: bool,
 }
 
@@ -116,7 +116,7 @@ impl Workload {
         Self::new(owner, wanted, spec.template)
     }
 
-    /// How many pods it wants.
+    /// Desired number of pods.
     pub fn wanted(&self) -> usize {
         self.wanted
     }
@@ -150,7 +150,7 @@ impl Workload {
                 ..Volume::default()
             });
         }
-        // A Deployment makes its pods through a ReplicaSet; here that one has the same name.
+        // The ReplicaSet of a Deployment gets the same name here.
         let maker = if *kind == "Deployment" { "ReplicaSet" } else { kind };
         let owner = OwnerReference {
             kind: maker.to_owned(),
@@ -183,17 +183,17 @@ impl Workload {
     }
 }
 
-/// The pods that workloads would still make, and the claims of these pods.
+/// Missing pods of workloads, and the volume claims of these pods.
 #[derive(Default)]
 pub struct Expanded {
     /// The pods.
     pub pods: Vec<Pod>,
-    /// Their claims.
+    /// The volume claims of the pods.
     pub claims: Vec<PersistentVolumeClaim>,
 }
 
-/// Expands every workload. Pods that are there already count towards what their workload wants, and
-/// a workload that another one makes is left to that one.
+/// Expands every workload. Existing pods count towards the desired number; a workload with an owner
+/// among the workloads is left to that owner.
 pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expanded {
     let mut have: BTreeMap<Owner, usize> = BTreeMap::new();
     let mut hashes: BTreeMap<Owner, String> = BTreeMap::new();
@@ -225,7 +225,7 @@ pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expand
         while missing > 0 {
             let plain = format!("{name}-{number}");
             let taken = names.contains(&(namespace.clone(), plain.clone()));
-            // A StatefulSet's pods have exactly these names; others may have any.
+            // Only the names of StatefulSet pods are fixed.
             if !taken || *kind != "StatefulSet" {
                 let free =
                     if taken { format!("{name}-{}-{number}", kind.to_lowercase()) } else { plain };
@@ -241,12 +241,12 @@ pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expand
     expanded
 }
 
-/// Who made a pod: its owner, and the owner of that.
+/// The workload of a pod and the owner of that workload.
 fn owners(pod: &Pod, workloads: &BTreeMap<Owner, Workload>) -> Vec<Owner> {
     let Some(direct) = parent_of(pod) else { return Vec::new() };
     let above = workloads.get(&direct).map(|workload| workload.parent.clone());
     let above = above.unwrap_or_else(|| {
-        // The ReplicaSet is not known, but its name tells.
+        // The manifests lack the ReplicaSet: derive the Deployment from its name.
         let hash = pod.labels().get(TEMPLATE_HASH).filter(|_| direct.0 == "ReplicaSet")?;
         let deployment = direct.2.strip_suffix(hash)?.strip_suffix('-')?;
         Some(("Deployment", direct.1.clone(), deployment.to_owned()))

@@ -1,5 +1,4 @@
-//! Problem files from end to end: generated, solved, judged; and what is wrong with one is said in
-//! one line.
+//! `nap bench` from end to end: generate, solve, judge, compare, and errors of problem files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +6,7 @@ use serde_json::Value;
 
 use crate::process::{output, text};
 
-/// A folder of one test.
+/// An empty folder for one test.
 fn folder(test: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     std::fs::create_dir_all(&folder).unwrap();
@@ -37,7 +36,7 @@ fn a_problem_is_generated_solved_and_judged() {
     assert_eq!(verdict["valid"], true);
     assert_eq!(verdict["costUsdPerHour"], report["costUsdPerHour"]);
 
-    // A node that vanishes takes its pods with it.
+    // A plan without one of its nodes lacks the node's pods.
     let mut broken: Value = serde_json::from_str(&std::fs::read_to_string(&plan).unwrap()).unwrap();
     broken["nodes"].as_array_mut().unwrap().pop();
     std::fs::write(&plan, broken.to_string()).unwrap();
@@ -61,7 +60,7 @@ fn a_comparison_writes_its_page() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_one_line_that_names_it() {
+fn invalid_file_gives_one_line_with_its_path() {
     let folder = folder("bench-errors");
     for (name, content, word) in [
         ("field.json", r#"{"version":1,"name":"x","colour":1}"#, "`colour`"),

@@ -1,4 +1,4 @@
-//! Bad input gets one clear line and a hint, and changes nothing.
+//! Errors of the command line: one line and a hint; help and version.
 
 use crate::process::{nap, output, text};
 
@@ -13,7 +13,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn an_unknown_region_names_the_nearest() {
+fn unknown_region_suggests_similar_names() {
     for command in ["demo", "try", "sim", "bench"] {
         let error = refused(&[command, "--region", "eastsu"]);
         assert!(error.contains("`eastsu`") && error.contains("eastus"), "{error}");
@@ -21,7 +21,7 @@ fn an_unknown_region_names_the_nearest() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let error = refused(&["try", "--listen", &address]);
@@ -29,13 +29,13 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn the_open_cluster_listens_on_loopback_only() {
+fn try_refuses_addresses_other_than_loopback() {
     let error = refused(&["try", "--listen", "0.0.0.0:0"]);
     assert!(error.contains("loopback"), "{error}");
 }
 
 #[test]
-fn without_a_cluster_the_missing_file_is_named() {
+fn missing_kubeconfig_is_named() {
     for command in [&["run"][..], &["crds", "install"]] {
         let error = refused(&[command, &["--kubeconfig", "does/not/exist"]].concat());
         assert!(error.contains("no cluster to run on"), "{error}");
@@ -43,12 +43,25 @@ fn without_a_cluster_the_missing_file_is_named() {
 }
 
 #[test]
-fn help_and_version_help() {
+fn help_lists_every_command_with_a_description() {
     let help = text(&output(&["--help"]).stdout);
-    for command in
-        ["demo", "try", "run", "plan", "explain", "replay", "sim", "bench", "crds", "version"]
-    {
-        assert!(help.contains(command), "{help}");
-    }
-    assert!(text(&nap(&["version"]).output().unwrap().stdout).starts_with("nap "));
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let section: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    // A wrapped description is indented further than the names of commands.
+    let commands = section.iter().filter(|line| !line.starts_with("   "));
+    let described: Vec<(&str, &str)> =
+        commands.filter_map(|line| line.trim().split_once("  ")).collect();
+    let names: Vec<&str> = described.iter().map(|(name, _)| *name).collect();
+    let expected = [
+        "demo", "try", "run", "sim", "bench", "plan", "explain", "replay", "lint", "crds",
+        "version", "help",
+    ];
+    assert_eq!(names, expected, "{help}");
+    assert!(described.iter().all(|(_, about)| about.trim().len() > 10), "{help}");
+}
+
+#[test]
+fn version_is_that_of_the_package() {
+    let printed = text(&nap(&["version"]).output().unwrap().stdout);
+    assert_eq!(printed, format!("nap {}\n", env!("CARGO_PKG_VERSION")));
 }

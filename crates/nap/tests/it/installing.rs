@@ -3,7 +3,7 @@
 use crate::process::{Cluster, nap, text};
 
 #[test]
-fn installing_again_changes_nothing() {
+fn second_install_changes_nothing() {
     let cluster = Cluster::start(&["--no-controllers"]);
     let output =
         nap(&["crds", "install", "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();

@@ -1,5 +1,4 @@
-//! `nap run` in its own process is killed in the middle of a scale-up and finishes the work after a
-//! restart.
+//! `nap run` is killed during a scale-up and finishes it after a restart.
 
 use crate::process::Cluster;
 
@@ -7,7 +6,7 @@ const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 
 #[test]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-fn a_kill_in_the_middle_of_a_scale_up_costs_no_machine() {
+fn kill_during_scale_up_launches_no_extra_vm() {
     let cluster = Cluster::start(&["--no-controllers"]);
     let first = cluster.nap_run();
     cluster.apply(INFLATE);
@@ -23,7 +22,7 @@ fn a_kill_in_the_middle_of_a_scale_up_costs_no_machine() {
     second.kill();
     let farewell = cluster.stop();
     assert!(
-        farewell.contains(&format!("{claims} machine(s) made")),
+        farewell.contains(&format!("{claims} VM(s) created")),
         "{claims} claims, but: {farewell}"
     );
 }

@@ -1,4 +1,4 @@
-//! What published guides tell users to type works on `nap try`.
+//! The kubectl commands of published guides, on `nap try`.
 
 use crate::process::Cluster;
 
@@ -16,7 +16,7 @@ spec:
 
 #[test]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-fn the_commands_of_the_guides_work() {
+fn kubectl_commands_of_the_guides_work() {
     let cluster = Cluster::start(&[]);
     cluster.apply(NODE_POOL);
     cluster.apply(OLD_NODE_CLASS);
@@ -41,7 +41,7 @@ fn the_commands_of_the_guides_work() {
     assert!(description.contains("Consolidation Policy"), "{description}");
 
     cluster.ok(&["scale", "deployment", "inflate", "--replicas=2"]);
-    // What is saved depends on which pods went; that something is saved does not.
+    // The amount saved depends on which pods were deleted.
     let disrupted = ["get", "events", "--field-selector", "reason=DisruptionTerminating"];
     cluster.until("a machine is removed or replaced", &disrupted, |text| text.contains("saving $"));
     let names = ["get", "nodeclaims", "-o", "name"];

@@ -1,10 +1,10 @@
-//! `nap lint`: verdicts without a cluster.
+//! `nap lint`: errors, warnings and notes without a cluster.
 
 use std::path::PathBuf;
 
 use crate::process::{output, text};
 
-/// Lints a manifest: whether it passed, and what was said.
+/// Lints a manifest; returns whether it passed, and the output.
 fn lint(test: &str, yaml: &str, more: &[&str]) -> (bool, String) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("lint-{test}.yaml"));
@@ -26,14 +26,14 @@ fn pool(name: &str, spec: &str, requirements: &str) -> String {
 const D_FAMILY: &str = "{ key: karpenter.azure.com/sku-family, operator: In, values: [D] }";
 
 #[test]
-fn a_good_pool_passes_in_silence() {
+fn valid_nodepool_has_no_findings() {
     let (passed, said) = lint("good", &pool("good", "", D_FAMILY), &["--deny-warnings"]);
     assert!(passed, "{said}");
     assert_eq!(said, "0 refused, 0 likely mistakes, in 1 files\n");
 }
 
 #[test]
-fn old_spellings_are_explained() {
+fn deprecated_fields_are_notes() {
     let yaml = pool(
         "old",
         "  disruption: { consolidationPolicy: WhenUnderutilized, expireAfter: Never }\n",
@@ -51,7 +51,7 @@ fn old_spellings_are_explained() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_its_field() {
+fn invalid_fields_are_errors_with_their_path() {
     let class = "apiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata:\n  name: default\nspec:\n";
     for (test, yaml, expected) in [
         (
@@ -87,7 +87,7 @@ fn what_is_wrong_is_refused_with_its_field() {
 }
 
 #[test]
-fn likely_mistakes_are_named() {
+fn suspicious_settings_are_warnings() {
     let heavy =
         format!("{}---\n{}", pool("light", "", D_FAMILY), pool("heavy", "  weight: 10\n", ""));
     let tainted = pool("a", "", D_FAMILY)
@@ -141,9 +141,9 @@ fn likely_mistakes_are_named() {
         (
             "limits",
             pool("a", "  limits: { cpu: 1 }\n", D_FAMILY),
-            "spec.limits.cpu: is below the smallest machine",
+            "spec.limits.cpu: is below the smallest node",
         ),
-        ("shadow", heavy, "no pod comes to this pool: `heavy`"),
+        ("shadow", heavy, "no pod can reach this pool: `heavy`"),
         ("taint", format!("{tainted}{workload}"), "tolerates `gpu:NoSchedule`"),
     ] {
         let (passed, said) = lint(test, &yaml, &[]);

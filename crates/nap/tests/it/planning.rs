@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::process::{Cluster, nap, output, text};
 
-/// A folder of a test's own, with these files.
+/// A folder for one test, with these files.
 fn folder(test: &str, files: &[(&str, &str)]) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{test}"));
     if folder.exists() {
@@ -28,7 +28,8 @@ fn run(arguments: &[&str], test: &str, yaml: &str) -> Output {
     output(&[arguments, &["-f", &file]].concat())
 }
 
-/// What a command prints about a manifest; it must succeed, and fit the terminal.
+/// Runs a command on a manifest; returns stdout and stderr. It must succeed, with lines of at most
+/// 100 columns.
 fn said(arguments: &[&str], test: &str, yaml: &str) -> (String, String) {
     let output = run(arguments, test, yaml);
     let (said, notes) = (text(&output.stdout), text(&output.stderr));
@@ -88,7 +89,7 @@ fn containers(cpu: &str) -> String {
     format!("containers: [{{ name: c, resources: {{ requests: {{ cpu: {cpu} }} }} }}]")
 }
 
-/// A pool of on-demand machines of the D family, with more to its spec and its template's.
+/// A NodePool of on-demand D nodes, with additions to its spec and to its template's spec.
 fn pool(spec: &str, template: &str, requirements: &str) -> String {
     object(
         "NodePool",
@@ -102,7 +103,7 @@ fn pool(spec: &str, template: &str, requirements: &str) -> String {
 }
 
 #[test]
-fn each_workload_becomes_its_pods() {
+fn workloads_expand_to_their_pods() {
     let yaml = [
         workload("Deployment", "web", "replicas: 3"),
         workload("ReplicaSet", "set", "replicas: 2"),
@@ -203,21 +204,26 @@ fn the_schedulers_default_constraints_spread_pods_of_one_workload() {
 }
 
 #[test]
-fn nodes_are_as_large_and_as_many_as_is_wanted() {
+fn node_size_options_change_the_number_of_nodes() {
     let web = workload("Deployment", "web", "replicas: 12");
     let launches = |test: &str, option: &[&str]| {
         let (document, _) = said(&[&["plan", "-o", "json"], option].concat(), test, &web);
         serde_json::from_str::<Value>(&document).unwrap()["launches"].as_array().unwrap().len()
     };
-    let plain = launches("as-cheap-as-can-be", &[]);
-    assert_eq!(launches("three-pods-a-node", &["--max-pods-per-node", "3"]), 4);
-    assert!(launches("small-nodes", &["--max-vcpus-per-node", "4"]) >= 4);
-    assert!(launches("dear-nodes", &["--node-cost", "1"]) <= plain);
-    assert_eq!(launches("very-dear-nodes", &["--node-cost", "1000"]), 1);
+    let counts = [
+        launches("without-options", &[]),
+        launches("three-pods-a-node", &["--max-pods-per-node", "3"]),
+        launches("four-vcpus", &["--max-vcpus-per-node", "4"]),
+        launches("eight-vcpus", &["--max-vcpus-per-node", "8"]),
+        launches("node-cost", &["--max-vcpus-per-node", "8", "--node-cost", "1000"]),
+    ];
+    // 12 pods of one CPU. Beside the system reservation 4 vCPUs hold 3 pods and 8 hold 7; only a
+    // cost per node makes two large nodes better than four small ones.
+    assert_eq!(counts, [1, 4, 4, 4, 2]);
 }
 
 #[test]
-fn daemons_and_node_classes_make_vms_larger_and_fuller() {
+fn daemons_raise_the_cost_and_max_pods_the_number_of_nodes() {
     let three = workload("Deployment", "web", "replicas: 3");
     let alone = plan("no-daemons", &three);
     let daemon = object("DaemonSet", "agent", &format!("spec: {{ template: {} }}", template("2")));
@@ -237,7 +243,7 @@ fn daemons_and_node_classes_make_vms_larger_and_fuller() {
 }
 
 #[test]
-fn what_is_there_is_filled_first() {
+fn existing_nodes_are_filled_first() {
     let node = "status: { allocatable: { cpu: \"4\", memory: 16Gi, pods: \"10\" }, conditions: [{ type: Ready, status: \"True\" }] }";
     let yaml = [
         object("Node", "old", node),
@@ -257,7 +263,7 @@ fn what_is_there_is_filled_first() {
 }
 
 #[test]
-fn volumes_decide_about_zones() {
+fn volumes_restrict_the_zones_of_their_pods() {
     let claim = "spec: { volumeName: disk, accessModes: [ReadWriteOnce] }";
     let volume = "spec:\n  nodeAffinity: { required: { nodeSelectorTerms: [{ matchExpressions: [{ key: topology.kubernetes.io/zone, operator: In, values: [eastus-2] }] }] } }";
     let class = "provisioner: disk.csi.azure.com\nvolumeBindingMode: WaitForFirstConsumer\nallowedTopologies: [{ matchLabelExpressions: [{ key: topology.kubernetes.io/zone, values: [eastus-3] }] }]";
@@ -290,7 +296,7 @@ fn volumes_decide_about_zones() {
 }
 
 #[test]
-fn a_dump_of_a_cluster_counts_each_pod_once() {
+fn cluster_dump_counts_each_pod_once() {
     let owner = |kind: &str, name: &str| {
         format!(
             "ownerReferences: [{{ apiVersion: apps/v1, kind: {kind}, name: {name}, controller: true, uid: u }}]"
@@ -336,7 +342,7 @@ fn folders_lists_and_standard_input_are_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_one_line_with_its_place() {
+fn unreadable_manifest_gives_one_line_with_its_place() {
     let good = workload("Deployment", "web", "replicas: 1");
     for (test, yaml, expected) in [
         ("yaml", format!("{good}---\na: ["), "m.yaml, document 2: is not YAML"),
@@ -389,7 +395,7 @@ fn what_cannot_be_read_is_one_line_with_its_place() {
     );
 }
 
-/// Every kind of refusal that a manifest alone can bring about.
+/// Manifests that cause every kind of refusal.
 fn refusals() -> String {
     let tolerant = "tolerations: [{ operator: Exists }]";
     [
@@ -425,7 +431,7 @@ fn refusals() -> String {
 }
 
 #[test]
-fn a_pod_without_a_place_is_told_what_would_help() {
+fn explain_shows_the_smallest_change_for_an_unplaced_pod() {
     for (name, expected) in [
         (
             "tainted",
@@ -479,7 +485,7 @@ fn a_pod_without_a_place_is_told_what_would_help() {
 }
 
 #[test]
-fn a_limit_that_is_reached_is_told_with_the_limit_that_would_do() {
+fn explain_shows_the_limit_that_would_place_the_pod() {
     let yaml = format!(
         "{}{}",
         pool(
@@ -507,7 +513,7 @@ fn a_limit_that_is_reached_is_told_with_the_limit_that_would_do() {
 }
 
 #[test]
-fn a_pod_with_a_place_is_told_why() {
+fn explain_shows_the_node_of_a_placed_pod_and_its_alternatives() {
     let yaml = workload("Deployment", "web", "replicas: 2").replace("cpu: 1 ", "cpu: 100m ");
     let (text, _) = said(&["explain", "pod", "web"], "placed", &yaml);
     for part in [
@@ -523,7 +529,7 @@ fn a_pod_with_a_place_is_told_why() {
 }
 
 #[test]
-fn the_tables_fit_the_terminal() {
+fn tables_are_at_most_100_columns_wide() {
     let name = "a-nodepool-with-a-very-long-name-that-nobody-would-want-to-type-twice";
     let yaml = format!(
         "{}{}",
@@ -542,7 +548,7 @@ fn the_tables_fit_the_terminal() {
 }
 
 #[test]
-fn rules_between_pods_that_leave_no_zone_are_told() {
+fn explain_names_the_pod_rule_that_leaves_no_zone() {
     let affinity = "affinity: { podAntiAffinity: { requiredDuringSchedulingIgnoredDuringExecution: [{ topologyKey: topology.kubernetes.io/zone, labelSelector: { matchLabels: { app: a } } }] } }";
     let yaml = workload("Deployment", "web", "replicas: 4")
         .replace("spec: { containers", &format!("spec: {{ {affinity}, containers"));
@@ -555,7 +561,7 @@ fn rules_between_pods_that_leave_no_zone_are_told() {
 
 #[test]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
-fn a_running_cluster_is_planned_and_left_alone() {
+fn plan_of_a_live_cluster_writes_nothing() {
     let cluster = Cluster::start(&["--no-controllers"]);
     cluster.apply(include_str!("../../../../examples/inflate.yaml"));
     let waiting = ["get", "pods", "-o", "jsonpath={.items[*].status.conditions[*].reason}"];

@@ -1,11 +1,13 @@
-//! Starts `nap` and `kubectl`, and stops what it started by its own process id.
+//! Child processes of tests: `nap`, `nap try` with kubectl, `nap run`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// How long anything may take before a test gives up.
+use nap_controlplane_build::Kubectl;
+
+/// Maximum time to wait for a condition.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// `nap` with these arguments.
@@ -25,14 +27,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The kubectl to test with.
-pub fn kubectl() -> Command {
-    Command::new(
-        nap_controlplane_build::kubectl().expect("tests that need kubectl are ignored without it"),
-    )
-}
-
-/// A child process that does not outlive the test.
+/// A child process; killed on drop.
 pub struct Process(Child);
 
 impl Process {
@@ -40,13 +35,13 @@ impl Process {
         Self(command.spawn().expect("the process starts"))
     }
 
-    /// `kill -9`: no chance to clean up.
+    /// Sends SIGKILL.
     pub fn kill(mut self) {
         self.0.kill().expect("the process is ours to kill");
         self.0.wait().expect("a killed process ends");
     }
 
-    /// Asks politely, waits, and returns what is left of its output.
+    /// Sends SIGTERM, waits, and returns the rest of the output.
     pub fn stop(mut self) -> String {
         let id = self.0.id().to_string();
         assert!(
@@ -66,7 +61,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Already ended is fine.
+        // Fails if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -80,7 +75,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it and waits until it says where it is.
+    /// Starts `nap try` and waits until it is up.
     pub fn start(arguments: &[&str]) -> Self {
         let mut command = nap(&["try", "--speed", "30"]);
         let mut child =
@@ -112,15 +107,12 @@ impl Cluster {
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
-        let mut command = kubectl();
-        command
-            .args(arguments)
-            .env("KUBECONFIG", &self.kubeconfig)
-            .output()
-            .expect("kubectl starts")
+        let kubectl = Kubectl::new(&self.kubeconfig);
+        let kubectl = kubectl.expect("tests that need kubectl are ignored without it");
+        kubectl.run(arguments, "").expect("kubectl starts")
     }
 
-    /// What kubectl prints; it must succeed.
+    /// Output of kubectl; it must succeed.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.kubectl(arguments);
         assert!(
@@ -139,7 +131,7 @@ impl Cluster {
         self.ok(&["apply", "-f", path.to_str().expect("text")])
     }
 
-    /// Waits until what kubectl prints is as expected.
+    /// Repeats kubectl until its output is as expected.
     pub fn until(&self, what: &str, arguments: &[&str], expected: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
         for _ in 0..PATIENCE.as_millis() / 200 {
@@ -152,7 +144,7 @@ impl Cluster {
         panic!("never: {what}\n{last}");
     }
 
-    /// Ends it; returns its farewell, with the bill.
+    /// Stops `nap try`; returns its last lines, with the bill.
     pub fn stop(self) -> String {
         let farewell = self.process.stop();
         assert!(!self.folder.exists(), "it left {} behind", self.folder.display());

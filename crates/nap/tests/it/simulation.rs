@@ -1,4 +1,4 @@
-//! One seed gives one history, in whatever process it runs.
+//! Determinism of `nap sim` across processes.
 
 use crate::process::{output, text};
 

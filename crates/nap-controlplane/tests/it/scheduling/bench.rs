@@ -1,4 +1,4 @@
-//! A cluster with a real scheduler, and what is done to it.
+//! A cluster with a real scheduler: creation, release and nomination of nodes and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,12 +16,11 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::objects;
 
-/// How long the scheduler has for its first look at all pods: it takes seconds, and minutes mean
-/// that it is gone.
+/// Maximum time until the scheduler has tried every pod once; usually seconds.
 const MAX_WAITING: Duration = Duration::from_mins(3);
-/// How long the scheduler has for a case: it tries a pod again after a second.
+/// Maximum time of the scheduler for a case; it retries a pod after one second.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long nothing must have happened before a case counts as settled.
+/// Time without a change after which a case counts as settled.
 const QUIET: Duration = Duration::from_millis(2500);
 
 /// Whether pods are nominated to their nodes.
@@ -31,7 +30,7 @@ pub(super) enum Hint {
     None,
 }
 
-/// The plane that these tests share, one after the other.
+/// The plane that these tests share one after another.
 static PLANE: OnceCell<Plane> = OnceCell::const_new();
 static TURN: Mutex<()> = Mutex::const_new(());
 
@@ -55,7 +54,7 @@ impl Bench {
         Self { client, _turn: turn }
     }
 
-    /// Makes nodes, and the pods that run on them.
+    /// Creates nodes and the pods that run on them.
     pub(super) async fn create_machines(&self, machines: Vec<objects::Machine>, running: &[Pod]) {
         let (nodes, drivers): (Vec<Node>, Vec<CSINode>) = machines.into_iter().unzip();
         self.create(&nodes).await;
@@ -63,7 +62,7 @@ impl Bench {
         join_all(running.iter().map(|pod| self.create_pod(pod))).await;
     }
 
-    /// Makes a pod that waits for a node, and its volumes.
+    /// Creates a pending pod and its volumes.
     pub(super) async fn create_waiting(&self, pod: &nap_engine::Pod) {
         let objects::Waiting { pod, volumes } = objects::waiting(pod);
         for (volume, claim) in volumes {
@@ -83,12 +82,12 @@ impl Bench {
         }
     }
 
-    /// Opens nodes to the pods that they are for.
+    /// Releases nodes to the pods planned for them.
     pub(super) async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
         let planned = by_pod(nodes);
         if hint == Hint::Nominated {
-            // The scheduler may just be trying a pod in vain, and take its nomination away: it is
-            // opened when they have been seen.
+            // A scheduling attempt in progress may clear a nomination: release only after all are
+            // visible.
             self.nominate_again(&planned, &Places::default(), pods).await;
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_millis(30)).await;
@@ -103,8 +102,8 @@ impl Bench {
         }
     }
 
-    /// The scheduler may have tried a pod while its node was still closed, and taken its nomination
-    /// away: it gets it again, for a while.
+    /// Repeats nominations for a while: an attempt while the node was still held may have cleared
+    /// them.
     async fn second_looks(&self, planned: &BTreeMap<PodKey, String>, pods: &Pods<'_>) {
         for _ in 0..20 {
             let now = self.places().await;
@@ -116,10 +115,9 @@ impl Bench {
         }
     }
 
-    /// Nominates pods that are neither bound nor nominated. The scheduler counts pods that are
-    /// nominated to a node as if they were there, so those that must be spread would keep each
-    /// other away: no more of them are nominated at a time than may be there together. Returns
-    /// whether any were.
+    /// Nominates pods that are neither bound nor nominated; returns whether there were any. The
+    /// scheduler counts nominated pods as present, so pods with spread constraints would block each
+    /// other: no more are nominated at a time than may run together.
     async fn nominate_again(
         &self,
         planned: &BTreeMap<PodKey, String>,
@@ -166,7 +164,7 @@ impl Bench {
         api.create(&PostParams::default(), pod).await.unwrap();
     }
 
-    /// A pod that is bound by then refuses.
+    /// Nominates a pod; fails silently if it is bound already.
     async fn nominate(&self, key: &PodKey, node: &str) {
         let (namespace, name) = key.parts();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -188,8 +186,8 @@ impl Bench {
         api.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Waits until everything planned is bound, or nothing happens any more; nominates again what
-    /// lost its nomination. Returns where pods are.
+    /// Waits until all planned pods are bound or nothing changes; repeats lost nominations. Returns
+    /// the nodes of the pods.
     pub(super) async fn settle(
         &self,
         planned: &BTreeMap<PodKey, String>,
@@ -259,7 +257,7 @@ impl Bench {
 
 pub(super) type Pods<'s> = BTreeMap<&'s PodKey, &'s nap_engine::Pod>;
 
-/// The node that each pod is for.
+/// Planned node by pod.
 pub(super) fn by_pod(nodes: &[(String, Vec<PodKey>)]) -> BTreeMap<PodKey, String> {
     nodes
         .iter()
@@ -267,7 +265,7 @@ pub(super) fn by_pod(nodes: &[(String, Vec<PodKey>)]) -> BTreeMap<PodKey, String
         .collect()
 }
 
-/// Whether a pod's spread constraints allow so many pods on a node that has none.
+/// Whether a pod's spread constraints allow these pods together on an empty node.
 fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {
     pod.spread.iter().all(|spread| {
         let counted = there.iter().filter(|other| {
@@ -277,14 +275,14 @@ fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {
     })
 }
 
-/// Where pods are.
+/// Observed state of the pods.
 #[derive(Default)]
 pub(super) struct Places {
     bound: BTreeMap<PodKey, String>,
     nominated: BTreeSet<PodKey>,
-    /// Pods that the scheduler has not looked at yet.
+    /// Number of pods that the scheduler has not tried yet.
     unjudged: usize,
-    /// What it says about those that it could not bind.
+    /// The scheduler's messages by unbound pod.
     pub(super) complaints: BTreeMap<PodKey, String>,
 }
 
@@ -294,7 +292,7 @@ where
 {
     match api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
         Ok(_) => {}
-        // The test before made it.
+        // A previous test created it.
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => panic!("{error}"),
     }

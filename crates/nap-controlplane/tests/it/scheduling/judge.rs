@@ -1,4 +1,4 @@
-//! Carries out plans as the controllers do, with the real scheduler, and sees what becomes of them.
+//! Carries out plans as the controllers do, with the real scheduler, and records the outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,16 +14,15 @@ use super::bench::{Bench, Hint, Pods, by_pod};
 use super::objects;
 use super::outcome::{Kind, Outcome, rules_of};
 
-/// How often pods that were not bound are planned for anew.
+/// Maximum number of new plans for pods that were not bound.
 const REPLANS: usize = 4;
 
 static CASE: AtomicU32 = AtomicU32::new(0);
 
-/// Puts a plan before the scheduler. What it leaves is planned for anew, with the machines and pods
-/// as they are then.
+/// Carries out a plan. Pods that stay pending are planned again, with the cluster as it is then.
 pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint: Hint) -> Outcome {
     let prefix = format!("case-{}-", CASE.fetch_add(1, Ordering::Relaxed));
-    // What the engine does not know, these objects do not have.
+    // The objects have only fields that the engine models.
     let made: Vec<nap_engine::Pod> =
         snapshot.pods.iter().filter(|pod| pod.unsupported.is_none()).cloned().collect();
     let pods: Pods = made.iter().map(|pod| (&pod.key, pod)).collect();
@@ -45,7 +44,7 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
     for pod in &made {
         bench.create_waiting(pod).await;
     }
-    // Machines are bought for pods that the scheduler has looked at, and come a while after.
+    // As in production, nodes appear some time after the scheduler has tried the pods.
     bench.wait_until_all_are_judged().await;
     let there: Vec<String> =
         snapshot.nodes.iter().map(|node| format!("{prefix}{}", node.name)).collect();
@@ -92,13 +91,13 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
     outcome
 }
 
-/// What a launch's node is called.
+/// Name of a launch's node.
 fn new_name(round: usize, index: usize) -> String {
     format!("new-{round}-{index}")
 }
 
-/// Makes the nodes of a plan's launches, closed, and says which pods they are for, in the order in
-/// which they are to be opened.
+/// Creates the nodes of a plan's launches, held back; returns them with their pods in the order of
+/// release.
 async fn create_launches(
     bench: &Bench,
     snapshot: &Snapshot,
@@ -117,13 +116,13 @@ async fn create_launches(
         launches.push((turn, (name, launch.pods.clone())));
     }
     bench.create_machines(machines, &daemons).await;
-    // As they come up, but by turns.
+    // By release slot, and in random order within a slot.
     launches.sort_by_cached_key(|(turn, (node, _))| (*turn, scrambled(node)));
     launches.into_iter().map(|(_, launch)| launch).collect()
 }
 
-/// Opens nodes: those that are there already at once, and new ones one by one. Returns where pods
-/// are then.
+/// Releases existing nodes at once and new ones one by one; returns the resulting state of the
+/// pods.
 async fn carry_out(
     bench: &Bench,
     plan: &Plan,
@@ -149,7 +148,7 @@ async fn carry_out(
     bench.settle(&wanted, hint, pods).await
 }
 
-/// The cluster as it is when a plan was carried out, with the pods that wait.
+/// The cluster after a plan was carried out, with its pending pods.
 fn left_by(
     before: &Snapshot,
     plan: &Plan,
@@ -196,8 +195,8 @@ fn left_by(
     left
 }
 
-/// Whether a pod has no place because of what a pool may buy, which is nothing to the scheduler: it
-/// may find room on a node for others.
+/// Whether a pod is unplaced because of NodePool settings, which the scheduler does not know: it
+/// may bind the pod to a node of other pods.
 fn is_pool_matter(unplaced: &Unplaced) -> bool {
     let Refusal::Pools(reasons) = &unplaced.refusal else { return false };
     reasons.iter().any(|reason| {

@@ -1,12 +1,10 @@
-//! Plans before the real scheduler: it must bind what the engine placed, and leave what the engine
-//! called unschedulable.
+//! Plans on the real scheduler: it must bind the pods that the engine placed and no others.
 //!
-//! The nodes of a plan are made as objects, held back by a taint, and released, new ones one by one
-//! and by turns as the controller releases them: first the pods that a node was bought for are
-//! nominated to it, then the taint goes. Lost nominations are given again more often than the
-//! controller does it, so this shows what nomination can do, not how the controller's timing does.
-//! What is not bound then is planned for anew, as the controller does it. The same runs without
-//! nomination, to see what that would cost.
+//! The nodes of a plan are created as objects, held back by a taint, and released one by one in the
+//! controllers' release order: first the pods of a node are nominated to it, then the taint is
+//! removed. Lost nominations are repeated more often than in the controllers, so this shows the
+//! effect of nomination and not of the controllers' timing. Pods that stay pending are planned
+//! again. The same runs without nomination show what that would cost.
 
 mod bench;
 mod judge;
@@ -28,15 +26,16 @@ use bench::{Bench, Hint};
 use judge::judge;
 use outcome::{Kind, Outcome, Tally};
 
-/// How many generated clusters are put before the scheduler, unless `NAP_CASES` says otherwise.
+/// Default number of generated clusters; `NAP_CASES` overrides it.
 const CASES: u64 = 8;
-/// How far apart the generator's seeds are: neighbours have much in common.
+/// Distance between seeds: neighboring seeds give similar snapshots.
 const APART: u64 = 1000;
-/// How often something is tried that depends on who is faster.
+/// Number of tries of a race between the scheduler and nomination.
 const TRIES: usize = 3;
+/// Minimum number of tries that must succeed.
+const MIN_SUCCESSES: usize = 2;
 
-/// Every generated plan is realised with nomination, and what has no place in it has none before
-/// the scheduler either.
+/// Generated plans are bound as planned with nomination, and unplaced pods stay pending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn the_scheduler_agrees_with_the_engine() {
@@ -80,7 +79,7 @@ async fn the_scheduler_agrees_with_the_engine() {
     );
 }
 
-/// Says where the scheduler did otherwise than planned, and writes down all about it.
+/// Prints where the scheduler deviated from the plan, and writes the case to a file.
 fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
     let differs = |kind: &&Kind| {
         kind.at_once < kind.planned || (kind.at_once > kind.planned && !kind.is_pool_matter)
@@ -103,48 +102,53 @@ fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// Large pods on nodes that just hold them, small ones three to a node: a packing that a scheduler
-/// does not find by itself. With nomination it is realised; what it would cost without is printed.
+/// Large pods on nodes that just fit them, small ones three per node: a packing that the scheduler
+/// does not find by itself. Prints the cost without nomination.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
-async fn a_tight_plan_is_realised() {
+async fn tight_plan_is_bound_as_planned_with_nomination() {
     let bench = Bench::start().await;
     let is_realised = |_: &Outcome, nominated: &Outcome| nominated.more == UsdPerHour::ZERO;
-    assert!(with_and_without_nomination(&bench, &tight(), is_realised).await);
+    assert_rate(with_and_without_nomination(&bench, &tight(), is_realised).await);
 }
 
-/// The incumbent's own mix of pods, of which most have rules about zones and hosts. Not every pod
-/// gets its place, because the scheduler tries them in an order of its own; but it costs less than
-/// without nomination.
+/// The incumbent's mix, most of whose pods have rules about zones and hosts. The scheduler's order
+/// leaves some planned pods unbound, but the result is cheaper than without nomination.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn nomination_makes_the_incumbents_mix_cheaper() {
     let bench = Bench::start().await;
-    let snapshot = nap_oracle::incumbent_mix(number("NAP_PODS", 100), false);
+    let snapshot =
+        nap_problem::generate::incumbent_mix(number("NAP_PODS", 100), 1).snapshot().unwrap();
     let is_cheaper = |plain: &Outcome, nominated: &Outcome| nominated.more < plain.more;
-    assert!(with_and_without_nomination(&bench, &snapshot, is_cheaper).await);
+    assert_rate(with_and_without_nomination(&bench, &snapshot, is_cheaper).await);
 }
 
-/// Carries out the plan for all pods; in the end every pod is bound. Returns whether something
-/// holds, by chance not at the first try: the scheduler races with whoever nominates.
+/// Prints the success rate and fails below [`MIN_SUCCESSES`].
+fn assert_rate(successes: usize) {
+    eprintln!("{successes} of {TRIES} tries succeeded");
+    assert!(successes >= MIN_SUCCESSES, "only {successes} of {TRIES} tries succeeded");
+}
+
+/// Carries out the plan for all pods [`TRIES`] times, with and without nomination; in the end every
+/// pod is bound. Returns in how many tries `holds` is true: the scheduler races with nomination.
 async fn with_and_without_nomination(
     bench: &Bench,
     snapshot: &Snapshot,
     holds: impl Fn(&Outcome, &Outcome) -> bool,
-) -> bool {
+) -> usize {
     let plan = solve(snapshot, &Options::default());
     assert!(plan.unplaced.is_empty());
+    let mut successes = 0;
     for _ in 0..TRIES {
         let plain = judge(bench, snapshot, &plan, Hint::None).await;
         let nominated = judge(bench, snapshot, &plan, Hint::Nominated).await;
         describe("plain", &plain);
         describe("nominated", &nominated);
         report("nominated", snapshot, &plan, &nominated);
-        if holds(&plain, &nominated) {
-            return true;
-        }
+        successes += usize::from(holds(&plain, &nominated));
     }
-    false
+    successes
 }
 
 fn describe(how: &str, outcome: &Outcome) {
@@ -161,8 +165,8 @@ fn number<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The objects say how many volumes a node takes: of a plan that forgot about it, only so many pods
-/// are bound.
+/// Of a plan that ignores the attach limit, only as many pods are bound as the node can attach
+/// volumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn the_scheduler_counts_attached_volumes() {
@@ -176,7 +180,7 @@ async fn the_scheduler_counts_attached_volumes() {
     }
     let careless = solve(&snapshot, &Options::default());
     assert_eq!(careless.launches.len(), 1);
-    for kind in snapshot.catalogues.values_mut().flat_map(|types| Arc::make_mut(types).iter_mut()) {
+    for kind in snapshot.catalogues.values_mut().flat_map(|types| Arc::make_mut(types).edit()) {
         kind.allocatable.set(&disks, 2);
     }
     let outcome = judge(&bench, &snapshot, &careless, Hint::Nominated).await;
@@ -186,8 +190,8 @@ async fn the_scheduler_counts_attached_volumes() {
     assert_eq!((outcome.planned(), outcome.at_once()), (3, 3));
 }
 
-/// 20 pods of 7 CPUs and 120 of 0.6, and machines that just hold one of the former, or three of the
-/// latter.
+/// 20 pods of 7 CPUs and 120 of 0.6, and instance types that just fit one of the former or three of
+/// the latter.
 fn tight() -> Snapshot {
     let pod = |name: String, milli: i64| nap_engine::Pod {
         key: PodKey::new("default", &name),

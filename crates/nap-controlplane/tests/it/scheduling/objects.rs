@@ -1,4 +1,4 @@
-//! The engine's snapshots and plans as objects of a cluster.
+//! Conversion of the engine's snapshots and plans to Kubernetes objects.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +14,30 @@ use nap_engine::{
 use nap_units::{PODS, Quantity, Resources};
 use serde_json::{Value, json};
 
-/// Keeps pods off a node until it is released.
+/// Taint of a node that is not released yet.
 pub(super) const HELD: &str = "nap.test/held";
 
 fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A node, and what drivers say about it.
+/// A Node and its CSINode.
 pub(super) type Machine = (Node, CSINode);
 
-/// What a container can ask for. How many volumes a node takes is not that.
+/// Resources that a container can request: all but attachable volumes.
 fn countable(resources: &Resources) -> BTreeMap<String, Quantity> {
     let all = resources.to_quantities().into_iter();
     all.filter(|(name, _)| !name.starts_with(ATTACHABLE_VOLUMES)).collect()
 }
 
-/// How many volumes of each driver.
+/// Attachable volumes by CSI driver.
 fn attached(resources: &Resources) -> impl Iterator<Item = (&str, i64)> {
     resources
         .iter()
         .filter_map(|(name, count)| Some((name.strip_prefix(ATTACHABLE_VOLUMES)?, count)))
 }
 
-/// A node that is not released yet.
+/// A node with the taint [`HELD`].
 fn node(
     name: &str,
     labels: &BTreeMap<String, String>,
@@ -63,8 +63,8 @@ fn node(
     (node, typed(json!({ "metadata": { "name": name }, "spec": { "drivers": drivers } })))
 }
 
-/// The nodes that are there, with room for their residents besides what is free, and the residents.
-/// Names get a prefix: the scheduler may not have heard yet that nodes of the case before are gone.
+/// Existing nodes, with capacity for their running pods and the free resources, and these pods.
+/// Names get a prefix, because the scheduler may still know nodes of the previous case.
 pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Machine>, Vec<Pod>) {
     let mut residents = Vec::new();
     let nodes = snapshot.nodes.iter().map(|there| {
@@ -82,10 +82,11 @@ pub(super) fn existing(snapshot: &Snapshot, prefix: &str) -> (Vec<Machine>, Vec<
     (nodes.collect(), residents)
 }
 
-/// The node that a launch gives, and its daemons.
+/// The node of a launch, and its daemons.
 pub(super) fn launched(snapshot: &Snapshot, launch: &Launch, name: &str) -> (Machine, Vec<Pod>) {
     let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool).unwrap();
     let kind = snapshot.catalogues[&pool.catalogue]
+        .types()
         .iter()
         .find(|kind| kind.name == launch.instance_type)
         .unwrap();
@@ -129,7 +130,7 @@ fn resident_pod(name: &str, resident: &RunningPods, node: &str) -> Pod {
 fn pod_spec(requests: &Resources, ports: &[HostPort]) -> Value {
     let mut requests = countable(requests);
     requests.remove(PODS);
-    // Devices cannot be shared, so whoever asks for some must say that it is no more.
+    // Extended resources need limits equal to the requests.
     let limits: BTreeMap<&String, &Quantity> =
         requests.iter().filter(|(name, _)| name.contains('/')).collect();
     let ports: Vec<Value> = ports
@@ -162,7 +163,7 @@ fn term(term: &PodTerm) -> Value {
     value
 }
 
-/// What pods must have and what they would like of other pods.
+/// Required and preferred pod affinity terms.
 fn terms(needed: &[PodTerm], liked: &[Weighted<PodTerm>]) -> Value {
     let needed: Vec<Value> = needed.iter().map(term).collect();
     let liked: Vec<Value> = liked
@@ -191,7 +192,7 @@ fn node_terms(terms: &[Requirements]) -> Value {
     json!({ "nodeSelectorTerms": terms })
 }
 
-/// Pods know only two of the operators that compare numbers.
+/// Node selector expressions; `Gte` and `Lte` are expressed by `Gt` and `Lt`.
 fn match_expressions(term: &Requirements) -> Vec<NodeSelectorRequirement> {
     let mut list = term.to_specs();
     for one in &mut list {
@@ -222,14 +223,14 @@ fn toleration(toleration: &Toleration) -> Value {
     value
 }
 
-/// A pod that waits.
+/// A pending pod.
 pub(super) struct Waiting {
     pub(super) pod: Pod,
-    /// The volumes that it needs.
+    /// Its volumes and their claims.
     pub(super) volumes: Vec<(PersistentVolume, PersistentVolumeClaim)>,
 }
 
-/// A pod that waits, with the volumes that it needs.
+/// A pending pod with its volumes.
 pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
     let (namespace, name) = pod.key.parts();
     let mut spec = pod_spec(&pod.requests, &pod.host_ports);
@@ -240,8 +241,8 @@ pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
         .map(|one| json!({ "weight": one.weight, "preference": { "matchExpressions": match_expressions(&one.term) } }))
         .collect();
     let mut node_affinity = json!({ "preferredDuringSchedulingIgnoredDuringExecution": preferred });
-    // A term without wishes is met everywhere, and so is the whole list; Kubernetes has no such
-    // term.
+    // An empty term matches every node in the engine, and so does the list; in Kubernetes it
+    // matches none.
     if !pod.terms.iter().any(Requirements::is_empty) {
         node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = node_terms(&pod.terms);
     }
@@ -280,10 +281,10 @@ pub(super) fn waiting(pod: &nap_engine::Pod) -> Waiting {
     Waiting { pod, volumes }
 }
 
-/// A driver of which a node takes any number of volumes.
+/// A CSI driver without attach limit.
 const UNLIMITED: &str = "disk.example.com";
 
-/// A volume, in some zones if there are any, bound to its claim.
+/// A volume bound to its claim, restricted to zones if there are any.
 fn volume(
     namespace: &str,
     name: &str,

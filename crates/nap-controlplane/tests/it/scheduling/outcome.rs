@@ -1,4 +1,4 @@
-//! What the scheduler made of a plan, in numbers.
+//! Outcome of a plan on the real scheduler.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,43 @@ use nap_api::Requirements;
 use nap_engine::{ATTACHABLE_VOLUMES, Plan, PodKey, Preferences, Snapshot};
 use nap_units::UsdPerHour;
 
-/// What the scheduler made of a plan.
+/// Nodes of the pods and costs after a plan was carried out.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) kinds: Vec<Kind>,
-    /// Where the scheduler put pods.
+    /// Node by bound pod.
     pub(super) places: BTreeMap<PodKey, String>,
-    /// What it says about the others.
+    /// The scheduler's messages by unbound pod.
     pub(super) complaints: BTreeMap<PodKey, String>,
     pub(super) cost: UsdPerHour,
-    /// What machines cost besides that were bought for planned pods that were not bound.
+    /// Cost of further nodes for planned pods that were not bound.
     pub(super) more: UsdPerHour,
-    /// How often they were planned for anew.
+    /// Number of further plans.
     pub(super) replans: usize,
-    /// The cluster as it was at the last time, and the plan for it.
+    /// The snapshot and the plan of the last further plan.
     pub(super) last: Option<(Snapshot, Plan)>,
 }
 
-/// Pods that differ in nothing but their names: they stand in for each other.
+/// Pods that differ in their names only and are interchangeable.
 #[derive(Debug)]
 pub(super) struct Kind {
     /// One of them.
     pub(super) pod: PodKey,
     pub(super) rules: Vec<&'static str>,
     pub(super) planned: usize,
-    /// Bound when the plan was carried out.
+    /// Pods bound by the first plan.
     pub(super) at_once: usize,
-    /// Bound in the end.
+    /// Pods bound in the end.
     pub(super) bound: usize,
-    /// Others have a higher priority: a nomination keeps no room free from them.
+    /// Whether other pods have a higher priority, against which a nomination reserves nothing.
     pub(super) is_outranked: bool,
-    /// Some have no place because of what pools may buy.
+    /// Whether some are unplaced because of NodePool settings.
     pub(super) is_pool_matter: bool,
 }
 
 impl Kind {
-    /// Whether rules between pods decide where they may be, or others go first: then the order in
-    /// which nodes come may matter.
+    /// Whether their nodes depend on rules between pods or on priorities, so that the order of
+    /// nodes may matter.
     pub(super) fn depends_on_others(&self) -> bool {
         self.is_outranked || self.rules.iter().any(|rule| COUPLING.contains(rule))
     }
@@ -53,12 +53,12 @@ impl Outcome {
         self.kinds.iter().map(|kind| kind.planned).sum()
     }
 
-    /// Planned pods that were bound when the plan was carried out.
+    /// Number of planned pods bound by the first plan.
     pub(super) fn at_once(&self) -> usize {
         self.kinds.iter().map(|kind| kind.at_once.min(kind.planned)).sum()
     }
 
-    /// Planned pods that were bound in the end.
+    /// Number of planned pods bound in the end.
     pub(super) fn bound(&self) -> usize {
         self.kinds.iter().map(|kind| kind.bound.min(kind.planned)).sum()
     }
@@ -66,7 +66,7 @@ impl Outcome {
 
 const COUPLING: [&str; 3] = ["spread", "affinity", "anti-affinity"];
 
-/// The rules that a pod has, by name.
+/// Names of a pod's rules.
 pub(super) fn rules_of(pod: &nap_engine::Pod) -> Vec<&'static str> {
     let has = [
         ("spread", !pod.spread.is_empty()),
@@ -86,27 +86,27 @@ pub(super) fn rules_of(pod: &nap_engine::Pod) -> Vec<&'static str> {
     if rules.is_empty() { vec!["none"] } else { rules }
 }
 
-/// Pods of all cases that have a rule.
+/// Counts over all cases of pods with a rule.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) planned: usize,
-    /// Bound when the plan was carried out.
+    /// Pods bound by the first plan.
     pub(super) at_once: usize,
-    /// Bound only when they were planned for anew.
+    /// Pods bound by a further plan.
     pub(super) late: usize,
-    /// Planned and never bound.
+    /// Planned pods that were never bound.
     pub(super) too_few: usize,
-    /// Bound beyond the plan, where everything planned was bound too.
+    /// Unplaced pods that were bound although all planned pods were bound too.
     pub(super) too_many: usize,
-    /// Bound in place of planned ones.
+    /// Unplaced pods bound in place of planned ones.
     pub(super) instead: usize,
-    /// Bound on what was bought for others, where nothing could be bought for them.
+    /// Pods unplaced because of NodePool settings, bound to nodes of others.
     pub(super) lucky: usize,
 }
 
 impl Tally {
-    /// With the pods of a kind; `is_realised` says whether all planned pods of the case were bound
-    /// at once.
+    /// Adds the pods of a kind. `is_realised`: whether the first plan bound all planned pods of the
+    /// case.
     pub(super) fn add(&mut self, kind: &Kind, is_realised: bool) {
         let at_once = kind.at_once.min(kind.planned);
         let bound = kind.bound.min(kind.planned);

@@ -1,4 +1,4 @@
-//! The filters: what keeps a pod off a node, in kube-scheduler's words.
+//! Filters that depend on one node only, with kube-scheduler's messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -12,13 +12,13 @@ use nap_units::{PODS, Resources, Rounding};
 
 use crate::cluster::pods;
 
-/// A node that pods may go to.
+/// A node and the resources that its pods leave free.
 #[derive(Debug)]
 pub(in crate::cluster) struct Candidate {
     pub(in crate::cluster) name: String,
     pub(in crate::cluster) allocatable: Resources,
     pub(in crate::cluster) free: Resources,
-    /// What runs here.
+    /// Pods on the node.
     pub(in crate::cluster) pods: Vec<Arc<Pod>>,
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
@@ -46,7 +46,7 @@ impl Candidate {
         }
     }
 
-    /// Counts a pod that runs here.
+    /// Adds a pod to the node.
     pub(in crate::cluster) fn take(&mut self, pod: Arc<Pod>) {
         if let Some(spec) = &pod.spec {
             self.free.subtract(&pods::occupies(spec));
@@ -55,7 +55,7 @@ impl Candidate {
         self.pods.push(pod);
     }
 
-    /// Feeds everything that a pod may find or miss here.
+    /// Hashes everything that filters read.
     pub(super) fn hash_looks(&self, hasher: &mut impl Hasher) {
         (&self.name, &self.labels, self.unschedulable).hash(hasher);
         for (name, amount) in self.allocatable.iter() {
@@ -73,13 +73,13 @@ impl Candidate {
         &self.labels
     }
 
-    /// Whether no hard taint keeps the pod away.
+    /// Whether the pod tolerates every `NoSchedule` and `NoExecute` taint.
     pub(super) fn tolerates_all(&self, spec: &PodSpec) -> bool {
         self.untolerated(spec).is_none() && (!self.unschedulable || tolerates_unschedulable(spec))
     }
 
-    /// Why the pod cannot run here; nothing when it can. The first filter that refuses speaks
-    /// alone, as in kube-scheduler.
+    /// Reasons why the pod cannot run here; empty if it can. Only the first failing filter reports,
+    /// as in kube-scheduler.
     pub(in crate::cluster) fn problems(&self, spec: &PodSpec, needs: &Resources) -> Vec<String> {
         if self.unschedulable && !tolerates_unschedulable(spec) {
             return vec!["node(s) were unschedulable".to_owned()];
@@ -104,7 +104,7 @@ impl Candidate {
             .collect()
     }
 
-    /// The first taint that keeps the pod away.
+    /// The first `NoSchedule` or `NoExecute` taint that the pod does not tolerate.
     fn untolerated(&self, spec: &PodSpec) -> Option<&Taint> {
         let hard = self
             .taints
@@ -113,13 +113,13 @@ impl Candidate {
         hard.into_iter().find(|taint| !tolerates(spec, taint))
     }
 
-    /// How many soft taints speak against the node.
+    /// Number of `PreferNoSchedule` taints that the pod does not tolerate.
     pub(in crate::cluster) fn avoided(&self, spec: &PodSpec) -> usize {
         let soft = self.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
         soft.filter(|taint| !tolerates(spec, taint)).count()
     }
 
-    /// The node selector and the required node affinity.
+    /// Whether the node selector and the required node affinity match.
     pub(in crate::cluster) fn is_selected(&self, spec: &PodSpec) -> bool {
         let exact = spec
             .node_selector
@@ -136,7 +136,7 @@ impl Candidate {
             })
     }
 
-    /// A term without requirements selects nothing.
+    /// Whether a node selector term matches; one without requirements matches nothing.
     fn meets(&self, term: &NodeSelectorTerm) -> bool {
         let labels = term.match_expressions.iter().flatten();
         let fields = term.match_fields.iter().flatten();
@@ -151,8 +151,7 @@ impl Candidate {
             })
     }
 
-    /// Whether a daemon with this spec belongs here: it tolerates what a daemon must and asks for
-    /// no room.
+    /// Whether a DaemonSet pod with this spec belongs here; free resources do not matter.
     pub(in crate::cluster) fn wants_daemon(&self, spec: &PodSpec) -> bool {
         self.untolerated(spec).is_none() && self.is_selected(spec)
     }
@@ -212,7 +211,7 @@ fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (String, i32)> {
     )
 }
 
-/// A hard constraint that this scheduler cannot judge.
+/// A required constraint that this scheduler does not implement; `None` if there is none.
 pub(in crate::cluster) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
     let claims = |volume: &k8s_openapi::api::core::v1::Volume| {
         volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()

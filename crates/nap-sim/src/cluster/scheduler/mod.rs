@@ -1,10 +1,10 @@
-//! Binds pending pods, as kube-scheduler does with its default profile: highest priority first,
-//! filters that must all pass, and a simple score (the emptiest node, then the first by name). A
-//! nominated node is tried first and its room is kept from pods of no higher priority; a pod that
-//! finds no place loses its nomination, and is tried again when nodes or the pods on them have
+//! A scheduler after kube-scheduler's default profile: highest priority first, filters that must
+//! all pass, and a simple score (the emptiest node, then the first by name). A nominated node is
+//! tried first and its resources are reserved against pods of the same or a lower priority; an
+//! unschedulable pod loses its nomination, and is retried when nodes or the pods on them have
 //! changed.
 //!
-//! A pod with a hard constraint that is not understood here is never bound: it stays pending with a
+//! A pod with a required constraint that is not implemented is never bound: it stays pending with a
 //! message that says so.
 
 mod filters;
@@ -24,19 +24,19 @@ use super::pods;
 use super::write::Writer;
 pub(super) use filters::Candidate;
 
-/// The name pods ask for when they do not care.
+/// The default `schedulerName` of pods.
 const NAME: &str = "default-scheduler";
 
-/// What was tried in vain.
+/// Pods that are unschedulable in an unchanged cluster, so that they are not retried.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
-    /// The nodes and the pods on them, as they were then.
+    /// Hash of the nodes and the pods on them at that time.
     cluster: u64,
-    /// The uids of the pods.
+    /// Uids of the unschedulable pods.
     pods: BTreeSet<String>,
 }
 
-/// Tries pending pods once, against nodes that count what was bound before.
+/// Tries every pending pod once; each binding counts for the pods after it.
 pub(super) async fn pass(index: &mut Index, writer: &mut Writer, tried: &mut Tried) {
     let mut pending: Vec<Arc<Pod>> =
         index.pods.values().filter(|pod| is_waiting(pod)).cloned().collect();
@@ -104,7 +104,7 @@ fn candidates(index: &Index) -> Vec<Candidate> {
     nodes
 }
 
-/// What nodes and the pods on them are like, as far as pods find a place by it.
+/// Hash of everything that filters read of the nodes and their pods.
 fn looks_of(nodes: &[Candidate]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for node in nodes {
@@ -121,7 +121,7 @@ fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
 }
 
-/// Room that pods were promised: for each node, who, how urgent, and how much.
+/// Resources reserved by nominations: pod, priority and requests, by node.
 struct Nominations(BTreeMap<String, Vec<(Key, i32, Resources)>>);
 
 impl Nominations {
@@ -145,8 +145,8 @@ impl Nominations {
         }
     }
 
-    /// What a pod must find free on a node: what it needs, and what others of the same or a higher
-    /// priority were promised.
+    /// Resources that must be free for a pod: its own requests and those of the other pods
+    /// nominated to the node with the same or a higher priority.
     fn with_others(&self, node: &str, pod: &Pod, needs: &Resources) -> Resources {
         let mut all = needs.clone();
         for (who, urgency, amount) in self.0.get(node).into_iter().flatten() {
@@ -158,7 +158,7 @@ impl Nominations {
     }
 }
 
-/// Why a pod was not bound.
+/// Reason why a pod was not bound.
 struct Refusal {
     reason: &'static str,
     message: String,
@@ -190,8 +190,8 @@ fn place(
             *reasons.entry(problem).or_default() += 1;
         }
     }
-    // Where nothing else is in the way, only the constraint that cannot be judged here is: a new
-    // node would not help.
+    // Every other filter passes somewhere, so only the unimplemented constraint keeps the pod
+    // pending; a new node would not help.
     if let (false, Some(what)) = (feasible.is_empty(), filters::unsupported(spec)) {
         let message =
             format!("the embedded scheduler does not support {what}, so the pod is left alone");
@@ -213,7 +213,7 @@ fn place(
     Err(Refusal { reason: "Unschedulable", message })
 }
 
-/// How much of the node would stay free, in parts of a thousand for CPU and memory together.
+/// Free share of CPU plus free share of memory after the pod, in thousandths.
 fn emptiness(node: &Candidate, needs: &Resources) -> i64 {
     [CPU, MEMORY]
         .into_iter()

@@ -1,8 +1,8 @@
-//! The filters that compare a pod with other pods: topology spread, affinity and anti-affinity, in
-//! kube-scheduler's words.
+//! Filters that depend on other pods: topology spread, affinity and anti-affinity, with
+//! kube-scheduler's messages.
 //!
-//! Written after kube-scheduler and not after the engine, so that a plan which misreads a rule
-//! shows as pods that stay pending.
+//! Written after kube-scheduler and not after the engine, so a plan that misreads a rule shows up
+//! as pods that stay pending.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,15 @@ use crate::cluster::pods;
 /// A label and one of its values.
 type Domain = (String, String);
 
-/// What was found out about the cluster for one pod, before its nodes are judged.
+/// Domain counts for one pod, computed once before its nodes are filtered.
 pub(super) struct Relations<'p> {
     spreads: Vec<SpreadState<'p>>,
-    /// Domains with a pod that all affinity terms mean; nothing when there are no terms.
+    /// The affinity terms, the domains with a matching pod, and whether the pod matches its own
+    /// terms; `None` without terms.
     wanted: Option<(Vec<PodAffinityTerm>, BTreeSet<Domain>, bool)>,
-    /// The pod's own anti-affinity terms and the domains where a pod is that one of them means.
+    /// The pod's anti-affinity terms and the domains with a pod that matches one of them.
     excluded: (Vec<PodAffinityTerm>, BTreeSet<Domain>),
-    /// Domains that running pods keep the pod out of.
+    /// Domains that the anti-affinity of running pods closes to the pod.
     closed: BTreeSet<Domain>,
 }
 
@@ -71,7 +72,7 @@ impl<'p> Relations<'p> {
         }
     }
 
-    /// What keeps the pod off a node, if anything does.
+    /// The first failing filter; `None` if the pod may run on the node.
     pub(super) fn problem(&self, node: &Candidate) -> Option<&'static str> {
         for spread in &self.spreads {
             let Some(value) = node.labels().get(&spread.constraint.topology_key) else {
@@ -116,7 +117,7 @@ impl<'p> Relations<'p> {
     }
 }
 
-/// A rule that needs more than pods and nodes to be judged.
+/// A rule that needs namespace labels, which are not simulated; `None` if there is none.
 pub(super) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
     let together = required(spec, |affinity| {
         affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.clone()
@@ -151,12 +152,12 @@ fn domain(node: &Candidate, term: &PodAffinityTerm) -> Option<Domain> {
     Some((term.topology_key.clone(), value.clone()))
 }
 
-/// Whether a term of one pod means another.
+/// Whether an affinity term of `owner` selects `other`.
 fn means(term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
     let namespace = other.namespace().unwrap_or_default();
     let listed = term.namespaces.as_deref().unwrap_or_default();
     let in_namespace = match &term.namespace_selector {
-        // An empty selector selects every namespace; others are refused beforehand.
+        // An empty selector selects every namespace; `unsupported` refuses others.
         Some(_) => true,
         None if listed.is_empty() => owner.namespace().unwrap_or_default() == namespace,
         None => listed.contains(&namespace),
@@ -171,7 +172,8 @@ fn selects(selector: Option<&LabelSelector>, pod: &Pod) -> bool {
     selector.is_some_and(|selector| pods::selects(selector, pod.labels()))
 }
 
-/// Whether the labels of both pods are the same, or differ, for keys that the owner has.
+/// Whether both pods have equal (or, for mismatch keys, different) values of the keys that `owner`
+/// has.
 fn agrees(keys: Option<&[String]>, owner: &Pod, other: &Pod, same: bool) -> bool {
     keys.unwrap_or_default().iter().filter_map(|key| Some((key, owner.labels().get(key)?))).all(
         |(key, value)| {
@@ -187,7 +189,7 @@ fn agrees(keys: Option<&[String]>, owner: &Pod, other: &Pod, same: bool) -> bool
     )
 }
 
-/// How many pods each domain of each hard constraint has.
+/// Pod counts by domain of each `DoNotSchedule` constraint.
 fn spreads<'p>(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Vec<SpreadState<'p>> {
     let all = spec.topology_spread_constraints.iter().flatten();
     let hard: Vec<&TopologySpreadConstraint> =

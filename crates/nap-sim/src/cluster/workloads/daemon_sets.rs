@@ -1,4 +1,4 @@
-//! DaemonSets: one pod on every node that wants it.
+//! The DaemonSet controller: one pod on every eligible node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +54,7 @@ pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &
     update_status(set, &uid, &hash, wanted.len(), index, writer).await;
 }
 
-/// The pods of the set by the node they are meant for; those on their way out still hold their
-/// place.
+/// Pods of the set by target node, terminating ones included.
 fn assigned(uid: &str, index: &Index) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
     for pod in index.pods.managed_by(uid).filter(|pod| !pods::is_finished(pod)) {
@@ -64,7 +63,7 @@ fn assigned(uid: &str, index: &Index) -> BTreeMap<String, Vec<Arc<Pod>>> {
     by_node
 }
 
-/// The node a daemon pod was made for: bound, or named by its affinity.
+/// Target node of a daemon pod: the one it is bound to, or the one its affinity names.
 fn target(pod: &Pod) -> String {
     let bound = pods::node_of(pod);
     if !bound.is_empty() {
@@ -90,7 +89,7 @@ fn daemon_pod(
     node: &str,
 ) -> Value {
     let mut spec = pod_spec.clone();
-    // The scheduler binds it, to this node and no other.
+    // The affinity makes the scheduler bind the pod to this node only.
     let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
     let required =
         &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
@@ -115,7 +114,7 @@ fn daemon_pod(
     })
 }
 
-/// What every daemon tolerates, so that it runs on nodes that are in trouble.
+/// Adds the tolerations that every daemon pod gets, so that it runs on unhealthy nodes.
 fn tolerate_as_daemon(spec: &mut Value) {
     let mut added: Vec<Value> = [
         ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -138,7 +137,7 @@ fn tolerate_as_daemon(spec: &mut Value) {
     }
 }
 
-/// Rolls one pod at a time, and only while all others are ready.
+/// Replaces one outdated pod at a time, and only while all others are ready.
 async fn replace_outdated(uid: &str, hash: &str, index: &mut Index, writer: &mut Writer) {
     let owned: Vec<_> = index.pods.managed_by(uid).cloned().collect();
     let outdated = |pod: &Pod| pod.labels().get(HASH_LABEL).map(String::as_str) != Some(hash);

@@ -1,4 +1,4 @@
-//! Deployments: one ReplicaSet per template, and a rollout from the old ones to the new one.
+//! The Deployment controller: one ReplicaSet per template, and rolling updates.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) async fn reconcile(
     update_status(deployment, &uid, &name, index, writer).await;
 }
 
-/// The ReplicaSet of the present template, and the others from the oldest to the newest.
+/// The ReplicaSet of the current template, and the others from the oldest to the newest.
 fn owned(uid: &str, name: &str, index: &Index) -> (Option<Arc<ReplicaSet>>, Vec<Arc<ReplicaSet>>) {
     let all = index.replica_sets.managed_by(uid);
     let (current, mut old): (Vec<_>, Vec<_>) = all.cloned().partition(|set| set.name_any() == name);
@@ -58,7 +58,7 @@ fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
 }
 
-/// How many pods may be too many and too few while rolling.
+/// `maxSurge` and `maxUnavailable` in pods.
 fn slack(deployment: &Deployment) -> (i32, i32) {
     let spec = deployment.spec.as_ref();
     let desired = spec.and_then(|spec| spec.replicas).unwrap_or(1);
@@ -70,7 +70,7 @@ fn slack(deployment: &Deployment) -> (i32, i32) {
         rolling.and_then(|rolling| rolling.max_surge.clone()).unwrap_or_else(|| quarter.clone());
     let missing = rolling.and_then(|rolling| rolling.max_unavailable.clone()).unwrap_or(quarter);
     let surge = resolve(&surge, desired);
-    // Too few is rounded down, too many is rounded up; one of them must be possible.
+    // `maxUnavailable` rounds down and `maxSurge` up; at least one must be positive.
     let missing = match &missing {
         IntOrString::Int(number) => *number,
         IntOrString::String(text) => {
@@ -121,8 +121,8 @@ async fn create(
     writer.patch(&mut index.deployments, &key(deployment), &patch).await;
 }
 
-/// One step of the rollout: grow the new set as far as the surge allows, shrink the old ones as far
-/// as availability allows.
+/// One step of a rollout: scales the new set up within `maxSurge` and the old ones down within
+/// `maxUnavailable`.
 async fn roll(
     deployment: &Deployment,
     current: &ReplicaSet,
@@ -145,8 +145,7 @@ async fn roll(
     }
     let (surge, missing) = slack(deployment);
     let total = replicas(current) + old_total;
-    // The deployment itself was scaled down, or nothing is left of the old: no need to go step by
-    // step.
+    // No old pods, or the Deployment was scaled down: no stepping needed.
     let grown = if old_total == 0 || replicas(current) > desired {
         desired
     } else {
@@ -159,7 +158,7 @@ async fn roll(
     }
     let not_up_yet = (grown - available(current)).max(0);
     let mut removable = grown + old_total - (desired - missing) - not_up_yet;
-    // Old pods that are not up can go without making anything worse.
+    // Removing old pods that are unavailable does not lower availability.
     for set in old {
         let broken = (replicas(set) - available(set)).max(0);
         let step = broken.min(removable.max(0));
@@ -206,8 +205,7 @@ async fn update_status(
     index: &mut Index,
     writer: &mut Writer,
 ) {
-    // Only what the ReplicaSets report, as the real controller does; they are a step behind their
-    // pods.
+    // Sums the status of the ReplicaSets, as the real controller does; it lags behind the pods.
     let Some(deployment) = index.deployments.get(&key(deployment)).cloned() else { return };
     let (current, old) = owned(uid, name, index);
     let sets: Vec<&Arc<ReplicaSet>> = current.iter().chain(&old).collect();

@@ -1,19 +1,22 @@
-//! Deployments, ReplicaSets and DaemonSets: pods come and go as their owners say.
+//! Workload controllers: Deployments, ReplicaSets and DaemonSets.
 //!
-//! Thin where a node provisioner cannot tell: no proportional scaling during a rollout, no adoption
-//! of orphans, and a ready pod counts as available at once. StatefulSets and Jobs are not run yet.
+//! Left out, because a node provisioner cannot tell: proportional scaling during a rollout,
+//! adoption of orphans, `minReadySeconds`. StatefulSets and Jobs are not run yet.
 
 mod daemon_sets;
 mod deployments;
 mod replica_sets;
 
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::index::Index;
 use super::write::Writer;
 
-/// Brings every workload one step closer to what it should be.
+/// Reconciles every workload once.
 pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
     for deployment in index.deployments.snapshot() {
         deployments::reconcile(&deployment, index, writer).await;
@@ -26,7 +29,7 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
     }
 }
 
-/// The reference by which a controller owns what it creates.
+/// The `ownerReferences` of an object that a workload creates.
 fn owner(kind: &str, owner: &impl ResourceExt) -> Value {
     json!([{
         "apiVersion": "apps/v1", "kind": kind, "name": owner.name_any(), "uid": owner.uid(),
@@ -34,13 +37,12 @@ fn owner(kind: &str, owner: &impl ResourceExt) -> Value {
     }])
 }
 
-/// A short name for the content of a template, stable across runs and machines.
+/// The `pod-template-hash` of a template: ten letters and digits, equal in every run.
 fn hash(template: &Value) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut state: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in template.to_string().bytes() {
-        state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let mut hasher = FnvHasher::default();
+    hasher.write(template.to_string().as_bytes());
+    let mut state = hasher.finish();
     (0..10)
         .map(|_| {
             let digit = usize::try_from(state % 27).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! ReplicaSets: as many pods as asked for.
+//! The ReplicaSet controller: keeps the number of pods at `spec.replicas`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::cluster::index::Index;
 use crate::cluster::pods;
 use crate::cluster::write::Writer;
 
-/// The real controller creates at most this many pods before it looks again.
+/// Maximum number of pods created in one pass, as in the real controller.
 const BURST: usize = 500;
 
 pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: &mut Writer) {
@@ -59,7 +59,7 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
     }
 }
 
-/// The pods that count: owned, not finished, not on their way out.
+/// Owned pods that are neither finished nor terminating.
 fn active(uid: &str, index: &Index) -> Vec<Arc<Pod>> {
     index
         .pods
@@ -69,7 +69,7 @@ fn active(uid: &str, index: &Index) -> Vec<Arc<Pod>> {
         .collect()
 }
 
-/// Which pod goes first: unscheduled, then not running, then not ready, then cheap, then young.
+/// Deletion order: unscheduled, not running, not ready, low deletion cost, young.
 fn deletion_rank(
     pod: &Pod,
 ) -> (bool, bool, bool, i64, std::cmp::Reverse<Option<jiff::Timestamp>>, String) {

@@ -1,24 +1,18 @@
-//! Problems from a recipe and a seed: `nap bench gen`. The same arguments give the same bytes.
+//! `nap bench gen`: problems from command-line arguments. The same arguments give the same bytes.
 
 mod catalogues;
-mod deployments;
-mod hard;
-mod mixes;
-mod traces;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use nap_oracle::problem::{Amounts, LabelExpression, NodePool, PodClass, Problem};
-use rand::SeedableRng as _;
-use rand_pcg::Pcg64Mcg;
+use nap_problem::Problem;
+use nap_problem::generate::catalogues::thin;
+use nap_problem::generate::{adversarial, daemons, deployments, mixes, rng, traces};
 
 use super::args::{Case, CatalogueKind, GenArgs, Kind, Policy};
 use super::measure;
 use crate::user_error::UserError;
 
-const MEBIBYTE: i64 = 1 << 20;
-
-/// Writes the file.
+/// Writes the problem file.
 pub(super) fn write(args: &GenArgs) -> anyhow::Result<()> {
     let text = problem(args)?.to_text();
     if let Some(path) = &args.out {
@@ -28,7 +22,7 @@ pub(super) fn write(args: &GenArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A problem of the table that `nap bench` prints without files.
+/// A problem of the table that `nap bench` prints when no file is given.
 pub(super) fn standard(kind: Kind, pods: u32, region: &str) -> anyhow::Result<Problem> {
     problem(&GenArgs {
         kind,
@@ -46,9 +40,9 @@ pub(super) fn standard(kind: Kind, pods: u32, region: &str) -> anyhow::Result<Pr
     })
 }
 
-/// Makes the problem that the arguments ask for.
+/// Generates the problem that the arguments describe.
 pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
-    let mut rng = Pcg64Mcg::seed_from_u64(args.seed);
+    let mut rng = rng(args.seed);
     let pods = usize::try_from(args.pods)?;
     let catalogue = args.catalogue.unwrap_or(match args.kind {
         Kind::Deployments => CatalogueKind::Kwok,
@@ -61,8 +55,8 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
         node_pools: vec![catalogues::pool(catalogue)],
         ..Problem::default()
     };
-    if let Some(most) = args.types {
-        problem.instance_types = catalogues::thin(problem.instance_types, most);
+    if let Some(count) = args.types {
+        problem.instance_types = thin(problem.instance_types, count);
     }
     match args.kind {
         Kind::Mix => problem.pods = mixes::mix(&mut rng, pods),
@@ -74,7 +68,7 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
             }
             problem.pods = mixes::preferences(&mut rng, pods);
         }
-        Kind::Deployments => problem.pods = deployments::deployments(args.case),
+        Kind::Deployments => problem.pods = deployments::deployments(args.case.into()),
         Kind::Golden => {
             problem.instance_types = vec![deployments::golden_type()];
             problem.pods = deployments::golden();
@@ -89,12 +83,12 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
             problem.pods =
                 traces::pods(&text, times).with_context(|| format!("{}", path.display()))?;
         }
-        Kind::Distinct => problem.pods = hard::distinct(&mut rng, pods),
-        Kind::OneClass => problem.pods = hard::one_class(pods),
-        Kind::Giants => problem.pods = hard::giants(&mut rng, pods, &problem.instance_types),
-        Kind::Pools => hard::pools(&mut problem, &mut rng, pods),
-        Kind::Limits => hard::limits(&mut problem, &mut rng, pods),
-        Kind::Unschedulable => problem.pods = hard::unschedulable(&mut rng, pods),
+        Kind::Distinct => problem.pods = adversarial::distinct(&mut rng, pods),
+        Kind::OneClass => problem.pods = adversarial::one_class(pods),
+        Kind::Giants => problem.pods = adversarial::giants(&mut rng, pods, &problem.instance_types),
+        Kind::Pools => adversarial::pools(&mut problem, &mut rng, pods),
+        Kind::Limits => adversarial::limits(&mut problem, &mut rng, pods),
+        Kind::Unschedulable => problem.pods = adversarial::unschedulable(&mut rng, pods),
     }
     if args.daemons {
         problem.daemons = daemons();
@@ -109,7 +103,7 @@ fn spelled(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Whether a kind has as many pods as asked for.
+/// Whether `--pods` sets the number of pods of a kind.
 fn is_sized(kind: Kind) -> bool {
     !matches!(kind, Kind::Deployments | Kind::Golden | Kind::Trace)
 }
@@ -157,48 +151,6 @@ fn recipe(args: &GenArgs, catalogue: CatalogueKind) -> String {
     words.extend(args.types.map(|types| format!("--types {types}")));
     words.extend(args.daemons.then(|| "--daemons".to_owned()));
     words.join(" ")
-}
-
-/// What a small system node runs: eight daemons that together take 350 milli-cores and 500 MiB.
-fn daemons() -> Vec<PodClass> {
-    let shapes =
-        [(100, 150), (60, 100), (50, 60), (40, 50), (40, 50), (30, 40), (20, 30), (10, 20)];
-    let daemon = |(number, (cpu, memory)): (usize, (i64, i64))| PodClass {
-        name: format!("daemon-{number}"),
-        namespace: "kube-system".to_owned(),
-        requests: requests(cpu, memory),
-        tolerations: vec![nap_oracle::problem::Toleration {
-            operator: Some("Exists".to_owned()),
-            ..Default::default()
-        }],
-        ..PodClass::default()
-    };
-    shapes.into_iter().enumerate().map(daemon).collect()
-}
-
-/// Milli-cores and MiB.
-fn requests(cpu_milli: i64, memory_mib: i64) -> Amounts {
-    Amounts { cpu_milli, memory_bytes: memory_mib * MEBIBYTE, ..Amounts::default() }
-}
-
-/// A class without rules.
-fn class(name: impl Into<String>, replicas: usize, requests: Amounts) -> PodClass {
-    PodClass {
-        name: name.into(),
-        replicas,
-        namespace: "default".to_owned(),
-        requests,
-        ..PodClass::default()
-    }
-}
-
-fn expression(key: &str, operator: &str, values: &[&str]) -> LabelExpression {
-    let values = values.iter().map(|value| (*value).to_owned()).collect();
-    LabelExpression { key: key.to_owned(), operator: operator.to_owned(), values }
-}
-
-fn named_pool(name: &str) -> NodePool {
-    NodePool { name: name.to_owned(), ..NodePool::default() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What a user relies on when problems are generated.
+//! Guarantees of `nap bench gen`.
 
 use clap::ValueEnum;
 use nap_engine::{Options, solve};
-use nap_oracle::problem::{PlanFile, judge};
+use nap_problem::{PlanFile, judge};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
 }
 
 #[test]
-fn the_same_arguments_give_the_same_file() {
+fn equal_arguments_give_equal_files() {
     for kind in kinds() {
         let text = problem(&args(kind, 200)).unwrap().to_text();
         assert!(
@@ -45,7 +45,7 @@ fn the_same_arguments_give_the_same_file() {
 }
 
 #[test]
-fn the_mix_follows_its_recipe() {
+fn mix_has_five_parts_and_the_remainder_is_plain() {
     let made = problem(&args(Kind::Mix, 1003)).unwrap();
     let count = |part: &str| -> usize {
         made.pods
@@ -63,7 +63,7 @@ fn the_mix_follows_its_recipe() {
 }
 
 #[test]
-fn catalogues_are_as_large_as_they_say() {
+fn catalogues_have_their_stated_sizes() {
     let count = |catalogue| {
         let catalogue = Some(catalogue);
         problem(&GenArgs { catalogue, ..args(Kind::OneClass, 1) }).unwrap().instance_types.len()
@@ -100,25 +100,8 @@ fn every_kind_can_be_solved_and_judged() {
 }
 
 #[test]
-fn preferences_that_cannot_be_said_are_refused() {
+fn respected_preferences_are_refused_by_the_format() {
     let error =
         problem(&GenArgs { policy: Policy::Respect, ..args(Kind::Preferences, 10) }).unwrap_err();
     assert!(error.to_string().contains("no preferences"), "{error}");
-}
-
-#[test]
-fn traces_are_read_by_their_columns() {
-    let text = "pod,memory_mib,cpu_milli,gpu\na,128,100,0\nb,128,100,0\nc,256,100,0\nd,1,1,1\n";
-    let pods = traces::pods(text, 3).unwrap();
-    let counts: Vec<(&str, usize)> =
-        pods.iter().map(|class| (class.name.as_str(), class.replicas)).collect();
-    assert_eq!(counts, [("shape-100m-128mi", 6), ("shape-100m-256mi", 3)]);
-    for (text, word) in [
-        ("pod,cpu_milli\na,1\n", "memory_mib"),
-        ("cpu_milli,memory_mib\n1,2\nx,2\n", "line 3"),
-        ("cpu_milli,memory_mib,gpu\n1,2,1\n", "no row"),
-    ] {
-        let error = traces::pods(text, 1).unwrap_err().to_string();
-        assert!(error.contains(word), "{error}");
-    }
 }

@@ -1,4 +1,4 @@
-//! What `nap plan` prints for programs and for the README, and `nap replay`.
+//! The JSON document of `nap plan`, the README's example, and `nap replay`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::{containers, folder, plan, pod, refusals, said, workload};
 use crate::process::{nap, output, text};
 
 #[test]
-fn the_document_keeps_to_its_schema_and_to_itself() {
+fn document_matches_its_schema_and_its_totals() {
     let schema: Value =
         serde_json::from_str(include_str!("../../../../../docs/plan.schema.json")).unwrap();
     let yaml = format!(
@@ -49,7 +49,7 @@ fn the_document_keeps_to_its_schema_and_to_itself() {
     assert!(yaml_form.starts_with("version: 1\n"), "{yaml_form}");
 }
 
-/// Checks a value against the part of JSON Schema that the schema uses.
+/// Validates a value against the subset of JSON Schema that the schema uses.
 fn validate(path: &str, value: &Value, schema: &Value, root: &Value, problems: &mut Vec<String>) {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
         let target =
@@ -118,7 +118,7 @@ fn validate(path: &str, value: &Value, schema: &Value, root: &Value, problems: &
 }
 
 #[test]
-fn a_stored_plan_is_made_again_to_the_byte() {
+fn replay_reproduces_the_saved_plan() {
     let yaml = format!(
         "{}{}",
         refusals(),
@@ -167,8 +167,7 @@ fn a_stored_plan_is_made_again_to_the_byte() {
     }
 }
 
-/// The example of the README is run as it stands there. `NAP_BLESS=1` writes what it prints into
-/// the README.
+/// Runs the README's example and compares the output. `NAP_BLESS=1` updates the README.
 #[test]
 fn the_readme_shows_what_is_printed() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,0 +1,252 @@
+//! Errors as the API server speaks them: `metav1.Status` objects with the reasons, messages and
+//! causes that clients match on.
+
+use serde_json::{Value, json};
+
+use crate::resources::Resource;
+
+/// A refused request: everything that is needed to render a `metav1.Status` of status `Failure`.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct ApiError {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    pub(crate) details: Option<Box<Value>>,
+}
+
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+impl ApiError {
+    fn plain(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None }
+    }
+
+    fn about(mut self, resource: &Resource, name: &str) -> Self {
+        self.details = Some(Box::new(json!({
+            "name": name, "group": resource.group, "kind": resource.plural,
+        })));
+        self
+    }
+
+    pub(crate) fn unknown_path() -> Self {
+        let mut error =
+            Self::plain(404, "NotFound", "the server could not find the requested resource");
+        error.details = Some(Box::new(json!({})));
+        error
+    }
+
+    pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", resource.qualified());
+        Self::plain(404, "NotFound", message).about(resource, name)
+    }
+
+    pub(crate) fn namespace_not_found(name: &str) -> Self {
+        let mut error = Self::plain(404, "NotFound", format!("namespaces \"{name}\" not found"));
+        error.details = Some(Box::new(json!({ "name": name, "kind": "namespaces" })));
+        error
+    }
+
+    pub(crate) fn already_exists(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", resource.qualified());
+        Self::plain(409, "AlreadyExists", message).about(resource, name)
+    }
+
+    pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
+        Self::plain(409, "Conflict", message).about(resource, name)
+    }
+
+    pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
+        Self::conflict(
+            resource,
+            name,
+            "the object has been modified; please apply your changes to the latest version and \
+             try again",
+        )
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::plain(400, "BadRequest", message)
+    }
+
+    pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = format!("{} \"{name}\" is forbidden: {why}", resource.qualified());
+        Self::plain(403, "Forbidden", message).about(resource, name)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::plain(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    pub(crate) fn not_acceptable(message: impl Into<String>) -> Self {
+        Self::plain(406, "NotAcceptable", message)
+    }
+
+    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::plain(415, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::plain(410, "Expired", message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::plain(500, "InternalError", message)
+    }
+
+    pub(crate) fn not_implemented(message: impl Into<String>) -> Self {
+        Self::plain(501, "NotImplemented", message)
+    }
+
+    /// The answer of `pods/eviction` while a disruption budget does not allow it.
+    pub(crate) fn disruption_budget(message: &str, cause: &str, retry_after: Option<u32>) -> Self {
+        let mut details = json!({
+            "causes": [{ "reason": "DisruptionBudget", "message": cause }],
+        });
+        if let Some(seconds) = retry_after {
+            details["retryAfterSeconds"] = json!(seconds);
+        }
+        let mut error = Self::plain(429, "TooManyRequests", message);
+        error.details = Some(Box::new(details));
+        error
+    }
+
+    /// `422 Invalid` with one cause per field.
+    pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
+        let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        texts.dedup();
+        let summary = if let [only] = texts.as_slice() {
+            only.clone()
+        } else {
+            format!("[{}]", texts.join(", "))
+        };
+        let kind = if resource.group.is_empty() {
+            resource.kind.clone()
+        } else {
+            format!("{}.{}", resource.kind, resource.group)
+        };
+        let mut error =
+            Self::plain(422, "Invalid", format!("{kind} \"{name}\" is invalid: {summary}"));
+        let causes: Vec<Value> = errors
+            .iter()
+            .map(|e| json!({ "reason": e.problem.reason(), "message": e.body(), "field": e.field }))
+            .collect();
+        error.details = Some(Box::new(json!({
+            "name": name, "group": resource.group, "kind": resource.kind, "causes": causes,
+        })));
+        error
+    }
+
+    /// The `metav1.Status` a client receives.
+    pub(crate) fn to_status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        });
+        if let Some(details) = &self.details {
+            status["details"] = (**details).clone();
+        }
+        status
+    }
+}
+
+/// Cause of an `Invalid` status: one field and its violation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Problem {
+    Invalid(Value, String),
+    /// A rule does not hold for an object or a list, which is too long to be shown.
+    Rule(String),
+    TypeInvalid(Value, String),
+    Required(String),
+    NotSupported(Value, Vec<Value>),
+    Duplicate(Value),
+    Forbidden(String),
+    TooLong(u64),
+    TooMany(u64, u64),
+}
+
+impl Problem {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(..) | Self::Rule(_) => "FieldValueInvalid",
+            Self::TypeInvalid(..) => "FieldValueTypeInvalid",
+            Self::Required(_) => "FieldValueRequired",
+            Self::NotSupported(..) => "FieldValueNotSupported",
+            Self::Duplicate(_) => "FieldValueDuplicate",
+            Self::Forbidden(_) => "FieldValueForbidden",
+            Self::TooLong(_) => "FieldValueTooLong",
+            Self::TooMany(..) => "FieldValueTooMany",
+        }
+    }
+}
+
+/// One field and what is wrong with it, printed as the real server prints it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FieldError {
+    pub(crate) field: String,
+    pub(crate) problem: Problem,
+}
+
+impl FieldError {
+    pub(crate) fn invalid(
+        field: impl Into<String>,
+        value: impl Into<Value>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self { field: field.into(), problem: Problem::Invalid(value.into(), detail.into()) }
+    }
+
+    pub(crate) fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: Problem::Required(detail.into()) }
+    }
+
+    pub(crate) fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: Problem::Forbidden(detail.into()) }
+    }
+
+    pub(crate) fn not_supported(
+        field: impl Into<String>,
+        value: impl Into<Value>,
+        supported: Vec<Value>,
+    ) -> Self {
+        Self { field: field.into(), problem: Problem::NotSupported(value.into(), supported) }
+    }
+
+    pub(crate) fn body(&self) -> String {
+        match &self.problem {
+            Problem::Invalid(value, detail) | Problem::TypeInvalid(value, detail) => {
+                format!("Invalid value: {value}: {detail}")
+            }
+            Problem::Rule(message) => format!("Invalid value: {message}"),
+            Problem::Required(detail) if detail.is_empty() => "Required value".to_owned(),
+            Problem::Required(detail) => format!("Required value: {detail}"),
+            Problem::NotSupported(value, supported) => {
+                let supported: Vec<String> = supported.iter().map(ToString::to_string).collect();
+                format!("Unsupported value: {value}: supported values: {}", supported.join(", "))
+            }
+            Problem::Duplicate(value) => format!("Duplicate value: {value}"),
+            Problem::Forbidden(detail) => format!("Forbidden: {detail}"),
+            Problem::TooLong(limit) => format!("Too long: may not be more than {limit} bytes"),
+            Problem::TooMany(found, limit) => {
+                format!("Too many: {found}: must have at most {limit} items")
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for FieldError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}

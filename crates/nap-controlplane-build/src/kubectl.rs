@@ -1,0 +1,43 @@
+//! kubectl for tests: one runner for every test crate.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// kubectl with a kubeconfig.
+#[derive(Clone, Debug)]
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    /// The kubectl that [`crate::kubectl`] finds, or its one line of text if there is none.
+    pub fn new(kubeconfig: &Path) -> Result<Self, String> {
+        Ok(Self { program: crate::kubectl()?, kubeconfig: kubeconfig.to_owned() })
+    }
+
+    /// Runs kubectl to its end with a manifest on standard input. Its discovery cache is beside the
+    /// kubeconfig.
+    pub fn run(&self, arguments: &[&str], manifest: &str) -> std::io::Result<Output> {
+        let home = self.kubeconfig.parent().unwrap_or(&self.kubeconfig);
+        let mut child = Command::new(&self.program)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(arguments)
+            .env("HOME", home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A kubectl that does not read its input closes the pipe.
+            stdin.write_all(manifest.as_bytes()).or_else(ignore_closed_pipe)?;
+        }
+        child.wait_with_output()
+    }
+}
+
+fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}

@@ -1,0 +1,3 @@
+//! Problem files, plan files and their judge.
+
+mod problems;

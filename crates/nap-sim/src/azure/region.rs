@@ -1,0 +1,180 @@
+//! The region's read-only APIs: VM sizes, retail prices, quota usages and node images, from the
+//! embedded catalogue.
+
+use nap_api::aksnodeclass::ImageFamily;
+use nap_azure::AzureError;
+use nap_azure::embedded::EmbeddedCatalogue;
+use nap_azure::images::{self, ImageVersion};
+use nap_azure::prices::{PriceItem, Prices};
+use nap_azure::skus::{ResourceSku, Sku};
+use nap_engine::CapacityType;
+use nap_units::UsdPerHour;
+use serde_json::{Value, json};
+
+use super::EmulatorConfig;
+use super::request::{Answer, ArmRequest, page, refuse};
+use super::state::State;
+
+/// Sizes and prices of one region.
+pub(crate) struct RegionCatalogue {
+    rows: Vec<ResourceSku>,
+    prices: Prices,
+    items: Vec<PriceItem>,
+}
+
+impl RegionCatalogue {
+    pub(crate) fn new(config: &EmulatorConfig) -> Result<Self, AzureError> {
+        let catalogue = EmbeddedCatalogue::embedded();
+        let region = catalogue.region(&config.region)?;
+        let prices = catalogue.prices_in(&region.name);
+        Ok(Self {
+            rows: catalogue.skus_in(&region.name).map(|sku| sku.to_resource_sku(region)).collect(),
+            items: price_items(&region.name, &prices),
+            prices,
+        })
+    }
+
+    /// The VM size with this exact name; `None` if AKS nodes cannot have it.
+    pub(crate) fn sku(&self, config: &EmulatorConfig, name: &str) -> Option<Sku> {
+        let row = self.rows.iter().find(|row| row.name == name)?;
+        Sku::read(row, &config.region).ok()
+    }
+
+    pub(crate) fn price(&self, name: &str, capacity_type: CapacityType) -> UsdPerHour {
+        self.prices.get(name, capacity_type).unwrap_or(UsdPerHour::ZERO)
+    }
+
+    pub(crate) fn skus(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
+        if let Some(filter) = request.query.get("$filter") {
+            let location = quoted_after(filter, "location eq ").unwrap_or_default();
+            if !location.eq_ignore_ascii_case(&config.region) {
+                let message =
+                    format!("The filter '{filter}' names no location of this subscription.");
+                return refuse(400, "InvalidFilter", &message);
+            }
+        }
+        page(request, &self.rows, config.page_size, ("value", "nextLink"))
+    }
+
+    pub(crate) fn prices(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
+        let filter = request.query.get("$filter").map(String::as_str).unwrap_or_default();
+        let here = quoted_after(filter, "armRegionName eq ") == Some(&config.region);
+        let items = if here { self.items.as_slice() } else { &[] };
+        page(request, items, config.page_size, ("Items", "NextPageLink"))
+    }
+
+    pub(crate) fn usages(
+        &self,
+        config: &EmulatorConfig,
+        state: &State,
+        request: &ArmRequest,
+    ) -> Answer {
+        let mut families: Vec<&str> = self
+            .rows
+            .iter()
+            .map(|row| row.family.as_str())
+            .filter(|family| !family.is_empty())
+            .collect();
+        families.sort_unstable();
+        families.dedup();
+        let usage = |name: &str, current: i64, limit: i64| {
+            json!({
+                "unit": "Count", "currentValue": current, "limit": limit,
+                "name": { "value": name, "localizedValue": name },
+            })
+        };
+        let mut usages: Vec<Value> = families
+            .into_iter()
+            .map(|family| {
+                usage(family, family_cores(state, family), family_limit(config, state, family))
+            })
+            .collect();
+        let spot = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
+        let limit = config.default_family_quota;
+        usages.push(usage("cores", state.cores(|_| true) - spot, limit));
+        usages.push(usage("lowPriorityCores", spot, state.faults.spot_quota.unwrap_or(limit)));
+        page(request, &usages, config.page_size, ("value", "nextLink"))
+    }
+
+    pub(crate) fn images(config: &EmulatorConfig, request: &ArmRequest) -> Answer {
+        let images: Vec<ImageVersion> = published_images(config)
+            .into_iter()
+            .map(|(gallery, definition, version)| ImageVersion {
+                full_name: format!("{gallery}-{definition}-{version}"),
+                os: gallery.to_owned(),
+                sku: definition.to_owned(),
+                version,
+            })
+            .collect();
+        page(request, &images, config.page_size, ("value", "nextLink"))
+    }
+}
+
+/// On-demand vCPUs of a quota family that are in use.
+pub(crate) fn family_cores(state: &State, family: &str) -> i64 {
+    state.cores(|machine| {
+        machine.capacity_type == CapacityType::OnDemand && machine.sku.family == family
+    })
+}
+
+/// On-demand vCPU quota of a family.
+pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str) -> i64 {
+    state.faults.family_quota.get(family).copied().unwrap_or(config.default_family_quota)
+}
+
+/// Gallery, definition and version of the newest and the previous version of every image.
+pub(crate) fn published_images(
+    config: &EmulatorConfig,
+) -> Vec<(&'static str, &'static str, String)> {
+    let families = [
+        (ImageFamily::Ubuntu2204, "1.33"),
+        (ImageFamily::Ubuntu2404, "1.34"),
+        (ImageFamily::AzureLinux, "1.31"),
+        (ImageFamily::AzureLinux, "1.34"),
+    ];
+    families
+        .into_iter()
+        .flat_map(|(family, version)| images::definitions(family, version))
+        .flat_map(|(gallery, definition)| {
+            ["202601.5.0", &config.image_version]
+                .map(|version| (gallery, definition, version.to_owned()))
+        })
+        .collect()
+}
+
+/// Rows of the retail price API, including those that a client must filter out.
+fn price_items(region: &str, prices: &Prices) -> Vec<PriceItem> {
+    let mut items = Vec::new();
+    for (name, price) in &prices.on_demand {
+        let short = name.trim_start_matches("Standard_").replace('_', " ");
+        let series = format!("Virtual Machines {short} Series");
+        let item = |suffix: &str, product: &str, kind: &str, micros: i64| PriceItem {
+            currency_code: "USD".to_owned(),
+            retail_price: dollars(micros),
+            arm_region_name: region.to_owned(),
+            product_name: product.to_owned(),
+            sku_name: format!("{short}{suffix}"),
+            meter_name: format!("{short}{suffix}"),
+            arm_sku_name: name.clone(),
+            unit_of_measure: "1 Hour".to_owned(),
+            kind: kind.to_owned(),
+        };
+        items.push(item("", &series, "Consumption", price.micros()));
+        items.push(item("", &format!("{series} Windows"), "Consumption", price.micros() * 2));
+        if let Some(spot) = prices.spot.get(name) {
+            items.push(item(" Spot", &series, "Consumption", spot.micros()));
+            items.push(item(" Low Priority", &series, "Consumption", price.micros() / 5));
+        }
+    }
+    items
+}
+
+#[expect(clippy::cast_precision_loss, reason = "prices are far below 2^53 micro-dollars")]
+fn dollars(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// The single-quoted text after `phrase`; `None` if there is none.
+fn quoted_after<'a>(text: &'a str, phrase: &str) -> Option<&'a str> {
+    text.split_once(phrase)?.1.strip_prefix('\'')?.split('\'').next()
+}

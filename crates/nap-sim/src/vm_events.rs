@@ -1,0 +1,36 @@
+//! Events from the cloud to the cluster: a VM was created, a VM was deleted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nap_api::Taint;
+use nap_units::Resources;
+
+/// A change of the set of VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VmEvent {
+    /// A VM was created; its kubelet joins after `boot`.
+    Created {
+        /// `spec.providerID` of its Node.
+        provider_id: String,
+        /// Name of its Node.
+        node_name: String,
+        /// Labels that AKS and the kubelet give the Node.
+        labels: BTreeMap<String, String>,
+        /// Taints that the Node registers with.
+        taints: Vec<Taint>,
+        /// `status.capacity` of the Node.
+        capacity: Resources,
+        /// `status.allocatable` of the Node.
+        allocatable: Resources,
+        /// Time from this event until the kubelet joins.
+        boot: Duration,
+    },
+    /// A VM was deleted.
+    Deleted {
+        /// `spec.providerID` of its Node.
+        provider_id: String,
+        /// Name of its Node.
+        node_name: String,
+    },
+}
