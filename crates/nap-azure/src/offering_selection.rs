@@ -95,10 +95,10 @@ mod tests {
     use nap_api::{AKSNodeClass, Requirement, labels};
     use nap_units::UsdPerHour;
 
-    fn types() -> nap_engine::Catalogue {
+    fn types() -> Vec<InstanceType> {
         let config = AzureConfig::new("s", "rg", "c", "eastus");
         let settings = Settings::new(&config, &AKSNodeClass::default());
-        from_catalogue(EmbeddedCatalogue::embedded(), &settings).unwrap()
+        from_catalogue(EmbeddedCatalogue::embedded(), &settings).unwrap().types().to_vec()
     }
 
     fn requirements(pairs: &[(&str, &str)]) -> Requirements {

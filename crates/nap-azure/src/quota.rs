@@ -17,6 +17,12 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// A quota with vCPUs left in one family.
+    #[cfg(test)]
+    pub(crate) fn with_left(family: &str, vcpus: i64) -> Self {
+        Self { left: BTreeMap::from([(family.to_lowercase(), vcpus)]), held: BTreeMap::new() }
+    }
+
     /// Whether a size of a family fits on demand.
     pub fn fits(&self, family: &str, vcpus: i64) -> bool {
         let family = family.to_lowercase();
@@ -67,7 +73,7 @@ mod tests {
     use super::*;
 
     fn quota() -> Quota {
-        Quota { left: BTreeMap::from([("f".to_owned(), 10)]), held: BTreeMap::new() }
+        Quota::with_left("f", 10)
     }
 
     #[test]

@@ -20,15 +20,15 @@ use crate::skus::{self, Sku};
 use crate::unavailable_offerings::UnavailableOfferings;
 
 /// Lifetime of the list of sizes.
-const SKUS_FOR: SignedDuration = SignedDuration::from_hours(12);
+const SKU_LIFETIME: SignedDuration = SignedDuration::from_hours(12);
 /// Lifetime of prices.
-const PRICES_FOR: SignedDuration = SignedDuration::from_hours(12);
+const PRICE_LIFETIME: SignedDuration = SignedDuration::from_hours(12);
 /// Lifetime of the quota count.
-const QUOTA_FOR: SignedDuration = SignedDuration::from_mins(10);
+const QUOTA_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 /// Age at which a quota count that cannot be refreshed is dropped; launches are then not limited.
-const QUOTA_BELIEVED_FOR: SignedDuration = SignedDuration::from_mins(15);
+const MAX_QUOTA_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// Wait after a failed refresh.
-const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(1);
+const RETRY_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Most catalogues that are kept. Node classes differ in few settings.
 const MAX_CATALOGUES: usize = 16;
 
@@ -136,8 +136,9 @@ impl RegionCatalogue {
     pub(crate) fn hold_quota(&self, sku: &Sku, capacity_type: CapacityType) -> QuotaHold<'_> {
         let vcpus = if capacity_type == CapacityType::OnDemand { sku.vcpus } else { 0 };
         let family = sku.family.clone();
+        let counted_at = self.state().quota.at;
         self.change_quota(|quota| quota.hold(&family, vcpus));
-        QuotaHold { region: self, family, vcpus }
+        QuotaHold { region: self, family, vcpus, counted_at }
     }
 
     fn change_quota(&self, change: impl FnOnce(&mut Quota)) {
@@ -199,82 +200,91 @@ impl RegionCatalogue {
             let state = self.state();
             (now >= state.skus.next, now >= state.prices.next, now >= state.quota.next)
         };
-        let (subscription, region) = (&self.config.subscription_id, &self.config.location);
         if skus_due {
-            let fetched = skus::list(&self.arm, subscription, region).await.and_then(|rows| {
-                let skus: BTreeMap<String, Sku> = rows
-                    .iter()
-                    .filter_map(|row| Sku::read(row, region).ok())
-                    .map(|sku| (sku.name.clone(), sku))
-                    .collect();
-                if skus.is_empty() {
-                    let message =
-                        format!("region `{region}` offers no VM size that a node can use");
-                    return Err(CloudError::new(
-                        ErrorClass::Invalid,
-                        "list VM sizes",
-                        "NoSizes",
-                        message,
-                    ));
-                }
-                Ok(skus)
-            });
-            let mut state = self.state();
-            match fetched {
-                Ok(skus) => {
-                    state.skus.store(skus, now, SKUS_FOR);
-                    state.generation += 1;
-                }
-                Err(error) if state.skus.data.is_none() => return Err(error),
-                Err(error) => {
-                    tracing::warn!(%error, "VM sizes not refreshed, using old ones");
-                    state.skus.next = later(now, RETRY_AFTER);
-                }
-            }
+            self.refresh_skus(now).await?;
         }
         if prices_due {
-            let fetched = prices::fetch(&self.price_client, region).await;
-            let mut state = self.state();
-            match fetched {
-                Ok(prices) if !prices.on_demand.is_empty() => {
-                    state.prices.store(prices, now, PRICES_FOR);
-                    state.generation += 1;
-                }
-                other => {
-                    let error = other
-                        .err()
-                        .map_or("no prices for the region".to_owned(), |e| e.to_string());
-                    tracing::warn!(error, "prices not refreshed, using old ones");
-                    if state.prices.data.is_none() {
-                        let prices = EmbeddedCatalogue::embedded().prices_in(region);
-                        state.prices.store(prices, now, RETRY_AFTER);
-                        state.generation += 1;
-                    }
-                    state.prices.next = later(now, RETRY_AFTER);
-                }
-            }
+            self.refresh_prices(now).await;
         }
         if quota_due {
-            let fetched = quota::fetch(&self.arm, subscription, region).await;
-            let mut state = self.state();
-            let before = state.fits_quota();
-            match fetched {
-                Ok(quota) => state.quota.store(quota, now, QUOTA_FOR),
-                Err(error) => {
-                    tracing::warn!(%error, "quota usage not refreshed");
-                    let believed =
-                        state.quota.at.is_some_and(|at| now < later(at, QUOTA_BELIEVED_FOR));
-                    if !believed {
-                        state.quota.data = None;
-                    }
-                    state.quota.next = later(now, RETRY_AFTER);
-                }
+            self.refresh_quota(now).await;
+        }
+        Ok(())
+    }
+
+    /// Refreshes the list of sizes. A failure is an error only while there is no older list.
+    async fn refresh_skus(&self, now: Timestamp) -> Result<(), CloudError> {
+        let (subscription, region) = (&self.config.subscription_id, &self.config.location);
+        let fetched = skus::list(&self.arm, subscription, region).await.and_then(|rows| {
+            let skus: BTreeMap<String, Sku> = rows
+                .iter()
+                .filter_map(|row| Sku::read(row, region).ok())
+                .map(|sku| (sku.name.clone(), sku))
+                .collect();
+            if skus.is_empty() {
+                let message = format!("region `{region}` offers no VM size that a node can use");
+                let (class, code) = (ErrorClass::Invalid, "NoSizes");
+                return Err(CloudError::new(class, "list VM sizes", code, message));
             }
-            if state.fits_quota() != before {
+            Ok(skus)
+        });
+        let mut state = self.state();
+        match fetched {
+            Ok(skus) => {
+                state.skus.store(skus, now, SKU_LIFETIME);
                 state.generation += 1;
+            }
+            Err(error) if state.skus.data.is_none() => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "VM sizes not refreshed, using old ones");
+                state.skus.next = later(now, RETRY_INTERVAL);
             }
         }
         Ok(())
+    }
+
+    /// Refreshes prices, which fall back to older ones and then to the embedded list prices.
+    async fn refresh_prices(&self, now: Timestamp) {
+        let region = &self.config.location;
+        let fetched = prices::fetch(&self.price_client, region).await;
+        let mut state = self.state();
+        let error = match fetched {
+            Ok(prices) if !prices.on_demand.is_empty() => {
+                state.prices.store(prices, now, PRICE_LIFETIME);
+                state.generation += 1;
+                return;
+            }
+            Ok(_) => "no prices for the region".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(error, "prices not refreshed, using old ones");
+        if state.prices.data.is_none() {
+            let prices = EmbeddedCatalogue::embedded().prices_in(region);
+            state.prices.store(prices, now, RETRY_INTERVAL);
+            state.generation += 1;
+        }
+        state.prices.next = later(now, RETRY_INTERVAL);
+    }
+
+    /// Refreshes the quota count, which drops all holds: Azure has counted their launches.
+    async fn refresh_quota(&self, now: Timestamp) {
+        let (subscription, region) = (&self.config.subscription_id, &self.config.location);
+        let fetched = quota::fetch(&self.arm, subscription, region).await;
+        let mut state = self.state();
+        let before = state.fits_quota();
+        match fetched {
+            Ok(quota) => state.quota.store(quota, now, QUOTA_LIFETIME),
+            Err(error) => {
+                tracing::warn!(%error, "quota usage not refreshed");
+                if state.quota.at.is_none_or(|at| now >= later(at, MAX_QUOTA_AGE)) {
+                    state.quota.data = None;
+                }
+                state.quota.next = later(now, RETRY_INTERVAL);
+            }
+        }
+        if state.fits_quota() != before {
+            state.generation += 1;
+        }
     }
 }
 
@@ -282,7 +292,10 @@ impl RegionCatalogue {
 pub(crate) struct QuotaHold<'a> {
     region: &'a RegionCatalogue,
     family: String,
+    /// Zero once the hold is kept.
     vcpus: i64,
+    /// The count that the hold was taken against. A later count has dropped the hold.
+    counted_at: Option<Timestamp>,
 }
 
 impl QuotaHold<'_> {
@@ -294,7 +307,8 @@ impl QuotaHold<'_> {
 
 impl Drop for QuotaHold<'_> {
     fn drop(&mut self) {
-        if self.vcpus > 0 {
+        let counted_since = self.region.state().quota.at != self.counted_at;
+        if self.vcpus > 0 && !counted_since {
             self.region.change_quota(|quota| quota.release(&self.family, self.vcpus));
         }
     }
@@ -325,5 +339,75 @@ impl State {
                 })
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use nap_clock::Clock;
+
+    /// A region with 10 vCPUs left in the family of `Standard_D8s_v5`.
+    fn region() -> (RegionCatalogue, Sku) {
+        let service =
+            crate::arm::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
+                Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+            }));
+        let client = ArmClient::anonymous(service, Clock::wall(), "https://arm.example");
+        let config = AzureConfig::new("s", "rg", "c", "eastus");
+        let region = RegionCatalogue::new(config, client.clone(), client);
+        let embedded = EmbeddedCatalogue::embedded();
+        let row = embedded.skus_in("eastus").find(|sku| sku.name == "Standard_D8s_v5").unwrap();
+        let row = row.to_resource_sku(embedded.region("eastus").unwrap());
+        let sku = Sku::read(&row, "eastus").unwrap();
+        count(&region, &sku, Timestamp::UNIX_EPOCH);
+        (region, sku)
+    }
+
+    fn count(region: &RegionCatalogue, sku: &Sku, now: Timestamp) {
+        let quota = Quota::with_left(&sku.family, 10);
+        region.state().quota.store(quota, now, QUOTA_LIFETIME);
+    }
+
+    fn fits(region: &RegionCatalogue, sku: &Sku) -> bool {
+        region.state().quota.data.as_ref().unwrap().fits(&sku.family, sku.vcpus)
+    }
+
+    #[test]
+    fn a_failed_launch_releases_its_quota() {
+        let (region, sku) = region();
+        let hold = region.hold_quota(&sku, CapacityType::OnDemand);
+        assert!(!fits(&region, &sku));
+        drop(hold);
+        assert!(fits(&region, &sku));
+    }
+
+    #[test]
+    fn a_successful_launch_keeps_its_quota_until_the_next_count() {
+        let (region, sku) = region();
+        region.hold_quota(&sku, CapacityType::OnDemand).keep();
+        assert!(!fits(&region, &sku));
+        count(&region, &sku, Timestamp::MAX);
+        assert!(fits(&region, &sku));
+    }
+
+    #[test]
+    fn a_hold_from_before_a_count_releases_nothing_of_a_later_one() {
+        let (region, sku) = region();
+        let old = region.hold_quota(&sku, CapacityType::OnDemand);
+        count(&region, &sku, Timestamp::MAX);
+        region.hold_quota(&sku, CapacityType::OnDemand).keep();
+        drop(old);
+        assert!(!fits(&region, &sku));
+    }
+
+    #[test]
+    fn spot_holds_no_quota() {
+        let (region, sku) = region();
+        region.hold_quota(&sku, CapacityType::Spot).keep();
+        assert!(fits(&region, &sku));
     }
 }

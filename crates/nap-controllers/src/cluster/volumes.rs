@@ -287,7 +287,7 @@ mod tests {
         state
     }
 
-    fn zones(claims: &[&str]) -> Result<Vec<String>, String> {
+    fn zones(claims: &[&str]) -> Result<Vec<String>, VolumeProblem> {
         let places = index().volume_terms(&pod("db-0", claims))?;
         Ok(places.iter().map(|place| place.get(labels::ZONE).unwrap().to_string()).collect())
     }
