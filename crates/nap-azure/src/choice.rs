@@ -95,15 +95,20 @@ mod tests {
         let requirements =
             wanted(&[(labels::SKU_FAMILY, "D"), (labels::ARCH, "amd64"), ("team", "a")]);
         let (kind, offering) =
-            best(&types, &requirements, &requests, "claim", "", |_| true).unwrap();
+            best(types.types(), &requirements, &requests, "claim", "", |_| true).unwrap();
         assert_eq!(offering.capacity_type, CapacityType::Spot, "spot is cheaper");
         assert!(kind.allocatable.get("cpu") >= 3000);
         let dearer = |other: &&InstanceType| {
             requests.fits(&other.allocatable)
                 && other.requirements.intersects(&requirements).is_ok()
         };
-        let cheapest =
-            types.iter().filter(dearer).flat_map(|kind| &kind.offerings).map(|o| o.price).min();
+        let cheapest = types
+            .types()
+            .iter()
+            .filter(dearer)
+            .flat_map(|kind| &kind.offerings)
+            .map(|o| o.price)
+            .min();
         assert_eq!(Some(offering.price), cheapest);
     }
 
@@ -115,7 +120,7 @@ mod tests {
         let planned = "Standard_D4s_v3/nowhere-1/on-demand,Standard_D8s_v5/eastus-2/on-demand,Standard_D2s_v5/eastus-1/on-demand";
         let chosen = |requests: &Resources| {
             let (kind, offering) =
-                best(&types, &requirements, requests, "claim", planned, |_| true).unwrap();
+                best(types.types(), &requirements, requests, "claim", planned, |_| true).unwrap();
             format!("{}/{}", kind.name, offering.zone)
         };
         assert_eq!(
@@ -135,7 +140,7 @@ mod tests {
             (labels::CAPACITY_TYPE, "on-demand"),
         ]);
         let zone = |claim: &str| {
-            best(&types, &requirements, &Resources::new(), claim, "", |_| true)
+            best(types.types(), &requirements, &Resources::new(), claim, "", |_| true)
                 .unwrap()
                 .1
                 .zone
@@ -150,9 +155,9 @@ mod tests {
             (labels::PLACEMENT_SCOPE, "regional"),
         ]);
         assert_eq!(
-            best(&types, &regional, &Resources::new(), "c", "", |_| true).unwrap().1.zone,
+            best(types.types(), &regional, &Resources::new(), "c", "", |_| true).unwrap().1.zone,
             "0"
         );
-        assert!(best(&types, &regional, &Resources::new(), "c", "", |_| false).is_none());
+        assert!(best(types.types(), &regional, &Resources::new(), "c", "", |_| false).is_none());
     }
 }

@@ -274,7 +274,7 @@ mod tests {
         state
     }
 
-    fn zones(claims: &[&str]) -> Result<Vec<String>, String> {
+    fn zones(claims: &[&str]) -> Result<Vec<String>, VolumeProblem> {
         let places = state().volume_terms(&pod("db-0", claims))?;
         Ok(places.iter().map(|place| place.get(labels::ZONE).unwrap().to_string()).collect())
     }
