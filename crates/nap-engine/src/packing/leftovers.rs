@@ -40,7 +40,7 @@ struct HostSpread {
     minimum: i64,
 }
 
-/// How the pods of a spread over hosts are counted.
+/// Source of the counts of a spread over hosts.
 #[derive(Clone, Copy)]
 enum CountedBy {
     Group(GroupId),

@@ -69,8 +69,8 @@ pub fn instance_type(name: &str, vcpu: i64, gib: i64, micros: i64) -> InstanceTy
     }
 }
 
-/// Sizes from 2 to 64 vCPUs with 4 GiB per vCPU and a price in proportion; the largest cost a little
-/// more per vCPU.
+/// Sizes from 2 to 64 vCPUs with 4 GiB per vCPU and a price in proportion; the largest cost a
+/// little more per vCPU.
 pub fn catalogue() -> Vec<InstanceType> {
     [(2, 96_000), (4, 192_000), (8, 384_000), (16, 768_000), (32, 1_540_000), (64, 3_100_000)]
         .map(|(vcpu, micros)| instance_type(&format!("d{vcpu}"), vcpu, vcpu * 4, micros))

@@ -1,8 +1,9 @@
 //! Scenario files: a small cluster and the plan that it must give, named after the rule they show.
 //!
 //! `name.yaml` is the input and `name.plan` the expected plan. `UPDATE_SCENARIOS=1 cargo test -p
-//! nap-engine` rewrites the plans; review the difference. A file with a `snapshot` holds the engine's
-//! own input instead of the short form, which is how a case found by a property test is kept.
+//! nap-engine` rewrites the plans; review the difference. A file with a `snapshot` holds the
+//! engine's own input instead of the short form, which is how a case found by a property test is
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
