@@ -21,8 +21,8 @@
 //! It is vector bin packing (CPU, memory, pods, devices, host ports, …) with variable bin types,
 //! and so NP-hard even without further rules. Three things make it harder:
 //!
-//! - **Compatibility.** A pod restricts the offerings of its node, and pods on one node restrict them
-//!   together. The price of a node depends on this intersection.
+//! - **Compatibility.** A pod restricts the offerings of its node, and pods on one node restrict
+//!   them together. The price of a node depends on this intersection.
 //! - **Topology.** Spread constraints, affinity and anti-affinity couple all pods that they count: a
 //!   pod's place depends on where the others are, and the order of binding matters.
 //! - **Preferences.** A pod with preferences has several relaxation levels, and a relaxed pod may
@@ -75,11 +75,11 @@
 //! | strategy | idea |
 //! |---|---|
 //! | baseline | first-fit-decreasing in the incumbent's order; no plan is worse than this one |
-//! | capped first fit | bins stop growing at one of several sizes: without a cap they end up on the largest type, whatever it costs |
-//! | patterns | one node at a time from complementary classes, on the type with the lowest price for the shadow value of its load |
+//! | capped first fit | bins stop growing at one of several sizes, not at the largest type |
+//! | patterns | one node at a time from complementary classes, at the lowest price per value |
 //! | constrained patterns | patterns that count topology as they go |
-//! | column generation | loads for all nodes at once from a linear program, rounded; only for pods without topology rules |
-//! | ruin and recreate | the most wasteful nodes of the best packing are emptied and packed again |
+//! | column generation | loads for all nodes at once from a linear program, rounded |
+//! | ruin and recreate | the most wasteful nodes of the best packing are packed again |
 //!
 //! Pods without a place get another try with exactly what the scheduler would allow.
 //!

@@ -198,7 +198,7 @@ pub(crate) fn add_requests(used: &mut [i64], request: &[i64], count: usize) {
     }
 }
 
-/// What is used together with `count` requests.
+/// Sum of what is used and `count` requests.
 pub(crate) fn with_requests(used: &[i64], request: &[i64], count: usize) -> Vec<i64> {
     let mut with = used.to_vec();
     add_requests(&mut with, request, count);

@@ -257,7 +257,7 @@ impl<'a> OfferingIndex<'a> {
         assignments
     }
 
-    /// How certainly a topology group covers new nodes of an eligibility set.
+    /// Coverage of new nodes of an eligibility set by a topology group.
     pub(crate) fn coverage(
         &mut self,
         group: &TopologyGroup<'_>,

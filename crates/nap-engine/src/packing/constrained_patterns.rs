@@ -71,8 +71,8 @@ struct PatternSearch {
 }
 
 /// A node of a certain type that a pattern is built for.
-struct Draft<'d> {
-    assignment: &'d DomainAssignment,
+struct PatternNode<'n> {
+    assignment: &'n DomainAssignment,
     instance_type: TypeId,
     /// Id of the bin that the pattern would open.
     bin: BinId,
@@ -250,8 +250,8 @@ impl PatternSearch {
         let (free, cap) = (table.free(instance_type).to_vec(), table.types[instance_type].cpu);
         let mut used = vec![0; free.len()];
         let bin = packer.bins.next_id();
-        let mut draft =
-            Draft { assignment, instance_type, bin, eligibility: start, content: Vec::new() };
+        let mut node =
+            PatternNode { assignment, instance_type, bin, eligibility: start, content: Vec::new() };
         let all_pending: usize = pending.iter().sum();
         let mut pods = 0;
         // Shapes of which no more pods can be taken.
@@ -277,19 +277,19 @@ impl PatternSearch {
             let only = (pods == 0).then_some(seed);
             let requests = &self.shapes[shape].requests;
             let max = room(&free, &used, requests, packer.max_pods.less(pods).of(all_pending));
-            let Some((class, fit)) = self.take(packer, shape, only, pending, &draft, max) else {
+            let Some((class, fit)) = self.take(packer, shape, only, pending, &node, max) else {
                 if pods == 0 {
                     return None;
                 }
                 exhausted[shape] = true;
                 continue;
             };
-            draft.eligibility = fit.eligibility;
+            node.eligibility = fit.eligibility;
             pods += fit.room;
             add_requests(&mut used, &packer.classes[class].requests, fit.room);
-            draft.content.push((class, fit));
+            node.content.push((class, fit));
         }
-        let Draft { eligibility, content, .. } = draft;
+        let PatternNode { eligibility, content, .. } = node;
         for (class, fit) in content.iter().rev() {
             packer.uncount(*class, assignment, bin, fit.room);
         }
@@ -298,7 +298,7 @@ impl PatternSearch {
         Some(NodePattern { assignment: Rc::clone(assignment), start, cap, content, rate })
     }
 
-    /// Takes pods of a shape for a draft: of the first class that has pods and is allowed there.
+    /// Takes pods of a shape for a node: of the first class that has pods and is allowed there.
     /// The pods are counted.
     fn take(
         &mut self,
@@ -306,44 +306,41 @@ impl PatternSearch {
         shape: ShapeId,
         only: Option<ClassId>,
         pending: &PodCounts,
-        draft: &Draft<'_>,
+        node: &PatternNode<'_>,
         max: usize,
     ) -> Option<(ClassId, Fit)> {
         let shape = &mut self.shapes[shape];
         while shape.classes.get(shape.first).is_some_and(|class| pending[*class] == 0) {
             shape.first += 1;
         }
-        let pool = packer.offerings.eligible(draft.eligibility).pool;
-        let eligibility = packer.offerings.narrow_keeping(
-            draft.eligibility,
-            &shape.terms,
-            draft.instance_type,
-        )?;
+        let pool = packer.offerings.eligible(node.eligibility).pool;
+        let eligibility =
+            packer.offerings.narrow_keeping(node.eligibility, &shape.terms, node.instance_type)?;
         // All classes of a shape have the same tolerations.
         let first = shape.classes.get(shape.first)?;
         if !packer.offerings.tolerates(pool, &packer.classes[*first]) {
             return None;
         }
-        let host = HostQuery::On(Host::Bin(draft.bin));
+        let host = HostQuery::On(Host::Bin(node.bin));
         for class in shape.classes[shape.first..].iter().copied() {
             let is_other = only.is_some_and(|only| only != class);
             if is_other || pending[class] == 0 || self.blocked.contains(class.index()) {
                 continue;
             }
             packer.offerings.effort.spend(1);
-            let allowed = packer.allowed_in_any_order(class, draft.assignment, host);
+            let allowed = packer.allowed_in_any_order(class, node.assignment, host);
             if allowed.is_none() {
                 // If an empty node would be refused too, every node in these domains is.
-                let on_new = packer.allowed_in_any_order(class, draft.assignment, HostQuery::New);
+                let on_new = packer.allowed_in_any_order(class, node.assignment, HostQuery::New);
                 self.blocked.set(class.index(), on_new.is_none());
                 continue;
             }
-            let same = draft.content.iter().filter(|(other, _)| *other == class);
+            let same = node.content.iter().filter(|(other, _)| *other == class);
             let here: usize = same.map(|(_, fit)| fit.room).sum();
             let count = allowed.of(max.min(pending[class] - here));
             let room = if count > 1 { (count / STEP_DIVISOR).max(1) } else { count };
             if room > 0 {
-                packer.count(class, draft.assignment, draft.bin, room);
+                packer.count(class, node.assignment, node.bin, room);
                 return Some((class, Fit { eligibility, room }));
             }
         }

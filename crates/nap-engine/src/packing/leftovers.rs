@@ -40,7 +40,7 @@ struct HostSpread {
     minimum: i64,
 }
 
-/// How the pods of a spread over hosts are counted.
+/// Source of the counts of a spread over hosts.
 #[derive(Clone, Copy)]
 enum CountedBy {
     Group(GroupId),
@@ -168,7 +168,10 @@ impl Packer<'_, '_> {
         let rules = Rc::clone(&self.cluster.rules);
         let mut spreads = Vec::new();
         for (id, group) in rules.groups.enumerate() {
-            let is_over_hosts = |one: &Constraint| matches!(one, Constraint::Spread { group, at: At::Host, .. } if *group == id);
+            let is_over_hosts = |one: &Constraint| match one {
+                Constraint::Spread { group, at, .. } => *group == id && *at == At::Host,
+                Constraint::Affinity { .. } | Constraint::AntiAffinity { .. } => false,
+            };
             let has_it = |class: &ClassId| {
                 let profile = self.classes[*class].topology.as_ref();
                 profile.is_some_and(|profile| profile.constraints.iter().any(is_over_hosts))

@@ -1,4 +1,4 @@
-//! The limit ledger: what is left under the limits of each pool while bins grow.
+//! The limit ledger: the amounts left under the limits of each pool while bins grow.
 //!
 //! A bin of a limited pool is charged for the cheapest type that holds it, and grows only while
 //! some type fits its charge and what is left together. So the sum of all launches never exceeds a
@@ -7,7 +7,7 @@
 use crate::ids::{IndexVec, PoolId};
 use crate::offerings::index::OfferingIndex;
 
-/// What is left under the limits of each pool, in the order of the pool's limits. Pools without
+/// Amounts left under the limits of each pool, in the order of the limits. Pools without
 /// limits, and all pools of an inactive ledger, have an empty list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LimitLedger {
@@ -26,7 +26,7 @@ impl LimitLedger {
         Self { left: IndexVec::filled(Vec::new(), offerings.pools.len()) }
     }
 
-    /// What is left under the limits of a pool.
+    /// Amounts left under the limits of a pool.
     pub(crate) fn left(&self, pool: PoolId) -> &[i64] {
         &self.left[pool]
     }
@@ -41,7 +41,7 @@ impl LimitLedger {
         self.left.iter().any(|left| !left.is_empty())
     }
 
-    /// What a bin of a pool may count against the limits: its charge and what is left.
+    /// Budget of a bin: its charge and the amounts left under the limits.
     pub(crate) fn budget(&self, pool: PoolId, charge: &[i64]) -> Vec<i64> {
         let both = self.left[pool].iter().zip(charge);
         both.map(|(left, charge)| left.saturating_add(*charge)).collect()

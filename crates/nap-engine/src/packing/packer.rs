@@ -141,7 +141,7 @@ impl Packer<'_, '_> {
         existing.fill_with(class, count, self.classes, topology, &mut self.on_existing)
     }
 
-    /// What a bin may count against the limits of its pool.
+    /// Budget of a bin under the limits of its pool.
     pub(super) fn budget(&self, bin: BinId) -> Vec<i64> {
         let bin = &self.bins[bin];
         self.ledger.budget(self.offerings.eligible(bin.eligibility).pool, &bin.charge)

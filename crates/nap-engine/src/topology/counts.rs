@@ -59,7 +59,7 @@ impl Allowance {
         self == Self::NONE
     }
 
-    /// What remains after some pods.
+    /// The allowance that remains after some pods.
     pub(crate) fn less(self, pods: usize) -> Self {
         match self {
             Self::AtMost(max) => Self::AtMost(max.saturating_sub(pods)),
@@ -76,7 +76,7 @@ impl Allowance {
     }
 }
 
-/// How certainly a topology group covers a node or a domain.
+/// Certainty with which a topology group covers a node or a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Coverage {
     /// Not covered.

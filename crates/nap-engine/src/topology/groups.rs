@@ -173,7 +173,7 @@ impl Constraint {
     }
 }
 
-/// How a pod takes part in the topology groups.
+/// Part of a pod in the topology groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TopologyProfile {
     /// Labels, other than the hostname, whose values the profile refers to.

@@ -1,4 +1,4 @@
-//! Small snapshots in few words.
+//! Builders of small snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
 pub const GIB: i64 = 1 << 30;
 
-/// Milli-cores, GiB and a pod slot.
+/// Requests in milli-cores and GiB, with one `pods`.
 pub fn asks(cpu: i64, gib: i64) -> Resources {
     Resources::new().with(CPU, cpu).with(MEMORY, gib * GIB).with(PODS, 1)
 }
@@ -50,7 +50,7 @@ pub fn offering(zone: &str, capacity_type: CapacityType, micros: i64) -> Offerin
     }
 }
 
-/// A type with these vCPUs and GiB in three zones, on demand, at this price in micro-dollars.
+/// Instance type with these vCPUs and GiB, on demand in three zones, at a price in micro-dollars.
 pub fn instance_type(name: &str, vcpu: i64, gib: i64, micros: i64) -> InstanceType {
     let capacity = Resources::new().with(CPU, vcpu * 1000).with(MEMORY, gib * GIB).with(PODS, 110);
     InstanceType {
@@ -69,8 +69,8 @@ pub fn instance_type(name: &str, vcpu: i64, gib: i64, micros: i64) -> InstanceTy
     }
 }
 
-/// Sizes from 2 to 64 vCPU, 4 GiB each, in proportion to price; the largest cost a little more per
-/// vCPU.
+/// Sizes from 2 to 64 vCPUs with 4 GiB per vCPU and a price in proportion; the largest cost a
+/// little more per vCPU.
 pub fn catalogue() -> Vec<InstanceType> {
     [(2, 96_000), (4, 192_000), (8, 384_000), (16, 768_000), (32, 1_540_000), (64, 3_100_000)]
         .map(|(vcpu, micros)| instance_type(&format!("d{vcpu}"), vcpu, vcpu * 4, micros))

@@ -1,5 +1,4 @@
-//! What a user of the engine would notice: which machines are bought, for whom, and what is said
-//! when there is none.
+//! Tests of the engine from the outside: the nodes it launches, the pods on them, and its refusals.
 
 mod build;
 mod properties;

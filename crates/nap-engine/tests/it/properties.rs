@@ -1,4 +1,4 @@
-//! What holds for every snapshot.
+//! Properties of every plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nap_api::requirement::Undefined;
 use nap_api::{Operator, Toleration, labels};
 use nap_engine::{
-    CapacityType, InstanceType, Options, Plan, Pod, Pool, Snapshot, SolverCache, solve,
+    CapacityType, InstanceType, NODES, Options, Plan, Pod, Pool, Snapshot, SolverCache, solve,
     solve_first_fit, solve_with,
 };
 use nap_units::{CPU, MEMORY, Resources};
@@ -24,11 +24,14 @@ fn any_pod() -> impl Strategy<Value = (i64, i64, u8, bool, i32)> {
     )
 }
 
-fn make_pod(number: usize, (cpu, gib, wish, tolerant, priority): (i64, i64, u8, bool, i32)) -> Pod {
+fn make_pod(
+    number: usize,
+    (cpu, gib, terms, tolerant, priority): (i64, i64, u8, bool, i32),
+) -> Pod {
     let mut pod = pod(&format!("p{number:03}"), cpu, gib);
     pod.priority = priority;
     let zones = |zones: &[&str]| wants(&[(labels::ZONE, Operator::In, zones)]);
-    pod.terms = match wish {
+    pod.terms = match terms {
         0 => vec![zones(&["z-1", "z-2"])],
         1 => vec![zones(&["z-2", "z-3"])],
         2 => vec![zones(&["z-9"]), wants(&[(labels::SKU_CPU, Operator::Lte, &["8"])])],
@@ -58,7 +61,7 @@ fn any_pool() -> impl Strategy<Value = Pool> {
                 pool.headroom.set(MEMORY, cpu << 31);
             }
             if let Some(nodes) = nodes {
-                pool.headroom.set("nodes", nodes);
+                pool.headroom.set(NODES, nodes);
             }
             pool
         })
@@ -68,18 +71,18 @@ fn any_catalogue() -> impl Strategy<Value = Vec<InstanceType>> {
     prop::collection::vec((1i64..9, 1i64..6, 1i64..400, any::<bool>()), 1..8).prop_map(|sizes| {
         let make = |(number, (size, ratio, price, spot)): (usize, (i64, i64, i64, bool))| {
             let vcpu = 1 << (size - 1).min(6);
-            let mut kind = instance_type(
+            let mut made = instance_type(
                 &format!("t{number}"),
                 vcpu,
                 vcpu * ratio,
                 vcpu * 40_000 + price * 100,
             );
-            kind.allocatable.set(CPU, vcpu * 1000 - 80);
+            made.allocatable.set(CPU, vcpu * 1000 - 80);
             if spot {
-                kind.offerings.push(offering("z-2", CapacityType::Spot, vcpu * 11_000));
-                kind.offerings[0].available = false;
+                made.offerings.push(offering("z-2", CapacityType::Spot, vcpu * 11_000));
+                made.offerings[0].available = false;
             }
-            kind
+            made
         };
         sizes.into_iter().enumerate().map(make).collect()
     })
@@ -91,7 +94,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
     let nodes = prop::collection::vec((0i64..9, any::<bool>()), 0..4);
     (pods, pools, any_catalogue(), nodes, 0usize..3).prop_map(
         |(pods, pools, types, nodes, daemons)| {
-            let kinds = pods.into_iter().flat_map(|(kind, count)| std::iter::repeat_n(kind, count));
+            let specs = pods.into_iter().flat_map(|(spec, count)| std::iter::repeat_n(spec, count));
             let name = |(number, pool): (usize, Pool)| {
                 let name = format!("pool-{number}");
                 let mut named = Pool { name: name.clone(), ..pool };
@@ -99,7 +102,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                 named
             };
             Snapshot {
-                pods: kinds.enumerate().map(|(number, kind)| make_pod(number, kind)).collect(),
+                pods: specs.enumerate().map(|(number, spec)| make_pod(number, spec)).collect(),
                 nodes: nodes
                     .into_iter()
                     .enumerate()
@@ -123,7 +126,7 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
     let places = plan.placements.iter().map(|placement| &placement.pod);
     let places = places.chain(plan.launches.iter().flat_map(|launch| &launch.pods));
     let places: Vec<_> = places.chain(plan.unplaced.iter().map(|unplaced| &unplaced.pod)).collect();
-    assert_eq!(places.len(), by_key.len(), "every pod is in exactly one place");
+    assert_eq!(places.len(), by_key.len(), "every pod is placed or refused exactly once");
     assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), by_key.len());
 
     for node in &snapshot.nodes {
@@ -148,19 +151,19 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
             .map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
         let chosen = (&*launch.instance_type, &*launch.zone, launch.capacity_type);
         for (name, zone, capacity_type) in std::iter::once(chosen).chain(alternatives) {
-            let kind =
+            let instance_type =
                 types.types().iter().find(|one| one.name == name).expect("a type that exists");
-            let offer = kind
+            let offering = instance_type
                 .offerings
                 .iter()
-                .find(|offer| offer.zone == zone && offer.capacity_type == capacity_type)
+                .find(|one| one.zone == zone && one.capacity_type == capacity_type)
                 .expect("an offering that exists");
-            assert!(offer.available);
-            assert!(launch.requirements.intersects(&kind.requirements).is_ok());
-            assert!(launch.requirements.intersects(&offer.requirements).is_ok());
-            assert!(launch.requests.fits(&kind.allocatable), "{name} holds its pods");
+            assert!(offering.available);
+            assert!(launch.requirements.intersects(&instance_type.requirements).is_ok());
+            assert!(launch.requirements.intersects(&offering.requirements).is_ok());
+            assert!(launch.requests.fits(&instance_type.allocatable), "{name} holds its pods");
             assert!(
-                offer.price >= launch.price
+                offering.price >= launch.price
                     || (name, zone) == (&*launch.instance_type, &*launch.zone)
                     || !pool.headroom.is_empty()
             );
@@ -171,12 +174,12 @@ fn check(snapshot: &Snapshot, options: &Options, plan: &Plan) {
                 |term| launch.requirements.compatible(term, Undefined::AllowWellKnown).is_ok();
             assert!(pod.terms.iter().any(suits));
         }
-        let kind = types
+        let instance_type = types
             .types()
             .iter()
             .find(|one| one.name == launch.instance_type)
             .expect("a type that exists");
-        let charge = kind.capacity.clone().with("nodes", 1);
+        let charge = instance_type.capacity.clone().with(NODES, 1);
         spent.entry(&launch.pool).or_default().add(&charge);
     }
     for pool in &snapshot.pools {
@@ -204,15 +207,15 @@ proptest! {
         let options = Options { max_pods_per_node: most, ..Options::default() };
         let plan = solve(&snapshot, &options);
         check(&snapshot, &options, &plan);
-        let guard = solve_first_fit(&snapshot, &options);
-        check(&snapshot, &options, &guard);
-        if plan.unplaced.len() == guard.unplaced.len() {
-            prop_assert!(plan.cost <= guard.cost, "{} > {}", plan.cost, guard.cost);
+        let baseline = solve_first_fit(&snapshot, &options);
+        check(&snapshot, &options, &baseline);
+        if plan.unplaced.len() == baseline.unplaced.len() {
+            prop_assert!(plan.cost <= baseline.cost, "{} > {}", plan.cost, baseline.cost);
         }
     }
 
     #[test]
-    fn what_was_prepared_changes_nothing(snapshot in any_snapshot(), other in any_snapshot()) {
+    fn a_solver_cache_changes_no_plan(snapshot in any_snapshot(), other in any_snapshot()) {
         let options = Options::default();
         let plan = solve(&snapshot, &options);
         prop_assert_eq!(&solve_with(&SolverCache::new(&snapshot), &snapshot, &options), &plan);
@@ -220,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_input_does_not_matter(snapshot in any_snapshot(), seed in any::<u64>()) {
+    fn the_order_of_the_input_changes_no_plan(snapshot in any_snapshot(), seed in any::<u64>()) {
         let mut shuffled = snapshot.clone();
         let mut state = seed;
         shuffle(&mut shuffled.pods, &mut state);

@@ -1,4 +1,4 @@
-//! One test per rule.
+//! Rules of a plan, one test each.
 
 use std::sync::Arc;
 
@@ -20,20 +20,20 @@ fn run(snapshot: &Snapshot) -> Plan {
 }
 
 fn why(plan: &Plan) -> PoolRejection {
-    match &plan.unplaced.first().expect("a pod without a place").refusal {
-        Refusal::Pools(reasons) => reasons.first().expect("one reason for each pool").why.clone(),
+    match &plan.unplaced.first().expect("an unplaced pod").refusal {
+        Refusal::Pools(reasons) => reasons.first().expect("a reason for each pool").why.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn nothing_to_do_gives_an_empty_plan() {
+fn no_pods_give_an_empty_plan() {
     assert_eq!(run(&Snapshot::default()), Plan::default());
     assert_eq!(run(&snapshot(Vec::new(), catalogue(), vec![pool("a")])), Plan::default());
 }
 
 #[test]
-fn the_cheapest_type_that_holds_the_pods_is_bought() {
+fn the_cheapest_type_that_holds_the_pods_is_launched() {
     let plan = run(&snapshot(pods("web", 3, 1000, 2), catalogue(), vec![pool("a")]));
     assert_eq!(launches(&plan), ["a d4 z-1 $0.192 3"]);
     assert_eq!(plan.cost, UsdPerHour::from_micros(192_000));
@@ -51,8 +51,8 @@ fn the_cheapest_type_that_holds_the_pods_is_bought() {
 }
 
 #[test]
-fn a_cap_beats_growing_onto_giants() {
-    // The largest type is dear, and without a cap the first node grows onto it.
+fn a_size_cap_is_cheaper_than_growing_onto_the_largest_type() {
+    // The largest type is expensive, and without a cap the first node grows onto it.
     let types =
         vec![instance_type("small", 4, 16, 200_000), instance_type("giant", 64, 256, 9_000_000)];
     let input = snapshot(pods("web", 60, 1000, 1), types, vec![pool("a")]);
@@ -64,9 +64,9 @@ fn a_cap_beats_growing_onto_giants() {
 }
 
 #[test]
-fn pods_that_complement_each_other_share_machines() {
-    // By size, pairs of the first kind would take the vCPUs of five machines and leave their memory
-    // unused.
+fn complementary_pods_share_nodes() {
+    // First fit pairs the compute pods, which uses up the vCPUs of five nodes and wastes their
+    // memory.
     let mut all = pods("compute", 10, 4000, 2);
     all.extend(pods("memory", 10, 3900, 28));
     let input = snapshot(all, vec![instance_type("d8", 8, 32, 384_000)], vec![pool("a")]);
@@ -76,8 +76,8 @@ fn pods_that_complement_each_other_share_machines() {
 }
 
 #[test]
-fn loads_for_all_pods_at_once_beat_one_after_another() {
-    // Three kinds that fill a machine exactly only in the right proportions.
+fn column_generation_comes_within_two_percent_of_the_bound() {
+    // Three classes that fill a node exactly only in the right proportions.
     let mut all = pods("a", 40, 3700, 5);
     all.extend(pods("b", 60, 2300, 13));
     all.extend(pods("c", 80, 1100, 3));
@@ -93,24 +93,24 @@ fn loads_for_all_pods_at_once_beat_one_after_another() {
 }
 
 #[test]
-fn slack_leaves_room_on_nodes_and_refuses_nobody() {
+fn slack_leaves_room_on_nodes_and_refuses_no_pod() {
     let input = snapshot(pods("web", 4, 1000, 1), catalogue(), vec![pool("a")]);
     let with_slack = |percent| Options { slack_percent: percent, ..Options::default() };
     assert_eq!(launches(&solve(&input, &with_slack(0))), ["a d4 z-1 $0.192 4"]);
-    // Of four cores, 3.2 are for pods.
+    // With 20 % slack, 3.2 of 4 cores are for pods.
     let plan = solve(&input, &with_slack(20));
     for launch in &plan.launches {
         let size: i64 = launch.instance_type.trim_start_matches('d').parse().unwrap();
         assert!(launch.requests.get(CPU) <= size * 800, "{launch:?}");
     }
     assert_eq!(plan.launches.iter().map(|launch| launch.pods.len()).sum::<usize>(), 4);
-    // A pod that takes a whole machine still has one.
+    // A pod that needs a whole node is placed without slack.
     let whole = snapshot(pods("whole", 1, 64_000, 1), catalogue(), vec![pool("a")]);
     assert_eq!(solve(&whole, &with_slack(20)).unplaced, []);
 }
 
 #[test]
-fn a_pod_larger_than_every_cap_but_one_still_gets_its_machine() {
+fn a_pod_larger_than_the_size_caps_still_gets_a_node() {
     let mut all = pods("small", 8, 500, 1);
     all.push(pod("large", 60_000, 100));
     let plan = run(&snapshot(all, catalogue(), vec![pool("a")]));
@@ -119,7 +119,7 @@ fn a_pod_larger_than_every_cap_but_one_still_gets_its_machine() {
 }
 
 #[test]
-fn what_exists_is_filled_first_running_before_coming_then_by_name() {
+fn existing_nodes_are_filled_first_initialized_before_in_flight_then_by_name() {
     let mut input = snapshot(pods("web", 4, 1000, 1), catalogue(), vec![pool("a")]);
     let mut coming = node("a-coming", 1000, 10);
     coming.initialized = false;
@@ -128,11 +128,11 @@ fn what_exists_is_filled_first_running_before_coming_then_by_name() {
     let placed: Vec<&str> =
         plan.placements.iter().map(|placement| placement.node.as_str()).collect();
     assert_eq!(placed, ["b", "c", "a-coming"]);
-    assert_eq!(launches(&plan), ["a d2 z-2 $0.096 1"], "z-1 has the most machines");
+    assert_eq!(launches(&plan), ["a d2 z-2 $0.096 1"], "z-1 has the most nodes");
 }
 
 #[test]
-fn a_node_that_exists_must_have_the_labels_and_no_untolerated_taint() {
+fn an_existing_node_must_have_the_labels_and_no_untolerated_taint() {
     let mut wanting = pod("web", 500, 1);
     wanting.terms = vec![wants(&[(labels::SKU_CPU, Operator::In, &["2"])])];
     let mut input = snapshot(vec![wanting, pod("other", 500, 1)], catalogue(), vec![pool("a")]);
@@ -149,7 +149,7 @@ fn a_node_that_exists_must_have_the_labels_and_no_untolerated_taint() {
 }
 
 #[test]
-fn higher_priority_goes_first() {
+fn higher_priorities_are_placed_first() {
     let mut important = pod("z-important", 500, 1);
     important.priority = 10;
     let mut input = snapshot(vec![pod("a-large", 900, 1), important], Vec::new(), Vec::new());
@@ -160,19 +160,19 @@ fn higher_priority_goes_first() {
 }
 
 #[test]
-fn heavier_pools_win_and_equal_ones_compare_on_price() {
-    let mut dear = pool("dear");
-    dear.requirements.extend(&wants(&[(labels::SKU_CPU, Operator::Gte, &["16"])]));
-    let input = |dear| {
-        snapshot(pods("web", 2, 500, 1), catalogue(), vec![dear, pool("fair"), pool("other")])
+fn heavier_pools_come_first_and_equal_ones_compare_by_price() {
+    let mut costly = pool("costly");
+    costly.requirements.extend(&wants(&[(labels::SKU_CPU, Operator::Gte, &["16"])]));
+    let input = |costly| {
+        snapshot(pods("web", 2, 500, 1), catalogue(), vec![costly, pool("fair"), pool("other")])
     };
-    assert_eq!(launches(&run(&input(dear.clone()))), ["fair d2 z-1 $0.096 2"]);
-    dear.weight = 5;
-    assert_eq!(launches(&run(&input(dear))), ["dear d16 z-1 $0.768 2"]);
+    assert_eq!(launches(&run(&input(costly.clone()))), ["fair d2 z-1 $0.096 2"]);
+    costly.weight = 5;
+    assert_eq!(launches(&run(&input(costly))), ["costly d16 z-1 $0.768 2"]);
 }
 
 #[test]
-fn a_pool_whose_taint_is_not_tolerated_is_passed_over() {
+fn a_pool_with_an_untolerated_taint_is_skipped() {
     let mut gpu = pool("gpu");
     gpu.weight = 100;
     gpu.taints = vec![tainted("gpu")];
@@ -181,15 +181,15 @@ fn a_pool_whose_taint_is_not_tolerated_is_passed_over() {
         vec![Toleration { key: "gpu".into(), exists: true, ..Toleration::default() }];
     let input =
         snapshot(vec![pod("plain", 500, 1), tolerant], catalogue(), vec![pool("a"), gpu.clone()]);
-    let mut bought = launches(&run(&input));
-    bought.sort();
-    assert_eq!(bought, ["a d2 z-2 $0.096 1", "gpu d2 z-1 $0.096 1"].map(str::to_owned));
+    let mut launched = launches(&run(&input));
+    launched.sort();
+    assert_eq!(launched, ["a d2 z-2 $0.096 1", "gpu d2 z-1 $0.096 1"].map(str::to_owned));
     let plan = run(&snapshot(vec![pod("plain", 500, 1)], catalogue(), vec![gpu]));
     assert_eq!(why(&plan), PoolRejection::Taint(tainted("gpu")));
 }
 
 #[test]
-fn daemons_take_their_share_of_machines_they_suit() {
+fn daemon_overhead_counts_on_the_types_that_daemons_run_on() {
     let mut input = snapshot(vec![pod("web", 2000, 1)], catalogue(), vec![pool("a")]);
     input.daemons = vec![daemon("logs", 100)];
     let plan = run(&input);
@@ -203,15 +203,18 @@ fn daemons_take_their_share_of_machines_they_suit() {
 
 #[test]
 fn terms_are_tried_in_order() {
-    let mut choosy = pod("web", 500, 1);
-    choosy.terms = vec![
+    let mut picky = pod("web", 500, 1);
+    picky.terms = vec![
         wants(&[(labels::ZONE, Operator::In, &["nowhere"])]),
         wants(&[(labels::ZONE, Operator::In, &["z-3"])]),
         wants(&[(labels::ZONE, Operator::In, &["z-2"])]),
     ];
-    let plan = run(&snapshot(vec![choosy], catalogue(), vec![pool("a")]));
+    let plan = run(&snapshot(vec![picky], catalogue(), vec![pool("a")]));
     assert_eq!(launches(&plan), ["a d2 z-3 $0.096 1"]);
-    let zone = plan.launches[0].requirements.get(labels::ZONE).expect("the term is kept");
+    let zone = plan.launches[0]
+        .requirements
+        .get(labels::ZONE)
+        .expect("the term is part of the requirements");
     assert_eq!(zone.single(), Some("z-3"));
     assert!(
         plan.launches[0].requirements.get(labels::INSTANCE_TYPE).is_none(),
@@ -220,7 +223,7 @@ fn terms_are_tried_in_order() {
 }
 
 #[test]
-fn pods_that_exclude_each_other_do_not_share_a_machine() {
+fn pods_with_conflicting_requirements_do_not_share_a_node() {
     let zone = |name: &str, zones: &[&str]| {
         let mut pod = pod(name, 500, 1);
         pod.terms = vec![wants(&[(labels::ZONE, Operator::In, zones)])];
@@ -242,7 +245,7 @@ fn pods_that_exclude_each_other_do_not_share_a_machine() {
 }
 
 #[test]
-fn an_offering_that_cannot_be_had_is_never_chosen() {
+fn an_unavailable_offering_is_never_chosen() {
     let mut types = catalogue();
     for offering in &mut types[0].offerings {
         offering.available = false;
@@ -263,11 +266,11 @@ fn an_offering_that_cannot_be_had_is_never_chosen() {
 }
 
 #[test]
-fn spot_is_bought_where_it_is_cheaper_and_allowed() {
+fn spot_is_launched_where_it_is_cheaper_and_allowed() {
     let mut types = catalogue();
-    for kind in &mut types {
-        let price = kind.offerings[0].price.micros() / 5;
-        kind.offerings.push(offering("z-1", CapacityType::Spot, price));
+    for one in &mut types {
+        let price = one.offerings[0].price.micros() / 5;
+        one.offerings.push(offering("z-1", CapacityType::Spot, price));
     }
     let input = |pool| snapshot(vec![pod("web", 500, 1)], types.clone(), vec![pool]);
     assert_eq!(run(&input(pool("a"))).launches[0].capacity_type, CapacityType::Spot);
@@ -284,7 +287,7 @@ fn spot_is_bought_where_it_is_cheaper_and_allowed() {
 }
 
 #[test]
-fn equal_machines_spread_over_the_zones() {
+fn equal_nodes_are_spread_over_the_zones() {
     let types = vec![instance_type("d2", 2, 8, 96_000)];
     let plan = run(&snapshot(pods("web", 6, 2000, 1), types, vec![pool("a")]));
     let mut zones: Vec<&str> = plan.launches.iter().map(|launch| launch.zone.as_str()).collect();
@@ -293,16 +296,16 @@ fn equal_machines_spread_over_the_zones() {
 }
 
 #[test]
-fn a_machine_with_a_zone_is_preferred_to_one_without() {
-    let mut kind = instance_type("d2", 2, 8, 96_000);
+fn a_zonal_offering_is_preferred_to_a_regional_one() {
+    let mut only = instance_type("d2", 2, 8, 96_000);
     let mut regional = offering("0", CapacityType::OnDemand, 96_000);
     Arc::make_mut(&mut regional.requirements).extend(&wants(&[(
         labels::PLACEMENT_SCOPE,
         Operator::In,
         &["regional"],
     )]));
-    kind.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
-    let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![kind], vec![pool("a")]));
+    only.offerings = vec![regional, offering("z-1", CapacityType::OnDemand, 96_000)];
+    let plan = run(&snapshot(pods("web", 2, 2000, 1), vec![only], vec![pool("a")]));
     assert!(
         plan.launches
             .iter()
@@ -331,7 +334,7 @@ fn limits_hold_within_one_plan() {
 }
 
 #[test]
-fn what_a_limit_stops_goes_to_the_next_pool() {
+fn pods_beyond_a_limit_go_to_the_next_pool() {
     let mut first = pool("first");
     first.weight = 10;
     first.headroom = Resources::new().with(CPU, 4000);
@@ -348,7 +351,7 @@ fn what_a_limit_stops_goes_to_the_next_pool() {
 }
 
 #[test]
-fn the_most_pods_on_a_node_is_kept() {
+fn the_maximum_of_pods_per_node_holds() {
     let options = Options { max_pods_per_node: Some(3), ..Options::default() };
     let plan = solve(&snapshot(pods("web", 10, 100, 0), catalogue(), vec![pool("a")]), &options);
     assert_eq!(plan.launches.len(), 4);
@@ -396,7 +399,7 @@ fn reasons_name_the_step_that_failed() {
 }
 
 #[test]
-fn a_pod_with_an_unknown_hard_constraint_is_never_placed() {
+fn a_pod_with_an_unsupported_constraint_is_never_placed() {
     let mut strange = pod("web", 100, 1);
     let constraint = Unsupported::Field("spec.resourceClaims".to_owned());
     strange.unsupported = Some(constraint.clone());
@@ -408,7 +411,7 @@ fn a_pod_with_an_unknown_hard_constraint_is_never_placed() {
 }
 
 #[test]
-fn amounts_beyond_all_reason_do_no_harm() {
+fn extreme_amounts_do_not_overflow() {
     let mut huge = pod("huge", i64::MAX, 1);
     huge.requests.set(MEMORY, i64::MAX);
     let mut negative = pod("negative", -5, -5);

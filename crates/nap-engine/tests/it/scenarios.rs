@@ -1,10 +1,9 @@
-//! Scenario files: a cluster in few words, and the plan that it must give. Each file is named after
-//! the rule that it shows.
+//! Scenario files: a small cluster and the plan that it must give, named after the rule they show.
 //!
-//! `name.yaml` is the input and `name.plan` what must come out. `UPDATE_SCENARIOS=1 cargo test -p
-//! nap-engine` writes the plans anew; what then differs is for a person to judge. A file with a
-//! `snapshot` holds the engine's own input instead of the short form: that is how a case that a
-//! property test found is kept.
+//! `name.yaml` is the input and `name.plan` the expected plan. `UPDATE_SCENARIOS=1 cargo test -p
+//! nap-engine` rewrites the plans; review the difference. A file with a `snapshot` holds the
+//! engine's own input instead of the short form, which is how a case found by a property test is
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,9 +13,9 @@ use std::sync::Arc;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{Effect, Requirements, Taint, Toleration, labels};
 use nap_engine::{
-    CapacityType, Catalogue, Daemon, HostPort, InstanceType, Namespaces, Node, Options, Overlay,
-    Plan, Pod, PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID, RunningPods,
-    Selector, Snapshot, Spread, Weighted, overlay, solve,
+    CapacityType, Catalogue, Daemon, HostPort, InstanceType, NODES, Namespaces, Node, Options,
+    Overlay, Plan, Pod, PodKey, PodTerm, Pool, Preferences, PriceChange, RESERVATION_ID,
+    RunningPods, Selector, Snapshot, Spread, Weighted, overlay, solve,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 use serde::Deserialize;
@@ -71,18 +70,18 @@ struct Type {
     price: f64,
     #[serde(default)]
     zones: Option<Vec<String>>,
-    /// Zones where it cannot be had at present.
+    /// Zones where the type is unavailable.
     #[serde(default)]
     unavailable: BTreeSet<String>,
-    /// Prices by zone that differ.
+    /// Prices of zones that differ from `price`.
     #[serde(default)]
     prices: BTreeMap<String, f64>,
     #[serde(default)]
     spot: Option<f64>,
-    /// How many disks can be attached.
+    /// Number of disks that can be attached.
     #[serde(default)]
     disks: Option<i64>,
-    /// The name of a reservation that has it in its first zone.
+    /// Capacity reservation of the type in its first zone.
     #[serde(default)]
     reservation: Option<String>,
 }
@@ -117,7 +116,7 @@ struct NodeOf {
     labels: BTreeMap<String, String>,
     #[serde(default)]
     taints: Vec<String>,
-    /// It has not joined yet.
+    /// The node is in flight.
     #[serde(default)]
     coming: bool,
     #[serde(default)]
@@ -154,31 +153,31 @@ struct PodOf {
     anti_affinity: Vec<TermOf>,
     #[serde(default)]
     host_ports: Vec<i32>,
-    /// Where its volumes can be.
+    /// Topology of the volumes, as alternatives.
     #[serde(default)]
     volumes: Vec<Vec<NodeSelectorRequirement>>,
-    /// How many disks it attaches.
+    /// Number of disks that the pod attaches.
     #[serde(default)]
     disks: i64,
     #[serde(default)]
     requests: BTreeMap<String, i64>,
     #[serde(default)]
-    preferred: Vec<Liked<Vec<NodeSelectorRequirement>>>,
+    preferred: Vec<WeightedOf<Vec<NodeSelectorRequirement>>>,
     #[serde(default)]
-    preferred_affinity: Vec<Liked<TermOf>>,
+    preferred_affinity: Vec<WeightedOf<TermOf>>,
     #[serde(default)]
-    preferred_anti_affinity: Vec<Liked<TermOf>>,
-    /// Spread constraints that need not hold.
+    preferred_anti_affinity: Vec<WeightedOf<TermOf>>,
+    /// Spread constraints with `ScheduleAnyway`.
     #[serde(default)]
     soft_spread: Vec<SpreadOf>,
-    /// The labels of its workload, for the cluster's default constraints.
+    /// Labels of the workload, for the cluster's default constraints.
     #[serde(default)]
     workload: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Liked<T> {
+struct WeightedOf<T> {
     weight: i32,
     term: T,
 }
@@ -207,7 +206,7 @@ struct SpreadOf {
 struct TermOf {
     by: String,
     labels: BTreeMap<String, String>,
-    /// `*` means all.
+    /// `*` means all namespaces.
     #[serde(default)]
     namespaces: Vec<String>,
 }
@@ -262,37 +261,37 @@ fn amounts(cpu: f64, memory: i64, pods: i64) -> Resources {
 
 impl Type {
     fn build(&self) -> InstanceType {
-        let mut kind = instance_type(&self.name, self.cpu, self.memory, whole(self.price, 1e6));
+        let mut built = instance_type(&self.name, self.cpu, self.memory, whole(self.price, 1e6));
         if let Some(zones) = &self.zones {
             let price = whole(self.price, 1e6);
-            kind.offerings =
+            built.offerings =
                 zones.iter().map(|zone| offering(zone, CapacityType::OnDemand, price)).collect();
         }
-        for one in &mut kind.offerings {
+        for one in &mut built.offerings {
             one.available = !self.unavailable.contains(&one.zone);
             if let Some(price) = self.prices.get(&one.zone) {
                 one.price = UsdPerHour::from_micros(whole(*price, 1e6));
             }
         }
         if let Some(spot) = self.spot {
-            let zones: Vec<String> = kind.offerings.iter().map(|one| one.zone.clone()).collect();
+            let zones: Vec<String> = built.offerings.iter().map(|one| one.zone.clone()).collect();
             for zone in zones {
                 let mut one = offering(&zone, CapacityType::Spot, whole(spot, 1e6));
                 one.available = !self.unavailable.contains(&zone);
-                kind.offerings.push(one);
+                built.offerings.push(one);
             }
         }
         if let Some(disks) = self.disks {
-            kind.allocatable.set(DISKS, disks);
+            built.allocatable.set(DISKS, disks);
         }
         if let Some(reservation) = &self.reservation {
-            let zone = kind.offerings[0].zone.clone();
+            let zone = built.offerings[0].zone.clone();
             let mut one = offering(&zone, CapacityType::Reserved, 1);
             Arc::make_mut(&mut one.requirements)
                 .add(RESERVATION_ID, nap_api::Requirement::is_in([reservation.as_str()]));
-            kind.offerings.push(one);
+            built.offerings.push(one);
         }
-        kind
+        built
     }
 }
 
@@ -304,7 +303,7 @@ impl PoolOf {
         pool.requirements.extend(&Requirements::from_labels(&self.labels));
         pool.taints = self.taints.iter().map(taint).collect();
         if let Some(nodes) = self.nodes {
-            pool.headroom.set("nodes", nodes);
+            pool.headroom.set(NODES, nodes);
         }
         if let Some(cpu) = self.cpu {
             pool.headroom.set(CPU, cpu * 1000);
@@ -356,8 +355,8 @@ impl PodOf {
     }
 
     fn build(&self) -> Vec<Pod> {
-        let liked = |terms: &[Liked<TermOf>]| -> Vec<Weighted<PodTerm>> {
-            let build = |one: &Liked<TermOf>| (one.weight, one.term.build(self.namespace()));
+        let weighted = |terms: &[WeightedOf<TermOf>]| -> Vec<Weighted<PodTerm>> {
+            let build = |one: &WeightedOf<TermOf>| (one.weight, one.term.build(self.namespace()));
             terms.iter().map(build).map(|(weight, term)| Weighted { weight, term }).collect()
         };
         let nodes =
@@ -373,8 +372,8 @@ impl PodOf {
             requests,
             preferences: Preferences {
                 nodes: nodes.map(|(weight, term)| Weighted { weight, term }).collect(),
-                affinity: liked(&self.preferred_affinity),
-                anti_affinity: liked(&self.preferred_anti_affinity),
+                affinity: weighted(&self.preferred_affinity),
+                anti_affinity: weighted(&self.preferred_anti_affinity),
                 spread: self.soft_spread.iter().map(SpreadOf::build).collect(),
             },
             workload: self.workload.as_ref().map(selector),
@@ -471,8 +470,7 @@ impl Scenario {
     }
 }
 
-/// The plan as people would compare it: one line for each machine, each pod on one that exists, and
-/// each pod without a place.
+/// The plan as text: a line for each launch, each pod on an existing node, and each refusal.
 fn text(plan: &Plan) -> String {
     let mut text = String::new();
     let name = |pod: &PodKey| match pod.parts() {
@@ -537,7 +535,7 @@ fn every_scenario_gives_its_plan() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The list of rules says which scenarios show each of them, and there are such files.
+/// Every rule of the README names scenarios that exist.
 #[test]
 fn every_rule_has_a_scenario() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
@@ -548,7 +546,7 @@ fn every_rule_has_a_scenario() {
         rules += 1;
         let (_, shown) = row.trim_matches('|').split_once('|').expect("a rule and its scenarios");
         let names: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty(), "no scenario shows it: {row}");
+        assert!(!names.is_empty(), "no scenario shows this rule: {row}");
         for name in names {
             assert!(
                 folder.join(format!("{name}.plan")).exists(),

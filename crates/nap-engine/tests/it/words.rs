@@ -1,4 +1,4 @@
-//! What people read.
+//! Refusals and explanations in English.
 
 use nap_api::{Effect, Taint};
 use nap_engine::{Options, PoolReason, PoolRejection, Refusal, Shortage, Unsupported, solve};
@@ -6,7 +6,7 @@ use nap_engine::{Options, PoolReason, PoolRejection, Refusal, Shortage, Unsuppor
 use crate::build::{catalogue, instance_type, pod, pods, pool, snapshot};
 
 #[test]
-fn refusals_read_well() {
+fn refusals_are_one_line_each() {
     let offerings =
         |compatible, large_enough, available, shortage: Option<&str>| PoolRejection::Offerings {
             total: 412,
@@ -47,7 +47,7 @@ fn refusals_read_well() {
 }
 
 #[test]
-fn a_launch_explains_itself() {
+fn a_launch_is_explained_by_its_alternatives() {
     let plan =
         solve(&snapshot(pods("web", 2, 550, 1), catalogue(), vec![pool("a")]), &Options::default());
     assert_eq!(
