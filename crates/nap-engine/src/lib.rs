@@ -94,17 +94,17 @@
 //! # Determinism
 //!
 //! Equal snapshots give byte-equal plans, in whatever order their lists are. There are no hash maps
-//! and no clock: the search is bounded by [effort](offerings::effort), a count of comparisons.
-//! Floating point guides choices and is added up in a fixed order; feasibility and prices are
-//! integers.
+//! and no clock: the search is bounded by effort, a count of comparisons. Floating point guides
+//! choices and is added up in a fixed order; feasibility and prices are integers.
 //!
 //! # Performance
 //!
-//! Let `c` be the number of classes and `t` the number of types. Grouping is linear in the pods.
-//! Labels are compared once per eligibility set. First fit is `O(c · bins)` vector comparisons,
-//! patterns `O(nodes · c · sizes)`, and each is repeated while pods remain, not once per pod.
-//! Column generation grows with the square of the shapes and is skipped above 256. Small decisions
-//! are dominated by sorting the catalogue, which [`Catalogue::prepare`] and [`SolverCache`] keep.
+//! Grouping is linear in the pods; everything after it depends on the number of classes, not of
+//! pods. Labels are compared once per eligibility set. First fit makes `O(classes · bins)` vector
+//! comparisons. Patterns make `O(distinct nodes · sizes · classes)`, because a pattern is repeated
+//! while there are pods for it. Column generation grows with the square of the shapes and is
+//! skipped above 256. Small decisions are dominated by sorting the catalogue, which
+//! [`Catalogue::prepare`] and [`SolverCache`] keep.
 
 mod classes;
 mod explain;

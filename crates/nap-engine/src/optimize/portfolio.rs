@@ -29,8 +29,8 @@ const EFFORT_PER_POD: usize = 1_000;
 const MAX_RUIN_EFFORT: usize = 4_000_000;
 const RUIN_EFFORT_PER_POD: usize = 2_000;
 
-/// A packing whose cost exceeds the lower bound by at most this fraction of it is good enough.
-const GOOD_ENOUGH_FRACTION: i64 = 400;
+/// A packing whose cost exceeds the lower bound by at most a 400th of it (0.25 %) is good enough.
+const GOOD_ENOUGH_DIVISOR: i64 = 400;
 
 /// Fractions of a column from which it is rounded up; one packing each.
 const ROUNDING_THRESHOLDS: [f64; 3] = [0.9, 0.6, 0.3];
@@ -230,7 +230,7 @@ impl<'c, 'a> Portfolio<'c, 'a> {
     fn is_good_enough(&self) -> bool {
         let score = &self.best.score;
         let above = score.cost.micros() - self.bound.micros();
-        !score.leaves_pods() && above <= self.bound.micros() / GOOD_ENOUGH_FRACTION
+        !score.leaves_pods() && above <= self.bound.micros() / GOOD_ENOUGH_DIVISOR
     }
 
     fn is_over(&self, offerings: &OfferingIndex<'_>) -> bool {

@@ -51,13 +51,14 @@ pub(crate) struct OfferingList {
 }
 
 impl AlternativesCache {
-    /// The offerings of an eligibility set that hold a load within its budget, at most `max`.
+    /// The offerings of an eligibility set that hold a load within its budget, at most `max`;
+    /// `None` means all.
     pub(crate) fn offerings(
         &mut self,
         offerings: &OfferingIndex<'_>,
         id: EligibilityId,
         need: Need<'_>,
-        max: usize,
+        max: Option<usize>,
     ) -> &mut OfferingList {
         let eligible = offerings.eligible(id);
         let table = offerings.table(eligible);
@@ -78,7 +79,7 @@ impl OfferingList {
         eligible: &EligibleOfferings,
         too_small: usize,
         need: Need<'_>,
-        max: usize,
+        max: Option<usize>,
     ) -> Self {
         const BITS: usize = usize::BITS as usize;
         let all = table.catalogue.offerings();
@@ -97,7 +98,7 @@ impl OfferingList {
             let is_first = number == begin / BITS;
             let mut block = if is_first { block & (usize::MAX << (begin % BITS)) } else { *block };
             while block != 0 {
-                if list.offerings.len() == max {
+                if max == Some(list.offerings.len()) {
                     return list;
                 }
                 let offering = OfferingId::new(number * BITS + block.trailing_zeros() as usize);

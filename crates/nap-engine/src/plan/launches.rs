@@ -70,7 +70,7 @@ impl<'p, 'a> LaunchWriter<'p, 'a> {
         let table = offerings.table(eligible);
         let budget = packing.ledger.budget(eligible.pool, &bin.charge);
         // A pool with `minValues` gets all alternatives, so that every value is among them.
-        let max = if eligible.min_values.is_empty() { max_alternatives + 1 } else { usize::MAX };
+        let max = eligible.min_values.is_empty().then_some(max_alternatives + 1);
         let need = Need { used, budget: &budget };
         let list = self.cache.offerings(offerings, bin.eligibility, need, max);
         let price = |id| table.catalogue.offerings()[id].price + offerings.node_cost;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use nap_api::labels;
 
-use crate::ids::{DomainId, Ids, IndexVec, KeyId, TermId};
+use crate::ids::{DomainId, Id, Ids, IndexVec, KeyId, TermId};
 use crate::model::Node;
 use crate::topology::groups::TopologyProfile;
 
@@ -106,6 +106,6 @@ impl DomainAssignment {
 
     /// Domain of one label, of an assignment of every topology label.
     fn of_key(&self, key: KeyId) -> Domain {
-        self.domains[crate::ids::Id::index(key)]
+        self.domains[key.index()]
     }
 }
