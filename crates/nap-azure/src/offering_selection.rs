@@ -133,7 +133,7 @@ mod tests {
         ];
         let chosen = |requests: &Resources| {
             let (one, offering) =
-                first_planned(types.types(), &wanted(&on_demand, requests), &planned).unwrap();
+                first_planned(&types, &wanted(&on_demand, requests), &planned).unwrap();
             format!("{}/{}", one.name, offering.zone)
         };
         assert_eq!(chosen(&Resources::new()), "Standard_D8s_v5/eastus-2");
@@ -146,8 +146,8 @@ mod tests {
         let (types, spot) = (types(), requirements(&[(labels::CAPACITY_TYPE, "spot")]));
         let planned = [reference("Standard_D8s_v5", "eastus-2")];
         let none = Resources::new();
-        assert!(first_planned(types.types(), &wanted(&spot, &none), &planned).is_none());
-        assert!(cheapest(types.types(), &wanted(&spot, &none), "claim").is_some());
+        assert!(first_planned(&types, &wanted(&spot, &none), &planned).is_none());
+        assert!(cheapest(&types, &wanted(&spot, &none), "claim").is_some());
     }
 
     #[test]
@@ -156,21 +156,15 @@ mod tests {
         let requests = Resources::new().with("cpu", 3000);
         let requirements =
             requirements(&[(labels::SKU_FAMILY, "D"), (labels::ARCH, "amd64"), ("team", "a")]);
-        let (one, offering) =
-            cheapest(types.types(), &wanted(&requirements, &requests), "claim").unwrap();
+        let (one, offering) = cheapest(&types, &wanted(&requirements, &requests), "claim").unwrap();
         assert_eq!(offering.capacity_type, CapacityType::Spot, "spot is cheaper");
         assert!(one.allocatable.get("cpu") >= 3000);
         let holds = |other: &&InstanceType| {
             requests.fits(&other.allocatable)
                 && other.requirements.intersects(&requirements).is_ok()
         };
-        let lowest = types
-            .types()
-            .iter()
-            .filter(holds)
-            .flat_map(|one| &one.offerings)
-            .map(|o| o.price)
-            .min();
+        let lowest =
+            types.iter().filter(holds).flat_map(|one| &one.offerings).map(|o| o.price).min();
         assert_eq!(Some(offering.price), lowest);
     }
 
@@ -180,7 +174,7 @@ mod tests {
         let size = (labels::INSTANCE_TYPE, "Standard_D4s_v5");
         let on_demand = requirements(&[size, (labels::CAPACITY_TYPE, "on-demand")]);
         let zone = |claim: &str| {
-            cheapest(types.types(), &wanted(&on_demand, &none), claim).unwrap().1.zone.clone()
+            cheapest(&types, &wanted(&on_demand, &none), claim).unwrap().1.zone.clone()
         };
         let zones: std::collections::BTreeSet<String> =
             (0..30).map(|n| zone(&format!("claim-{n}"))).collect();
@@ -188,8 +182,8 @@ mod tests {
         assert_eq!(zone("claim-1"), zone("claim-1"));
         let regional = requirements(&[size, (labels::PLACEMENT_SCOPE, "regional")]);
         let mut wanted = wanted(&regional, &none);
-        assert_eq!(cheapest(types.types(), &wanted, "c").unwrap().1.zone, "0");
+        assert_eq!(cheapest(&types, &wanted, "c").unwrap().1.zone, "0");
         wanted.has_image = &|_| false;
-        assert!(cheapest(types.types(), &wanted, "c").is_none());
+        assert!(cheapest(&types, &wanted, "c").is_none());
     }
 }
