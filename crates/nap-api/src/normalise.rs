@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `consolidationPolicy: WhenUnderutilized` and its variants | `WhenEmptyOrUnderutilized` |
 //! | `spec.disruption.expireAfter` | `spec.template.spec.expireAfter`, unless that is written too |
-//! | `nodeClassRef` with `apiVersion` or without group and kind | group `karpenter.azure.com`, kind `AKSNodeClass` |
+//! | `nodeClassRef` with `apiVersion` or only a name | `karpenter.azure.com`, `AKSNodeClass` |
 //! | `karpenter.sh/v1beta1` and `v1alpha5` NodePool | `karpenter.sh/v1` |
 //! | `karpenter.azure.com/v1alpha2` AKSNodeClass | `karpenter.azure.com/v1beta1` |
 

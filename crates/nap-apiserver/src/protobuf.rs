@@ -146,7 +146,7 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value> {
                 while let Some((number, wire)) = types.field().map_err(|_| bad("truncated type"))? {
                     match (number, wire) {
                         (1, Wire::Bytes(text)) => {
-                            api_version = String::from_utf8_lossy(text).into_owned()
+                            api_version = String::from_utf8_lossy(text).into_owned();
                         }
                         (2, Wire::Bytes(text)) => kind = String::from_utf8_lossy(text).into_owned(),
                         _ => return Err(bad("unexpected field in the type")),

@@ -23,8 +23,8 @@
 //!
 //! - **Compatibility.** A pod restricts the offerings of its node, and pods on one node restrict
 //!   them together. The price of a node depends on this intersection.
-//! - **Topology.** Spread constraints, affinity and anti-affinity couple all pods that they count: a
-//!   pod's place depends on where the others are, and the order of binding matters.
+//! - **Topology.** Spread constraints, affinity and anti-affinity couple all pods that they count:
+//!   a pod's place depends on where the others are, and the order of binding matters.
 //! - **Preferences.** A pod with preferences has several relaxation levels, and a relaxed pod may
 //!   take the room of another.
 //!
