@@ -2,7 +2,7 @@
 # tests run on a real control plane too; without, they say which were skipped.
 .DEFAULT_GOAL := help
 CONTROL_PLANE := cargo run --quiet --package nap-controlplane-build
-.PHONY: help demo test check bench controlplane
+.PHONY: help demo test check dist bench controlplane
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,12 @@ check: need-cargo ## Formatting, lints with warnings denied, and the tidy checks
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo run --quiet --package xtask -- tidy
+
+dist: need-cargo ## Build the binary to ship, stripped, with its symbols in a file beside it
+	cargo build --profile dist --package nap
+	objcopy --only-keep-debug target/dist/nap target/dist/nap.debug
+	objcopy --strip-all --add-gnu-debuglink=target/dist/nap.debug target/dist/nap
+	@du -h target/dist/nap target/dist/nap.debug
 
 bench: need-cargo ## Run nap and Karpenter's scheduler on the same problems and write docs/benchmarks.md
 	@bench/run

@@ -188,6 +188,10 @@ impl Simplex {
 
 #[cfg(test)]
 mod tests {
+    use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOutcome};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn close(a: &[f64], b: &[f64]) -> bool {
@@ -231,5 +235,45 @@ mod tests {
         program.set_gain(&[5.0, 0.0]);
         program.solve(100);
         assert!(close(&program.values()[..1], &[4.0]), "{:?}", program.values());
+    }
+
+    proptest! {
+        /// Random programs, solved again after each added row, against an independent solver; by
+        /// strong duality the duals price the limits at the same optimum.
+        #[test]
+        fn agrees_with_microlp_row_by_row(
+            gain in vec(0..20_i32, 1..5),
+            rows in vec((vec(0..10_i32, 5), 0..100_i32), 1..7),
+        ) {
+            let gain: Vec<f64> = gain.into_iter().map(f64::from).collect();
+            let mut program = Simplex::new(gain.clone());
+            let mut judge = Problem::new(OptimizationDirection::Maximize);
+            let variables: Vec<_> =
+                gain.iter().map(|gain| judge.add_var(*gain, (0.0, f64::INFINITY))).collect();
+            let mut limits = Vec::new();
+            // A bound on each variable keeps the program bounded.
+            for (index, variable) in variables.iter().enumerate() {
+                program.add([(index, 1.0)], 50.0);
+                judge.add_constraint([(*variable, 1.0)], ComparisonOp::Le, 50.0);
+                limits.push(50.0);
+            }
+            for (amounts, limit) in rows {
+                let amounts: Vec<f64> = amounts.into_iter().map(f64::from).collect();
+                let row = amounts.iter().take(gain.len()).copied().enumerate();
+                program.add(row, f64::from(limit));
+                program.solve(1000);
+                let row = variables.iter().copied().zip(amounts.iter().copied());
+                judge.add_constraint(row, ComparisonOp::Le, f64::from(limit));
+                limits.push(f64::from(limit));
+                let SolveOutcome::Solution(solution) = judge.solve().unwrap() else {
+                    return Err(TestCaseError::fail("the judge has no solution"));
+                };
+                let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+                let primal = dot(&program.values(), &gain);
+                let dual = dot(&program.multipliers(), &limits);
+                prop_assert!((primal - solution.objective()).abs() < 1e-6, "{primal}");
+                prop_assert!((dual - solution.objective()).abs() < 1e-6, "{dual}");
+            }
+        }
     }
 }
