@@ -98,12 +98,12 @@ pub(crate) const MANIFESTS: &[Manifest] = &[
 const INTRODUCTION: &str = "\
 # Compatibility
 
-<!-- Made by the tests of nap-controlplane; do not edit. `NAP_BLESS=1 cargo test -p nap-controlplane` writes it anew. -->
+<!-- Made by the tests of nap-controlplane; do not edit. `NAP_BLESS=1 cargo test -p nap-controlplane` refreshes it. -->
 
-nap takes every object that the incumbent's definitions take, with the same meaning; two exceptions are below. Besides, it takes the spellings that were current once
-and that published guides still carry. The stored object stays as its author wrote it; nap reads it in the current spelling, the NodePool's
-condition `Normalised` says how it was understood, and kubectl prints a warning (`deploy/old-spellings-policy.yaml` makes it do so inside
-current versions too).
+nap accepts every object that the incumbent's definitions accept, with the same meaning; two exceptions are
+below. It also accepts old spellings that published guides still carry. The stored object stays as its author
+wrote it; nap reads it in the current spelling, the NodePool's condition `Normalised` reports the reading, and
+kubectl prints a warning (also within current versions, with `deploy/old-spellings-policy.yaml`).
 
 | written | means |
 |---|---|
@@ -113,12 +113,14 @@ current versions too).
 | `spec.disruption.expireAfter` | `spec.template.spec.expireAfter`, unless that is written too and is not `720h`, which servers fill in |
 | `nodeClassRef` with `apiVersion`, or with a name only | group `karpenter.azure.com` and kind `AKSNodeClass` |
 
-What is really wrong is refused, with a message that names the field and what to do. `nap lint -f FILE` says all of this without a cluster.
+Invalid objects are refused with a message that names the field and the remedy. `nap lint -f FILE` reports the
+same without a cluster.
 
-Where nap differs from the incumbent on purpose: a `vnetSubnetID` with a placeholder in `<…>` is refused, and an AKSNodeClass without a
-`spec` gets the defaults of an empty one. On servers, all of this is tested with the incumbent's own definitions beside nap's.
+Deliberate differences from the incumbent: a `vnetSubnetID` with a placeholder in `<…>` is refused, and an
+AKSNodeClass without a `spec` gets the defaults of an empty one. Tests compare both with the incumbent's own
+definitions on a real kube-apiserver.
 
-Below, each manifest stands as it was found, and then as nap reads it, without its requirements, which stay as they are.
+Each manifest below is followed by nap's reading of it; requirements, which are not changed, are left out.
 ";
 
 #[tokio::test]
@@ -164,6 +166,6 @@ async fn the_document_is_up_to_date() {
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         there == document,
-        "docs/compatibility.md is stale; `NAP_BLESS=1 cargo test -p nap-controlplane` writes it anew"
+        "docs/compatibility.md is stale; `NAP_BLESS=1 cargo test -p nap-controlplane` refreshes it"
     );
 }

@@ -107,7 +107,7 @@ pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
          figures from elsewhere. Files and rules are described in [problem-format.md](problem-format.md).\n\n",
     );
     let peer = lines.iter().find_map(|line| line.peer.as_ref());
-    let _ = writeln!(text, "- Machine: {}; both solvers take turns on one core.", machine());
+    let _ = writeln!(text, "- Machine: {}; both solvers run alternately on one core.", machine());
     let _ = writeln!(text, "- nap {}.", env!("CARGO_PKG_VERSION"));
     if let Some(peer) = peer {
         let _ = writeln!(
@@ -124,18 +124,18 @@ pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
         args.rounds, args.repeat
     );
     text.push_str(
-        "- `first plan` is the one that is never worse than the incumbent's manner; `final plan` is the one that is carried out.\n\
+        "- `first plan` is the baseline (first fit in the incumbent's order); `final plan` is the one that is carried out.\n\
          - Plans of both are judged by the same code, which gives undecided zones and the order of binding the benefit of the doubt, and priced by the \
-         same function. `gap` is above nap's lower bound for the same pods, which ignores zones, spread over zones and affinity: on the mix \
-         part of it is the bound's.\n\
-         - `tables` is what nap spends on a catalogue once, when it is read or has changed (prices, what is sold out): putting its offerings in order. It \
-         is not part of a plan's time, but `faster` counts it.\n\
-         - `peak MiB` is the whole process with the problem file; `solver MiB` is by how much it grew while it solved.\n\
+         same function. `gap` is the distance to nap's lower bound for the same pods, which ignores zones, spread over zones and affinity: on the mix, \
+         part of the gap is the bound's.\n\
+         - `tables` is the time to sort the offerings of a catalogue, once, when it is read or has changed (prices, availability). It \
+         is not part of a plan's time, but `faster` includes it.\n\
+         - `peak MiB` is the whole process with the problem file; `solver MiB` is its growth during the solve.\n\
          - `cheaper` compares nap with the cheapest of the other's plans, valid or not.\n\n",
     );
     text.push_str(&table(lines));
     text.push_str(&remarks(lines));
-    text.push_str("\n## Again\n\n```console\n");
+    text.push_str("\n## Commands\n\n```console\n");
     for line in lines.iter().filter(|line| !line.recipe.is_empty()) {
         let _ = writeln!(text, "{} --out {}", line.recipe, line.file);
     }
