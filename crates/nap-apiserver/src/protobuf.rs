@@ -31,7 +31,7 @@ enum Field {
     IntOrString,
     Quantity,
     Bytes,
-    Message(Kind),
+    Message(MessageType),
     /// A string map.
     Map(&'static Field),
     List(&'static Field),
@@ -41,7 +41,7 @@ enum Field {
 
 type Table = &'static [(u64, &'static str, Field)];
 #[derive(Clone, Copy)]
-struct Kind(&'static str, fn() -> Table);
+struct MessageType(&'static str, fn() -> Table);
 
 use Field::{
     Bytes, Count, Flag, Ignored, IntOrString, List, Map as Dictionary, Message, Number, Quantity,
@@ -50,7 +50,7 @@ use Field::{
 
 macro_rules! messages {
     ($($name:ident = $text:literal { $($number:literal $json:literal $field:expr;)* })*) => {
-        $(const $name: Kind = Kind($text, || {
+        $(const $name: MessageType = MessageType($text, || {
             const TABLE: Table = &[$(($number, $json, $field)),*];
             TABLE
         });)*
@@ -181,7 +181,11 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value> {
     Ok(Value::Object(object))
 }
 
-fn message_of(bytes: &[u8], Kind(name, table): Kind, depth: usize) -> Result<Map<String, Value>> {
+fn message_of(
+    bytes: &[u8],
+    MessageType(name, table): MessageType,
+    depth: usize,
+) -> Result<Map<String, Value>> {
     let truncated = || ApiError::bad_request(format!("error decoding protobuf: broken {name}"));
     if depth > MAX_DEPTH {
         return Err(truncated());

@@ -32,7 +32,7 @@ use nap_engine::{
 };
 use nap_units::{Resources, UsdPerHour};
 
-use crate::cluster::{Machine, Running, clash, selected, tolerated};
+use crate::cluster::{NodeState, Running, clash, selected, tolerated};
 use crate::knapsack_bound::knapsack_bound;
 use crate::patterns::is_host;
 use crate::places::{Bought, Class, Place, places};
@@ -97,7 +97,7 @@ struct Relaxation<'a> {
     pods: Vec<BTreeMap<Zone<'a>, Variable>>,
 }
 
-fn zone(machine: &Machine) -> Zone<'_> {
+fn zone(machine: &NodeState) -> Zone<'_> {
     machine.labels.get(labels::ZONE).map(String::as_str)
 }
 
@@ -164,7 +164,7 @@ impl<'a> Relaxation<'a> {
         Self { snapshot, classes, places, problem, purchases, choices, pods }
     }
 
-    fn standing(&self) -> impl Iterator<Item = &'a Machine> + use<'a> {
+    fn standing(&self) -> impl Iterator<Item = &'a NodeState> + use<'a> {
         self.places.iter().filter(|place| place.bought.is_none()).map(|place| &place.machine)
     }
 
@@ -213,7 +213,7 @@ impl<'a> Relaxation<'a> {
                         self.pods[*class].contains_key(&zone_of) && of[*class].is_subset(machines)
                     })
                     .collect();
-                let standing: Vec<&Machine> = self
+                let standing: Vec<&NodeState> = self
                     .standing()
                     .filter(|machine| zone(machine) == zone_of)
                     .filter(|machine| {
@@ -525,7 +525,7 @@ fn exclude_each_other(term: &PodTerm, class: &Class<'_>) -> bool {
 }
 
 /// Whether a pod may run on an existing node, regardless of other pods.
-fn suits(pod: &Pod, machine: &Machine) -> bool {
+fn suits(pod: &Pod, machine: &NodeState) -> bool {
     machine.taints.iter().all(|taint| tolerated(taint, &pod.tolerations))
         && selected(&pod.terms, &machine.labels)
         && selected(&pod.volume_terms, &machine.labels)

@@ -9,7 +9,7 @@ use nap_engine::{
 };
 use nap_units::{CPU, Resources, UsdPerHour};
 
-use crate::cluster::{Labels, Machine, Running, obstacle, selected};
+use crate::cluster::{Labels, NodeState, Running, obstacle, selected};
 
 /// A violation, as one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn overlooked(snapshot: &Snapshot, options: &Options, plan: &Plan) -> Vec<Po
         cluster[target].take(pod);
         cluster[target].pods.push(Running::of(pod));
     }
-    let wants_choice = |machine: &Machine| {
+    let wants_choice = |machine: &NodeState| {
         let pools = snapshot.pools.iter();
         let own = pools.filter(|pool| machine.labels.get(labels::NODEPOOL) == Some(&pool.name));
         own.flat_map(|pool| pool.requirements.iter()).any(|(_, one)| one.min_values().is_some())
@@ -254,8 +254,8 @@ impl<'a> Judge<'a> {
     }
 
     /// The planned cluster, and the node of each placed pod.
-    fn places(&self) -> (Vec<Machine>, Vec<(&'a Pod, usize)>) {
-        let mut cluster: Vec<Machine> = self.snapshot.nodes.iter().map(existing).collect();
+    fn places(&self) -> (Vec<NodeState>, Vec<(&'a Pod, usize)>) {
+        let mut cluster: Vec<NodeState> = self.snapshot.nodes.iter().map(existing).collect();
         let mut waiting: Vec<(&Pod, usize)> = Vec::new();
         let by_key: BTreeMap<&PodKey, &Pod> =
             self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
@@ -356,7 +356,7 @@ fn scramble(attempt: u64, name: &str) -> u64 {
 /// Binds pods in order, retrying blocked ones while that makes progress; returns the pods that are
 /// left and why. With `is_patient`, restarts from the first blocked pod after each binding.
 fn bind<'p>(
-    mut cluster: Vec<Machine>,
+    mut cluster: Vec<NodeState>,
     waiting: &[(&'p Pod, usize)],
     is_patient: bool,
 ) -> Vec<(&'p Pod, usize, String)> {
@@ -405,7 +405,7 @@ fn find<'s>(
 }
 
 /// An existing node.
-pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
+pub(crate) fn existing(node: &nap_engine::Node) -> NodeState {
     let pods = node.residents.iter().flat_map(|resident| {
         let running = Running {
             namespace: resident.namespace.clone(),
@@ -415,7 +415,7 @@ pub(crate) fn existing(node: &nap_engine::Node) -> Machine {
         };
         std::iter::repeat_n(running, resident.count as usize)
     });
-    Machine {
+    NodeState {
         name: node.name.clone(),
         labels: node.labels.clone(),
         taints: node.taints.clone(),
@@ -433,7 +433,7 @@ pub(crate) fn machine(
     kind: &InstanceType,
     offering: &Offering,
     daemons: &[Daemon],
-) -> Machine {
+) -> NodeState {
     let mut node_labels: Labels = BTreeMap::new();
     let single = |requirements: &Requirements| -> Vec<(String, String)> {
         let fixed = requirements.iter();
@@ -445,7 +445,7 @@ pub(crate) fn machine(
         node_labels.extend(single(requirements));
     }
     node_labels.insert(labels::HOSTNAME.to_owned(), name.to_owned());
-    let mut machine = Machine {
+    let mut machine = NodeState {
         name: name.to_owned(),
         labels: node_labels,
         taints: pool.taints.clone(),

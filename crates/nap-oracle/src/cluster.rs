@@ -31,7 +31,7 @@ impl Running {
 
 /// A node and its pods.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub(crate) struct NodeState {
     pub(crate) name: String,
     pub(crate) labels: Labels,
     pub(crate) taints: Vec<Taint>,
@@ -39,7 +39,7 @@ pub(crate) struct Machine {
     pub(crate) pods: Vec<Running>,
 }
 
-impl Machine {
+impl NodeState {
     /// Subtracts the requests of a pod. Unlimited attachable volumes stay unlimited.
     pub(crate) fn take(&mut self, pod: &Pod) {
         for (name, amount) in pod.requests.iter() {
@@ -51,7 +51,7 @@ impl Machine {
 }
 
 /// The first filter that rejects the pod; `None` if it can be bound.
-pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[Machine]) -> Option<String> {
+pub(crate) fn obstacle(pod: &Pod, target: usize, cluster: &[NodeState]) -> Option<String> {
     let machine = &cluster[target];
     if let Some(taint) = machine.taints.iter().find(|taint| !tolerated(taint, &pod.tolerations)) {
         return Some(format!("taint {}", taint.key));
@@ -104,7 +104,7 @@ pub(crate) fn clash(one: &HostPort, other: &HostPort) -> bool {
         && (everywhere(one) || everywhere(other) || one.address == other.address)
 }
 
-fn spread(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String> {
+fn spread(pod: &Pod, machine: &NodeState, cluster: &[NodeState]) -> Option<String> {
     let namespace = pod.key.parts().0;
     for constraint in &pod.spread {
         let key = &constraint.topology_key;
@@ -138,7 +138,7 @@ fn spread(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String> {
     None
 }
 
-fn relations(pod: &Pod, machine: &Machine, cluster: &[Machine]) -> Option<String> {
+fn relations(pod: &Pod, machine: &NodeState, cluster: &[NodeState]) -> Option<String> {
     let namespace = pod.key.parts().0;
     let mut wanted: BTreeSet<(&str, &str)> = BTreeSet::new();
     for node in cluster {

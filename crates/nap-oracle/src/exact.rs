@@ -22,7 +22,7 @@ use nap_engine::{
 use nap_units::{Resources, UsdPerHour};
 
 use crate::check::{check, with_default_spread};
-use crate::cluster::{Machine, selected, tolerated};
+use crate::cluster::{NodeState, selected, tolerated};
 use crate::patterns::{Company, Pattern, is_host};
 use crate::places::{Class, Place, places, with_every_domain};
 
@@ -148,7 +148,7 @@ impl<'a> Model<'a> {
         let mut model = Self { snapshot, classes, places, columns: Vec::new() };
         let affinities = model.affinities()?;
         let company = Company::new(classes, most);
-        let standing: Vec<Machine> = model
+        let standing: Vec<NodeState> = model
             .places
             .iter()
             .filter(|one| one.bought.is_none())

@@ -38,7 +38,7 @@ struct Shape {
 }
 
 /// A node size at its lowest price.
-struct Kind {
+struct NodeSize {
     units: usize,
     others: Vec<f64>,
     price: f64,
@@ -46,14 +46,14 @@ struct Kind {
 
 /// Dual prices, in dollars per hour: per pod of a shape, and per unit of each other resource.
 #[derive(Clone)]
-struct Worth {
+struct DualPrices {
     shapes: Vec<f64>,
     others: Vec<f64>,
 }
 
 struct Case {
     shapes: Vec<Shape>,
-    kinds: Vec<Kind>,
+    sizes: Vec<NodeSize>,
     /// Total requests of each resource other than CPU, scaled.
     demand: Vec<f64>,
 }
@@ -125,14 +125,14 @@ impl Case {
             let milli = units(class.pod.requests.get(CPU));
             *shapes.entry((milli, asks, *is_exclusive)).or_default() += class.count();
         }
-        let mut kinds: BTreeMap<(usize, Vec<i64>), i64> = BTreeMap::new();
+        let mut sizes: BTreeMap<(usize, Vec<i64>), i64> = BTreeMap::new();
         for place in places {
             let free = &place.machine.free;
             let others = names.iter().map(|name| free.get(name).max(0)).collect();
-            let known = kinds.entry((units(free.get(CPU)), others)).or_insert(i64::MAX);
+            let known = sizes.entry((units(free.get(CPU)), others)).or_insert(i64::MAX);
             *known = place.price().min(*known);
         }
-        let kinds = kinds.into_iter().map(|((units, others), price)| Kind {
+        let sizes = sizes.into_iter().map(|((units, others), price)| NodeSize {
             units,
             others: others
                 .iter()
@@ -144,7 +144,7 @@ impl Case {
         let shapes = shapes.into_iter().filter(|((units, ..), _)| *units > 0);
         let shapes =
             shapes.map(|((units, _, is_exclusive), count)| Shape { count, units, is_exclusive });
-        Some(Self { shapes: shapes.collect(), kinds: kinds.collect(), demand })
+        Some(Self { shapes: shapes.collect(), sizes: sizes.collect(), demand })
     }
 
     /// The best bound found, in dollars per hour.
@@ -156,14 +156,14 @@ impl Case {
         let least = |prices: &mut dyn Iterator<Item = f64>| prices.fold(1e4, f64::min);
         let mut shapes: Vec<Variable> = Vec::new();
         for shape in &self.shapes {
-            let large = self.kinds.iter().filter(|kind| kind.units >= shape.units);
+            let large = self.sizes.iter().filter(|kind| kind.units >= shape.units);
             let most = least(&mut large.map(|kind| kind.price));
             shapes
                 .push(problem.add_var(real(i64::try_from(shape.count).unwrap_or(0)), (0.0, most)));
         }
         let mut others: Vec<Variable> = Vec::new();
         for (number, demand) in self.demand.iter().enumerate() {
-            let has = self.kinds.iter().filter(|kind| kind.others[number] > 0.0);
+            let has = self.sizes.iter().filter(|kind| kind.others[number] > 0.0);
             let most = least(&mut has.map(|kind| kind.price / kind.others[number]));
             others.push(problem.add_var(*demand, (0.0, most)));
         }
@@ -172,7 +172,8 @@ impl Case {
             let at = |variables: &[Variable], solution: &Solution| -> Vec<f64> {
                 variables.iter().map(|variable| solution.var_value(*variable).max(0.0)).collect()
             };
-            let proposal = Worth { shapes: at(&shapes, &solution), others: at(&others, &solution) };
+            let proposal =
+                DualPrices { shapes: at(&shapes, &solution), others: at(&others, &solution) };
             if solution.objective() <= best.0 * (1.0 + ENOUGH) {
                 break;
             }
@@ -197,9 +198,9 @@ impl Case {
             for (kind, pattern) in rows {
                 let mut row: Vec<_> =
                     shapes.iter().copied().zip(pattern).filter(|(_, count)| *count > 0.0).collect();
-                row.extend(others.iter().copied().zip(self.kinds[kind].others.iter().copied()));
+                row.extend(others.iter().copied().zip(self.sizes[kind].others.iter().copied()));
                 solution =
-                    match solution.add_constraint(row, ComparisonOp::Le, self.kinds[kind].price) {
+                    match solution.add_constraint(row, ComparisonOp::Le, self.sizes[kind].price) {
                         Ok(SolveOutcome::Solution(solution)) => solution,
                         _ => return best.0,
                     };
@@ -209,7 +210,7 @@ impl Case {
     }
 
     /// Start: dual prices per unit of CPU, as if pods were divisible.
-    fn by_unit(&self) -> Worth {
+    fn by_unit(&self) -> DualPrices {
         let mut problem = Problem::new(OptimizationDirection::Maximize);
         let total = |is_one: &dyn Fn(&Shape) -> usize| {
             real(
@@ -223,7 +224,7 @@ impl Case {
         let slot = problem.add_var(total(&|shape| usize::from(shape.is_exclusive)), (0.0, 1e4));
         let others: Vec<Variable> =
             self.demand.iter().map(|demand| problem.add_var(*demand, (0.0, 1e4))).collect();
-        for kind in &self.kinds {
+        for kind in &self.sizes {
             let mut row = vec![(unit, real(i64::try_from(kind.units).unwrap_or(0))), (slot, 1.0)];
             row.extend(others.iter().copied().zip(kind.others.iter().copied()));
             problem.add_constraint(row, ComparisonOp::Le, kind.price);
@@ -236,13 +237,13 @@ impl Case {
             let slot = if shape.is_exclusive { at(slot) } else { 0.0 };
             real(i64::try_from(shape.units).unwrap_or(0)) * at(unit) + slot
         };
-        Worth {
+        DualPrices {
             shapes: self.shapes.iter().map(worth).collect(),
             others: others.into_iter().map(at).collect(),
         }
     }
 
-    fn total(&self, worth: &Worth) -> f64 {
+    fn total(&self, worth: &DualPrices) -> f64 {
         let shapes = self.shapes.iter().zip(&worth.shapes);
         let shapes: f64 = shapes
             .map(|(shape, worth)| real(i64::try_from(shape.count).unwrap_or(0)) * worth)
@@ -258,12 +259,12 @@ impl Case {
 
     /// Maximum ratio of value to price over all nodes (at least 1), and the patterns of the most
     /// violated nodes.
-    fn overfull(&self, worth: &Worth) -> (f64, Vec<(usize, Vec<f64>)>) {
-        let largest = self.kinds.iter().map(|kind| kind.units).max().unwrap_or(0);
+    fn overfull(&self, worth: &DualPrices) -> (f64, Vec<(usize, Vec<f64>)>) {
+        let largest = self.sizes.iter().map(|kind| kind.units).max().unwrap_or(0);
         let knapsack = Knapsack::new(&self.shapes, &worth.shapes, largest);
         let mut full: Vec<(f64, usize)> = Vec::new();
         let mut scale: f64 = 1.0;
-        for (number, kind) in self.kinds.iter().enumerate() {
+        for (number, kind) in self.sizes.iter().enumerate() {
             let others: f64 =
                 kind.others.iter().zip(&worth.others).map(|(has, worth)| has * worth).sum();
             let holds = knapsack.most(kind.units) + others;
@@ -279,12 +280,12 @@ impl Case {
         let rows = full
             .iter()
             .take(MAX_ROWS)
-            .map(|(_, kind)| (*kind, knapsack.pattern(self.kinds[*kind].units)));
+            .map(|(_, kind)| (*kind, knapsack.pattern(self.sizes[*kind].units)));
         (scale, rows.collect())
     }
 }
 
-impl Worth {
+impl DualPrices {
     fn towards(&self, other: &Self, part: f64) -> Self {
         let mix = |one: &[f64], other: &[f64]| -> Vec<f64> {
             one.iter().zip(other).map(|(one, other)| one + (other - one) * part).collect()

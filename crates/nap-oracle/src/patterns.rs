@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nap_api::labels;
 use nap_engine::{ATTACHABLE_VOLUMES, Pod};
 
-use crate::cluster::{Machine, Running, clash, obstacle};
+use crate::cluster::{NodeState, Running, clash, obstacle};
 use crate::places::{Class, Place};
 
 /// Number of pods of each class on a node.
@@ -64,7 +64,7 @@ impl<'a> Company<'a> {
 
     /// Per class, whether a pod alone may run on the candidate, given the existing nodes. Spread
     /// and affinity are left out: they need other pods.
-    pub(crate) fn admitted(&self, place: &Place<'_>, standing: &[Machine]) -> Vec<bool> {
+    pub(crate) fn admitted(&self, place: &Place<'_>, standing: &[NodeState]) -> Vec<bool> {
         let mut cluster = standing.to_vec();
         let here = cluster.iter().position(|machine| machine.name == place.machine.name);
         let target = here.filter(|_| place.bought.is_none()).unwrap_or(cluster.len());

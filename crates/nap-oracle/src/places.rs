@@ -10,7 +10,7 @@ use nap_engine::{
 use nap_units::CPU;
 
 use crate::check::{existing, machine};
-use crate::cluster::Machine;
+use crate::cluster::NodeState;
 
 /// Pods that differ in their names only.
 pub(crate) struct Class<'s> {
@@ -41,7 +41,7 @@ impl<'s> Class<'s> {
 
 /// A candidate node, before any pending pod is on it.
 pub(crate) struct Place<'s> {
-    pub(crate) machine: Machine,
+    pub(crate) machine: NodeState,
     /// The offering that is launched; `None` for an existing node.
     pub(crate) bought: Option<Bought<'s>>,
 }

@@ -36,7 +36,7 @@ enum Life {
 }
 
 #[derive(Debug)]
-struct Machine {
+struct Vm {
     provider_id: String,
     node: Node,
     life: Life,
@@ -46,7 +46,7 @@ struct Machine {
 #[derive(Debug, Default)]
 pub(super) struct Kubelets {
     /// Running VMs by node name.
-    machines: BTreeMap<String, Machine>,
+    vms: BTreeMap<String, Vm>,
     /// Nodes of deleted VMs whose objects may still exist: provider id by node name.
     dead: BTreeMap<String, String>,
     /// Time of the next step of a pod, by its uid and the step.
@@ -56,7 +56,7 @@ pub(super) struct Kubelets {
 
 impl Kubelets {
     /// Records a VM event.
-    pub(super) fn machine(&mut self, event: VmEvent, now: Timestamp) {
+    pub(super) fn apply(&mut self, event: VmEvent, now: Timestamp) {
         match event {
             VmEvent::Created {
                 provider_id,
@@ -88,7 +88,7 @@ impl Kubelets {
                     Ok(node) => {
                         self.dead.remove(&node_name);
                         let life = Life::Booting(joins);
-                        self.machines.insert(node_name, Machine { provider_id, node, life });
+                        self.vms.insert(node_name, Vm { provider_id, node, life });
                     }
                     Err(error) => {
                         tracing::error!(%error, node = node_name, "invalid Node object");
@@ -97,9 +97,9 @@ impl Kubelets {
             }
             VmEvent::Deleted { provider_id, node_name } => {
                 let known =
-                    self.machines.get(&node_name).is_some_and(|m| m.provider_id == provider_id);
+                    self.vms.get(&node_name).is_some_and(|vm| vm.provider_id == provider_id);
                 if known {
-                    self.machines.remove(&node_name);
+                    self.vms.remove(&node_name);
                 }
                 self.dead.insert(node_name, provider_id);
             }
@@ -114,8 +114,8 @@ impl Kubelets {
     ) -> Option<Timestamp> {
         self.bury(index, writer).await;
         let mut wake = None;
-        for (name, machine) in &mut self.machines {
-            wake = earliest(wake, live(name, machine, index, writer).await);
+        for (name, vm) in &mut self.vms {
+            wake = earliest(wake, live(name, vm, index, writer).await);
         }
         earliest(wake, self.run_pods(index, writer).await)
     }
@@ -144,8 +144,8 @@ impl Kubelets {
         let now = writer.now();
         let mut due = BTreeMap::new();
         for pod in index.pods.snapshot() {
-            let Some(machine) = self.machines.get(pods::node_of(&pod)) else { continue };
-            let (Life::Ready, Some(uid)) = (&machine.life, pod.uid()) else { continue };
+            let Some(vm) = self.vms.get(pods::node_of(&pod)) else { continue };
+            let (Life::Ready, Some(uid)) = (&vm.life, pod.uid()) else { continue };
             let deleting = pods::is_deleting(&pod);
             let waiting = !deleting && pods::phase(&pod) == "Pending";
             if !deleting && !waiting {
@@ -157,7 +157,7 @@ impl Kubelets {
                 *at
             } else {
                 if waiting {
-                    start(&pod, &machine.node, index, writer).await;
+                    start(&pod, &vm.node, index, writer).await;
                 }
                 let delay = if deleting { STOP_AFTER } else { START_AFTER };
                 now.checked_add(delay).unwrap_or(now)
@@ -180,30 +180,30 @@ impl Kubelets {
 /// Takes the next step of one VM; returns when there will be another.
 async fn live(
     name: &str,
-    machine: &mut Machine,
+    vm: &mut Vm,
     index: &mut Index,
     writer: &mut Writer,
 ) -> Option<Timestamp> {
     let now = writer.now();
-    if let Life::Booting(joins) = machine.life {
+    if let Life::Booting(joins) = vm.life {
         if joins > now {
             return Some(joins);
         }
-        let mut node = machine.node.clone();
+        let mut node = vm.node.clone();
         let status = node.status.get_or_insert_default();
         status.conditions = serde_json::from_value(conditions(&writer.stamp(), false)).ok();
         if !writer.create_node(&mut index.nodes, &node).await {
             return now.checked_add(READY_AFTER).ok();
         }
-        machine.life = Life::Joined { ready_at: now.checked_add(READY_AFTER).unwrap_or(now) };
+        vm.life = Life::Joined { ready_at: now.checked_add(READY_AFTER).unwrap_or(now) };
     }
-    if let Life::Joined { ready_at } = machine.life {
+    if let Life::Joined { ready_at } = vm.life {
         if ready_at > now {
             return Some(ready_at);
         }
         let status = json!({ "status": { "conditions": conditions(&writer.stamp(), true) } });
         writer.patch_node(&mut index.nodes, name, &status, true).await;
-        machine.life = Life::Ready;
+        vm.life = Life::Ready;
     }
     drop_not_ready(name, index, writer).await;
     None

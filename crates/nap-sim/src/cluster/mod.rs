@@ -56,7 +56,7 @@ pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>
                 }
             }
             event = next_machine(&mut machines) => match event {
-                Some(event) => kubelets.machine(event, clock.now()),
+                Some(event) => kubelets.apply(event, clock.now()),
                 None => machines = None,
             },
             () = sleep_until(&clock, wake) => {}
@@ -65,7 +65,7 @@ pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>
             index.apply(event);
         }
         while let Some(event) = machines.as_mut().and_then(|machines| machines.try_recv().ok()) {
-            kubelets.machine(event, clock.now());
+            kubelets.apply(event, clock.now());
         }
         if !index.is_complete() {
             continue;

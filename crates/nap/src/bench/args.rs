@@ -41,9 +41,9 @@ pub(super) enum BenchCommand {
 /// Options of `nap bench gen`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct GenArgs {
-    /// Kind of problem
+    /// ProblemKind of problem
     #[arg(value_enum)]
-    pub(super) kind: Kind,
+    pub(super) kind: ProblemKind,
     /// Number of pods, for kinds without a fixed number
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) pods: u32,
@@ -82,7 +82,7 @@ pub(super) struct GenArgs {
 
 /// Kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum ProblemKind {
     /// Pods of the incumbent's benchmark: plain, zone spread, host spread, zone affinity, host
     /// anti-affinity
     Mix,

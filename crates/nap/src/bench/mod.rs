@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use nap_problem::{PlanFile, Problem, judge};
 
 pub use args::BenchArgs;
-use args::{BenchCommand, JudgeArgs, Kind};
+use args::{BenchCommand, JudgeArgs, ProblemKind};
 
 use crate::user_error::UserError;
 
@@ -40,7 +40,7 @@ fn standard(args: &BenchArgs) -> anyhow::Result<()> {
         );
     }
     let mut problems = Vec::new();
-    for kind in [Kind::Plain, Kind::Mix] {
+    for kind in [ProblemKind::Plain, ProblemKind::Mix] {
         for pods in [100, 1_000, 10_000] {
             problems.push(generate::standard(kind, pods, &args.region)?);
         }

@@ -12,7 +12,7 @@ use nap_units::Resources;
 
 use super::bench::{Bench, Hint, Pods, by_pod};
 use super::objects;
-use super::outcome::{Kind, Outcome, rules_of};
+use super::outcome::{Outcome, PodGroup, rules_of};
 
 /// Maximum number of new plans for pods that were not bound.
 const REPLANS: usize = 4;
@@ -72,7 +72,7 @@ pub(super) async fn judge(bench: &Bench, snapshot: &Snapshot, plan: &Plan, hint:
     let count =
         |pods: &[&PodKey], is: &dyn Fn(&PodKey) -> bool| pods.iter().filter(|key| is(key)).count();
     for (kind, pods) in &kinds {
-        outcome.kinds.push(Kind {
+        outcome.kinds.push(PodGroup {
             pod: pods[0].clone(),
             rules: rules_of(kind),
             planned: count(pods, &|key| planned.contains(key)),

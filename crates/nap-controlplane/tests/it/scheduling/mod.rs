@@ -24,7 +24,7 @@ use serde_json::json;
 
 use bench::{Bench, Hint};
 use judge::judge;
-use outcome::{Kind, Outcome, Tally};
+use outcome::{Outcome, PodGroup, Tally};
 
 /// Default number of generated clusters; `NAP_CASES` overrides it.
 const CASES: u64 = 8;
@@ -81,10 +81,10 @@ async fn the_scheduler_agrees_with_the_engine() {
 
 /// Prints where the scheduler deviated from the plan, and writes the case to a file.
 fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
-    let differs = |kind: &&Kind| {
+    let differs = |kind: &&PodGroup| {
         kind.at_once < kind.planned || (kind.at_once > kind.planned && !kind.is_pool_matter)
     };
-    let different: Vec<&Kind> = outcome.kinds.iter().filter(differs).collect();
+    let different: Vec<&PodGroup> = outcome.kinds.iter().filter(differs).collect();
     if different.is_empty() {
         return;
     }
@@ -95,7 +95,7 @@ fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
     });
     std::fs::write(&file, shown.to_string()).unwrap();
     eprintln!("case {case}; {cost} + {more}; see {file}");
-    for Kind { pod, rules, planned, at_once, bound, is_outranked, .. } in different {
+    for PodGroup { pod, rules, planned, at_once, bound, is_outranked, .. } in different {
         let outranked = if *is_outranked { ", outranked" } else { "" };
         let rules = rules.join(", ");
         eprintln!("  {pod}: {at_once} of {planned} bound, then {bound}; {rules}{outranked}");

@@ -9,7 +9,7 @@ use nap_units::UsdPerHour;
 /// Nodes of the pods and costs after a plan was carried out.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<PodGroup>,
     /// Node by bound pod.
     pub(super) places: BTreeMap<PodKey, String>,
     /// The scheduler's messages by unbound pod.
@@ -25,7 +25,7 @@ pub(super) struct Outcome {
 
 /// Pods that differ in their names only and are interchangeable.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct PodGroup {
     /// One of them.
     pub(super) pod: PodKey,
     pub(super) rules: Vec<&'static str>,
@@ -40,7 +40,7 @@ pub(super) struct Kind {
     pub(super) is_pool_matter: bool,
 }
 
-impl Kind {
+impl PodGroup {
     /// Whether their nodes depend on rules between pods or on priorities, so that the order of
     /// nodes may matter.
     pub(super) fn depends_on_others(&self) -> bool {
@@ -107,7 +107,7 @@ pub(super) struct Tally {
 impl Tally {
     /// Adds the pods of a kind. `is_realised`: whether the first plan bound all planned pods of the
     /// case.
-    pub(super) fn add(&mut self, kind: &Kind, is_realised: bool) {
+    pub(super) fn add(&mut self, kind: &PodGroup, is_realised: bool) {
         let at_once = kind.at_once.min(kind.planned);
         let bound = kind.bound.min(kind.planned);
         self.planned += kind.planned;

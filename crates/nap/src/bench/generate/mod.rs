@@ -8,7 +8,7 @@ use nap_problem::Problem;
 use nap_problem::generate::catalogues::thin;
 use nap_problem::generate::{adversarial, daemons, deployments, mixes, rng, traces};
 
-use super::args::{Case, CatalogueKind, GenArgs, Kind, Policy};
+use super::args::{Case, CatalogueKind, GenArgs, Policy, ProblemKind};
 use super::measure;
 use crate::user_error::UserError;
 
@@ -23,7 +23,7 @@ pub(super) fn write(args: &GenArgs) -> anyhow::Result<()> {
 }
 
 /// A problem of the table that `nap bench` prints when no file is given.
-pub(super) fn standard(kind: Kind, pods: u32, region: &str) -> anyhow::Result<Problem> {
+pub(super) fn standard(kind: ProblemKind, pods: u32, region: &str) -> anyhow::Result<Problem> {
     problem(&GenArgs {
         kind,
         pods,
@@ -45,8 +45,8 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
     let mut rng = rng(args.seed);
     let pods = usize::try_from(args.pods)?;
     let catalogue = args.catalogue.unwrap_or(match args.kind {
-        Kind::Deployments => CatalogueKind::Kwok,
-        Kind::Trace => CatalogueKind::Def64,
+        ProblemKind::Deployments => CatalogueKind::Kwok,
+        ProblemKind::Trace => CatalogueKind::Def64,
         _ => CatalogueKind::Fake400,
     });
     let mut problem = Problem {
@@ -59,21 +59,21 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
         problem.instance_types = thin(problem.instance_types, count);
     }
     match args.kind {
-        Kind::Mix => problem.pods = mixes::mix(&mut rng, pods),
-        Kind::Plain => problem.pods = mixes::plain(&mut rng, pods),
-        Kind::Preferences => {
+        ProblemKind::Mix => problem.pods = mixes::mix(&mut rng, pods),
+        ProblemKind::Plain => problem.pods = mixes::plain(&mut rng, pods),
+        ProblemKind::Preferences => {
             if args.policy == Policy::Respect {
                 let hint = "`--policy ignore` writes the same pods as they count when preferences decide nothing";
                 return Err(UserError::new("the problem format has no preferences", hint).into());
             }
             problem.pods = mixes::preferences(&mut rng, pods);
         }
-        Kind::Deployments => problem.pods = deployments::deployments(args.case.into()),
-        Kind::Golden => {
+        ProblemKind::Deployments => problem.pods = deployments::deployments(args.case.into()),
+        ProblemKind::Golden => {
             problem.instance_types = vec![deployments::golden_type()];
             problem.pods = deployments::golden();
         }
-        Kind::Trace => {
+        ProblemKind::Trace => {
             let path = args.csv.as_ref().ok_or_else(|| {
                 UserError::new("a trace needs a file", "give one with `--csv FILE`")
             })?;
@@ -83,12 +83,14 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
             problem.pods =
                 traces::pods(&text, times).with_context(|| format!("{}", path.display()))?;
         }
-        Kind::Distinct => problem.pods = adversarial::distinct(&mut rng, pods),
-        Kind::OneClass => problem.pods = adversarial::one_class(pods),
-        Kind::Giants => problem.pods = adversarial::giants(&mut rng, pods, &problem.instance_types),
-        Kind::Pools => adversarial::pools(&mut problem, &mut rng, pods),
-        Kind::Limits => adversarial::limits(&mut problem, &mut rng, pods),
-        Kind::Unschedulable => problem.pods = adversarial::unschedulable(&mut rng, pods),
+        ProblemKind::Distinct => problem.pods = adversarial::distinct(&mut rng, pods),
+        ProblemKind::OneClass => problem.pods = adversarial::one_class(pods),
+        ProblemKind::Giants => {
+            problem.pods = adversarial::giants(&mut rng, pods, &problem.instance_types);
+        }
+        ProblemKind::Pools => adversarial::pools(&mut problem, &mut rng, pods),
+        ProblemKind::Limits => adversarial::limits(&mut problem, &mut rng, pods),
+        ProblemKind::Unschedulable => problem.pods = adversarial::unschedulable(&mut rng, pods),
     }
     if args.daemons {
         problem.daemons = daemons();
@@ -104,15 +106,15 @@ fn spelled(value: &impl ValueEnum) -> String {
 }
 
 /// Whether `--pods` sets the number of pods of a kind.
-fn is_sized(kind: Kind) -> bool {
-    !matches!(kind, Kind::Deployments | Kind::Golden | Kind::Trace)
+fn is_sized(kind: ProblemKind) -> bool {
+    !matches!(kind, ProblemKind::Deployments | ProblemKind::Golden | ProblemKind::Trace)
 }
 
 fn name(args: &GenArgs, catalogue: CatalogueKind) -> String {
     let mut parts = vec![spelled(&args.kind)];
     match args.kind {
-        Kind::Deployments => parts.push(spelled(&args.case)),
-        Kind::Trace => {
+        ProblemKind::Deployments => parts.push(spelled(&args.case)),
+        ProblemKind::Trace => {
             let stem = args.csv.as_ref().and_then(|path| path.file_stem());
             parts.push(stem.unwrap_or_default().to_string_lossy().into_owned());
             parts.push(format!("x{}", args.times));
@@ -122,7 +124,7 @@ fn name(args: &GenArgs, catalogue: CatalogueKind) -> String {
     if is_sized(args.kind) {
         parts.push(args.pods.to_string());
     }
-    if args.kind != Kind::Golden {
+    if args.kind != ProblemKind::Golden {
         parts.push(spelled(&catalogue));
     }
     parts.extend(args.types.map(|types| format!("t{types}")));
@@ -136,9 +138,9 @@ fn name(args: &GenArgs, catalogue: CatalogueKind) -> String {
 fn recipe(args: &GenArgs, catalogue: CatalogueKind) -> String {
     let mut words = vec![format!("nap bench gen {}", spelled(&args.kind))];
     match args.kind {
-        Kind::Deployments => words.push(format!("--case {}", spelled(&args.case))),
-        Kind::Preferences => words.push(format!("--policy {}", spelled(&args.policy))),
-        Kind::Trace => {
+        ProblemKind::Deployments => words.push(format!("--case {}", spelled(&args.case))),
+        ProblemKind::Preferences => words.push(format!("--policy {}", spelled(&args.policy))),
+        ProblemKind::Trace => {
             let file = args.csv.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
             words.push(format!("--csv {} --times {}", file.to_string_lossy(), args.times));
         }

@@ -6,7 +6,7 @@ use nap_problem::{PlanFile, judge};
 
 use super::*;
 
-fn args(kind: Kind, pods: u32) -> GenArgs {
+fn args(kind: ProblemKind, pods: u32) -> GenArgs {
     GenArgs {
         kind,
         pods,
@@ -23,8 +23,8 @@ fn args(kind: Kind, pods: u32) -> GenArgs {
     }
 }
 
-fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::value_variants().iter().copied().filter(|kind| *kind != Kind::Trace)
+fn kinds() -> impl Iterator<Item = ProblemKind> {
+    ProblemKind::value_variants().iter().copied().filter(|kind| *kind != ProblemKind::Trace)
 }
 
 #[test]
@@ -40,13 +40,13 @@ fn equal_arguments_give_equal_files() {
             "{kind:?} changes when it is read"
         );
     }
-    let other = GenArgs { seed: 2, ..args(Kind::Mix, 200) };
-    assert_ne!(problem(&args(Kind::Mix, 200)).unwrap().pods, problem(&other).unwrap().pods);
+    let other = GenArgs { seed: 2, ..args(ProblemKind::Mix, 200) };
+    assert_ne!(problem(&args(ProblemKind::Mix, 200)).unwrap().pods, problem(&other).unwrap().pods);
 }
 
 #[test]
 fn mix_has_five_parts_and_the_remainder_is_plain() {
-    let made = problem(&args(Kind::Mix, 1003)).unwrap();
+    let made = problem(&args(ProblemKind::Mix, 1003)).unwrap();
     let count = |part: &str| -> usize {
         made.pods
             .iter()
@@ -66,7 +66,10 @@ fn mix_has_five_parts_and_the_remainder_is_plain() {
 fn catalogues_have_their_stated_sizes() {
     let count = |catalogue| {
         let catalogue = Some(catalogue);
-        problem(&GenArgs { catalogue, ..args(Kind::OneClass, 1) }).unwrap().instance_types.len()
+        problem(&GenArgs { catalogue, ..args(ProblemKind::OneClass, 1) })
+            .unwrap()
+            .instance_types
+            .len()
     };
     assert_eq!(count(CatalogueKind::Fake400), 400);
     assert_eq!(count(CatalogueKind::Fake1500), 1500);
@@ -77,22 +80,22 @@ fn catalogues_have_their_stated_sizes() {
     let thin = GenArgs {
         types: Some(40),
         catalogue: Some(CatalogueKind::Azure),
-        ..args(Kind::OneClass, 1)
+        ..args(ProblemKind::OneClass, 1)
     };
     assert_eq!(problem(&thin).unwrap().instance_types.len(), 40);
 }
 
 #[test]
 fn every_kind_can_be_solved_and_judged() {
-    for kind in kinds().filter(|kind| *kind != Kind::Golden) {
+    for kind in kinds().filter(|kind| *kind != ProblemKind::Golden) {
         for daemons in [false, true] {
             let made = problem(&GenArgs { daemons, case: Case::Wide, ..args(kind, 60) }).unwrap();
             let plan = solve(&made.snapshot().unwrap(), &Options::default());
             let verdict = judge(&made, &PlanFile::of(&made, &plan)).unwrap();
             assert_eq!(verdict.violations, [""; 0], "{}", made.name);
             match kind {
-                Kind::Unschedulable => assert_eq!(verdict.unplaced, 1000),
-                Kind::Limits => assert!(verdict.unplaced > 0 && verdict.placed > 0),
+                ProblemKind::Unschedulable => assert_eq!(verdict.unplaced, 1000),
+                ProblemKind::Limits => assert!(verdict.unplaced > 0 && verdict.placed > 0),
                 _ => assert_eq!(verdict.unplaced, 0, "{}", made.name),
             }
         }
@@ -101,7 +104,7 @@ fn every_kind_can_be_solved_and_judged() {
 
 #[test]
 fn respected_preferences_are_refused_by_the_format() {
-    let error =
-        problem(&GenArgs { policy: Policy::Respect, ..args(Kind::Preferences, 10) }).unwrap_err();
+    let error = problem(&GenArgs { policy: Policy::Respect, ..args(ProblemKind::Preferences, 10) })
+        .unwrap_err();
     assert!(error.to_string().contains("no preferences"), "{error}");
 }
