@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Time without a change after which a case counts as settled.
 const QUIET: Duration = Duration::from_millis(2500);
 
+/// Time without a change to a pending pod after which the scheduler counts as idle.
+const IDLE: Duration = Duration::from_millis(120);
+
 /// Whether pods are nominated to their nodes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Hint {
@@ -86,19 +89,28 @@ impl Bench {
     pub(super) async fn open(&self, nodes: &[(String, Vec<PodKey>)], hint: Hint, pods: &Pods<'_>) {
         let planned = by_pod(nodes);
         if hint == Hint::Nominated {
-            // A scheduling attempt in progress may clear a nomination: release only after all are
-            // visible.
-            self.nominate_again(&planned, &Places::default(), pods).await;
-            for _ in 0..10 {
-                tokio::time::sleep(Duration::from_millis(30)).await;
-                if !self.nominate_again(&planned, &self.places().await, pods).await {
-                    break;
-                }
-            }
+            self.wait_until_scheduler_is_idle().await;
+            self.nominate_again(&planned, &self.places().await, pods).await;
         }
         join_all(nodes.iter().map(|(node, _)| self.release(node))).await;
         if hint == Hint::Nominated {
             self.second_looks(&planned, pods).await;
+        }
+    }
+
+    /// Waits until the scheduler has retried the pending pods. It retries all of them after a node
+    /// was released, one after the other, and a failed attempt clears the pod's nomination: if that
+    /// happens just before the release of the pod's own node, another pod takes its room. An
+    /// attempt shows as a new message on the pod, as fewer nodes are tainted than before.
+    async fn wait_until_scheduler_is_idle(&self) {
+        let began = tokio::time::Instant::now();
+        let (mut versions, mut changed) = (BTreeMap::new(), began);
+        while changed.elapsed() < IDLE && began.elapsed() < PATIENCE {
+            let now = self.places().await.versions;
+            if now != versions {
+                (versions, changed) = (now, tokio::time::Instant::now());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -225,6 +237,7 @@ impl Bench {
                 places.bound.insert(key, node);
                 continue;
             }
+            places.versions.insert(key.clone(), pod.resource_version());
             let status = pod.status.unwrap_or_default();
             if status.nominated_node_name.is_some() {
                 places.nominated.insert(key.clone());
@@ -280,6 +293,8 @@ fn tolerates_spread(pod: &nap_engine::Pod, there: &[&nap_engine::Pod]) -> bool {
 pub(super) struct Places {
     bound: BTreeMap<PodKey, String>,
     nominated: BTreeSet<PodKey>,
+    /// Resource versions of the pending pods.
+    versions: BTreeMap<PodKey, Option<String>>,
     /// Number of pods that the scheduler has not tried yet.
     unjudged: usize,
     /// The scheduler's messages by unbound pod.

@@ -30,10 +30,9 @@ use outcome::{Outcome, PodGroup, Tally};
 const CASES: u64 = 8;
 /// Distance between seeds: neighboring seeds give similar snapshots.
 const APART: u64 = 1000;
-/// Number of tries of a race between the scheduler and nomination.
+/// Default number of tries of a race between the scheduler and nomination; `NAP_TRIES` overrides
+/// it.
 const TRIES: usize = 3;
-/// Minimum number of tries that must succeed.
-const MIN_SUCCESSES: usize = 2;
 
 /// Generated plans are bound as planned with nomination, and unplaced pods stay pending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,13 +102,20 @@ fn report(case: &str, snapshot: &Snapshot, plan: &Plan, outcome: &Outcome) {
 }
 
 /// Large pods on nodes that just fit them, small ones three per node: a packing that the scheduler
-/// does not find by itself. Prints the cost without nomination.
+/// does not find by itself. The scheduler races with nomination, so a majority of the tries must
+/// succeed. Prints the cost without nomination.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 async fn tight_plan_is_bound_as_planned_with_nomination() {
     let bench = Bench::start().await;
-    let is_realised = |_: &Outcome, nominated: &Outcome| nominated.more == UsdPerHour::ZERO;
-    assert_rate(with_and_without_nomination(&bench, &tight(), is_realised).await);
+    let (snapshot, tries) = (tight(), number("NAP_TRIES", TRIES));
+    let (mut made, mut successes) = (0, 0);
+    while made < tries && successes <= tries / 2 {
+        let (_, nominated) = with_and_without_nomination(&bench, &snapshot).await;
+        made += 1;
+        successes += usize::from(nominated.more == UsdPerHour::ZERO);
+    }
+    assert!(successes > tries / 2, "only {successes} of {made} tries succeeded");
 }
 
 /// The incumbent's mix, most of whose pods have rules about zones and hosts. The scheduler's order
@@ -120,35 +126,25 @@ async fn nomination_makes_the_incumbents_mix_cheaper() {
     let bench = Bench::start().await;
     let snapshot =
         nap_problem::generate::incumbent_mix(number("NAP_PODS", 100), 1).snapshot().unwrap();
-    let is_cheaper = |plain: &Outcome, nominated: &Outcome| nominated.more < plain.more;
-    assert_rate(with_and_without_nomination(&bench, &snapshot, is_cheaper).await);
+    let (mut more_without, mut more_with) = (UsdPerHour::ZERO, UsdPerHour::ZERO);
+    for _ in 0..number("NAP_TRIES", TRIES) {
+        let (plain, nominated) = with_and_without_nomination(&bench, &snapshot).await;
+        more_without += plain.more;
+        more_with += nominated.more;
+    }
+    assert!(more_with < more_without, "{more_with}/h more with nomination, {more_without} without");
 }
 
-/// Prints the success rate and fails below [`MIN_SUCCESSES`].
-fn assert_rate(successes: usize) {
-    eprintln!("{successes} of {TRIES} tries succeeded");
-    assert!(successes >= MIN_SUCCESSES, "only {successes} of {TRIES} tries succeeded");
-}
-
-/// Carries out the plan for all pods [`TRIES`] times, with and without nomination; in the end every
-/// pod is bound. Returns in how many tries `holds` is true: the scheduler races with nomination.
-async fn with_and_without_nomination(
-    bench: &Bench,
-    snapshot: &Snapshot,
-    holds: impl Fn(&Outcome, &Outcome) -> bool,
-) -> usize {
+/// Carries out the plan for all pods without and with nomination; in the end every pod is bound.
+async fn with_and_without_nomination(bench: &Bench, snapshot: &Snapshot) -> (Outcome, Outcome) {
     let plan = solve(snapshot, &Options::default());
     assert!(plan.unplaced.is_empty());
-    let mut successes = 0;
-    for _ in 0..TRIES {
-        let plain = judge(bench, snapshot, &plan, Hint::None).await;
-        let nominated = judge(bench, snapshot, &plan, Hint::Nominated).await;
-        describe("plain", &plain);
-        describe("nominated", &nominated);
-        report("nominated", snapshot, &plan, &nominated);
-        successes += usize::from(holds(&plain, &nominated));
-    }
-    successes
+    let plain = judge(bench, snapshot, &plan, Hint::None).await;
+    let nominated = judge(bench, snapshot, &plan, Hint::Nominated).await;
+    describe("plain", &plain);
+    describe("nominated", &nominated);
+    report("nominated", snapshot, &plan, &nominated);
+    (plain, nominated)
 }
 
 fn describe(how: &str, outcome: &Outcome) {
