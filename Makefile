@@ -1,5 +1,6 @@
-# Everything a user or CI calls. Rust is the only thing that must be there; rustup fetches the pinned toolchain by itself. With Go, the
-# tests run on a real control plane too; without, they say which were skipped.
+# Everything a user or CI calls. Rust is the only thing that must be there; rustup fetches the
+# pinned toolchain by itself. With Go, the tests run on a real control plane too; without, they say
+# which were skipped.
 .DEFAULT_GOAL := help
 CONTROL_PLANE := cargo run --quiet --package nap-controlplane-build
 .PHONY: help demo test check dist bench controlplane

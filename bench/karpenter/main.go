@@ -1,7 +1,9 @@
-// Command karpenter-bench solves a problem file with Karpenter's own scheduler, as the module has it, and writes the plan and the time it took.
+// Command karpenter-bench solves a problem file with Karpenter's own scheduler, as the module has
+// it, and writes the plan and the time it took.
 //
-// It is the other side of nap's benchmarks: no API server, no batching, no launch. Every solve has fresh objects and a fresh scheduler; the clock
-// covers copying the state, building the topology and the scheduler, solving, and ordering the types of each claim by price.
+// It is the other side of nap's benchmarks: no API server, no batching, no launch. Every solve has
+// fresh objects and a fresh scheduler; the clock covers copying the state, building the topology
+// and the scheduler, solving, and ordering the types of each claim by price.
 package main
 
 import (
@@ -127,7 +129,8 @@ func run(path, out string, repeat, workers int, limit time.Duration, reserved bo
 	})
 }
 
-// solve is what is timed: from objects in memory to claims whose types are in the order of their price.
+// solve is what is timed: from objects in memory to claims whose types are in the order of their
+// price.
 func solve(ctx context.Context, made *world, workers int, limit time.Duration) (provisioning.Results, timing, error) {
 	var took timing
 	cpu := cpuTime()

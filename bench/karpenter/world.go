@@ -47,7 +47,8 @@ func (a amounts) list() corev1.ResourceList {
 	return list
 }
 
-// registerLabels makes every label that some type has a well-known one, as providers do when they start, and no other.
+// registerLabels makes every label that some type has a well-known one, as providers do when they
+// start, and no other.
 func registerLabels(read *problem) {
 	v1.WellKnownLabels.Delete(corev1.LabelTopologyRegion, corev1.LabelWindowsBuild)
 	for _, kind := range read.InstanceTypes {

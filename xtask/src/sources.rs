@@ -33,8 +33,16 @@ pub(crate) fn check(path: &str, text: &str) -> Vec<Violation> {
     if extension == "rs" {
         violations.extend(opening(path, text));
         violations.extend(unbiased_selects(path, text));
-        violations.extend(wide_comments(path, text));
         violations.extend(constant_names(path, text));
+    }
+    let mark = match extension {
+        "rs" | "go" => Some("//"),
+        "toml" | "yaml" => Some("#"),
+        _ if path == "Makefile" => Some("#"),
+        _ => None,
+    };
+    if let Some(mark) = mark {
+        violations.extend(wide_comments(path, text, mark));
     }
     violations
 }
@@ -96,15 +104,15 @@ fn unbiased_selects(path: &str, text: &str) -> Vec<Violation> {
     violations
 }
 
-/// Comment lines of more than [`MAX_COMMENT_COLUMNS`]. A line that cannot be broken, because it has
-/// one word such as a URL, is allowed.
-fn wide_comments(path: &str, text: &str) -> Vec<Violation> {
+/// Comment lines, which begin with `mark`, of more than [`MAX_COMMENT_COLUMNS`]. A line that cannot
+/// be broken, because it has one word such as a URL, is allowed.
+fn wide_comments(path: &str, text: &str, mark: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let comment = line.trim_start();
         let columns = line.chars().count();
-        let words = comment.trim_start_matches(['/', '!']).split_whitespace().count();
-        if comment.starts_with("//") && columns > MAX_COMMENT_COLUMNS && words > 1 {
+        let words = comment.trim_start_matches(['/', '!', '#']).split_whitespace().count();
+        if comment.starts_with(mark) && columns > MAX_COMMENT_COLUMNS && words > 1 {
             let message = format!(
                 "the comment has {columns} columns, {MAX_COMMENT_COLUMNS} are allowed; break it"
             );
@@ -154,6 +162,10 @@ mod tests {
         assert!(found("a.rs", &format!("//! Why.\n// https://{word}{word}\n")).is_empty());
         assert_eq!(found("a.rs", &format!("//! | {word} | {word} |\n"))[0].0, 1, "tables too");
         assert!(found("a.rs", &format!("//! Why.\nlet a = \"{word} {word}\";\n")).is_empty());
+        for path in ["a.yaml", "Cargo.toml", "Makefile"] {
+            assert_eq!(found(path, &format!("a: 1\n# {word} {word}\n"))[0].0, 2, "{path}");
+        }
+        assert!(found("a.md", &format!("# {word} {word}\n")).is_empty(), "a heading");
     }
 
     #[test]

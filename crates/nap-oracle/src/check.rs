@@ -163,13 +163,7 @@ impl<'a> Judge<'a> {
         let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
         for launch in &self.plan.launches {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found = find(
-                self.snapshot,
-                pool,
-                &launch.instance_type,
-                &launch.zone,
-                launch.capacity_type,
-            );
+            let found = offering_of(self.snapshot, pool, launch);
             let Some((kind, _)) = found else { continue };
             let used = used.entry(&launch.pool).or_default();
             used.add(&kind.capacity);
@@ -226,13 +220,7 @@ impl<'a> Judge<'a> {
         let mut used: BTreeMap<&str, u32> = BTreeMap::new();
         for launch in &self.plan.launches {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found = find(
-                self.snapshot,
-                pool,
-                &launch.instance_type,
-                &launch.zone,
-                launch.capacity_type,
-            );
+            let found = offering_of(self.snapshot, pool, launch);
             let of =
                 found.and_then(|(_, offering)| offering.requirements.get(RESERVATION_ID)?.single());
             if let Some(reservation) = of {
@@ -265,13 +253,7 @@ impl<'a> Judge<'a> {
         }
         for (number, launch) in self.plan.launches.iter().enumerate() {
             let Some(pool) = pool_of(self.snapshot, launch) else { continue };
-            let found = find(
-                self.snapshot,
-                pool,
-                &launch.instance_type,
-                &launch.zone,
-                launch.capacity_type,
-            );
+            let found = offering_of(self.snapshot, pool, launch);
             let Some((kind, offering)) = found else { continue };
             let name = format!("new-{number}");
             cluster.push(machine(
@@ -386,6 +368,15 @@ fn bind<'p>(
 
 fn pool_of<'s>(snapshot: &'s Snapshot, launch: &Launch) -> Option<&'s Pool> {
     snapshot.pools.iter().find(|pool| pool.name == launch.pool)
+}
+
+/// The instance type and the offering that a launch chose.
+fn offering_of<'s>(
+    snapshot: &'s Snapshot,
+    pool: &Pool,
+    launch: &Launch,
+) -> Option<(&'s InstanceType, &'s Offering)> {
+    find(snapshot, pool, &launch.instance_type, &launch.zone, launch.capacity_type)
 }
 
 fn find<'s>(

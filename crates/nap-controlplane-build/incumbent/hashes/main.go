@@ -1,5 +1,5 @@
-// Prints the hashes that the incumbent's own code gives to objects: reads a JSON list of NodePools and AKSNodeClasses on standard
-// input, and writes the same list with a field "hash" in each.
+// Prints the hashes that the incumbent's own code gives to objects: reads a JSON list of NodePools
+// and AKSNodeClasses on standard input, and writes the same list with a field "hash" in each.
 package main
 
 import (

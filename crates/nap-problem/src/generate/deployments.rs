@@ -9,20 +9,21 @@ use super::{class, requests};
 
 /// A case of the performance suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Case {
     /// 500 small and 500 large pods.
     Basic,
-    /// As `Basic`, the small pods spread over hosts.
+    /// 500 small pods spread over hosts and 500 large pods.
     HostSpread,
-    /// Twice `HostSpread`.
+    /// 1,000 small pods spread over hosts and 1,000 large pods.
     HostSpreadXl,
-    /// `HostSpread` and 100 pods that must not be disrupted.
+    /// host-spread and 100 pods that must not be disrupted.
     DoNotDisrupt,
     /// 300 small pods spread over hosts and 300 large pods.
     Drift,
     /// 500 small and 500 large pods, each kind at most once per host.
     Interference,
-    /// 30 deployments of 30 shapes, all spread over zones.
+    /// 30 Deployments of 30 shapes, all spread over zones.
     Wide,
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nap_problem::generate::deployments;
+use nap_problem::generate::deployments::Case;
 
 /// Options of `nap bench`.
 #[derive(Clone, Debug, Args)]
@@ -125,39 +125,6 @@ pub(super) enum CatalogueKind {
     Def64,
     /// Every Azure type of the region, on demand and spot
     Azure,
-}
-
-impl From<Case> for deployments::Case {
-    fn from(case: Case) -> Self {
-        match case {
-            Case::Basic => Self::Basic,
-            Case::HostSpread => Self::HostSpread,
-            Case::HostSpreadXl => Self::HostSpreadXl,
-            Case::DoNotDisrupt => Self::DoNotDisrupt,
-            Case::Drift => Self::Drift,
-            Case::Interference => Self::Interference,
-            Case::Wide => Self::Wide,
-        }
-    }
-}
-
-/// Cases of the performance suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Case {
-    /// 500 small and 500 large pods
-    Basic,
-    /// 500 small pods spread over hosts and 500 large pods
-    HostSpread,
-    /// 1,000 small pods spread over hosts and 1,000 large pods
-    HostSpreadXl,
-    /// host-spread and 100 pods that must not be disrupted
-    DoNotDisrupt,
-    /// 300 small pods spread over hosts and 300 large pods
-    Drift,
-    /// 500 small and 500 large pods, each kind at most once per host
-    Interference,
-    /// 30 Deployments of 30 shapes, all spread over zones
-    Wide,
 }
 
 /// Handling of preferences.

@@ -6,9 +6,10 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use nap_problem::Problem;
 use nap_problem::generate::catalogues::thin;
-use nap_problem::generate::{adversarial, daemons, deployments, mixes, rng, traces};
+use nap_problem::generate::deployments::{self, Case};
+use nap_problem::generate::{adversarial, daemons, mixes, rng, traces};
 
-use super::args::{Case, CatalogueKind, GenArgs, Policy, ProblemKind};
+use super::args::{CatalogueKind, GenArgs, Policy, ProblemKind};
 use super::measure;
 use crate::user_error::UserError;
 
@@ -68,7 +69,7 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
             }
             problem.pods = mixes::preferences(&mut rng, pods);
         }
-        ProblemKind::Deployments => problem.pods = deployments::deployments(args.case.into()),
+        ProblemKind::Deployments => problem.pods = deployments::deployments(args.case),
         ProblemKind::Golden => {
             problem.instance_types = vec![deployments::golden_type()];
             problem.pods = deployments::golden();
