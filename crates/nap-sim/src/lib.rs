@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`azure`]: an emulator of the ARM API; the real provider talks to it, so demos and tests run
-//!   the production path. It announces its VMs as [`vm_events::VmEvent`]s.
+//!   the production path. It announces its VMs as [`nap_kubelets::VmEvent`]s.
 //! - [`cluster`]: the parts of Kubernetes that are not the API server.
 //! - [`world`]: all of it together.
 //! - [`simulation`]: hours of a seeded workload, watched by checkers.
@@ -17,5 +17,4 @@ pub mod azure;
 pub mod cluster;
 pub mod simulation;
 mod trace;
-pub mod vm_events;
 pub mod world;

@@ -16,12 +16,12 @@ use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_clock::Clock;
 use nap_controllers::{Context, Settings};
+use nap_kubelets::VmEvent;
 use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
 use crate::trace::{Trace, Traced};
-use crate::vm_events::VmEvent;
 
 /// Kubernetes version of the API server and of AKS.
 const KUBERNETES_VERSION: &str = "1.34.2";
