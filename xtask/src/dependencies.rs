@@ -57,6 +57,7 @@ const FOR_TESTS: &[&str] = &[
     "nap-oracle",
     "nap-problem",
     "nap-apiserver",
+    "nap-kubelets",
     "nap-sim",
     "nap-controlplane",
     "nap-controlplane-build",

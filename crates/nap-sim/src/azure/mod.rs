@@ -71,6 +71,11 @@ impl Emulator {
         Ok((Self(Arc::new(inner)), receiver))
     }
 
+    /// Its configuration.
+    pub fn config(&self) -> &EmulatorConfig {
+        &self.0.config
+    }
+
     /// The emulator as the provider's HTTP service, in process.
     pub fn http_service(&self) -> HttpService {
         http_service(self.clone())
