@@ -11,7 +11,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::PostParams;
 use kube::{Api, Client};
 use nap_apiserver::ApiServer;
-use nap_azure::arm::{ManagedIdentity, http_service};
+use nap_azure::arm::{HttpService, ManagedIdentity, http_service};
 use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_clock::Clock;
@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
+use crate::faults::{Faults, Faulty};
 use crate::trace::{Trace, Traced};
 
 /// Kubernetes version of the API server and of AKS.
@@ -149,7 +150,10 @@ impl World {
 
     /// The production provider, connected to the in-process emulator.
     pub fn provider(&self) -> AzureProvider {
-        let service = http_service(Traced::new(self.azure.clone(), self.trace.clone()));
+        self.provider_through(http_service(Traced::new(self.azure.clone(), self.trace.clone())))
+    }
+
+    fn provider_through(&self, service: HttpService) -> AzureProvider {
         let tokens = ManagedIdentity {
             service: service.clone(),
             clock: self.clock.clone(),
@@ -178,9 +182,26 @@ impl World {
 
     /// Runs the nap controllers until `shutdown`. A second call is a restart.
     pub async fn run_nap(&self, shutdown: impl Future<Output = ()>) {
-        let provider = Arc::new(self.provider());
-        let context =
-            Context::new(self.client(), provider, self.clock.clone(), self.settings.clone());
-        nap_controllers::run(&context, shutdown).await;
+        self.run_replica(&Faults::new(self.clock.clone()), self.settings.clone(), shutdown).await;
+    }
+
+    /// Runs a replica of the nap controllers behind faults until `shutdown` or its crash.
+    pub async fn run_replica(
+        &self,
+        faults: &Faults,
+        settings: Settings,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let server = Faulty::new(self.server.clone(), faults.clone());
+        let client = Client::new(Traced::new(server, self.trace.clone()), "default");
+        let azure = Faulty::new(self.azure.clone(), faults.clone());
+        let azure = http_service(Traced::new(azure, self.trace.clone()));
+        let provider = Arc::new(self.provider_through(azure));
+        let context = Context::new(client, provider, self.clock.clone(), settings);
+        tokio::select! {
+            biased;
+            () = faults.crashed() => {}
+            () = Box::pin(nap_controllers::run(&context, shutdown)) => {}
+        }
     }
 }
