@@ -45,6 +45,40 @@ struct SpecReport {
 #[serde(rename_all = "PascalCase")]
 struct Failure {
     message: String,
+    #[serde(default)]
+    location: Location,
+    /// Of a spec whose time was over.
+    #[serde(default)]
+    progress_report: Progress,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Location {
+    file_name: String,
+    line_number: u32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Progress {
+    current_step_text: String,
+    current_step_location: Location,
+}
+
+impl Failure {
+    /// What was expected and where, in one line.
+    fn reason(&self) -> String {
+        let step = &self.progress_report.current_step_text;
+        let (text, location) = if step.is_empty() {
+            (&self.message, &self.location)
+        } else {
+            (step, &self.progress_report.current_step_location)
+        };
+        let file = location.file_name.rsplit('/').next().unwrap_or_default();
+        let line = one_line(text);
+        if file.is_empty() { line } else { format!("{line} ({file}:{})", location.line_number) }
+    }
 }
 
 /// Runs a spec. Its output, nap's log and snapshots of the cluster stay in a folder if it fails.
@@ -160,7 +194,7 @@ fn judge(report: &Path, status: Option<ExitStatus>) -> (Outcome, String) {
     });
     match (broken.or(found), more) {
         (Some(spec), None) => {
-            let message = spec.failure.as_ref().map(|failure| one_line(&failure.message));
+            let message = spec.failure.as_ref().map(Failure::reason);
             let message = message.unwrap_or_default();
             match spec.state.as_str() {
                 "passed" if status.success() => (Outcome::Passed, String::new()),
@@ -236,6 +270,9 @@ mod tests {
         assert_eq!(judged(passed, 1).0, Outcome::Failed, "the suite itself failed");
         let (outcome, reason) = judged(&format!("{skipped},{failed}"), 1);
         assert_eq!((outcome, reason.as_str()), (Outcome::Failed, "timedout: a b"));
+        let late = r#"{"LeafNodeType":"It","State":"timedout","Failure":{"Message":"late","ProgressReport":
+            {"CurrentStepText":"waiting","CurrentStepLocation":{"FileName":"a/b_test.go","LineNumber":7}}}}"#;
+        assert_eq!(judged(late, 1).1, "timedout: waiting (b_test.go:7)");
         assert_eq!(judged(itself, 0), (Outcome::Skipped, "no zone".to_owned()));
         assert_eq!(judged(&format!("{setup},{skipped}"), 1).0, Outcome::Failed);
         assert_eq!(judged(skipped, 0).0, Outcome::NotJudged);
