@@ -19,6 +19,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         batch_idle: args.batch_idle_duration,
         batch_max: args.batch_max_duration,
         engine: args.engine.options()?,
+        ..Settings::default()
     };
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
