@@ -10,6 +10,7 @@ use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
 use crate::disruption::Debounce;
+use crate::node::EvictionBackoff;
 use crate::provisioning::BatchWindow;
 use crate::snapshot::PLAN_HOLDS;
 
@@ -22,6 +23,8 @@ pub struct DecisionMemory {
     pub empty: Debounce,
     /// Node with the best consolidation, and since when it is the best.
     pub underutilized: Debounce,
+    /// Evictions of the pods of draining nodes.
+    pub evictions: EvictionBackoff,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

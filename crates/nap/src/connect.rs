@@ -22,12 +22,15 @@ pub async fn connect(args: &ClusterArgs) -> anyhow::Result<Client> {
         }
         None => Config::infer().await.map_err(anyhow::Error::from),
     };
-    let config = found.map_err(|error| {
+    let mut config = found.map_err(|error| {
         let message = format!("no cluster to run on: {error}");
         UserError::new(
             message,
             "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on",
         )
     })?;
+    // The client would retry a refused eviction (429) for minutes by itself; the controllers do it,
+    // with a back-off per object.
+    config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

@@ -105,6 +105,20 @@ impl User {
         self.create(pool).await
     }
 
+    /// A NodeClaim without a NodePool.
+    pub async fn standalone(&self, name: &str) -> NodeClaim {
+        let class =
+            json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
+        let on_demand = json!({
+            "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"],
+        });
+        self.create(json!({
+            "metadata": { "name": name },
+            "spec": { "nodeClassRef": class, "requirements": [on_demand] },
+        }))
+        .await
+    }
+
     /// A Deployment of pods of one CPU and 1 Gi each, with changes merged into the pod template.
     pub async fn deploy(&self, name: &str, replicas: usize, template: Value) -> Deployment {
         let mut deployment = json!({
