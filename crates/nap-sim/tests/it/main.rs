@@ -3,6 +3,7 @@
 mod cluster;
 mod definitions;
 mod disrupting;
+mod drifting;
 mod emulator;
 mod harness;
 mod life;
