@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-azure", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-controllers", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-apiserver", &["nap-clock", "nap-units"]),
+    ("nap-kubelets", &["nap-clock", "nap-units", "nap-api"]),
     ("nap-controlplane-build", &[]),
     (
         "nap-controlplane",
@@ -41,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nap-azure",
             "nap-controllers",
             "nap-apiserver",
+            "nap-kubelets",
         ],
     ),
     ("xtask", &["nap-api"]),
@@ -55,6 +57,7 @@ const FOR_TESTS: &[&str] = &[
     "nap-oracle",
     "nap-problem",
     "nap-apiserver",
+    "nap-kubelets",
     "nap-sim",
     "nap-controlplane",
     "nap-controlplane-build",

@@ -40,7 +40,7 @@ pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<
         .create(&PostParams::default(), claim)
         .await
         .doing("creating a NodeClaim of NodePool", pool)?;
-    context.observe(created.clone());
+    context.index().observe_created(created.clone(), context.clock.now());
     Ok(created)
 }
 

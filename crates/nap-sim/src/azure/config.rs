@@ -88,6 +88,31 @@ impl EmulatorConfig {
         }
     }
 
+    /// Multiplies the delays of VMs by a factor.
+    #[must_use]
+    pub fn with_vm_delays(mut self, factor: f64) -> Self {
+        for range in [&mut self.vm_create, &mut self.vm_delete, &mut self.node_boot] {
+            *range = range.start().mul_f64(factor)..=range.end().mul_f64(factor);
+        }
+        self
+    }
+
+    /// Environment variables for a nap process that reaches the emulator at `endpoint`.
+    pub fn environment(&self, endpoint: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("ARM_SUBSCRIPTION_ID", self.subscription_id.clone()),
+            ("ARM_RESOURCE_GROUP", self.resource_group.clone()),
+            ("AZURE_NODE_RESOURCE_GROUP", self.node_resource_group.clone()),
+            ("CLUSTER_NAME", self.cluster_name.clone()),
+            ("LOCATION", self.region.clone()),
+            ("NAP_ARM_ENDPOINT", endpoint.to_owned()),
+            ("NAP_PRICES_ENDPOINT", endpoint.to_owned()),
+            ("AZURE_AUTHORITY_HOST", endpoint.to_owned()),
+            ("AZURE_TENANT_ID", "00000000-0000-0000-0000-000000000002".to_owned()),
+            ("AZURE_CLIENT_ID", "00000000-0000-0000-0000-000000000003".to_owned()),
+        ]
+    }
+
     /// Configuration of a provider for this cluster.
     pub fn azure_config(&self) -> AzureConfig {
         let mut config = AzureConfig::new(

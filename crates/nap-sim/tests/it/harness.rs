@@ -28,7 +28,8 @@ impl User {
     /// A world with these settings of the controllers.
     pub async fn with(settings: Settings) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
-        let config = WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch };
+        let config =
+            WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch, vm_delays: 1.0 };
         let world = World::new(&config).unwrap().with_settings(settings);
         let client = world.client();
         world.install_crds().await.unwrap();

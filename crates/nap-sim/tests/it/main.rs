@@ -11,6 +11,7 @@ mod offerings;
 mod overlays;
 mod provisioning;
 mod restarting;
+mod safety;
 mod scale;
 mod spellings;
 mod taking_over;

@@ -26,6 +26,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         seed: args.world.seed,
         speed: args.speed,
         epoch: Clock::wall().now(),
+        vm_delays: 1.0,
     };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
     println!(
