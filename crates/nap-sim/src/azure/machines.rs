@@ -245,6 +245,9 @@ impl Inner {
             deleted: None,
         });
         state.operations.insert(operation, OperationRecord::Succeeded);
+        if state.faults.never_boots {
+            return None;
+        }
         let (capacity, allocatable) = node_resources(&self.config, machine);
         Some(VmEvent::Created {
             provider_id: machine.provider_id(),

@@ -4,6 +4,7 @@ mod cluster;
 mod definitions;
 mod disrupting;
 mod draining;
+mod drifting;
 mod emulator;
 mod harness;
 mod lagging;
