@@ -3,7 +3,7 @@
 //! The cluster is embedded, a real control plane on this computer, or one that the user has.
 
 mod beside;
-mod files;
+pub(crate) mod files;
 
 use std::collections::BTreeSet;
 use std::path::Path;
