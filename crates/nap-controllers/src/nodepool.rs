@@ -25,7 +25,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let (usage, class) = {
         let index = context.index();
         let class = index.class(&pool.spec.template.spec.node_class_ref.name).cloned();
-        (pool_usage(&index, name, None), class)
+        (pool_usage(&index, name), class)
     };
     context
         .update_status::<NodePool>(name, |pool| {

@@ -3,12 +3,17 @@
 mod cluster;
 mod definitions;
 mod disrupting;
+mod draining;
+mod drifting;
 mod emulator;
 mod harness;
+mod lagging;
+mod launching;
 mod life;
 mod offerings;
 mod overlays;
 mod provisioning;
+mod proxy;
 mod restarting;
 mod safety;
 mod scale;

@@ -50,7 +50,7 @@ impl Drop for Folder {
 }
 
 /// A kubeconfig without credentials.
-pub(super) fn kubeconfig(server: &str) -> String {
+pub fn kubeconfig(server: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: nap-try\n\
          clusters:\n- name: nap-try\n  cluster:\n    server: {server}\n\
