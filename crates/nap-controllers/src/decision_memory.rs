@@ -11,6 +11,7 @@ use nap_engine::{Plan, PodKey};
 use crate::cluster::{Index, NodeKey};
 use crate::disruption::Debounce;
 use crate::node::EvictionBackoff;
+use crate::nodeclaim::registration_health::RegistrationHealth;
 use crate::provisioning::BatchWindow;
 use crate::snapshot::PLAN_HOLDS;
 
@@ -25,6 +26,8 @@ pub struct DecisionMemory {
     pub underutilized: Debounce,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
+    /// Launches and registrations of each NodePool that succeeded or not.
+    pub registrations: RegistrationHealth,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

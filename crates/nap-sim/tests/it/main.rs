@@ -13,6 +13,7 @@ mod offerings;
 mod overlays;
 mod provisioning;
 mod proxy;
+mod registering;
 mod restarting;
 mod scale;
 mod spellings;
