@@ -14,6 +14,7 @@ mod offerings;
 mod overlays;
 mod provisioning;
 mod proxy;
+mod registering;
 mod restarting;
 mod safety;
 mod scale;
