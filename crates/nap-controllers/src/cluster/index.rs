@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
@@ -35,6 +37,7 @@ pub struct Index {
     /// By namespace.
     pub(super) budgets: BTreeMap<String, Table<PodDisruptionBudget>>,
     pub(super) namespaces: Table<Namespace>,
+    pub(super) limit_ranges: Table<LimitRange>,
     pub(super) volume_claims: Table<PersistentVolumeClaim>,
     pub(super) volumes: Table<PersistentVolume>,
     pub(super) storage_classes: Table<StorageClass>,
@@ -553,6 +556,12 @@ impl Index {
     /// Every DaemonSet, by `namespace/name`.
     pub fn daemon_sets(&self) -> impl Iterator<Item = (&String, &Arc<DaemonSet>)> {
         self.daemon_sets.iter()
+    }
+
+    /// The LimitRanges of a namespace, by name.
+    pub fn limit_ranges_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<LimitRange>> {
+        let is_of = move |range: &&Arc<LimitRange>| range.namespace().as_deref() == Some(namespace);
+        self.limit_ranges.values().filter(is_of)
     }
 
     /// Every NodeOverlay, by name.

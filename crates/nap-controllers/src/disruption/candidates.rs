@@ -85,7 +85,6 @@ pub fn collect(
         if memory.is_nominated(&view.key(), now)
             || targets.contains(&claim.name_any())
             || pool.spec.replicas.is_some()
-            || claim.spec.node_class_ref.group != labels::AZURE_GROUP
             || !(claim_is(claim, CONSOLIDATABLE) || claim_is(claim, DRIFTED))
         {
             continue;
@@ -248,14 +247,5 @@ mod tests {
         });
         index.apply(pod("shop", "web", object), at(0));
         assert!(candidates_of(&index)[0].pods.is_empty());
-    }
-
-    #[test]
-    fn a_node_of_another_provider_is_no_candidate() {
-        let mut index = cluster_of(2);
-        let mut claim = index.claim("claim-0").unwrap().as_ref().clone();
-        claim.spec.node_class_ref.group = "karpenter.k8s.aws".to_owned();
-        index.apply(claim, at(0));
-        assert_eq!(names(&index, &DecisionMemory::default()), ["node-1"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Snapshots: the input of the engine, built from the cluster index.
 
 pub mod catalogues;
+mod daemons;
 mod nodes;
 mod pods;
 mod pools;
@@ -37,7 +38,7 @@ fn capacity(
     catalogues: &Catalogues,
     now: Timestamp,
 ) -> Snapshot {
-    let daemons = pods::daemons(index);
+    let daemons = daemons::daemons(index);
     let expected = pods::expected_pods(index, now);
     let builder =
         nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };

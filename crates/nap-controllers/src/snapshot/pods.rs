@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::INITIALIZED;
 use nap_api::{NodeClaim, PlanRecord, Toleration, conditions};
-use nap_engine::{Daemon, PodKey, Unsupported};
+use nap_engine::{PodKey, Unsupported};
 use nap_units::Resources;
 
 use crate::cluster::node_affinity::required_terms;
@@ -166,21 +166,6 @@ fn never_allows_eviction(budget: &PodDisruptionBudget) -> bool {
     none_unavailable || all_available
 }
 
-/// DaemonSets in the engine's terms. One whose requests cannot be parsed is left out.
-pub(super) fn daemons(index: &Index) -> Vec<Daemon> {
-    let daemon = |(name, daemon): (&String, &Arc<k8s_openapi::api::apps::v1::DaemonSet>)| {
-        let spec = daemon.spec.as_ref()?.template.spec.as_ref()?;
-        Some(Daemon {
-            name: name.clone(),
-            requests: pods::requests(spec).ok()?,
-            terms: required_terms(spec).0,
-            tolerations: tolerations(spec),
-            host_ports: host_ports(spec),
-        })
-    };
-    index.daemon_sets().filter_map(daemon).collect()
-}
-
 /// A pod in the engine's terms.
 pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
     let empty = PodSpec::default();
@@ -220,6 +205,6 @@ fn unsupported_field(spec: &PodSpec) -> Option<String> {
     claims.then(|| "spec.resourceClaims".to_owned())
 }
 
-fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+pub(super) fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     spec.tolerations.iter().flatten().map(Toleration::from).collect()
 }

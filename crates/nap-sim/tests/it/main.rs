@@ -6,6 +6,7 @@ mod disrupting;
 mod drifting;
 mod emulator;
 mod harness;
+mod labelling;
 mod life;
 mod offerings;
 mod overlays;

@@ -293,4 +293,3 @@ async fn a_minute_without_the_api_server_loses_nothing() {
         .await;
     }
 }
-
