@@ -195,12 +195,13 @@ impl Index {
         let counts = !pods::is_daemon(&pod) && !pods::is_mirror(&pod);
         self.pods.insert(key.clone(), Arc::new(pod));
         let Some(node) = node else { return };
-        self.pods_by_node.entry(node.clone()).or_default().insert(key);
+        self.pods_by_node.entry(node.clone()).or_default().insert(key.clone());
         if moved {
             if counts && self.is_synced() {
                 self.pod_events.insert(node.clone(), now);
             }
             self.mark_node_of_pod(&node);
+            self.mark_lost_places(&node, &key);
         }
     }
 
@@ -220,6 +221,19 @@ impl Index {
             if pods.is_empty() {
                 self.pods_by_node.remove(node);
             }
+        }
+    }
+
+    /// A pod was bound to a node that it was not planned for. Planned pods that wait for the node
+    /// may have lost their places.
+    fn mark_lost_places(&mut self, node: &str, pod: &PodKey) {
+        let claim = self.nodes.get(node).and_then(|node| self.claim_of_node(node));
+        let plan = claim.and_then(|claim| self.plans.get(&claim.name_any()));
+        let lost = plan.filter(|plan| !plan.pods.contains(&pod.0)).is_some_and(|plan| {
+            plan.pods.iter().any(|one| self.unschedulable.contains_key(&PodKey(one.clone())))
+        });
+        if lost {
+            self.mark(Dirty::Provisioning);
         }
     }
 
