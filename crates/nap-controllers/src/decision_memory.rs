@@ -10,6 +10,7 @@ use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
 use crate::disruption::{Backoff, Debounce};
+use crate::nodeclaim::NominationRate;
 use crate::provisioning::{BatchWindow, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
 
@@ -18,6 +19,8 @@ use crate::snapshot::PLAN_HOLDS;
 pub struct DecisionMemory {
     /// The batch of pending pods that is being collected.
     pub batch: BatchWindow,
+    /// Nominations in the current second.
+    pub nominations: NominationRate,
     /// Pods whose nodes kube-scheduler refused.
     pub refused: RefusedPods,
     /// Nodes that were found empty, and since when.

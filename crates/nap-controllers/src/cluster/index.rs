@@ -48,6 +48,8 @@ pub struct Index {
     pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
     /// Unschedulable pods, and when each was first seen so.
     unschedulable: BTreeMap<PodKey, Timestamp>,
+    /// Time at which kube-scheduler was last seen to have tried a pod in vain.
+    last_attempt: Option<Timestamp>,
     /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
     /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,
@@ -180,6 +182,9 @@ impl Index {
         let protection = |pod: &Pod| pod.annotations().get(labels::DO_NOT_DISRUPT).cloned();
         if moved || old.as_ref().is_none_or(|old| protection(old) != protection(&pod)) {
             self.bump_generation();
+        }
+        if pods::was_tried(old.as_deref(), &pod) {
+            self.last_attempt = Some(now);
         }
         let old_node = old.as_ref().and_then(|old| pods::node_of(old));
         if let Some(node) = old_node.filter(|node| Some(*node) != pods::node_of(&pod)) {
@@ -468,6 +473,11 @@ impl Index {
     /// Time at which a pod was first seen unschedulable; `None` if it is not.
     pub fn unschedulable_since(&self, key: &PodKey) -> Option<Timestamp> {
         self.unschedulable.get(key).copied()
+    }
+
+    /// Time at which kube-scheduler was last seen to have tried a pod in vain; `None` if never.
+    pub fn last_attempt(&self) -> Option<Timestamp> {
+        self.last_attempt
     }
 
     /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
