@@ -200,7 +200,6 @@ impl Index {
         let counts = !pods::is_daemon(&pod) && !pods::is_mirror(&pod);
         self.pods.insert(key.clone(), Arc::new(pod));
         let Some(node) = node else { return };
-        self.pods_by_node.entry(node.clone()).or_default().insert(key.clone());
         if moved {
             if counts && self.is_synced() {
                 self.pod_events.insert(node.clone(), now);
@@ -208,6 +207,7 @@ impl Index {
             self.mark_node_of_pod(&node);
             self.mark_lost_places(&node, &key);
         }
+        self.pods_by_node.entry(node).or_default().insert(key);
     }
 
     pub(super) fn remove_pod(&mut self, key: &PodKey) {

@@ -1,8 +1,8 @@
 //! Pods that kube-scheduler refuses to put on the nodes launched for them.
 //!
 //! The plan and the scheduler then disagree, and a further node would be refused as well. After two
-//! of them the pod is left alone for a while, longer after each further one. The memory is lost in a
-//! restart, after which at most two more nodes are launched for the pod.
+//! of them the pod is left alone for a while, longer after each further one. The memory is lost in
+//! a restart, after which at most two more nodes are launched for the pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -77,7 +77,8 @@ fn fits(pod: &Pod, room: &Resources) -> bool {
     requests.iter().all(|(name, amount)| amount == 0 || room.get(name) >= amount)
 }
 
-/// Whether pods other than daemons are bound to the Node of a NodeClaim that its plan does not name.
+/// Whether pods other than daemons are bound to the Node of a NodeClaim that its plan does not
+/// name.
 pub fn has_unplanned_pods(index: &Index, claim: &NodeClaim) -> bool {
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
     let plan = index.plan(&claim.name_any());
@@ -144,8 +145,8 @@ pub(super) fn pods_without_capacity(index: &Index, now: Timestamp) -> Vec<nap_en
 }
 
 /// Pods that need a place before a node may be removed: those without capacity, and those of nodes
-/// in a disruption command. Pods that the last plan could not place, or that kube-scheduler refuses to
-/// place, do not count: a node that stays does not help them.
+/// in a disruption command. Pods that the last plan could not place, or that kube-scheduler refuses
+/// to place, do not count: a node that stays does not help them.
 pub(super) fn waiting_or_leaving(
     index: &Index,
     memory: &DecisionMemory,
