@@ -11,8 +11,9 @@ use nap_engine::{Plan, PodKey};
 use crate::cluster::{Index, NodeKey};
 use crate::disruption::{Backoff, Debounce};
 use crate::node::EvictionBackoff;
+use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
-use crate::provisioning::BatchWindow;
+use crate::provisioning::{BatchWindow, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
 
 /// Memory of past decisions.
@@ -20,6 +21,10 @@ use crate::snapshot::PLAN_HOLDS;
 pub struct DecisionMemory {
     /// The batch of pending pods that is being collected.
     pub batch: BatchWindow,
+    /// Nominations in the current second.
+    pub nominations: NominationRate,
+    /// Pods whose nodes kube-scheduler refused.
+    pub refused: RefusedPods,
     /// Nodes that were found empty, and since when.
     pub empty: Debounce,
     /// Nodes whose consolidation saves money, and since when it does.

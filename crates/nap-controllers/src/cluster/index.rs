@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
@@ -35,6 +37,7 @@ pub struct Index {
     /// By namespace.
     pub(super) budgets: BTreeMap<String, Table<PodDisruptionBudget>>,
     pub(super) namespaces: Table<Namespace>,
+    pub(super) limit_ranges: Table<LimitRange>,
     pub(super) volume_claims: Table<PersistentVolumeClaim>,
     pub(super) volumes: Table<PersistentVolume>,
     pub(super) storage_classes: Table<StorageClass>,
@@ -45,6 +48,8 @@ pub struct Index {
     pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
     /// Unschedulable pods, and when each was first seen so.
     unschedulable: BTreeMap<PodKey, Timestamp>,
+    /// Time at which kube-scheduler was last seen to have tried a pod in vain.
+    last_attempt: Option<Timestamp>,
     /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
     /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,
@@ -178,6 +183,9 @@ impl Index {
         if moved || old.as_ref().is_none_or(|old| protection(old) != protection(&pod)) {
             self.bump_generation();
         }
+        if pods::was_tried(old.as_deref(), &pod) {
+            self.last_attempt = Some(now);
+        }
         let old_node = old.as_ref().and_then(|old| pods::node_of(old));
         if let Some(node) = old_node.filter(|node| Some(*node) != pods::node_of(&pod)) {
             self.unbind(node, &key);
@@ -192,13 +200,14 @@ impl Index {
         let counts = !pods::is_daemon(&pod) && !pods::is_mirror(&pod);
         self.pods.insert(key.clone(), Arc::new(pod));
         let Some(node) = node else { return };
-        self.pods_by_node.entry(node.clone()).or_default().insert(key);
         if moved {
             if counts && self.is_synced() {
                 self.pod_events.insert(node.clone(), now);
             }
             self.mark_node_of_pod(&node);
+            self.mark_lost_places(&node, &key);
         }
+        self.pods_by_node.entry(node).or_default().insert(key);
     }
 
     pub(super) fn remove_pod(&mut self, key: &PodKey) {
@@ -217,6 +226,19 @@ impl Index {
             if pods.is_empty() {
                 self.pods_by_node.remove(node);
             }
+        }
+    }
+
+    /// A pod was bound to a node that it was not planned for. Planned pods that wait for the node
+    /// may have lost their places.
+    fn mark_lost_places(&mut self, node: &str, pod: &PodKey) {
+        let claim = self.nodes.get(node).and_then(|node| self.claim_of_node(node));
+        let plan = claim.and_then(|claim| self.plans.get(&claim.name_any()));
+        let lost = plan.filter(|plan| !plan.pods.contains(&pod.0)).is_some_and(|plan| {
+            plan.pods.iter().any(|one| self.unschedulable.contains_key(&PodKey(one.clone())))
+        });
+        if lost {
+            self.mark(Dirty::Provisioning);
         }
     }
 
@@ -453,6 +475,11 @@ impl Index {
         self.unschedulable.get(key).copied()
     }
 
+    /// Time at which kube-scheduler was last seen to have tried a pod in vain; `None` if never.
+    pub fn last_attempt(&self) -> Option<Timestamp> {
+        self.last_attempt
+    }
+
     /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
     /// the first list.
     pub fn last_pod_event(&self, node: &str) -> Option<Timestamp> {
@@ -553,6 +580,12 @@ impl Index {
     /// Every DaemonSet, by `namespace/name`.
     pub fn daemon_sets(&self) -> impl Iterator<Item = (&String, &Arc<DaemonSet>)> {
         self.daemon_sets.iter()
+    }
+
+    /// The LimitRanges of a namespace, by name.
+    pub fn limit_ranges_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<LimitRange>> {
+        let is_of = move |range: &&Arc<LimitRange>| range.namespace().as_deref() == Some(namespace);
+        self.limit_ranges.values().filter(is_of)
     }
 
     /// Every NodeOverlay, by name.

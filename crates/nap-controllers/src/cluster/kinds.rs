@@ -7,7 +7,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -31,6 +32,7 @@ pub enum Kind {
     DaemonSet,
     PodDisruptionBudget,
     Namespace,
+    LimitRange,
     PersistentVolumeClaim,
     PersistentVolume,
     StorageClass,
@@ -41,7 +43,7 @@ pub enum Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 17] = [
+pub const KINDS: [Kind; 18] = [
     Kind::Pod,
     Kind::Node,
     Kind::NodeClaim,
@@ -50,6 +52,7 @@ pub const KINDS: [Kind; 17] = [
     Kind::DaemonSet,
     Kind::PodDisruptionBudget,
     Kind::Namespace,
+    Kind::LimitRange,
     Kind::PersistentVolumeClaim,
     Kind::PersistentVolume,
     Kind::StorageClass,
@@ -172,6 +175,7 @@ fn bump(index: &mut Index, _: &str) {
 indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
 indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
 indexed!(Namespace, Kind::Namespace, namespaces, nothing, nothing);
+indexed!(LimitRange, Kind::LimitRange, limit_ranges, bump, bump);
 indexed!(PersistentVolumeClaim, Kind::PersistentVolumeClaim, volume_claims, replan, nothing);
 indexed!(PersistentVolume, Kind::PersistentVolume, volumes, replan, nothing);
 indexed!(StorageClass, Kind::StorageClass, storage_classes, replan, nothing);

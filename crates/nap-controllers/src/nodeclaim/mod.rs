@@ -22,6 +22,8 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use nap_api::{NodeClaim, conditions, labels};
 
+pub use nomination::NominationRate;
+
 use crate::cluster::claim_conditions;
 use crate::context::{Context, Error, Outcome};
 use crate::patch::{add_finalizer, has_finalizer};

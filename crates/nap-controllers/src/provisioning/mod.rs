@@ -2,6 +2,7 @@
 
 mod batch;
 pub(crate) mod nodeclaims;
+mod refused;
 mod solver;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use nap_api::ReleaseSlot;
 use nap_engine::{Plan, Snapshot, release_order};
 
 pub use batch::BatchWindow;
+pub use refused::RefusedPods;
 pub(crate) use solver::SolverState;
 
 use crate::context::{Context, Outcome};
@@ -40,7 +42,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
-    let snapshot = snapshot(&context.index(), &catalogues, now);
+    hold_refused(context, now).await;
+    let mut snapshot = snapshot(&context.index(), &catalogues, now);
+    snapshot.pods.retain(|pod| !context.memory().refused.is_held(&pod.key, now));
     if snapshot.pods.is_empty() {
         let unschedulable = context.index().unschedulable_pods().next().is_some();
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
@@ -76,6 +80,26 @@ pub async fn reconcile(context: &Context) -> Outcome {
         }
     }
     Ok(Some(REPLAN_INTERVAL))
+}
+
+/// Looks for pods whose nodes kube-scheduler refused, and says so on those that are held.
+async fn hold_refused(context: &Context, now: Timestamp) {
+    let held = {
+        let (index, mut memory) = (context.index(), context.memory());
+        memory.refused.observe(&index, now)
+    };
+    for (key, until) in held {
+        let pod = context.index().pod(&key).cloned();
+        let Some(pod) = pod else { continue };
+        let message = format!(
+            "Failed to schedule pod, the scheduler refuses the nodes launched for it, no other is \
+             launched before {until}: {}",
+            refused::scheduler_message(&pod)
+        );
+        tracing::warn!(pod = %key, %until, message, "holding pod");
+        let (severity, reason) = (Severity::Warning, "FailedScheduling");
+        context.events.publish(pod.as_ref(), severity, reason, &message).await;
+    }
 }
 
 /// The release slot of each launch, in their order; `None` for all if the order does not matter.
