@@ -75,8 +75,14 @@ mod tests {
 
     #[test]
     fn exit_code_is_that_of_the_program() {
-        let status =
-            |text: &str| until_done(Path::new("sh")).args(["-c", text]).status().unwrap().code();
+        let status = |text: &str| {
+            let mut child = until_done(Path::new("sh")).args(["-c", text]).spawn().unwrap();
+            // `wait` would close standard input at once.
+            let stdin = child.stdin.take();
+            let code = child.wait().unwrap().code();
+            drop(stdin);
+            code
+        };
         assert_eq!((status("exit 0"), status("exit 7")), (Some(0), Some(7)));
     }
 
