@@ -17,7 +17,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-azure", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-controllers", &["nap-clock", "nap-units", "nap-api", "nap-engine", "nap-cloud"]),
     ("nap-apiserver", &["nap-clock", "nap-units"]),
+    ("nap-kubelets", &["nap-clock", "nap-units", "nap-api"]),
     ("nap-controlplane-build", &[]),
+    ("nap-conformance", &["nap-clock", "nap-controlplane-build"]),
     (
         "nap-controlplane",
         &[
@@ -41,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nap-azure",
             "nap-controllers",
             "nap-apiserver",
+            "nap-kubelets",
         ],
     ),
     ("xtask", &["nap-api"]),
@@ -55,6 +58,7 @@ const FOR_TESTS: &[&str] = &[
     "nap-oracle",
     "nap-problem",
     "nap-apiserver",
+    "nap-kubelets",
     "nap-sim",
     "nap-controlplane",
     "nap-controlplane-build",

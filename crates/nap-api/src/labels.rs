@@ -125,6 +125,13 @@ pub fn is_well_known(key: &str) -> bool {
     WELL_KNOWN.contains(&key)
 }
 
+/// Whether nap decides the value of a label that a requirement names: neither the provider nor the
+/// kubelet nor a controller sets it.
+pub fn is_custom(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    !is_well_known(key) && key != HOSTNAME && domain != GROUP
+}
+
 /// Old spellings of topology labels, brought to the current one.
 pub fn normalise(key: &str) -> &str {
     match key {

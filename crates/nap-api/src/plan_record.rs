@@ -36,6 +36,14 @@ pub struct PlanRecord {
     /// NodeClaims that are deleted once this one and its siblings are initialized.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaces: BTreeSet<String>,
+    /// Number of NodeClaims that replace them together, this one included; 0 without `replaces`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub siblings: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// An instance type in a zone at a capacity type.
@@ -131,6 +139,7 @@ mod tests {
             }],
             release: Some(ReleaseSlot { plan: "1767225600000".to_owned(), number: 2 }),
             replaces: ["old".to_owned()].into(),
+            siblings: 2,
         }
     }
 

@@ -143,6 +143,22 @@ impl Requirement {
         }
     }
 
+    /// One value that is allowed, always the same: the first of a list; otherwise the lower bound,
+    /// 0 or the upper bound, or the nearest integer that is not excluded. `None` if the label must
+    /// be absent.
+    pub fn pick(&self) -> Option<String> {
+        if !self.complement {
+            return self.values.first().cloned();
+        }
+        let excluded = |number: &i64| self.values.contains(&number.to_string());
+        let high = self.at_most.unwrap_or(i64::MAX);
+        let mut numbers: Box<dyn Iterator<Item = i64>> = match self.at_least {
+            Some(low) => Box::new(low..=high),
+            None => Box::new((0..=high).chain((i64::MIN..=high.min(-1)).rev())),
+        };
+        numbers.find(|number| !excluded(number)).map(|number| number.to_string())
+    }
+
     /// Minimum number of distinct values (`minValues`), if any.
     pub fn min_values(&self) -> Option<i64> {
         self.min_values

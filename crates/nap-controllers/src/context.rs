@@ -11,11 +11,16 @@ use crate::cluster::{Index, Indexed};
 use crate::decision_memory::DecisionMemory;
 use crate::events::Recorder;
 use crate::provisioning::SolverState;
+use crate::runtime::{LeaderElection, Leadership, RateLimit, guarded};
 
 /// Shared by all controllers.
 pub struct Context {
-    /// Client of the API server.
+    /// Client of the API server: rate-limited, and without writes unless this replica leads.
     pub client: Client,
+    /// Client without these limits, for the leader election itself.
+    pub(crate) unguarded: Client,
+    /// Until when this replica may act.
+    pub leadership: Leadership,
     /// The cloud provider.
     pub cloud: Arc<dyn CloudProvider>,
     /// The only source of time.
@@ -38,6 +43,10 @@ pub struct Settings {
     pub batch_max: Duration,
     /// Options of the engine.
     pub engine: nap_engine::Options,
+    /// Limit of requests to the API server.
+    pub rate_limit: RateLimit,
+    /// The Lease that replicas compete for; `None` if there is only one replica.
+    pub leader_election: Option<LeaderElection>,
 }
 
 impl Default for Settings {
@@ -46,6 +55,8 @@ impl Default for Settings {
             batch_idle: Duration::from_secs(1),
             batch_max: Duration::from_secs(10),
             engine: nap_engine::Options::default(),
+            rate_limit: RateLimit::default(),
+            leader_election: None,
         }
     }
 }
@@ -77,9 +88,17 @@ impl Context {
         clock: Clock,
         settings: Settings,
     ) -> Self {
+        let leadership = match &settings.leader_election {
+            Some(_) => Leadership::contested(),
+            None => Leadership::undisputed(),
+        };
+        let unguarded = client.clone();
+        let client = guarded(client, clock.clone(), settings.rate_limit, leadership.clone());
         let events = Recorder::new(client.clone(), clock.clone());
         Self {
             client,
+            unguarded,
+            leadership,
             cloud,
             clock,
             index: Mutex::default(),
@@ -101,9 +120,9 @@ impl Context {
         self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Indexes an object as the server returned it, before the watch reports it.
+    /// Indexes the answer to a write, before the watch reports it.
     pub fn observe<K: Indexed>(&self, object: K) {
-        self.index().apply(object, self.clock.now());
+        self.index().observe(object, self.clock.now());
     }
 }
 

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
-use crate::disruption::Debounce;
+use crate::disruption::{Backoff, Debounce};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::registration_health::RegistrationHealth;
 use crate::provisioning::BatchWindow;
@@ -22,12 +22,14 @@ pub struct DecisionMemory {
     pub batch: BatchWindow,
     /// Nodes that were found empty, and since when.
     pub empty: Debounce,
-    /// Node with the best consolidation, and since when it is the best.
+    /// Nodes whose consolidation saves money, and since when it does.
     pub underutilized: Debounce,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
     /// Launches and registrations of each NodePool that succeeded or not.
     pub registrations: RegistrationHealth,
+    /// Disruption commands that failed.
+    pub backoff: Backoff,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

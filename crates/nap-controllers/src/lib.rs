@@ -44,4 +44,4 @@ pub mod snapshot;
 mod testing;
 
 pub use context::{Context, Error, Settings};
-pub use runtime::run;
+pub use runtime::{LeaderElection, Leadership, RateLimit, run};

@@ -34,7 +34,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let (usage, class) = {
         let index = context.index();
         let class = index.class(&pool.spec.template.spec.node_class_ref.name).cloned();
-        (pool_usage(&index, name, None), class)
+        (pool_usage(&index, name), class)
     };
     if is_outdated(&pool, pool.status.as_ref(), class.as_deref()) {
         context.memory().registrations.reset(name);

@@ -74,7 +74,7 @@ impl Context {
             };
             match written {
                 Ok(written) => {
-                    self.observe_unless_gone(written);
+                    self.observe(written);
                     return Ok(());
                 }
                 Err(error) if is_not_found(&error) => return Ok(()),
@@ -97,7 +97,7 @@ impl Context {
         let patch = Patch::Merge(json!({ "metadata": { "annotations": map } }));
         match self.api::<K>().patch(name, &PatchParams::default(), &patch).await {
             Ok(written) => {
-                self.observe_unless_gone(written);
+                self.observe(written);
                 Ok(())
             }
             Err(error) if is_not_found(&error) => Ok(()),
@@ -113,7 +113,7 @@ impl Context {
         match self.api::<NodeClaim>().delete(&name, &params).await {
             Ok(either) => {
                 if let either::Either::Left(written) = either {
-                    self.observe_unless_gone(written);
+                    self.observe(written);
                 }
                 Ok(())
             }
@@ -124,14 +124,6 @@ impl Context {
 
     fn api<K: Indexed>(&self) -> Api<K> {
         Api::all(self.client.clone())
-    }
-
-    /// Indexes a written object. One that is deleted and has no finalizer left is gone, and the
-    /// watch reports that.
-    fn observe_unless_gone<K: Indexed>(&self, written: K) {
-        if written.meta().deletion_timestamp.is_none() || !written.finalizers().is_empty() {
-            self.observe(written);
-        }
     }
 }
 

@@ -8,14 +8,15 @@
 //! ```
 //!
 //! - [`azure`]: an emulator of the ARM API; the real provider talks to it, so demos and tests run
-//!   the production path. It announces its VMs as [`vm_events::VmEvent`]s.
+//!   the production path. It announces its VMs as [`nap_kubelets::VmEvent`]s.
 //! - [`cluster`]: the parts of Kubernetes that are not the API server.
+//! - [`faults`]: what can happen between nap and the services that it calls.
 //! - [`world`]: all of it together.
 //! - [`simulation`]: hours of a seeded workload, watched by checkers.
 
 pub mod azure;
 pub mod cluster;
+pub mod faults;
 pub mod simulation;
 mod trace;
-pub mod vm_events;
 pub mod world;

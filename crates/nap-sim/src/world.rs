@@ -4,6 +4,7 @@
 //! [`World::client`] needs no socket, so the same world runs in real time, accelerated, or on
 //! tokio's paused clock.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -11,17 +12,18 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::PostParams;
 use kube::{Api, Client};
 use nap_apiserver::ApiServer;
-use nap_azure::arm::{ManagedIdentity, http_service};
+use nap_azure::arm::{HttpService, ManagedIdentity, http_service};
 use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_clock::Clock;
 use nap_controllers::{Context, Settings};
+use nap_kubelets::VmEvent;
 use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
+use crate::faults::{Faults, Faulty};
 use crate::trace::{Trace, Traced};
-use crate::vm_events::VmEvent;
 
 /// Kubernetes version of the API server and of AKS.
 const KUBERNETES_VERSION: &str = "1.34.2";
@@ -37,6 +39,10 @@ pub struct WorldConfig {
     pub speed: u32,
     /// Time of the world's clock at the start.
     pub epoch: Timestamp,
+    /// VM sizes that the region sells; empty for all of the catalogue.
+    pub sizes: BTreeSet<String>,
+    /// Factor on the delays of VMs.
+    pub vm_delays: f64,
 }
 
 /// Failure to create or run a world.
@@ -86,9 +92,11 @@ impl World {
             return Err(WorldError::UnknownRegion { region: config.region.clone(), nearest });
         }
         let clock = Clock::starting_at(config.epoch, config.speed);
-        let mut emulator = EmulatorConfig::new(&config.region, config.seed, clock.clone());
+        let mut emulator = EmulatorConfig::new(&config.region, config.seed, clock.clone())
+            .with_vm_delays(config.vm_delays);
         KUBERNETES_VERSION.clone_into(&mut emulator.kubernetes_version);
         emulator.any_subnet = true;
+        emulator.sizes.clone_from(&config.sizes);
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;
         let git_version = format!("v{KUBERNETES_VERSION}");
@@ -146,7 +154,10 @@ impl World {
 
     /// The production provider, connected to the in-process emulator.
     pub fn provider(&self) -> AzureProvider {
-        let service = http_service(Traced::new(self.azure.clone(), self.trace.clone()));
+        self.provider_through(http_service(Traced::new(self.azure.clone(), self.trace.clone())))
+    }
+
+    fn provider_through(&self, service: HttpService) -> AzureProvider {
         let tokens = ManagedIdentity {
             service: service.clone(),
             clock: self.clock.clone(),
@@ -155,23 +166,6 @@ impl World {
             resource: format!("{}/", self.azure_config.arm_endpoint),
         };
         AzureProvider::new(self.azure_config.clone(), self.clock.clone(), service, Arc::new(tokens))
-    }
-
-    /// Environment variables for a nap process that reaches the emulator at `endpoint`.
-    pub fn azure_environment(&self, endpoint: &str) -> Vec<(&'static str, String)> {
-        let config = &self.azure_config;
-        vec![
-            ("ARM_SUBSCRIPTION_ID", config.subscription_id.clone()),
-            ("ARM_RESOURCE_GROUP", config.resource_group.clone()),
-            ("AZURE_NODE_RESOURCE_GROUP", config.node_resource_group.clone()),
-            ("CLUSTER_NAME", config.cluster_name.clone()),
-            ("LOCATION", config.location.clone()),
-            ("NAP_ARM_ENDPOINT", endpoint.to_owned()),
-            ("NAP_PRICES_ENDPOINT", endpoint.to_owned()),
-            ("AZURE_AUTHORITY_HOST", endpoint.to_owned()),
-            ("AZURE_TENANT_ID", "00000000-0000-0000-0000-000000000002".to_owned()),
-            ("AZURE_CLIENT_ID", "00000000-0000-0000-0000-000000000003".to_owned()),
-        ]
     }
 
     /// Runs the cluster, with or without nap, until the future is dropped.
@@ -192,9 +186,26 @@ impl World {
 
     /// Runs the nap controllers until `shutdown`. A second call is a restart.
     pub async fn run_nap(&self, shutdown: impl Future<Output = ()>) {
-        let provider = Arc::new(self.provider());
-        let context =
-            Context::new(self.client(), provider, self.clock.clone(), self.settings.clone());
-        nap_controllers::run(&context, shutdown).await;
+        self.run_replica(&Faults::new(self.clock.clone()), self.settings.clone(), shutdown).await;
+    }
+
+    /// Runs a replica of the nap controllers behind faults until `shutdown` or its crash.
+    pub async fn run_replica(
+        &self,
+        faults: &Faults,
+        settings: Settings,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let server = Faulty::new(self.server.clone(), faults.clone());
+        let client = Client::new(Traced::new(server, self.trace.clone()), "default");
+        let azure = Faulty::new(self.azure.clone(), faults.clone());
+        let azure = http_service(Traced::new(azure, self.trace.clone()));
+        let provider = Arc::new(self.provider_through(azure));
+        let context = Context::new(client, provider, self.clock.clone(), settings);
+        tokio::select! {
+            biased;
+            () = faults.crashed() => {}
+            () = Box::pin(nap_controllers::run(&context, shutdown)) => {}
+        }
     }
 }

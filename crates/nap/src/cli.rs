@@ -70,15 +70,46 @@ pub struct DemoArgs {
     pub speed: u32,
 }
 
+/// Control planes of `nap try`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ControlPlane {
+    /// nap's in-memory API server, scheduler and workload controllers
+    Embedded,
+    /// etcd, kube-apiserver, kube-controller-manager and kube-scheduler, from `make controlplane`
+    Real,
+}
+
 /// Options of `nap try`.
 #[derive(Clone, Debug, Args)]
 pub struct TryArgs {
     #[command(flatten)]
     pub world: WorldArgs,
-    /// Speed of VM boots and timers relative to real time
+    /// Control plane to start
+    #[arg(long, value_enum, default_value = "embedded", conflicts_with = "kubeconfig")]
+    pub control_plane: ControlPlane,
+    /// Kubeconfig of a cluster to run beside: only the Azure emulator and the kubelets of its VMs
+    /// are started
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub context: Option<String>,
+    /// Accept a cluster that has AKS nodes: they are not in the emulated Azure, so nap takes the
+    /// VMs of nodes with a NodeClaim for deleted
+    #[arg(long, requires = "kubeconfig")]
+    pub force: bool,
+    /// Create the default NodePool and AKSNodeClass; default: true, and false with --kubeconfig
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub default_nodepool: Option<bool>,
+    /// Factor on the time that VMs take to be created, to boot and to be deleted; 0.1 is enough for
+    /// a node within 10 s
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    pub vm_delays: f64,
+    /// Speed of VM boots and timers relative to real time; only with the embedded control plane
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub speed: u32,
-    /// Address of the API server; port 0 picks a free one
+    /// Address of the API server, or of the Azure emulator if the API server is another; port 0
+    /// picks a free one
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
     /// Start the cluster without the controllers, for a `nap run` in another terminal
@@ -230,6 +261,11 @@ pub struct LintArgs {
     pub deny_warnings: bool,
 }
 
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.0..=100.0).contains(factor));
+    factor.ok_or_else(|| format!("`{text}` is not a number from 0 to 100"))
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     let problem = || format!("`{text}` is not a duration such as `1s` or `1m30s`");
     nap_api::duration::parse_go_duration(text).ok_or_else(problem)
@@ -240,7 +276,8 @@ pub fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let default = match &cli.command {
         Command::Run(_) => "info,kube=warn",
-        Command::Try(_) => "warn",
+        // The client reports every attempt while a control plane starts.
+        Command::Try(_) => "warn,kube_client=off",
         _ => "error",
     };
     log_to_stderr(cli.log.as_deref().unwrap_or(default))?;

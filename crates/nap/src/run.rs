@@ -19,6 +19,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         batch_idle: args.batch_idle_duration,
         batch_max: args.batch_max_duration,
         engine: args.engine.options()?,
+        ..Settings::default()
     };
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
@@ -53,6 +54,19 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
 
 /// Fails if the cluster lacks nap's definitions: the controllers could watch nothing.
 async fn check_crds(client: &Client) -> anyhow::Result<()> {
+    let missing = missing_crds(client).await?;
+    anyhow::ensure!(
+        missing.is_empty(),
+        UserError::new(
+            format!("the cluster lacks the custom resource definitions {}", missing.join(", ")),
+            "install them with `nap crds install`",
+        )
+    );
+    Ok(())
+}
+
+/// Names of nap's definitions that the cluster lacks.
+pub async fn missing_crds(client: &Client) -> anyhow::Result<Vec<String>> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut missing = Vec::new();
     for crd in nap_api::crds::all() {
@@ -67,12 +81,5 @@ async fn check_crds(client: &Client) -> anyhow::Result<()> {
             missing.push(name);
         }
     }
-    anyhow::ensure!(
-        missing.is_empty(),
-        UserError::new(
-            format!("the cluster lacks the custom resource definitions {}", missing.join(", ")),
-            "install them with `nap crds install`",
-        )
-    );
-    Ok(())
+    Ok(missing)
 }

@@ -4,6 +4,7 @@ use anyhow::{Context as _, ensure};
 use nap_clock::Clock;
 use nap_sim::simulation::{self, Report};
 use nap_sim::world::{World, WorldConfig};
+use std::collections::BTreeSet;
 
 use crate::cli::SimArgs;
 use crate::{manifests, try_cluster};
@@ -35,8 +36,14 @@ pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
 
 async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
     let epoch = EPOCH.parse().context("the start of a simulation")?;
-    let config =
-        WorldConfig { region: args.world.region.clone(), seed: args.world.seed, speed: 1, epoch };
+    let config = WorldConfig {
+        region: args.world.region.clone(),
+        seed: args.world.seed,
+        speed: 1,
+        epoch,
+        vm_delays: 1.0,
+        sizes: BTreeSet::new(),
+    };
     let world = World::new(&config).map_err(try_cluster::explain_region)?;
     world.install_crds().await?;
     manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;

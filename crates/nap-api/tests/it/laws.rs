@@ -72,6 +72,14 @@ proptest! {
     }
 
     #[test]
+    fn a_picked_value_is_allowed(a in any_state()) {
+        match a.pick() {
+            Some(value) => prop_assert!(a.allows(&value), "{} of {}", value, a),
+            None => prop_assert!(!PROBES.iter().any(|value| a.allows(value)), "{}", a),
+        }
+    }
+
+    #[test]
     fn manifests_lose_nothing(a in any_state()) {
         let mut requirements = Requirements::new();
         requirements.add("key", a);

@@ -11,6 +11,8 @@ pub enum Dirty {
     Node(String),
     /// The NodeClaim of this name.
     NodeClaim(String),
+    /// NodeClaims that nap created and no watch has shown.
+    Unconfirmed,
     /// The status of every NodeOverlay.
     Overlays,
     /// A pod became unschedulable: the batch window grows.

@@ -10,7 +10,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
-use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, labels};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, conditions, labels};
 use nap_engine::PodKey;
 
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
@@ -57,25 +57,61 @@ pub struct Index {
 
     /// Keys that the running list of a kind has shown so far.
     listing: BTreeMap<Kind, BTreeSet<String>>,
+    /// NodeClaims that nap created and no watch has shown yet, and since when.
+    unconfirmed: BTreeMap<String, Timestamp>,
     synced: BTreeSet<Kind>,
     generation: u64,
     dirty: BTreeSet<Dirty>,
 }
 
 impl Index {
-    /// Stores an object that was created or changed. An object that is older than the stored one,
-    /// or the same version of it, changes nothing.
+    /// Stores an object that a list or a watch has shown. An object that is older than the stored
+    /// one, or the same version of it, changes nothing. One of another provider is not stored.
     pub fn apply<K: Indexed>(&mut self, object: K, now: Timestamp) {
         let key = key_of(&object);
         if let Some(shown) = self.listing.get_mut(&K::KIND) {
             shown.insert(key.clone());
         }
-        object.insert(self, key, now);
+        if K::KIND == Kind::NodeClaim {
+            self.unconfirmed.remove(&key);
+        }
+        if object.is_managed() {
+            object.insert(self, key, now);
+        }
+    }
+
+    /// Stores the answer to a write of our own, ahead of the watch. An object that the index does
+    /// not have was deleted in the meantime: the watch is ordered, the answer is not.
+    pub fn observe<K: Indexed>(&mut self, object: K, now: Timestamp) {
+        let key = key_of(&object);
+        if K::get(self, &key).is_some_and(|known| known.meta().uid == object.meta().uid) {
+            object.insert(self, key, now);
+        }
+    }
+
+    /// Stores a NodeClaim that nap has created, ahead of the watch. A list that began before the
+    /// creation does not drop it.
+    pub fn observe_created(&mut self, claim: NodeClaim, now: Timestamp) {
+        let name = claim.name_any();
+        if !self.claims.contains_key(&name) {
+            self.unconfirmed.insert(name.clone(), now);
+            self.mark(Dirty::Unconfirmed);
+        }
+        claim.insert(self, name, now);
+    }
+
+    /// NodeClaims that nap created before `then` and no watch has shown since.
+    pub fn unconfirmed_claims(&self, then: Timestamp) -> Vec<String> {
+        let old = self.unconfirmed.iter().filter(|(_, created)| **created < then);
+        old.map(|(name, _)| name.clone()).collect()
     }
 
     /// Drops an object that was deleted, by its key: `namespace/name`, or the name of a
     /// cluster-scoped object.
     pub fn delete<K: Indexed>(&mut self, key: &str) {
+        if K::KIND == Kind::NodeClaim {
+            self.unconfirmed.remove(key);
+        }
         K::remove(self, key);
     }
 
@@ -87,7 +123,11 @@ impl Index {
     /// Ends a list of a kind: objects that it did not show are dropped, and the kind is synced.
     pub fn end_list<K: Indexed>(&mut self) {
         let shown = self.listing.remove(&K::KIND).unwrap_or_default();
-        for key in K::keys(self).iter().filter(|key| !shown.contains(*key)) {
+        let unconfirmed =
+            |key: &String| K::KIND == Kind::NodeClaim && self.unconfirmed.contains_key(key);
+        let mut gone = K::keys(self);
+        gone.retain(|key| !shown.contains(key) && !unconfirmed(key));
+        for key in &gone {
             K::remove(self, key);
         }
         self.mark_synced(K::KIND);
@@ -343,7 +383,18 @@ impl Index {
 
 /// Changes of NodePools and AKSNodeClasses.
 impl Index {
-    pub(super) fn pool_applied(&mut self, name: &str) {
+    /// Stores a NodePool. A change of its status alone wakes nobody, unless it became ready or
+    /// ceased to be.
+    pub(super) fn insert_pool(&mut self, name: &str, pool: NodePool) {
+        let old = self.pools.get(name).cloned();
+        if !is_news(old.as_ref(), &pool) {
+            return;
+        }
+        let same = old.as_ref().is_some_and(|old| is_same_to_decisions(old, &pool));
+        self.pools.insert(name.to_owned(), Arc::new(pool));
+        if same {
+            return;
+        }
         self.bump_generation();
         self.mark(Dirty::NodePool(name.to_owned()));
         for claim in self.claims_by_pool.get(name).cloned().unwrap_or_default() {
@@ -351,6 +402,12 @@ impl Index {
         }
         self.mark(Dirty::Overlays);
         self.mark(Dirty::Provisioning);
+    }
+
+    pub(super) fn remove_pool(&mut self, name: &str) {
+        if self.pools.remove(name).is_some() {
+            self.bump_generation();
+        }
     }
 
     pub(super) fn class_applied(&mut self, name: &str) {
@@ -537,6 +594,21 @@ fn is_same_to_disruption(old: &Node, new: &Node) -> bool {
         && is_ready(old) == is_ready(new)
         && allocatable(old) == allocatable(new)
         && old.metadata.deletion_timestamp.is_some() == new.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether a NodePool differs from its former self in nothing but the numbers in its status.
+fn is_same_to_decisions(old: &NodePool, new: &NodePool) -> bool {
+    let ready = |pool: &NodePool| {
+        let status = pool.status.as_ref();
+        status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+    };
+    old.metadata.uid == new.metadata.uid
+        && old.metadata.generation == new.metadata.generation
+        && old.metadata.deletion_timestamp.is_some() == new.metadata.deletion_timestamp.is_some()
+        && old.annotations() == new.annotations()
+        && old.labels() == new.labels()
+        && old.spec == new.spec
+        && ready(old) == ready(new)
 }
 
 /// Moves a key from one group to another.

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::{Resource, ResourceExt};
-use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
+use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
 use nap_engine::PodKey;
 use serde::de::DeserializeOwned;
 
@@ -68,6 +68,12 @@ pub trait Indexed:
 {
     /// The kind of the object.
     const KIND: Kind;
+
+    /// Whether the object belongs to this provider, or to none. Objects of another provider of
+    /// Karpenter in the same cluster are left alone.
+    fn is_managed(&self) -> bool {
+        true
+    }
 
     /// Stores the object and records what its change makes dirty.
     fn insert(self, index: &mut Index, key: String, now: Timestamp);
@@ -163,7 +169,6 @@ fn bump(index: &mut Index, _: &str) {
     index.bump_generation();
 }
 
-indexed!(NodePool, Kind::NodePool, pools, Index::pool_applied, bump);
 indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
 indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
 indexed!(Namespace, Kind::Namespace, namespaces, nothing, nothing);
@@ -172,6 +177,30 @@ indexed!(PersistentVolume, Kind::PersistentVolume, volumes, replan, nothing);
 indexed!(StorageClass, Kind::StorageClass, storage_classes, replan, nothing);
 indexed!(CSINode, Kind::CsiNode, csi_nodes, nothing, nothing);
 indexed!(NodeOverlay, Kind::NodeOverlay, overlays, overlays_changed, overlays_changed);
+
+impl Indexed for NodePool {
+    const KIND: Kind = Kind::NodePool;
+
+    fn is_managed(&self) -> bool {
+        self.spec.template.spec.node_class_ref.group == labels::AZURE_GROUP
+    }
+
+    fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+        index.insert_pool(&key, self);
+    }
+
+    fn remove(index: &mut Index, key: &str) {
+        index.remove_pool(key);
+    }
+
+    fn keys(index: &Index) -> Vec<String> {
+        index.pools.keys().cloned().collect()
+    }
+
+    fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
+        index.pools.get(key).cloned()
+    }
+}
 
 impl Indexed for PodDisruptionBudget {
     const KIND: Kind = Kind::PodDisruptionBudget;
@@ -246,6 +275,10 @@ impl Indexed for Node {
 
 impl Indexed for NodeClaim {
     const KIND: Kind = Kind::NodeClaim;
+
+    fn is_managed(&self) -> bool {
+        self.spec.node_class_ref.group == labels::AZURE_GROUP
+    }
 
     fn insert(self, index: &mut Index, key: String, _: Timestamp) {
         index.insert_claim(key, self);

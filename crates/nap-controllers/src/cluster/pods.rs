@@ -122,6 +122,17 @@ pub fn budget_covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
             .is_some_and(|selector| selects(selector, pod.labels()))
 }
 
+/// Whether a PodDisruptionBudget lets a pod be evicted whatever its allowance: the pod is not
+/// ready, and the budget says `unhealthyPodEvictionPolicy: AlwaysAllow`.
+pub fn is_exempt_from(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let policy =
+        budget.spec.as_ref().and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    policy == Some("AlwaysAllow")
+        && conditions.any(|one| one.type_ == "Ready" && one.status == "False")
+}
+
 /// Whether a label selector matches labels. An empty selector matches everything.
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal =

@@ -108,6 +108,68 @@ fn a_relist_without_a_pod_unbinds_it_and_wakes_its_drain() {
     assert_eq!(index.take_dirty(), BTreeSet::from([Dirty::Node("n".to_owned())]));
 }
 
+fn identified(uid: &str, version: &str) -> Value {
+    json!({ "metadata": { "uid": uid, "resourceVersion": version } })
+}
+
+#[test]
+fn the_answer_to_a_write_does_not_bring_a_deleted_object_back() {
+    let mut index = synced();
+    index.apply(node("n", identified("u", "1")), at(0));
+    index.observe(node("n", identified("u", "2")), at(1));
+    assert_eq!(index.node("n").unwrap().resource_version().as_deref(), Some("2"));
+    index.delete::<Node>("n");
+    index.observe(node("n", identified("u", "3")), at(2));
+    assert!(index.node("n").is_none());
+    index.apply(node("n", identified("another", "5")), at(3));
+    index.observe(node("n", identified("u", "4")), at(4));
+    assert_eq!(index.node("n").unwrap().uid().as_deref(), Some("another"));
+}
+
+#[test]
+fn a_nodeclaim_created_during_a_list_is_kept_until_it_was_shown() {
+    let mut index = synced();
+    index.begin_list::<NodeClaim>();
+    index.observe_created(claim("c", identified("u", "9")), at(1));
+    index.end_list::<NodeClaim>();
+    assert!(index.claim("c").is_some(), "the list may be older than the creation");
+    assert!(index.unconfirmed_claims(at(1)).is_empty());
+    assert_eq!(index.unconfirmed_claims(at(2)), ["c"]);
+    index.apply(claim("c", identified("u", "9")), at(2));
+    assert!(index.unconfirmed_claims(at(2)).is_empty());
+    index.begin_list::<NodeClaim>();
+    index.end_list::<NodeClaim>();
+    assert!(index.claim("c").is_none());
+}
+
+#[test]
+fn nodepools_and_nodeclaims_of_another_provider_are_not_stored() {
+    let mut index = synced();
+    let other = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+    index.apply(claim("c", json!({ "spec": { "nodeClassRef": other } })), at(0));
+    let template = json!({ "spec": { "nodeClassRef": other } });
+    index.apply(pool("p", json!({ "spec": { "template": template } })), at(0));
+    assert!(index.claim("c").is_none() && index.pool("p").is_none());
+    assert!(index.take_dirty().is_empty());
+}
+
+#[test]
+fn the_numbers_in_the_status_of_a_nodepool_wake_nobody_but_its_readiness_does() {
+    let mut index = synced();
+    let with = |nodes: i64, ready: &str| {
+        pool(
+            "p",
+            json!({ "status": { "nodes": nodes, "conditions": [condition("Ready", ready)] } }),
+        )
+    };
+    index.apply(with(1, "False"), at(0));
+    index.take_dirty();
+    assert_eq!(applied(&mut index, with(2, "False")), (vec![], false));
+    assert_eq!(index.pool("p").unwrap().status.as_ref().unwrap().nodes, 2);
+    let (dirty, changed) = applied(&mut index, with(2, "True"));
+    assert!(changed && dirty.contains(&Dirty::Provisioning));
+}
+
 #[test]
 fn an_older_or_equal_version_changes_nothing() {
     let mut index = synced();

@@ -4,24 +4,34 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use nap_api::budget;
+use nap_api::nodeclaim::condition::INSTANCE_TERMINATING;
 use nap_api::nodepool::DisruptionReason;
 
-use crate::cluster::{Index, is_ready};
+use crate::cluster::{Index, NodeView, claim_is, is_ready};
 
-const REASONS: [DisruptionReason; 3] =
+/// The reasons that nap disrupts nodes for.
+pub const REASONS: [DisruptionReason; 3] =
     [DisruptionReason::Empty, DisruptionReason::Drifted, DisruptionReason::Underutilized];
 
-/// Number of nodes of each NodePool that may still be disrupted for each reason in this pass.
+/// Budgets of every NodePool by reason.
 #[derive(Debug, Default)]
-pub struct Budgets(BTreeMap<(String, DisruptionReason), usize>);
+pub struct Budgets(BTreeMap<(String, DisruptionReason), Allowance>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Allowance {
+    /// Nodes that may be disrupted at the same time.
+    allowed: usize,
+    /// Nodes that may still be disrupted in this pass.
+    left: usize,
+}
 
 impl Budgets {
-    /// Counts the budgets of every NodePool. Initialized nodes are counted; those that are leaving
-    /// or not ready use up the budget.
+    /// Counts the budgets of every NodePool. Initialized nodes are counted unless their instance is
+    /// terminating; those that are leaving or not ready use up the budget.
     pub fn new(index: &Index, now: Timestamp) -> Self {
-        let mut left = BTreeMap::new();
+        let mut allowances = BTreeMap::new();
         for (name, pool) in index.pools() {
-            let nodes = || index.views_of_pool(name).filter(|view| view.is_initialized());
+            let nodes = || index.views_of_pool(name).filter(|view| is_counted(view));
             let disrupted = nodes()
                 .filter(|view| {
                     view.is_leaving() || view.node.as_ref().is_some_and(|node| !is_ready(node))
@@ -30,33 +40,57 @@ impl Budgets {
             let total = nodes().count();
             for reason in REASONS {
                 let allowed = budget::allowed(&pool.spec.disruption.budgets, reason, total, now);
-                left.insert((name.clone(), reason), allowed.saturating_sub(disrupted));
+                let left = allowed.saturating_sub(disrupted);
+                allowances.insert((name.clone(), reason), Allowance { allowed, left });
             }
         }
-        Self(left)
+        Self(allowances)
+    }
+
+    /// Whether no node of a NodePool may be disrupted for a reason, whatever is under way.
+    pub fn is_closed(&self, pool: &str, reason: DisruptionReason) -> bool {
+        self.get(pool, reason).allowed == 0
     }
 
     /// Number of nodes of a NodePool that may still be disrupted for a reason.
     pub fn left(&self, pool: &str, reason: DisruptionReason) -> usize {
-        self.0.get(&(pool.to_owned(), reason)).copied().unwrap_or(0)
+        self.get(pool, reason).left
     }
 
-    /// Takes one disruption from the budget. Returns `false` if none is left.
-    pub fn take(&mut self, pool: &str, reason: DisruptionReason) -> bool {
-        match self.0.get_mut(&(pool.to_owned(), reason)) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
-        }
+    fn get(&self, pool: &str, reason: DisruptionReason) -> Allowance {
+        self.0.get(&(pool.to_owned(), reason)).copied().unwrap_or_default()
     }
+
+    /// Takes one disruption from the budgets of every reason: a node that is leaving counts for all
+    /// of them. Returns `false` if none is left for this reason.
+    pub fn take(&mut self, pool: &str, reason: DisruptionReason) -> bool {
+        if self.left(pool, reason) == 0 {
+            return false;
+        }
+        for ((name, _), allowance) in &mut self.0 {
+            if name == pool {
+                allowance.left = allowance.left.saturating_sub(1);
+            }
+        }
+        true
+    }
+}
+
+fn is_counted(view: &NodeView) -> bool {
+    let terminating = view.claim.as_ref().is_some_and(|one| claim_is(one, INSTANCE_TERMINATING));
+    view.is_initialized() && !terminating
+}
+
+/// Message of the event on a NodePool whose budget for a reason is zero.
+pub fn closed_message(reason: DisruptionReason) -> String {
+    let reason = reason.as_str();
+    format!("No allowed disruptions for disruption reason {reason} due to blocking budget")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{at, cluster_of, condition, index, pool};
+    use crate::testing::{at, cluster_of, condition, index, pool, set_condition};
     use serde_json::{Value, json};
 
     use DisruptionReason::{Drifted, Empty, Underutilized};
@@ -118,10 +152,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_whose_instance_is_terminating_no_longer_counts() {
+        let mut index = cluster_of(4);
+        let half = json!({ "spec": { "disruption": { "budgets": [{ "nodes": "50%" }] } } });
+        index.apply(pool("p", half), at(0));
+        for (condition, left) in [("DisruptionReason", 1), ("InstanceTerminating", 2)] {
+            set_condition(&mut index, "claim-0", condition, "1970-01-01T00:00:00Z");
+            assert_eq!(Budgets::new(&index, at(0)).left("p", Drifted), left, "{condition}");
+        }
+    }
+
+    #[test]
+    fn only_a_budget_of_zero_closes_a_pool() {
+        let mut one = budgets(5, &json!([{ "nodes": "1" }]));
+        assert!(one.take("p", Drifted) && !one.is_closed("p", Drifted));
+        assert!(budgets(5, &json!([{ "nodes": "0" }])).is_closed("p", Drifted));
+    }
+
+    #[test]
     fn budgets_are_taken_one_by_one() {
         let mut two = budgets(5, &json!([{ "nodes": "2" }]));
         assert!(two.take("p", Empty) && two.take("p", Empty) && !two.take("p", Empty));
-        assert_eq!(two.left("p", Drifted), 2, "each reason is counted for itself");
+        assert_eq!(two.left("p", Drifted), 0, "a leaving node counts for every reason");
         assert!(!two.take("unknown", Empty));
     }
 

@@ -1,7 +1,6 @@
 //! Disruption candidates, and what blocks the others.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,14 +8,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::{NodeClaim, NodePool, labels};
-use nap_engine::{CapacityType, InstanceType, PodKey};
+use nap_engine::{CapacityType, InstanceType};
 use nap_units::UsdPerHour;
 
+use super::blockers::{Blocked, Blocker, blocker};
 use crate::cluster::pods;
-use crate::cluster::{Index, NodeKey, claim_is, key_of};
-use crate::context::Context;
+use crate::cluster::{Index, NodeKey, claim_is};
 use crate::decision_memory::DecisionMemory;
-use crate::events::Severity;
 use crate::snapshot::{Catalogues, planned_pods};
 
 /// A node that may be disrupted.
@@ -33,6 +31,8 @@ pub struct Candidate {
     pub price: Option<UsdPerHour>,
     /// Its capacity type; `None` if its label is missing or unknown.
     pub capacity_type: Option<CapacityType>,
+    /// What blocks its graceful disruption; its grace period waives that for drift.
+    blocker: Option<Blocker>,
     name: String,
 }
 
@@ -42,9 +42,24 @@ impl Candidate {
         &self.name
     }
 
+    /// Name of the NodeClaim.
+    pub fn claim_name(&self) -> String {
+        self.claim.name_any()
+    }
+
+    /// The candidate as a node that may not be disrupted after all.
+    pub fn blocked_by(&self, blocker: Blocker) -> Blocked {
+        (Arc::clone(&self.claim), Arc::clone(&self.node), blocker)
+    }
+
     /// Name of the NodePool.
     pub fn pool_name(&self) -> String {
         self.pool.name_any()
+    }
+
+    /// Whether it may be disrupted for a reason that could as well wait: nothing blocks it.
+    pub fn is_graceful(&self) -> bool {
+        self.blocker.is_none()
     }
 
     /// Key of its view in the index.
@@ -52,40 +67,6 @@ impl Candidate {
         NodeKey::NodeClaim(self.claim.name_any())
     }
 }
-
-/// Reason why a node may not be disrupted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Blocker {
-    /// The Node or the NodeClaim is annotated `karpenter.sh/do-not-disrupt`.
-    Node,
-    /// A pod is annotated so.
-    Pod(PodKey),
-    /// The PodDisruptionBudget of a pod allows no eviction now.
-    Budget(PodKey, String),
-    /// Several PodDisruptionBudgets cover a pod, which the eviction API refuses.
-    Budgets(PodKey),
-}
-
-impl fmt::Display for Blocker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let annotation = labels::DO_NOT_DISRUPT;
-        match self {
-            Self::Node => {
-                write!(f, "Disruption is blocked through the \"{annotation}\" annotation")
-            }
-            Self::Pod(pod) => write!(f, "Pod has \"{annotation}\" annotation (Pod={pod})"),
-            Self::Budget(pod, budget) => {
-                write!(f, "Pdb prevents pod evictions (PodDisruptionBudget={budget}, Pod={pod})")
-            }
-            Self::Budgets(pod) => {
-                write!(f, "Pod is covered by more than one PodDisruptionBudget (Pod={pod})")
-            }
-        }
-    }
-}
-
-/// A node and what blocks its disruption.
-pub type Blocked = (Arc<NodeClaim>, Arc<Node>, Blocker);
 
 /// Candidates, the most expensive first, and the nodes that would be candidates but for a blocker.
 /// Nodes that pods were planned onto or nominated to are neither.
@@ -110,8 +91,9 @@ pub fn collect(
         }
         let name = node.name_any();
         let bound = index.pods_on(&name);
-        if let Some(blocker) = blocker(index, claim, node, &bound, now) {
-            blocked.push((Arc::clone(claim), Arc::clone(node), blocker));
+        let blocker = blocker(index, claim, node, now);
+        if let Some(blocker) = blocker.as_ref().filter(|one| !is_waived(one, claim)) {
+            blocked.push((Arc::clone(claim), Arc::clone(node), blocker.clone()));
             continue;
         }
         let catalogue = catalogues.of(&pool.name_any()).map(|types| types.types());
@@ -122,6 +104,7 @@ pub fn collect(
             pods: bound.into_iter().filter(|pod| pods::is_reschedulable(pod)).collect(),
             price: price(claim, catalogue.unwrap_or_default()),
             capacity_type: capacity_type(claim),
+            blocker,
             name,
         });
     }
@@ -129,40 +112,11 @@ pub fn collect(
     (candidates, blocked)
 }
 
-/// The first thing that blocks the disruption of a node; `None` if nothing does.
-fn blocker(
-    index: &Index,
-    claim: &NodeClaim,
-    node: &Node,
-    bound: &[Arc<Pod>],
-    now: Timestamp,
-) -> Option<Blocker> {
-    let is_protected = |annotations: &BTreeMap<String, String>| {
-        annotations.get(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true")
-    };
-    if is_protected(node.annotations()) || is_protected(claim.annotations()) {
-        return Some(Blocker::Node);
-    }
-    let active = bound.iter().filter(|pod| pods::is_active(pod));
-    active.map(|pod| pod_blocker(index, pod, now)).find(Option::is_some).flatten()
-}
-
-fn pod_blocker(index: &Index, pod: &Pod, now: Timestamp) -> Option<Blocker> {
-    let key = pods::key(pod);
-    if pods::is_do_not_disrupt(pod, now) {
-        return Some(Blocker::Pod(key));
-    }
-    if !pods::is_drainable(pod, now) || pods::is_daemon(pod) {
-        return None;
-    }
-    match index.budgets_of(pod).as_slice() {
-        [] => None,
-        [budget] => {
-            let allowed = budget.status.as_ref().map_or(0, |status| status.disruptions_allowed);
-            (allowed <= 0).then(|| Blocker::Budget(key, key_of(budget.as_ref())))
-        }
-        _ => Some(Blocker::Budgets(key)),
-    }
+/// Whether a drifted NodeClaim may be disrupted in spite of a blocker: its drain ends by force.
+pub fn is_waived(blocker: &Blocker, claim: &NodeClaim) -> bool {
+    blocker.is_waivable()
+        && claim.spec.termination_grace_period.is_some()
+        && claim_is(claim, DRIFTED)
 }
 
 fn capacity_type(claim: &NodeClaim) -> Option<CapacityType> {
@@ -181,42 +135,18 @@ fn price(claim: &NodeClaim, catalogue: &[InstanceType]) -> Option<UsdPerHour> {
     Some(offering.price)
 }
 
-/// Publishes what blocks disruption.
-pub async fn report(context: &Context, blocked: &[Blocked]) {
-    let (severity, reason) = (Severity::Normal, "DisruptionBlocked");
-    for (claim, node, blocker) in blocked {
-        let message = blocker.to_string();
-        context.events.publish(node.as_ref(), severity, reason, &message).await;
-        context.events.publish(claim.as_ref(), severity, reason, &message).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{
-        at, budget, candidates_of, cluster_of, pending_pod, placement, pod, pool, set_condition,
+        at, candidates_of, cluster_of, pending_pod, placement, pod, pool, set_condition,
     };
-    use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-    use nap_engine::Plan;
-    use serde_json::{Value, json};
+    use nap_engine::{Plan, PodKey};
+    use serde_json::json;
 
     fn names(index: &Index, memory: &DecisionMemory) -> Vec<String> {
         let (candidates, _) = collect(index, memory, &Catalogues::default(), at(0));
         candidates.iter().map(|candidate| candidate.name().to_owned()).collect()
-    }
-
-    fn blocked(index: &Index) -> Vec<Blocker> {
-        let memory = DecisionMemory::default();
-        let (_, blocked) = collect(index, &memory, &Catalogues::default(), at(0));
-        blocked.into_iter().map(|(_, _, blocker)| blocker).collect()
-    }
-
-    fn with_pod(metadata: &Value) -> Index {
-        let mut index = cluster_of(1);
-        let object = json!({ "metadata": metadata, "spec": { "nodeName": "node-0" } });
-        index.apply(pod("shop", "web", object), at(0));
-        index
     }
 
     fn web() -> PodKey {
@@ -271,55 +201,51 @@ mod tests {
         assert_eq!(names(&index, &DecisionMemory::default()), ["node-1"]);
     }
 
-    #[test]
-    fn an_annotated_node_is_blocked() {
+    /// A drifted node with a protected pod, whose NodeClaim has this `terminationGracePeriod`.
+    fn with_protected_pod(grace: Option<&str>) -> Index {
         let mut index = cluster_of(1);
+        let mut claim = index.claim("claim-0").unwrap().as_ref().clone();
+        claim.spec.termination_grace_period = grace.map(str::to_owned);
+        index.apply(claim, at(0));
+        set_condition(&mut index, "claim-0", "Drifted", "1970-01-01T00:00:00Z");
+        let annotations = json!({ labels::DO_NOT_DISRUPT: "true" });
+        let object = json!({
+            "metadata": { "annotations": annotations }, "spec": { "nodeName": "node-0" },
+        });
+        index.apply(pod("shop", "web", object), at(0));
+        index
+    }
+
+    #[test]
+    fn a_grace_period_waives_blocking_pods_for_drift_alone() {
+        let collect = |index: &Index| {
+            collect(index, &DecisionMemory::default(), &Catalogues::default(), at(0))
+        };
+        let (candidates, blocked) = collect(&with_protected_pod(None));
+        assert_eq!((candidates.len(), blocked.len()), (0, 1));
+        let (candidates, blocked) = collect(&with_protected_pod(Some("1h")));
+        assert_eq!((candidates.len(), blocked.len()), (1, 0));
+        assert!(!candidates[0].is_graceful());
+    }
+
+    #[test]
+    fn a_grace_period_does_not_waive_the_annotation_of_a_node() {
+        let mut index = with_protected_pod(Some("1h"));
         let mut node = index.node("node-0").unwrap().as_ref().clone();
         node.annotations_mut().insert(labels::DO_NOT_DISRUPT.to_owned(), "true".to_owned());
         index.apply(node, at(0));
-        assert_eq!(blocked(&index), [Blocker::Node]);
+        assert!(candidates_of(&index).is_empty());
     }
 
     #[test]
-    fn an_annotated_pod_blocks_its_node() {
-        let index = with_pod(&json!({ "annotations": { labels::DO_NOT_DISRUPT: "true" } }));
-        assert_eq!(blocked(&index), [Blocker::Pod(web())]);
-    }
-
-    #[test]
-    fn a_disruption_budget_without_allowance_blocks() {
-        let mut index = with_pod(&json!({ "labels": { "app": "web" } }));
-        index.apply(budget("shop", "pdb", "web", 0), at(0));
-        assert_eq!(blocked(&index), [Blocker::Budget(web(), "shop/pdb".to_owned())]);
-        index.apply(budget("shop", "pdb", "web", 1), at(1));
-        assert!(blocked(&index).is_empty());
-    }
-
-    #[test]
-    fn a_budget_of_another_namespace_or_app_does_not_block() {
-        let mut index = with_pod(&json!({ "labels": { "app": "web" } }));
-        index.apply(budget("other", "pdb", "web", 0), at(0));
-        index.apply(budget("shop", "pdb", "db", 0), at(0));
-        assert!(blocked(&index).is_empty());
-    }
-
-    #[test]
-    fn two_budgets_over_one_pod_block_until_one_is_deleted() {
-        let mut index = with_pod(&json!({ "labels": { "app": "web" } }));
-        index.apply(budget("shop", "a", "web", 1), at(0));
-        index.apply(budget("shop", "b", "web", 1), at(0));
-        assert_eq!(blocked(&index), [Blocker::Budgets(web())]);
-        index.delete::<PodDisruptionBudget>("shop/b");
-        assert!(blocked(&index).is_empty());
-    }
-
-    #[test]
-    fn daemon_pods_do_not_block_by_their_budget() {
+    fn daemon_pods_do_not_move() {
         let owner =
             json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u" }]);
-        let mut index = with_pod(&json!({ "labels": { "app": "web" }, "ownerReferences": owner }));
-        index.apply(budget("shop", "pdb", "web", 0), at(0));
-        assert!(blocked(&index).is_empty());
-        assert!(candidates_of(&index)[0].pods.is_empty(), "daemon pods do not move");
+        let mut index = cluster_of(1);
+        let object = json!({
+            "metadata": { "ownerReferences": owner }, "spec": { "nodeName": "node-0" },
+        });
+        index.apply(pod("shop", "web", object), at(0));
+        assert!(candidates_of(&index)[0].pods.is_empty());
     }
 }

@@ -1,10 +1,14 @@
-//! Consolidation: the node whose removal or replacement saves most.
+//! Consolidation: nodes whose removal or replacement saves money.
 
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
 use nap_api::nodeclaim::condition::CONSOLIDATABLE;
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_engine::{CapacityType, Plan};
 use nap_units::UsdPerHour;
 
+use super::backoff::Backoff;
 use super::budgets::Budgets;
 use super::candidates::Candidate;
 use crate::cluster::claim_is;
@@ -14,37 +18,47 @@ const MAX_REPLACEMENTS: usize = 3;
 /// Smallest saving of a replacement, in percent of the old price.
 const MIN_SAVING_PERCENT: i64 = 2;
 
-/// The candidate whose removal or replacement saves most, with the plan for its pods. Of equal
-/// savings the first counts.
+/// Candidates whose removal or replacement saves money, the largest saving first; of equal savings
+/// in the order of the candidates. `simulate` returns `None` where the pods have no places.
 pub fn find<'c>(
     candidates: &'c [Candidate],
     budgets: &Budgets,
-    mut simulate: impl FnMut(&Candidate) -> Plan,
-) -> Option<(&'c Candidate, Plan)> {
-    let mut best: Option<(UsdPerHour, &Candidate, Plan)> = None;
-    for candidate in candidates.iter().filter(|candidate| is_eligible(candidate, budgets)) {
-        let Some(price) = candidate.price else { continue };
-        let plan = simulate(candidate);
-        let saving = price - plan.cost;
-        if plan.unplaced.is_empty()
-            && is_worth_it(&plan, price)
-            && !is_spot_to_spot(candidate, &plan)
-            && best.as_ref().is_none_or(|(most, _, _)| saving > *most)
-        {
-            best = Some((saving, candidate, plan));
+    backoff: &Backoff,
+    now: Timestamp,
+    mut simulate: impl FnMut(&Candidate) -> Option<Plan>,
+) -> Vec<(&'c Candidate, Plan)> {
+    let is_eligible = |candidate: &&Candidate| {
+        let (pool, reason) = (candidate.pool_name(), DisruptionReason::Underutilized);
+        is_underutilizable(candidate)
+            && budgets.left(&pool, reason) > 0
+            && !backoff.is_resting(&pool, reason, now)
+    };
+    let mut found: Vec<(UsdPerHour, &Candidate, Plan)> = Vec::new();
+    for candidate in candidates.iter().filter(is_eligible) {
+        let Some(plan) = simulate(candidate) else { continue };
+        if let Some(saving) = saving(candidate, &plan) {
+            found.push((saving, candidate, plan));
         }
     }
-    best.map(|(_, candidate, plan)| (candidate, plan))
+    found.sort_by_key(|(saving, _, _)| Reverse(*saving));
+    found.into_iter().map(|(_, candidate, plan)| (candidate, plan)).collect()
 }
 
-/// Whether the NodePool consolidates nodes with pods, the node has been quiet for long enough, and
-/// a budget is left.
-fn is_eligible(candidate: &Candidate, budgets: &Budgets) -> bool {
+/// Saving by the removal or replacement of a node; `None` if it is not worth moving pods.
+pub fn saving(candidate: &Candidate, plan: &Plan) -> Option<UsdPerHour> {
+    let price = candidate.price?;
+    let worth = is_worth_it(plan, price) && !is_spot_to_spot(candidate, plan);
+    worth.then(|| price - plan.cost)
+}
+
+/// Whether the NodePool consolidates nodes with pods, and the node has been quiet for long enough.
+pub fn is_underutilizable(candidate: &Candidate) -> bool {
     let policy = candidate.pool.spec.disruption.consolidation_policy;
     policy == ConsolidationPolicy::WhenEmptyOrUnderutilized
         && !candidate.pods.is_empty()
+        && candidate.is_graceful()
+        && candidate.price.is_some()
         && claim_is(&candidate.claim, CONSOLIDATABLE)
-        && budgets.left(&candidate.pool_name(), DisruptionReason::Underutilized) > 0
 }
 
 /// Whether a saving justifies moving pods. A removal always does; a replacement must save at least
@@ -114,10 +128,18 @@ mod tests {
         (index, candidates)
     }
 
+    fn found<'c>(
+        candidates: &'c [Candidate],
+        budgets: &Budgets,
+        plan: &Plan,
+    ) -> Vec<(&'c Candidate, Plan)> {
+        find(candidates, budgets, &Backoff::default(), at(0), |_| Some(plan.clone()))
+    }
+
     fn best(candidates: &[Candidate], index: &Index, cost: &[i64]) -> Option<String> {
         let budgets = Budgets::new(index, at(0));
-        let found = find(candidates, &budgets, |_| plan(cost));
-        found.map(|(candidate, _)| candidate.name().to_owned())
+        let found = found(candidates, &budgets, &plan(cost));
+        found.first().map(|(candidate, _)| candidate.name().to_owned())
     }
 
     #[test]
@@ -135,9 +157,21 @@ mod tests {
         let mut spot = plan(&[10]);
         spot.launches[0].capacity_type = CapacityType::Spot;
         let budgets = Budgets::new(&index, at(0));
-        assert!(find(&candidates, &budgets, |_| spot.clone()).is_none());
+        assert!(found(&candidates, &budgets, &spot).is_empty());
         candidates[0].capacity_type = Some(CapacityType::OnDemand);
-        assert!(find(&candidates, &budgets, |_| spot.clone()).is_some());
+        assert_eq!(found(&candidates, &budgets, &spot).len(), 1);
+    }
+
+    #[test]
+    fn a_resting_pool_is_not_consolidated() {
+        let (index, candidates) = priced();
+        let budgets = Budgets::new(&index, at(0));
+        let mut backoff = Backoff::default();
+        backoff.fail("claim-0", "p", DisruptionReason::Underutilized, at(0));
+        let found = |seconds| {
+            find(&candidates, &budgets, &backoff, at(seconds), |_| Some(Plan::default())).len()
+        };
+        assert_eq!((found(59), found(60)), (0, 2));
     }
 
     #[test]

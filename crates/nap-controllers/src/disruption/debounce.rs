@@ -44,11 +44,6 @@ impl Debounce {
         self.since = since;
         settled
     }
-
-    /// Drops all findings.
-    pub fn reset(&mut self) {
-        self.since.clear();
-    }
 }
 
 #[cfg(test)]
@@ -76,14 +71,6 @@ mod tests {
         let mut debounce = Debounce::default();
         debounce.observe([key("a")], at(0));
         debounce.observe([], at(10));
-        assert!(debounce.observe([key("a")], at(20)).due.is_empty());
-    }
-
-    #[test]
-    fn a_reset_drops_all_findings() {
-        let mut debounce = Debounce::default();
-        debounce.observe([key("a")], at(0));
-        debounce.reset();
         assert!(debounce.observe([key("a")], at(20)).due.is_empty());
     }
 }

@@ -12,7 +12,9 @@ use crate::cluster::{NodeKey, claim_is};
 /// Candidates that are empty and consolidatable.
 pub fn find(candidates: &[Candidate]) -> Vec<&Candidate> {
     let is_empty = |candidate: &&Candidate| {
-        candidate.pods.is_empty() && claim_is(&candidate.claim, CONSOLIDATABLE)
+        candidate.pods.is_empty()
+            && candidate.is_graceful()
+            && claim_is(&candidate.claim, CONSOLIDATABLE)
     };
     candidates.iter().filter(is_empty).collect()
 }

@@ -2,9 +2,12 @@
 //!
 //! A pass first carries on the commands that are under way, then asks each method in turn
 //! ([`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first one that
-//! finds any. A command lives in the cluster itself (a condition on the old NodeClaim, a plan
-//! record on its replacement), so a restart finds it.
+//! finds any. Commands run side by side, as many as the budgets allow. A command lives in the
+//! cluster itself (a condition on the old NodeClaim, a plan record on its replacements), so a
+//! restart finds it.
 
+mod backoff;
+mod blockers;
 mod budgets;
 pub(crate) mod candidates;
 mod commands;
@@ -12,20 +15,19 @@ mod consolidation;
 mod debounce;
 mod drift;
 mod emptiness;
+mod pass;
+mod progress;
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::Plan;
 
-use crate::cluster::{Index, NodeView};
 use crate::context::{Context, Outcome};
-use crate::decision_memory::DecisionMemory;
-use crate::snapshot::{Removals, pending_pods, planned_pods};
-use budgets::Budgets;
-use candidates::Candidate;
+use crate::snapshot::planned_pods;
+pub use backoff::Backoff;
 pub use debounce::Debounce;
+use pass::Pass;
 
 /// Interval between two passes.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -40,105 +42,56 @@ pub async fn reconcile(context: &Context) -> Outcome {
     if !context.index().is_synced() {
         return Ok(Some(BUSY_INTERVAL));
     }
-    commands::progress(context).await?;
+    progress::progress(context).await?;
     let generation = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
-        let quiet = memory.is_quiet(index.generation(), MAX_QUIET, now);
-        if quiet || has_unplanned_pods(&index, &memory, now) {
+        if memory.is_quiet(index.generation(), MAX_QUIET, now) {
             return Ok(Some(PASS_INTERVAL));
         }
         index.generation()
     };
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
-    let (candidates, blocked, mut budgets) = {
-        let index = context.index();
-        let (candidates, blocked) =
-            candidates::collect(&index, &context.memory(), &catalogues, now);
-        (candidates, blocked, Budgets::new(&index, now))
-    };
-    candidates::report(context, &blocked).await;
+    let (candidates, blocked) =
+        candidates::collect(&context.index(), &context.memory(), &catalogues, now);
+    blockers::report(context, &blocked).await;
+    let mut pass = Pass::new(context, &candidates, &catalogues, now);
+    pass.report_closed_budgets().await;
 
-    let empty = emptiness::find(&candidates);
-    let settled = context.memory().empty.observe(empty.iter().map(|one| one.key()), now);
-    let due = emptiness::within_budgets(empty, &settled.due, &mut budgets);
-    if !due.is_empty() {
-        let reason = DisruptionReason::Empty;
-        for candidate in due {
-            commands::start(context, candidate, reason, &Plan::default(), &catalogues).await?;
-        }
+    let empty = pass.empty();
+    if !empty.commands.is_empty() {
+        pass.start(empty.commands, DisruptionReason::Empty).await?;
         return Ok(Some(BUSY_INTERVAL));
     }
-    if context.index().views().any(NodeView::is_leaving) {
-        // Pods of leaving nodes have not found their capacity yet.
-        return Ok(Some(PASS_INTERVAL));
-    }
-    let names = candidates.iter().map(Candidate::name);
-    let mut removals = Removals::new(&context.index(), names, &catalogues, now);
-    let mut simulate = |candidate: &Candidate| {
-        removals.without(candidate.name(), |snapshot| context.solve(snapshot))
-    };
-    if let Some((candidate, plan)) = drift::find(&candidates, &budgets, &mut simulate) {
-        let reason = DisruptionReason::Drifted;
-        commands::start(context, candidate, reason, &plan, &catalogues).await?;
+    let (drifted, blocked) = pass.drifted();
+    blockers::report(context, &blocked).await;
+    if !drifted.is_empty() {
+        pass.start(drifted, DisruptionReason::Drifted).await?;
         return Ok(Some(BUSY_INTERVAL));
     }
-    let best = consolidation::find(&candidates, &budgets, &mut simulate);
-    let key = best.as_ref().map(|(candidate, _)| candidate.key());
-    let consolidation = context.memory().underutilized.observe(key, now);
-    if let Some((candidate, plan)) = best.filter(|_| !consolidation.due.is_empty()) {
-        context.memory().underutilized.reset();
-        let reason = DisruptionReason::Underutilized;
-        commands::start(context, candidate, reason, &plan, &catalogues).await?;
+    let underutilized = pass.underutilized();
+    if !underutilized.commands.is_empty() {
+        pass.start(underutilized.commands, DisruptionReason::Underutilized).await?;
         return Ok(Some(BUSY_INTERVAL));
     }
-    let wait = [settled.wait, consolidation.wait].into_iter().flatten().min();
+
+    let wait = [empty.wait, underutilized.wait].into_iter().flatten().min();
+    let now = context.clock.now();
     let (index, mut memory) = (context.index(), context.memory());
-    let held = memory.has_nominations(now) || !planned_pods(&index, now).is_empty();
+    let held = memory.has_nominations(now)
+        || memory.backoff.is_any_resting(now)
+        || !planned_pods(&index, now).is_empty();
     if wait.is_none() && !held {
         memory.remember_quiet_pass(generation, now);
     }
     Ok(Some(wait.map_or(PASS_INTERVAL, |wait| wait.min(PASS_INTERVAL))))
 }
 
-/// Whether pods wait that no plan has considered yet. They come first: they may need the capacity
-/// that looks unused.
-fn has_unplanned_pods(index: &Index, memory: &DecisionMemory, now: Timestamp) -> bool {
-    let planned = planned_pods(index, now);
-    pending_pods(index, now)
-        .any(|(key, _)| !planned.contains_key(key) && !memory.is_unplaced(index, key))
-}
-
 #[cfg(test)]
 mod tests {
-    use nap_engine::PodKey;
-
     use super::*;
-    use crate::testing::{at, index, pending_pod, plan_without_places};
-
-    #[test]
-    fn a_pod_that_no_plan_has_considered_defers_disruption() {
-        let mut memory = DecisionMemory::default();
-        let mut index = index([]);
-        assert!(!has_unplanned_pods(&index, &memory, at(0)));
-        index.apply(pending_pod("shop", "web"), at(0));
-        assert!(has_unplanned_pods(&index, &memory, at(0)));
-        memory.remember_unplaced(&index, &plan_without_places([PodKey::new("shop", "web")]));
-        assert!(!has_unplanned_pods(&index, &memory, at(0)));
-    }
-
-    #[test]
-    fn a_pod_that_becomes_pending_again_is_considered_again() {
-        let mut memory = DecisionMemory::default();
-        let mut index = index([]);
-        index.apply(pending_pod("shop", "web"), at(0));
-        memory.remember_unplaced(&index, &plan_without_places([PodKey::new("shop", "web")]));
-        let mut bound = pending_pod("shop", "web");
-        bound.spec.get_or_insert_default().node_name = Some("n".to_owned());
-        index.apply(bound, at(1));
-        index.apply(pending_pod("shop", "web"), at(2));
-        assert!(has_unplanned_pods(&index, &memory, at(2)));
-    }
+    use crate::decision_memory::DecisionMemory;
+    use crate::testing::at;
 
     #[test]
     fn a_quiet_pass_is_not_repeated_until_something_changes_or_five_minutes_pass() {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use nap_api::{NodeClaim, conditions, labels};
 
 use crate::cluster::claim_conditions;
@@ -44,7 +45,7 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
 const STEPS: [StepFn; 9] = [
-    |context, name| ensure_finalizer(context, name).boxed(),
+    |context, name| ensure_metadata(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
     |context, name| launch::launch(context, name).boxed(),
     |context, name| registration::register(context, name).boxed(),
@@ -58,9 +59,6 @@ const STEPS: [StepFn; 9] = [
 /// Brings one NodeClaim as far as it can get now.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let Some(claim) = context.index().claim(name).cloned() else { return Ok(None) };
-    if claim.spec.node_class_ref.group != labels::AZURE_GROUP {
-        return Ok(None);
-    }
     if claim.metadata.deletion_timestamp.is_some() {
         return termination::finalize(context, &claim).await;
     }
@@ -76,11 +74,18 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     Ok(again)
 }
 
-async fn ensure_finalizer(context: &Context, name: &str) -> Result<Step, Error> {
+/// Adds the finalizer, and the label of the node class that NodeClaims of users lack.
+async fn ensure_metadata(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
-    if !has_finalizer(claim.as_ref(), labels::TERMINATION_FINALIZER) {
+    let is_labelled = |claim: &NodeClaim| claim.labels().contains_key(labels::AKS_NODE_CLASS);
+    if !has_finalizer(claim.as_ref(), labels::TERMINATION_FINALIZER) || !is_labelled(&claim) {
         context
-            .update::<NodeClaim>(name, |claim| add_finalizer(claim, labels::TERMINATION_FINALIZER))
+            .update::<NodeClaim>(name, |claim| {
+                let class = claim.spec.node_class_ref.name.clone();
+                let labelled = is_labelled(claim);
+                claim.labels_mut().entry(labels::AKS_NODE_CLASS.to_owned()).or_insert(class);
+                add_finalizer(claim, labels::TERMINATION_FINALIZER) || !labelled
+            })
             .await?;
     }
     Ok(Step::Done)

@@ -8,9 +8,10 @@ use kube::{Api, Resource, ResourceExt};
 use nap_api::nodeclaim::ResourceRequirements;
 use nap_api::plan_record::MAX_OFFERINGS;
 use nap_api::{
-    NodeClaim, NodeClaimSpec, NodePool, OfferingRef, PlanRecord, ReleaseSlot, Requirement, labels,
+    NodeClaim, NodeClaimSpec, NodePool, OfferingRef, PlanRecord, ReleaseSlot, Requirement,
+    Requirements, labels,
 };
-use nap_engine::{ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, Launch};
+use nap_engine::{ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, InstanceType, Launch};
 use nap_units::{Quantity, UsdPerHour};
 
 use crate::context::{Context, Doing, Error};
@@ -28,6 +29,8 @@ pub struct Replaces {
     /// Exclusive upper bound on the price of a replacement, which then also keeps the planned
     /// capacity type; `None` without a bound.
     pub below: Option<UsdPerHour>,
+    /// Number of NodeClaims that replace it together.
+    pub siblings: usize,
 }
 
 /// Creates a NodeClaim and indexes it at once, so that the next plan counts on it.
@@ -37,7 +40,7 @@ pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<
         .create(&PostParams::default(), claim)
         .await
         .doing("creating a NodeClaim of NodePool", pool)?;
-    context.observe(created.clone());
+    context.index().observe_created(created.clone(), context.clock.now());
     Ok(created)
 }
 
@@ -55,16 +58,13 @@ pub fn node_claim(
         offerings: offerings.iter().take(MAX_OFFERINGS).cloned().collect(),
         release,
         replaces: replaces.iter().map(|replaces| replaces.claim.clone()).collect(),
+        siblings: replaces.map_or(0, |one| u32::try_from(one.siblings).unwrap_or(u32::MAX)),
     };
     let template = &pool.spec.template;
     let class = &template.spec.node_class_ref;
-    let mut requirements = (*launch.requirements).clone();
-    requirements.set(labels::INSTANCE_TYPE, Requirement::is_in(instance_types(&offerings)));
-    requirements.set(
-        labels::CAPACITY_TYPE,
-        Requirement::is_in(capacity_types(launch, replaces).iter().map(|one| one.as_str())),
-    );
+    let requirements = requirements(launch, &offerings, replaces);
     let mut own_labels = template.metadata.labels.clone();
+    own_labels.extend(custom_labels(&requirements));
     own_labels.insert(labels::NODEPOOL.to_owned(), pool.name_any());
     own_labels.insert(labels::AKS_NODE_CLASS.to_owned(), class.name.clone());
     let mut annotations: BTreeMap<String, String> = template.metadata.annotations.clone();
@@ -100,6 +100,37 @@ pub fn node_claim(
     }
 }
 
+/// Requirements of a NodeClaim: those of the launch, with the instance types and capacity types
+/// that may stand in for it, and one value for every label that nap itself decides.
+fn requirements(
+    launch: &Launch,
+    offerings: &[OfferingRef],
+    replaces: Option<&Replaces>,
+) -> Requirements {
+    let mut requirements = (*launch.requirements).clone();
+    let capacity_types = capacity_types(launch, replaces);
+    let capacity_types = capacity_types.iter().map(|one| one.as_str());
+    for (key, values) in [
+        (labels::INSTANCE_TYPE, Requirement::is_in(instance_types(offerings))),
+        (labels::CAPACITY_TYPE, Requirement::is_in(capacity_types)),
+    ] {
+        let min_values = launch.requirements.get(key).and_then(Requirement::min_values);
+        requirements.set(key, values.with_min_values(min_values));
+    }
+    for (key, requirement) in launch.requirements.iter().filter(|(key, _)| labels::is_custom(key)) {
+        if let Some(value) = requirement.pick() {
+            requirements.set(key, Requirement::is_in([value]));
+        }
+    }
+    requirements
+}
+
+/// The labels that nap decides, as a NodeClaim's requirements have them. They reach the Node when
+/// it registers, whatever the cloud does with them.
+fn custom_labels(requirements: &Requirements) -> impl Iterator<Item = (String, String)> {
+    requirements.labels().into_iter().filter(|(key, _)| labels::is_custom(key))
+}
+
 /// Resource requests of a NodeClaim. Attached volumes are left out: no Node reports them as a
 /// resource, and the instance types were chosen with their limits in mind.
 fn requests(launch: &Launch) -> BTreeMap<String, Quantity> {
@@ -110,20 +141,21 @@ fn requests(launch: &Launch) -> BTreeMap<String, Quantity> {
 
 /// Offerings that may stand in for a launch: the planned one, then the alternatives, cheapest
 /// first, that stay within the limits of the NodePool and below the price of what is replaced. They
-/// name at most [`MAX_TYPES`] instance types.
+/// name at most [`MAX_TYPES`] instance types, or as many as `minValues` ask for.
 fn offerings(
     pool: &NodePool,
     launch: &Launch,
     catalogue: &Catalogue,
     replaces: Option<&Replaces>,
 ) -> Vec<OfferingRef> {
-    let capacity =
-        |name: &str| catalogue.types().iter().find(|one| one.name == name).map(|one| &one.capacity);
-    let planned = capacity(&launch.instance_type);
+    let find = |name: &str| catalogue.types().iter().find(|one| one.name == name);
+    let planned = find(&launch.instance_type);
     // The limits were charged with the planned type; a larger one in its place could exceed them.
     let within_limits = |name: &str| {
-        pool.spec.limits.iter().flatten().all(|(resource, _)| match (planned, capacity(name)) {
-            (Some(planned), Some(other)) => other.get(resource) <= planned.get(resource),
+        pool.spec.limits.iter().flatten().all(|(resource, _)| match (planned, find(name)) {
+            (Some(planned), Some(other)) => {
+                other.capacity.get(resource) <= planned.capacity.get(resource)
+            }
             _ => false,
         })
     };
@@ -131,6 +163,8 @@ fn offerings(
     let cheap_enough = |other: &Alternative| {
         below.is_none_or(|below| other.price < below && other.capacity_type == launch.capacity_type)
     };
+    let mut wanted = MissingValues::of(&launch.requirements);
+    planned.inspect(|planned| wanted.add(planned));
     let mut types = BTreeSet::from([launch.instance_type.as_str()]);
     let mut offerings = vec![OfferingRef {
         instance_type: launch.instance_type.clone(),
@@ -140,11 +174,15 @@ fn offerings(
     }];
     for other in launch.alternatives.iter().filter(|other| cheap_enough(other)) {
         let name: &str = &other.instance_type;
-        let new = !types.contains(name);
-        if new && (types.len() >= MAX_TYPES || !within_limits(name)) {
-            continue;
+        if !types.contains(name) {
+            let found = find(name);
+            let room = types.len() < MAX_TYPES || found.is_some_and(|one| wanted.would_add(one));
+            if !room || !within_limits(name) {
+                continue;
+            }
+            found.inspect(|one| wanted.add(one));
+            types.insert(name);
         }
-        types.insert(name);
         offerings.push(OfferingRef {
             instance_type: name.to_owned(),
             zone: other.zone.to_string(),
@@ -153,6 +191,38 @@ fn offerings(
         });
     }
     offerings
+}
+
+/// Values that the instance types chosen so far lack under `minValues`.
+struct MissingValues<'r> {
+    requirements: &'r Requirements,
+    /// Values found by key, for keys with `minValues`.
+    found: BTreeMap<&'r str, BTreeSet<String>>,
+}
+
+impl<'r> MissingValues<'r> {
+    fn of(requirements: &'r Requirements) -> Self {
+        let limited = requirements.iter().filter(|(_, one)| one.min_values().is_some());
+        Self { requirements, found: limited.map(|(key, _)| (key, BTreeSet::new())).collect() }
+    }
+
+    /// Whether an instance type brings a value that is still missing.
+    fn would_add(&self, instance_type: &InstanceType) -> bool {
+        self.found.iter().any(|(key, found)| {
+            let wanted = self.requirements.get(key).and_then(Requirement::min_values).unwrap_or(0);
+            let mut values =
+                instance_type.requirements.get(key).into_iter().flat_map(Requirement::values);
+            i64::try_from(found.len()).unwrap_or(i64::MAX) < wanted
+                && values.any(|value| !found.contains(value))
+        })
+    }
+
+    fn add(&mut self, instance_type: &InstanceType) {
+        for (key, found) in &mut self.found {
+            let values = instance_type.requirements.get(key).map(Requirement::values);
+            found.extend(values.into_iter().flatten().cloned());
+        }
+    }
 }
 
 fn instance_types(offerings: &[OfferingRef]) -> BTreeSet<&str> {
@@ -171,12 +241,13 @@ fn capacity_types(launch: &Launch, replaces: Option<&Replaces>) -> BTreeSet<Capa
 
 #[cfg(test)]
 mod tests {
-    use nap_engine::{InstanceType, PodKey};
+    use nap_engine::PodKey;
     use nap_units::Resources;
     use serde_json::json;
 
     use super::*;
     use crate::testing::{launch, pool};
+    use nap_api::requirement::NodeSelectorRequirement;
 
     fn dollars(micros: i64) -> UsdPerHour {
         UsdPerHour::from_micros(micros)
@@ -270,7 +341,7 @@ mod tests {
             other("D16", 150, CapacityType::OnDemand),
         ];
         let launch = launch_with(alternatives);
-        let replaces = Replaces { claim: "old".to_owned(), below: Some(dollars(150)) };
+        let replaces = Replaces { claim: "old".to_owned(), below: Some(dollars(150)), siblings: 1 };
         let claim =
             node_claim(&pool("p", json!({})), &launch, &catalogue(&[]), None, Some(&replaces));
         assert_eq!(types(&claim), ["D4", "D8"].map(str::to_owned).into());
@@ -281,7 +352,7 @@ mod tests {
     #[test]
     fn a_replacement_of_a_drifted_node_may_have_any_price_and_capacity_type() {
         let launch = launch_with(vec![other("D2", 900, CapacityType::Spot)]);
-        let replaces = Replaces { claim: "old".to_owned(), below: None };
+        let replaces = Replaces { claim: "old".to_owned(), below: None, siblings: 1 };
         let both: BTreeSet<_> = [CapacityType::OnDemand, CapacityType::Spot].into();
         assert_eq!(capacity_types(&launch, Some(&replaces)), both);
         let all = offerings(&pool("p", json!({})), &launch, &catalogue(&[]), Some(&replaces));
@@ -296,6 +367,64 @@ mod tests {
         assert_eq!(types(&claim).len(), MAX_TYPES);
         assert_eq!(record(&claim).offerings.len(), MAX_OFFERINGS);
         assert!(claim.annotations()[labels::PLAN].len() < 4096);
+    }
+
+    fn claim_with(specs: serde_json::Value, launch: &Launch, catalogue: &Catalogue) -> NodeClaim {
+        let specs: Vec<NodeSelectorRequirement> = serde_json::from_value(specs).unwrap();
+        let requirements = std::sync::Arc::new(Requirements::from_specs(&specs));
+        let launch = Launch { requirements, ..launch.clone() };
+        node_claim(&pool("p", json!({})), &launch, catalogue, None, None)
+    }
+
+    #[test]
+    fn a_custom_label_gets_one_allowed_value_that_the_requirement_keeps() {
+        let specs = json!([
+            { "key": "team", "operator": "In", "values": ["b", "a"] },
+            { "key": "node-restriction.kubernetes.io/kind", "operator": "In", "values": ["x"] },
+            { "key": "rank", "operator": "Gt", "values": ["4"] },
+            { "key": "present", "operator": "Exists" },
+            { "key": "absent", "operator": "DoesNotExist" },
+            { "key": labels::SKU_HYPERV_GENERATION, "operator": "In", "values": ["1", "2"] },
+        ]);
+        let claim = claim_with(specs, &launch_with(Vec::new()), &catalogue(&[]));
+        let label = |key: &str| claim.labels().get(key).map(String::as_str);
+        assert_eq!(
+            (label("team"), label("rank"), label("present")),
+            (Some("a"), Some("5"), Some("0"))
+        );
+        assert_eq!(label("node-restriction.kubernetes.io/kind"), Some("x"));
+        assert_eq!((label("absent"), label(labels::SKU_HYPERV_GENERATION)), (None, None));
+        let requirements = Requirements::from_specs(&claim.spec.requirements);
+        assert_eq!(requirements.get("team").unwrap().single(), Some("a"));
+    }
+
+    #[test]
+    fn min_values_stay_on_the_nodeclaim_and_reach_beyond_the_cheapest_types() {
+        let size = |number: usize, family: &str| {
+            let mut requirements = Requirements::new();
+            requirements.set(labels::SKU_FAMILY, Requirement::is_in([family]));
+            InstanceType {
+                name: format!("S{number}"),
+                requirements,
+                capacity: Resources::new(),
+                allocatable: Resources::new(),
+                offerings: Vec::new(),
+            }
+        };
+        let sizes: Catalogue =
+            (0..100).map(|number| size(number, if number < 80 { "D" } else { "E" })).collect();
+        let many = (0i64..100).map(|n| other(&format!("S{n}"), 100 + n, CapacityType::OnDemand));
+        let launch = Launch { instance_type: "S0".to_owned(), ..launch_with(many.collect()) };
+        let specs = json!([
+            { "key": labels::SKU_FAMILY, "operator": "Exists", "minValues": 2 },
+            { "key": labels::INSTANCE_TYPE, "operator": "Exists", "minValues": 50 },
+        ]);
+        let claim = claim_with(specs, &launch, &sizes);
+        let chosen = types(&claim);
+        assert_eq!(chosen.len(), MAX_TYPES + 1);
+        assert!(chosen.contains("S80"), "the cheapest type of the second family");
+        let requirements = Requirements::from_specs(&claim.spec.requirements);
+        assert_eq!(requirements.get(labels::INSTANCE_TYPE).unwrap().min_values(), Some(50));
     }
 
     #[test]

@@ -1,24 +1,46 @@
 //! The driver: runs due reconciles side by side, one at a time per key.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
+use jiff::{SignedDuration, Timestamp};
+use kube::Api;
+use kube::api::ListParams;
+use nap_api::NodeClaim;
 use tokio::time::Instant;
 
+use super::leader_election::{compete, release};
 use super::queue::WorkQueue;
 use super::watches::{Update, watch_cluster, watch_workload_selectors};
-use crate::cluster::{Dirty, Kind, WORKLOAD_SELECTOR_KINDS};
-use crate::context::{Context, Outcome};
+use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
+use crate::context::{Context, Doing, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning};
 
 /// Most reconciles at once. Most of them wait for the cloud.
 const MAX_RUNNING: usize = 1024;
 
+/// Wait before the NodeClaims of the leader before are listed again after a failure.
+const CATCH_UP_RETRY: Duration = Duration::from_secs(1);
+/// Age at which a NodeClaim that no watch has shown is read.
+const CONFIRM_AFTER: SignedDuration = SignedDuration::from_secs(30);
+/// Interval at which NodeClaims that no watch has shown are looked at.
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
+/// Time of failures after which a watch counts as stale.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(45);
+/// Time without another failure after which a watch counts as recovered; longer than the longest
+/// wait between two attempts.
+const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(40);
+
 /// A unit of work in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
+    /// The NodeClaims of the leader before.
+    CatchUp,
+    /// NodeClaims that nap created and no watch has shown.
+    Unconfirmed,
     NodeClass(String),
     NodePool(String),
     Node(String),
@@ -36,6 +58,7 @@ impl From<Dirty> for Key {
             Dirty::NodePool(name) => Self::NodePool(name),
             Dirty::Node(name) => Self::Node(name),
             Dirty::NodeClaim(name) => Self::NodeClaim(name),
+            Dirty::Unconfirmed => Self::Unconfirmed,
             Dirty::Overlays => Self::Overlays,
             Dirty::PendingPod | Dirty::Provisioning => Self::Provisioning,
             Dirty::Disruption => Self::Disruption,
@@ -43,9 +66,31 @@ impl From<Dirty> for Key {
     }
 }
 
-/// Runs all controllers until `shutdown`. Reconciles that are under way then are dropped: each of
-/// them survives a crash at any point.
+/// Runs all controllers until `shutdown`, as long as this replica leads. Reconciles that are under
+/// way when it stops are dropped: each of them survives a crash at any point.
 pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
+    let election = context.settings.leader_election.clone();
+    let elected = async {
+        match election.clone() {
+            Some(election) => {
+                let (client, clock) = (context.unguarded.clone(), context.clock.clone());
+                compete(client, clock, election, context.leadership.clone()).await;
+            }
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = drive(context, shutdown) => {}
+        () = elected => {}
+        () = context.events.post() => {}
+    }
+    if let Some(election) = election {
+        release(&context.unguarded, &context.clock, &election).await;
+    }
+}
+
+async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
     let mut shutdown = std::pin::pin!(shutdown);
     let mut updates = watch_cluster(&context.client);
     if context.settings.engine.default_spread.is_empty() {
@@ -55,24 +100,36 @@ pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
     } else {
         updates.extend(watch_workload_selectors(&context.client));
     }
-    let mut driver = Driver { context, queue: WorkQueue::new() };
+    let mut leadership = context.leadership.changes();
+    let mut driver = Driver {
+        context,
+        queue: WorkQueue::new(),
+        failing: FailingWatches::default(),
+        standing: Standing::StandBy,
+    };
     let mut running = FuturesUnordered::new();
     driver.add(Key::Disruption);
     driver.add(Key::GarbageCollection);
     loop {
         driver.enqueue_dirty();
-        let due = driver.queue.next_due().filter(|_| running.len() < MAX_RUNNING);
+        let leads = context.leadership.is_held(context.clock.now());
+        if !leads && driver.standing != Standing::StandBy {
+            running.clear();
+            driver.stand_by();
+        } else if leads && driver.standing == Standing::StandBy && context.index().is_synced() {
+            driver.standing = Standing::CatchingUp;
+            running.push(start(context, Key::CatchUp));
+        }
+        let due = driver.next_due().filter(|_| running.len() < MAX_RUNNING);
         tokio::select! {
             biased;
             () = &mut shutdown => break,
+            Ok(()) = leadership.changed() => {}
             Some(update) = updates.next() => driver.apply(update),
             Some((key, outcome)) = running.next() => driver.finish(key, outcome),
             () = wait_until(due) => {
                 if let Some(key) = driver.queue.pop(Instant::now()) {
-                    running.push(async move {
-                        let outcome = reconcile(context, &key).await;
-                        (key, outcome)
-                    });
+                    running.push(start(context, key));
                 }
             }
         }
@@ -86,8 +143,15 @@ async fn wait_until(due: Option<Instant>) {
     }
 }
 
+async fn start(context: &Context, key: Key) -> (Key, Outcome) {
+    let outcome = reconcile(context, &key).await;
+    (key, outcome)
+}
+
 async fn reconcile(context: &Context, key: &Key) -> Outcome {
     match key {
+        Key::CatchUp => catch_up(context).await,
+        Key::Unconfirmed => confirm_claims(context).await,
         Key::NodeClass(name) => nodeclass::reconcile(context, name).await,
         Key::NodePool(name) => nodepool::reconcile(context, name).await,
         Key::Node(name) => node::termination::reconcile(context, name).await,
@@ -99,9 +163,22 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
     }
 }
 
+/// What this replica may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Keep the index, and nothing else.
+    StandBy,
+    /// Read what the leader before has written last.
+    CatchingUp,
+    /// Act.
+    Leading,
+}
+
 struct Driver<'a> {
     context: &'a Context,
     queue: WorkQueue<Key>,
+    failing: FailingWatches,
+    standing: Standing,
 }
 
 impl Driver<'_> {
@@ -110,7 +187,29 @@ impl Driver<'_> {
     }
 
     fn apply(&mut self, update: Update) {
-        update(&mut self.context.index(), self.context.clock.now());
+        let now = self.context.clock.now();
+        match update.change {
+            Some(change) => {
+                self.failing.succeeded(update.kind);
+                change(&mut self.context.index(), now);
+            }
+            None => self.failing.failed(update.kind, now),
+        }
+    }
+
+    /// Due time of the next reconcile; `None` if none may run. An index that is incomplete or old
+    /// leads to wrong decisions: a Node that it lacks looks gone.
+    fn next_due(&self) -> Option<Instant> {
+        let may_act = self.standing == Standing::Leading
+            && self.context.index().is_synced()
+            && !self.failing.is_any_stale(self.context.clock.now());
+        self.queue.next_due().filter(|_| may_act)
+    }
+
+    /// Stops acting. What was under way is due again.
+    fn stand_by(&mut self) {
+        self.standing = Standing::StandBy;
+        self.queue.requeue_running(Instant::now());
     }
 
     /// Queues what the index reports as dirty, whether a watch or a controller's own write changed
@@ -126,6 +225,10 @@ impl Driver<'_> {
     }
 
     fn finish(&mut self, key: Key, outcome: Outcome) {
+        if key == Key::CatchUp {
+            self.standing = Standing::Leading;
+            return;
+        }
         let now = Instant::now();
         match outcome {
             Ok(next) => {
@@ -138,6 +241,109 @@ impl Driver<'_> {
                 let wait = self.queue.failed(key, now);
                 tracing::warn!(key = what, %error, ?wait, "reconcile failed, retrying");
             }
+        }
+    }
+}
+
+/// Reads the NodeClaims that exist now into the index. The watch may lag behind the last writes of
+/// the leader before, and a NodeClaim that is not known is bought again.
+async fn catch_up(context: &Context) -> Outcome {
+    if context.settings.leader_election.is_none() {
+        return Ok(None);
+    }
+    let api: Api<NodeClaim> = Api::all(context.client.clone());
+    loop {
+        match api.list(&ListParams::default()).await {
+            Ok(list) => {
+                let (mut index, now) = (context.index(), context.clock.now());
+                let claims = list.items.into_iter().filter(Indexed::is_managed);
+                claims.for_each(|claim| index.observe_created(claim, now));
+                return Ok(None);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot list NodeClaims, retrying");
+                context.clock.sleep(CATCH_UP_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Reads NodeClaims that nap created a while ago and no watch has shown: one that was deleted at
+/// once may never be shown.
+async fn confirm_claims(context: &Context) -> Outcome {
+    let now = context.clock.now();
+    let then = now.checked_sub(CONFIRM_AFTER).unwrap_or(Timestamp::MIN);
+    let api: Api<NodeClaim> = Api::all(context.client.clone());
+    for name in context.index().unconfirmed_claims(then) {
+        let found = api.get_opt(&name).await.doing("reading NodeClaim", &name)?;
+        let mut index = context.index();
+        match found {
+            Some(claim) => index.apply(claim, now),
+            None => index.delete::<NodeClaim>(&name),
+        }
+    }
+    let left = !context.index().unconfirmed_claims(now).is_empty();
+    Ok(left.then_some(CONFIRM_INTERVAL))
+}
+
+/// Watches that fail, by kind.
+#[derive(Debug, Default)]
+struct FailingWatches(BTreeMap<Kind, Failing>);
+
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    first: Timestamp,
+    last: Timestamp,
+}
+
+impl FailingWatches {
+    fn failed(&mut self, kind: Kind, now: Timestamp) {
+        let failing = self.0.entry(kind).or_insert(Failing { first: now, last: now });
+        if now.duration_since(failing.last) > RECOVERED_AFTER {
+            failing.first = now;
+        }
+        failing.last = now;
+    }
+
+    fn succeeded(&mut self, kind: Kind) {
+        self.0.remove(&kind);
+    }
+
+    /// Whether a watch has failed again and again for so long that the index may be old. A watch
+    /// that recovers without news shows only by not failing again.
+    fn is_any_stale(&self, now: Timestamp) -> bool {
+        self.0.values().any(|failing| {
+            failing.last.duration_since(failing.first) >= STALE_AFTER
+                && now.duration_since(failing.last) <= RECOVERED_AFTER
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::at;
+
+    #[test]
+    fn a_watch_that_keeps_failing_makes_the_index_stale_until_it_recovers() {
+        let mut watches = FailingWatches::default();
+        watches.failed(Kind::Node, at(0));
+        assert!(!watches.is_any_stale(at(1)), "one failure is common");
+        watches.failed(Kind::Node, at(30));
+        assert!(!watches.is_any_stale(at(30)));
+        watches.failed(Kind::Node, at(60));
+        assert!(watches.is_any_stale(at(60)));
+        assert!(!watches.is_any_stale(at(101)), "it has not failed again");
+        watches.succeeded(Kind::Node);
+        assert!(!watches.is_any_stale(at(61)));
+    }
+
+    #[test]
+    fn failures_that_are_far_apart_do_not_add_up() {
+        let mut watches = FailingWatches::default();
+        for minute in 0..10 {
+            watches.failed(Kind::Pod, at(60 * minute));
+            assert!(!watches.is_any_stale(at(60 * minute)));
         }
     }
 }

@@ -1,8 +1,13 @@
 //! The runtime: watches feed the cluster index, the index says which reconciles are due, and one
-//! ordered queue runs them.
+//! ordered queue runs them while this replica leads.
 
+mod client;
 mod driver;
+mod leader_election;
 mod queue;
 mod watches;
 
+pub use client::RateLimit;
+pub(crate) use client::guarded;
 pub use driver::run;
+pub use leader_election::{LeaderElection, Leadership};

@@ -86,6 +86,14 @@ impl<K: Ord + Clone> WorkQueue<K> {
         wait
     }
 
+    /// Makes every key that is running due at `at`: its reconcile was dropped.
+    pub fn requeue_running(&mut self, at: Instant) {
+        for key in std::mem::take(&mut self.running) {
+            self.again.remove(&key);
+            self.add(key, at);
+        }
+    }
+
     fn finish(&mut self, key: K, next: Option<Instant>) {
         self.running.remove(&key);
         let again = self.again.remove(&key);

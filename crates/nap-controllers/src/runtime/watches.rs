@@ -15,10 +15,21 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
 
-use crate::cluster::{Index, Indexed, key_of};
+use crate::cluster::{Index, Indexed, Kind, key_of};
+
+/// Longest wait between two attempts of a watch.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// News of a watch.
+pub struct Update {
+    /// The kind that is watched.
+    pub kind: Kind,
+    /// What the index does with it; `None` if the watch failed and will be tried again.
+    pub change: Option<Change>,
+}
 
 /// A watch event of any kind, ready to be applied to the index.
-pub type Update = Box<dyn FnOnce(&mut Index, Timestamp) + Send>;
+type Change = Box<dyn FnOnce(&mut Index, Timestamp) + Send>;
 
 /// Watches the kinds that every decision depends on.
 pub fn watch_cluster(client: &Client) -> SelectAll<BoxStream<'static, Update>> {
@@ -53,19 +64,20 @@ fn watch<K: Indexed>(client: &Client) -> BoxStream<'static, Update> {
     let api: Api<K> = Api::all(client.clone());
     watcher(api, watcher::Config::default())
         .backoff(WatchBackoff::default())
-        .filter_map(|event| async move {
-            match event {
-                Ok(event) => Some(update(event)),
+        .map(|event| {
+            let change = match event {
+                Ok(event) => Some(change(event)),
                 Err(error) => {
                     tracing::warn!(kind = ?K::KIND, %error, "watch failed, retrying");
                     None
                 }
-            }
+            };
+            Update { kind: K::KIND, change }
         })
         .boxed()
 }
 
-fn update<K: Indexed>(event: watcher::Event<K>) -> Update {
+fn change<K: Indexed>(event: watcher::Event<K>) -> Change {
     Box::new(move |index, now| match event {
         watcher::Event::Init => index.begin_list::<K>(),
         watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
@@ -87,7 +99,7 @@ impl Iterator for WatchBackoff {
     fn next(&mut self) -> Option<Duration> {
         let wait = Duration::from_millis(500).saturating_mul(1 << self.0.min(6));
         self.0 = self.0.saturating_add(1);
-        Some(wait.min(Duration::from_secs(30)))
+        Some(wait.min(MAX_BACKOFF))
     }
 }
 

@@ -17,8 +17,9 @@ use nap_units::Resources;
 use crate::cluster::node_affinity::required_terms;
 use crate::cluster::pods;
 use crate::cluster::{
-    Index, NodeKey, claim_conditions, claim_is, counted_by_driver, host_ports, spread,
+    Index, NodeKey, NodeView, claim_conditions, claim_is, counted_by_driver, host_ports, spread,
 };
+use crate::decision_memory::DecisionMemory;
 
 /// Time after initialization for which a NodeClaim's plan holds, so that kube-scheduler can bind
 /// the planned pods.
@@ -60,7 +61,7 @@ fn needs_capacity(index: &Index, pod: &Pod) -> bool {
     }
     let Some(node) = pods::node_of(pod) else { return true };
     let view = index.node(node).and_then(|_| index.view(&index.key_of_view(node)?));
-    view.is_none_or(crate::cluster::NodeView::is_leaving)
+    view.is_none_or(NodeView::is_leaving)
 }
 
 /// Unschedulable pods without a nomination that counts, planned ones included.
@@ -102,19 +103,52 @@ pub(super) fn expected_pods(index: &Index, now: Timestamp) -> BTreeMap<NodeKey, 
 /// Pods that provisioning has to find capacity for: pending ones, and those of deleting nodes that
 /// may be evicted; less the planned ones.
 pub(super) fn pods_without_capacity(index: &Index, now: Timestamp) -> Vec<nap_engine::Pod> {
+    let pods = unplanned_pods(index, NodeView::is_deleting, now);
+    pods.values().map(|pod| engine_pod(index, pod)).collect()
+}
+
+/// Pods that need a place before a node may be removed: those without capacity, and those of nodes
+/// in a disruption command. Pods that the last plan could not place do not count: a node that stays
+/// does not help them.
+pub(super) fn waiting_or_leaving(
+    index: &Index,
+    memory: &DecisionMemory,
+    now: Timestamp,
+) -> Vec<nap_engine::Pod> {
+    let pods = unplanned_pods(index, NodeView::is_leaving, now);
+    let placeable = pods.iter().filter(|(key, _)| !memory.is_unplaced(index, key));
+    placeable.map(|(_, pod)| engine_pod(index, pod)).collect()
+}
+
+/// Pending pods, and evictable pods of the nodes that `leaves` selects, that no plan has a place
+/// for.
+fn unplanned_pods(
+    index: &Index,
+    leaves: fn(&NodeView) -> bool,
+    now: Timestamp,
+) -> BTreeMap<PodKey, Arc<Pod>> {
     let planned = planned_pods(index, now);
     let pending = pending_pods(index, now).map(|(key, pod)| (key.clone(), Arc::clone(pod)));
     let evicted_soon = index
         .views()
-        .filter(|view| view.is_deleting())
+        .filter(|view| leaves(view))
         .filter_map(|view| view.node.as_ref())
         .flat_map(|node| index.pods_on(&node.name_any()))
         .filter(|pod| pods::is_reschedulable(pod) && !pods::is_do_not_disrupt(pod, now))
-        .filter(|pod| !index.budgets_of(pod).iter().any(|budget| never_allows_eviction(budget)))
+        .filter(|pod| may_be_evicted(pod, &index.budgets_of(pod)))
         .map(|pod| (pods::key(&pod), pod));
-    let all: BTreeMap<PodKey, Arc<Pod>> = pending.chain(evicted_soon).collect();
-    let unplanned = all.iter().filter(|(key, _)| !planned.contains_key(key));
-    unplanned.map(|(_, pod)| engine_pod(index, pod)).collect()
+    let all = pending.chain(evicted_soon);
+    all.filter(|(key, _)| !planned.contains_key(key)).collect()
+}
+
+/// Whether the PodDisruptionBudgets of a pod allow its eviction at some number of replicas. The
+/// eviction API refuses a pod with more than one.
+fn may_be_evicted(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> bool {
+    match budgets {
+        [] => true,
+        [budget] => !never_allows_eviction(budget) || pods::is_exempt_from(budget, pod),
+        _ => false,
+    }
 }
 
 /// Whether a PodDisruptionBudget allows no eviction at any number of replicas.

@@ -7,7 +7,7 @@ use nap_units::{Resources, Rounding};
 
 use super::Catalogues;
 use super::nodes::quantities;
-use crate::cluster::Index;
+use crate::cluster::{Index, NodeView};
 
 /// A NodePool in the engine's terms; `None` if it launches nothing now: not ready, being deleted,
 /// static, or without a catalogue.
@@ -23,7 +23,7 @@ pub(super) fn pool(index: &Index, pool: &NodePool, catalogues: &Catalogues) -> O
         weight: pool.spec.weight.unwrap_or(0),
         requirements: pool_requirements(pool),
         taints: pool.spec.template.spec.taints.clone(),
-        headroom: headroom(index, pool, catalogue),
+        headroom: LimitUsage::of(index, pool, catalogue).headroom(),
         catalogue: catalogues.of_pools.get(&name)?.clone(),
         name,
     })
@@ -41,35 +41,89 @@ pub fn pool_requirements(pool: &NodePool) -> Requirements {
     requirements
 }
 
-/// Limits of a NodePool less its usage; empty without limits.
-fn headroom(index: &Index, pool: &NodePool, catalogue: &Catalogue) -> Resources {
-    let Some(limits) = &pool.spec.limits else { return Resources::new() };
-    let mut headroom = Resources::from_quantities(
-        limits.iter().map(|(name, quantity)| (name.as_str(), quantity)),
-        Rounding::Down,
-    );
-    let used = pool_usage(index, &pool.name_any(), Some(catalogue));
-    for (name, limit) in headroom.clone().iter() {
-        headroom.set(name, limit.saturating_sub(used.get(name)));
-    }
-    headroom
+/// Limits of a NodePool and the capacity that counts against them.
+///
+/// A node that is leaving gives its share back at once, so that its replacement fits a pool at its
+/// limit. The pool exceeds the limit for as long as both exist, and launches nothing more
+/// meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LimitUsage {
+    /// Empty without limits.
+    limits: Resources,
+    /// Capacity of the nodes that stay.
+    staying: Resources,
+    /// Capacity of all nodes.
+    total: Resources,
 }
 
-/// Capacity of all NodeClaims of a NodePool, and their number as `nodes`. With a catalogue, a
-/// NodeClaim that is not launched counts as the largest instance type that it allows.
-pub fn pool_usage(index: &Index, pool: &str, catalogue: Option<&Catalogue>) -> Resources {
+impl LimitUsage {
+    pub(super) fn of(index: &Index, pool: &NodePool, catalogue: &Catalogue) -> Self {
+        let limits = pool.spec.limits.iter().flatten();
+        let limits = Resources::from_quantities(
+            limits.map(|(name, quantity)| (name.as_str(), quantity)),
+            Rounding::Down,
+        );
+        if limits.is_empty() {
+            return Self::default();
+        }
+        let mut usage = Self { limits, ..Self::default() };
+        for view in index.views_of_pool(&pool.name_any()) {
+            let Some(claim) = &view.claim else { continue };
+            let capacity = claim_capacity(claim, Some(catalogue));
+            usage.total.add(&capacity);
+            if !NodeView::is_leaving(view) {
+                usage.staying.add(&capacity);
+            }
+        }
+        usage
+    }
+
+    /// Capacity that may be launched now; empty without limits.
+    pub(super) fn headroom(&self) -> Resources {
+        let mut headroom = self.limits.clone();
+        for (name, limit) in self.limits.iter() {
+            let exceeded = self.total.get(name) > limit;
+            let left = if exceeded { 0 } else { limit.saturating_sub(self.staying.get(name)) };
+            headroom.set(name, left);
+        }
+        headroom
+    }
+
+    /// Counts a launch.
+    pub(super) fn add(&mut self, capacity: &Resources) {
+        let capacity = one_node(capacity);
+        self.staying.add(&capacity);
+        self.total.add(&capacity);
+    }
+
+    /// Counts a node as leaving, given what [`claim_capacity`] says of it.
+    pub(super) fn leave(&mut self, capacity: &Resources) {
+        self.staying.subtract(capacity);
+    }
+}
+
+/// Capacity of all NodeClaims of a NodePool, and their number as `nodes`.
+pub fn pool_usage(index: &Index, pool: &str) -> Resources {
     let mut used = Resources::new().with(NODES, 0);
     for claim in index.claims_of_pool(pool) {
-        let status = claim.status.as_ref();
-        let mut capacity = status.map(|status| quantities(&status.capacity)).unwrap_or_default();
-        if capacity.is_empty() {
-            capacity =
-                catalogue.map(|catalogue| largest_allowed(claim, catalogue)).unwrap_or_default();
-        }
-        used.add(&capacity);
-        used.add(&Resources::new().with(NODES, 1));
+        used.add(&claim_capacity(claim, None));
     }
     used
+}
+
+/// Capacity of a NodeClaim, with one `nodes`. With a catalogue, a NodeClaim that is not launched
+/// counts as the largest instance type that it allows.
+pub(super) fn claim_capacity(claim: &NodeClaim, catalogue: Option<&Catalogue>) -> Resources {
+    let status = claim.status.as_ref();
+    let mut capacity = status.map(|status| quantities(&status.capacity)).unwrap_or_default();
+    if capacity.is_empty() {
+        capacity = catalogue.map(|catalogue| largest_allowed(claim, catalogue)).unwrap_or_default();
+    }
+    one_node(&capacity)
+}
+
+fn one_node(capacity: &Resources) -> Resources {
+    capacity.clone().with(NODES, 1)
 }
 
 /// Largest amount of each resource among the instance types that a NodeClaim allows.

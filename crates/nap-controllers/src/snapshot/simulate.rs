@@ -1,57 +1,197 @@
-//! Simulated removal of one node at a time: the question that drift and consolidation ask the
-//! engine.
+//! Simulated removal of nodes: the question that drift and consolidation ask the engine.
 //!
-//! Everything but the pods of the removed node is the same for each question, so it is built once.
+//! Pods that wait, and pods of nodes that are leaving, get their places first; then each removal is
+//! asked for on what is left. A removal that is decided upon stays in the simulation, so that two
+//! commands never count on the same room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use nap_engine::Snapshot;
+use nap_api::labels;
+use nap_engine::{Launch, Node, Plan, Pod, RunningPods, Snapshot};
 use nap_units::Resources;
 
-use super::{Catalogues, capacity, engine_pod};
-use crate::cluster::pods;
-use crate::cluster::{Index, Interest};
+use super::pools::{LimitUsage, claim_capacity};
+use super::{Catalogues, capacity, engine_pod, pods};
+use crate::cluster::pods::is_reschedulable;
+use crate::cluster::{Index, Interest, NodeView};
+use crate::decision_memory::DecisionMemory;
 
-/// The cluster, and the pods of each node that may be removed.
+/// The cluster, and the nodes that may be removed from it.
 pub struct Removals {
+    /// Nodes, pools and catalogues; its pods are those of the question being asked.
     snapshot: Snapshot,
-    pods: BTreeMap<String, Vec<nap_engine::Pod>>,
+    /// Pods that need a place before any removal.
+    waiting: Vec<Pod>,
+    removable: BTreeMap<String, Removable>,
+    /// By NodePool.
+    usage: BTreeMap<String, LimitUsage>,
+    /// Nodes that pods were placed on.
+    needed: BTreeSet<String>,
+}
+
+/// A node that may be removed.
+struct Removable {
+    pods: Vec<Pod>,
+    pool: String,
+    capacity: Resources,
 }
 
 impl Removals {
-    /// Prepares the removal of any one of these nodes, given by the name of their Node.
+    /// Prepares the removal of any of these nodes, given by the name of their Node.
     pub fn new<'n>(
         index: &Index,
+        memory: &DecisionMemory,
         nodes: impl Iterator<Item = &'n str>,
         catalogues: &Catalogues,
         now: Timestamp,
     ) -> Self {
-        let pods: BTreeMap<String, Vec<nap_engine::Pod>> =
-            nodes.map(|name| (name.to_owned(), reschedulable_pods(index, name))).collect();
-        let interest = Interest::of(pods.values().flatten());
-        let mut snapshot = capacity(index, &interest, catalogues, now);
-        for node in snapshot.nodes.iter_mut().filter(|node| !node.initialized) {
-            // Pods are not moved to capacity that may never come up; its own pods still count for
-            // topology.
-            node.free = Resources::new();
-        }
-        Self { snapshot, pods }
+        let views = nodes.filter_map(|name| Some((name, index.view(&index.key_of_view(name)?)?)));
+        let removable: BTreeMap<String, Removable> = views
+            .map(|(name, view)| (name.to_owned(), removable(index, name, view, catalogues)))
+            .collect();
+        let waiting = pods::waiting_or_leaving(index, memory, now);
+        let interest =
+            Interest::of(removable.values().flat_map(|one| &one.pods).chain(waiting.iter()));
+        let snapshot = capacity(index, &interest, catalogues, now);
+        let usage = index.pools().filter_map(|(name, pool)| {
+            Some((name.clone(), LimitUsage::of(index, pool, catalogues.of(name)?)))
+        });
+        let usage = usage.collect();
+        Self { snapshot, waiting, removable, usage, needed: BTreeSet::new() }
     }
 
-    /// Calls `decide` with a snapshot in which the node is gone and its pods need capacity.
-    pub fn without<T>(&mut self, node: &str, decide: impl FnOnce(&Snapshot) -> T) -> T {
-        self.snapshot.pods = self.pods.get(node).cloned().unwrap_or_default();
+    /// Finds places for the pods that need one before any removal.
+    pub fn place_waiting(&mut self, solve: impl FnOnce(&Snapshot) -> Plan) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let pods = std::mem::take(&mut self.waiting);
+        self.snapshot.pods.clone_from(&pods);
+        let plan = solve(&self.snapshot);
+        self.take_places(&pods, &plan);
+    }
+
+    /// Whether a node has been given pods and must stay.
+    pub fn is_needed(&self, node: &str) -> bool {
+        self.needed.contains(node)
+    }
+
+    /// The plan for the pods of a node without that node.
+    pub fn without(&mut self, node: &str, solve: impl FnOnce(&Snapshot) -> Plan) -> Plan {
+        let Some(removable) = self.removable.get(node) else { return Plan::default() };
+        self.snapshot.pods.clone_from(&removable.pods);
+        let pool = removable.pool.clone();
+        let mut usage = self.usage.get(&pool).cloned().unwrap_or_default();
+        usage.leave(&removable.capacity);
         let place = self.snapshot.nodes.iter().position(|one| one.name == node);
         let removed = place.map(|place| self.snapshot.nodes.swap_remove(place));
-        let decision = decide(&self.snapshot);
+        let headroom = self.set_headroom(&pool, usage.headroom());
+        let plan = solve(&self.snapshot);
+        self.set_headroom(&pool, headroom);
         self.snapshot.nodes.extend(removed);
-        decision
+        plan
+    }
+
+    /// Whether a plan places pods on nodes that are not initialized. Pods are not moved to capacity
+    /// that may never come up.
+    pub fn is_on_starting_node(&self, plan: &Plan) -> bool {
+        let starting: BTreeSet<&str> = self
+            .snapshot
+            .nodes
+            .iter()
+            .filter(|node| !node.initialized)
+            .map(|node| node.name.as_str())
+            .collect();
+        plan.placements.iter().any(|placement| starting.contains(placement.node.as_str()))
+    }
+
+    /// Removes a node for good, its pods placed by `plan`.
+    pub fn remove(&mut self, node: &str, plan: &Plan) {
+        let Some(removable) = self.removable.remove(node) else { return };
+        self.snapshot.nodes.retain(|one| one.name != node);
+        if let Some(usage) = self.usage.get_mut(&removable.pool) {
+            usage.leave(&removable.capacity);
+        }
+        self.take_places(&removable.pods, plan);
+        self.refresh_headroom(&removable.pool);
+    }
+
+    fn take_places(&mut self, pods: &[Pod], plan: &Plan) {
+        let pods: BTreeMap<&str, &Pod> = pods.iter().map(|pod| (pod.key.0.as_str(), pod)).collect();
+        for placement in &plan.placements {
+            let node = self.snapshot.nodes.iter_mut().find(|node| node.name == placement.node);
+            let (Some(node), Some(pod)) = (node, pods.get(placement.pod.0.as_str())) else {
+                continue;
+            };
+            node.free.subtract(&pod.requests);
+            node.residents.push(resident(pod));
+            self.needed.insert(placement.node.clone());
+        }
+        for launch in &plan.launches {
+            let residents = launch.pods.iter().filter_map(|key| pods.get(key.0.as_str()));
+            let node = self.launched(launch, residents.map(|pod| resident(pod)).collect());
+            self.snapshot.nodes.push(node);
+        }
+    }
+
+    /// A node that is about to be launched. Its room is promised to its own pods.
+    fn launched(&mut self, launch: &Launch, residents: Vec<RunningPods>) -> Node {
+        let name = format!("{} {}", launch.pool, self.snapshot.nodes.len());
+        let pool = self.snapshot.pools.iter().find(|pool| pool.name == launch.pool);
+        let catalogue = pool.and_then(|pool| self.snapshot.catalogues.get(&pool.catalogue));
+        let types = catalogue.map(|catalogue| catalogue.types()).unwrap_or_default();
+        let instance_type = types.iter().find(|one| one.name == launch.instance_type);
+        let mut node_labels = launch.requirements.labels();
+        if let Some(instance_type) = instance_type {
+            node_labels.extend(instance_type.requirements.labels());
+            if let Some(usage) = self.usage.get_mut(&launch.pool) {
+                usage.add(&instance_type.capacity);
+            }
+        }
+        node_labels.insert(labels::ZONE.to_owned(), launch.zone.clone());
+        node_labels
+            .insert(labels::CAPACITY_TYPE.to_owned(), launch.capacity_type.as_str().to_owned());
+        node_labels.insert(labels::HOSTNAME.to_owned(), name.clone());
+        self.refresh_headroom(&launch.pool);
+        Node { name, labels: node_labels, residents, ..Node::default() }
+    }
+
+    fn refresh_headroom(&mut self, pool: &str) {
+        if let Some(headroom) = self.usage.get(pool).map(LimitUsage::headroom) {
+            self.set_headroom(pool, headroom);
+        }
+    }
+
+    /// Sets the headroom of a pool; returns the former one.
+    fn set_headroom(&mut self, pool: &str, headroom: Resources) -> Resources {
+        match self.snapshot.pools.iter_mut().find(|one| one.name == pool) {
+            Some(pool) => std::mem::replace(&mut pool.headroom, headroom),
+            None => Resources::new(),
+        }
     }
 }
 
-fn reschedulable_pods(index: &Index, node: &str) -> Vec<nap_engine::Pod> {
-    let bound = index.pods_on(node);
-    let movable = bound.iter().filter(|pod| pods::is_reschedulable(pod));
-    movable.map(|pod| engine_pod(index, pod)).collect()
+fn removable(index: &Index, name: &str, view: &NodeView, catalogues: &Catalogues) -> Removable {
+    let bound = index.pods_on(name);
+    let movable = bound.iter().filter(|pod| is_reschedulable(pod));
+    let pool = view.pool().unwrap_or_default().to_owned();
+    let catalogue = catalogues.of(&pool);
+    let capacity =
+        view.claim.as_ref().map(|claim| claim_capacity(claim, catalogue.map(AsRef::as_ref)));
+    Removable {
+        pods: movable.map(|pod| engine_pod(index, pod)).collect(),
+        pool,
+        capacity: capacity.unwrap_or_default(),
+    }
+}
+
+fn resident(pod: &Pod) -> RunningPods {
+    RunningPods {
+        namespace: pod.key.namespace().to_owned(),
+        labels: pod.labels.clone(),
+        anti_affinity: pod.anti_affinity.clone(),
+        host_ports: pod.host_ports.clone(),
+        count: 1,
+    }
 }

@@ -3,12 +3,16 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use nap_api::{NodeClaim, labels};
-use nap_engine::{Catalogue, InstanceType, Snapshot};
+use nap_engine::{Catalogue, InstanceType, Plan, PodKey, Snapshot};
 use nap_units::Resources;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{at, budget, claim, condition, node, pod, pool};
+use crate::decision_memory::DecisionMemory;
+use crate::testing::{
+    at, budget, claim, condition, node, pending_pod, placement, plan_without_places, pod, pool,
+    set_condition,
+};
 
 fn pending(name: &str, nominated: Option<&str>) -> Pod {
     let unschedulable =
@@ -195,7 +199,7 @@ fn usage_counts_capacity_and_the_largest_type_that_an_unlaunched_nodeclaim_allow
     });
     index.apply(claim("b", asked), at(0));
     index.apply(pool("p", json!({})), at(0));
-    assert_eq!(pool_usage(&index, "p", None), Resources::new().with("cpu", 4000).with("nodes", 2));
+    assert_eq!(pool_usage(&index, "p"), Resources::new().with("cpu", 4000).with("nodes", 2));
     let size = |name: &str, cpu| InstanceType {
         name: name.to_owned(),
         requirements: nap_api::Requirements::new(),
@@ -205,24 +209,144 @@ fn usage_counts_capacity_and_the_largest_type_that_an_unlaunched_nodeclaim_allow
     };
     let catalogue: Catalogue =
         [size("small", 2000), size("large", 8000), size("other", 64_000)].into_iter().collect();
-    assert_eq!(pool_usage(&index, "p", Some(&catalogue)).get("cpu"), 12_000);
+    let unlaunched = index.claim("b").unwrap();
+    let capacity = pools::claim_capacity(unlaunched, Some(&catalogue));
+    assert_eq!(capacity, Resources::new().with("cpu", 8000).with("nodes", 1));
+}
+
+/// Nodes `a` and `b` with four cores and a pod of their name of three each.
+fn two_nodes() -> Index {
+    let mut index = Index::default();
+    for name in ["a", "b"] {
+        index.apply(four_cores(name, &json!({})), at(0));
+        let container = json!({ "name": "c", "resources": { "requests": { "cpu": "3" } } });
+        let bound = json!({ "spec": { "nodeName": name, "containers": [container] } });
+        index.apply(pod("shop", name, bound), at(0));
+    }
+    index
+}
+
+fn removals(index: &Index) -> Removals {
+    let (memory, catalogues) = (DecisionMemory::default(), Catalogues::default());
+    Removals::new(index, &memory, ["a", "b"].into_iter(), &catalogues, at(0))
+}
+
+/// Pods, and free milli-cores by node, of the snapshot without a node.
+fn seen_without(removals: &mut Removals, node: &str) -> (String, Vec<(String, i64)>) {
+    let mut seen = Default::default();
+    removals.without(node, |snapshot| {
+        let free = |node: &nap_engine::Node| (node.name.clone(), node.free.get("cpu"));
+        seen = (keys(snapshot).join(","), snapshot.nodes.iter().map(free).collect());
+        Plan::default()
+    });
+    seen
 }
 
 #[test]
 fn a_removed_node_is_out_of_the_snapshot_and_back_afterwards() {
-    let mut index = Index::default();
-    for name in ["a", "b"] {
-        index.apply(four_cores(name, &json!({})), at(0));
-        let bound = json!({ "spec": { "nodeName": name } });
-        index.apply(pod("shop", name, bound), at(0));
-    }
-    let catalogues = Catalogues::default();
-    let mut removals = Removals::new(&index, ["a", "b"].into_iter(), &catalogues, at(0));
+    let mut removals = removals(&two_nodes());
     for (removed, other) in [("a", "b"), ("b", "a")] {
-        let (pods, nodes) = removals.without(removed, |snapshot| {
-            let nodes: Vec<String> = snapshot.nodes.iter().map(|node| node.name.clone()).collect();
-            (keys(snapshot).join(","), nodes)
-        });
-        assert_eq!((pods, nodes), (format!("shop/{removed}"), vec![other.to_owned()]));
+        let expected = (format!("shop/{removed}"), vec![(other.to_owned(), 1000)]);
+        assert_eq!(seen_without(&mut removals, removed), expected);
     }
+}
+
+fn plan_onto(pod: &str, node: &str) -> Plan {
+    let placements = vec![placement(&PodKey::new("shop", pod), node)];
+    Plan { placements, ..Plan::default() }
+}
+
+#[test]
+fn a_removal_that_was_decided_upon_takes_its_room() {
+    let mut index = two_nodes();
+    index.apply(four_cores("c", &json!({})), at(0));
+    let mut removals = removals(&index);
+    removals.remove("a", &plan_onto("a", "c"));
+    let left = vec![("c".to_owned(), 1000)];
+    assert_eq!(seen_without(&mut removals, "b"), ("shop/b".to_owned(), left));
+    assert!(removals.is_needed("c") && !removals.is_needed("b"));
+}
+
+#[test]
+fn pods_that_wait_take_their_room_before_any_removal() {
+    let mut index = two_nodes();
+    index.apply(four_cores("c", &json!({})), at(0));
+    index.apply(pending("waiting", None), at(0));
+    let mut removals = removals(&index);
+    removals.place_waiting(|snapshot| {
+        assert_eq!(keys(snapshot), ["shop/waiting"]);
+        plan_onto("waiting", "c")
+    });
+    assert!(removals.is_needed("c"));
+    let (_, free) = seen_without(&mut removals, "a");
+    assert!(free.contains(&("c".to_owned(), 1000)), "{free:?}");
+}
+
+#[test]
+fn a_pod_that_the_last_plan_could_not_place_keeps_no_node_until_it_is_pending_anew() {
+    let mut memory = DecisionMemory::default();
+    let mut index = Index::default();
+    index.apply(pending_pod("shop", "web"), at(0));
+    let waiting = |index: &Index, memory: &DecisionMemory| {
+        pods::waiting_or_leaving(index, memory, at(2)).len()
+    };
+    assert_eq!(waiting(&index, &memory), 1);
+    memory.remember_unplaced(&index, &plan_without_places([PodKey::new("shop", "web")]));
+    assert_eq!(waiting(&index, &memory), 0);
+    index.apply(pod("shop", "web", json!({ "spec": { "nodeName": "n" } })), at(1));
+    index.apply(pending_pod("shop", "web"), at(2));
+    assert_eq!(waiting(&index, &memory), 1);
+}
+
+#[test]
+fn pods_of_a_node_in_a_command_take_their_room_before_any_removal() {
+    let mut index = crate::testing::cluster_of(1);
+    index.apply(pod("shop", "web", json!({ "spec": { "nodeName": "node-0" } })), at(0));
+    set_condition(&mut index, "claim-0", "DisruptionReason", "1970-01-01T00:00:00Z");
+    assert!(keys(&taken(&index, at(0))).is_empty(), "provisioning waits for its deletion");
+    let mut asked = Vec::new();
+    removals(&index).place_waiting(|snapshot| {
+        asked = keys(snapshot).iter().map(|key| (*key).to_owned()).collect();
+        Plan::default()
+    });
+    assert_eq!(asked, ["shop/web"]);
+}
+
+#[test]
+fn pods_are_not_moved_to_a_node_that_is_not_initialized() {
+    let mut index = two_nodes();
+    let requests = json!({ "resources": { "requests": { "cpu": "4" } } });
+    index.apply(claim("starting", json!({ "spec": requests })), at(0));
+    let removals = removals(&index);
+    assert!(removals.is_on_starting_node(&plan_onto("a", "starting")));
+    assert!(!removals.is_on_starting_node(&plan_onto("a", "b")));
+}
+
+/// A NodePool with a limit of eight cores and two NodeClaims of four.
+fn at_its_limit() -> (Index, pools::LimitUsage) {
+    let mut index = crate::testing::cluster_of(2);
+    for name in ["claim-0", "claim-1"] {
+        let mut claim = index.claim(name).unwrap().as_ref().clone();
+        let capacity = &mut claim.status.get_or_insert_default().capacity;
+        capacity.insert("cpu".to_owned(), "4".parse().unwrap());
+        index.apply(claim, at(0));
+    }
+    index.apply(pool("p", json!({ "spec": { "limits": { "cpu": "8" } } })), at(0));
+    let usage = usage(&index);
+    (index, usage)
+}
+
+fn usage(index: &Index) -> pools::LimitUsage {
+    pools::LimitUsage::of(index, index.pool("p").unwrap(), &Catalogue::default())
+}
+
+#[test]
+fn a_leaving_node_makes_room_under_the_limit_for_its_replacement_and_no_more() {
+    let (mut index, full) = at_its_limit();
+    assert_eq!(full.headroom().get("cpu"), 0);
+    set_condition(&mut index, "claim-0", "DisruptionReason", "1970-01-01T00:00:00Z");
+    let mut usage = usage(&index);
+    assert_eq!(usage.headroom().get("cpu"), 4000);
+    usage.add(&Resources::new().with("cpu", 2000));
+    assert_eq!(usage.headroom().get("cpu"), 0, "the limit is exceeded until the node is gone");
 }

@@ -14,6 +14,8 @@ use super::FaultPlan;
 pub struct EmulatorConfig {
     /// Short name of the region, such as `eastus`.
     pub region: String,
+    /// VM sizes that are sold; empty for all of the catalogue.
+    pub sizes: BTreeSet<String>,
     /// Seed of every random number.
     pub seed: u64,
     /// Clock of all delays.
@@ -66,6 +68,7 @@ impl EmulatorConfig {
         );
         Self {
             region: region.to_owned(),
+            sizes: BTreeSet::new(),
             seed,
             clock,
             subscription_id,
@@ -86,6 +89,31 @@ impl EmulatorConfig {
             any_subnet: false,
             faults: FaultPlan::default(),
         }
+    }
+
+    /// Multiplies the delays of VMs by a factor.
+    #[must_use]
+    pub fn with_vm_delays(mut self, factor: f64) -> Self {
+        for range in [&mut self.vm_create, &mut self.vm_delete, &mut self.node_boot] {
+            *range = range.start().mul_f64(factor)..=range.end().mul_f64(factor);
+        }
+        self
+    }
+
+    /// Environment variables for a nap process that reaches the emulator at `endpoint`.
+    pub fn environment(&self, endpoint: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("ARM_SUBSCRIPTION_ID", self.subscription_id.clone()),
+            ("ARM_RESOURCE_GROUP", self.resource_group.clone()),
+            ("AZURE_NODE_RESOURCE_GROUP", self.node_resource_group.clone()),
+            ("CLUSTER_NAME", self.cluster_name.clone()),
+            ("LOCATION", self.region.clone()),
+            ("NAP_ARM_ENDPOINT", endpoint.to_owned()),
+            ("NAP_PRICES_ENDPOINT", endpoint.to_owned()),
+            ("AZURE_AUTHORITY_HOST", endpoint.to_owned()),
+            ("AZURE_TENANT_ID", "00000000-0000-0000-0000-000000000002".to_owned()),
+            ("AZURE_CLIENT_ID", "00000000-0000-0000-0000-000000000003".to_owned()),
+        ]
     }
 
     /// Configuration of a provider for this cluster.

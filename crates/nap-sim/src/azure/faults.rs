@@ -18,4 +18,6 @@ pub struct FaultPlan {
     pub throttle_next: u32,
     /// Number of authorized requests from now on that get status 503.
     pub unavailable_next: u32,
+    /// Whether the kubelets of VMs that are created from now on never join.
+    pub never_boots: bool,
 }

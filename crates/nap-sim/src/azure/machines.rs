@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fnv::FnvHasher;
 use nap_engine::CapacityType;
+use nap_kubelets::VmEvent;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
@@ -16,7 +17,6 @@ use super::node::{node_labels, node_resources, node_taints};
 use super::region::{family_cores, family_limit, published_images};
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{BilledMachine, MachineRecord, MachineState, OperationRecord, State};
-use crate::vm_events::VmEvent;
 
 /// Time from the request until a VM fails for lack of capacity.
 const CAPACITY_FAILURE: Duration = Duration::from_secs(8);
@@ -245,6 +245,9 @@ impl Inner {
             deleted: None,
         });
         state.operations.insert(operation, OperationRecord::Succeeded);
+        if state.faults.never_boots {
+            return None;
+        }
         let (capacity, allocatable) = node_resources(&self.config, machine);
         Some(VmEvent::Created {
             provider_id: machine.provider_id(),

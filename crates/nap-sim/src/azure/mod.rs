@@ -28,6 +28,7 @@ use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use nap_azure::arm::{HttpService, ManagedIdentity, http_service};
 use nap_azure::{AzureError, AzureProvider};
+use nap_kubelets::VmEvent;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tower::Service;
@@ -36,7 +37,6 @@ pub use config::EmulatorConfig;
 pub use faults::FaultPlan;
 pub use state::{BilledMachine, EmulatedMachine};
 
-use crate::vm_events::VmEvent;
 use region::RegionCatalogue;
 use request::{ArmRequest, refuse};
 use state::State;
@@ -69,6 +69,11 @@ impl Emulator {
             config,
         };
         Ok((Self(Arc::new(inner)), receiver))
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &EmulatorConfig {
+        &self.0.config
     }
 
     /// The emulator as the provider's HTTP service, in process.

@@ -1,10 +1,10 @@
-//! Cluster components other than nap: kube-controller-manager, kube-scheduler, cloud controller and
-//! kubelets, as far as a node provisioner can tell the difference.
+//! Cluster components other than nap: kube-controller-manager and kube-scheduler, as far as a node
+//! provisioner can tell the difference, beside the kubelets of [`nap_kubelets`].
 //!
 //! ```text
-//! watches ──► index ──► one pass: workloads, kubelets, budgets, scheduler ──► API server
-//!               ▲                                                                 │
-//!               └──────────────────── responses of the writes ◄───────────────────┘
+//! watches ──► index ──► one pass: workloads, nodes, budgets, scheduler ──► API server
+//!               ▲                                                              │
+//!               └──────────────────── responses of the writes ◄────────────────┘
 //! ```
 //!
 //! Everything runs in one task. All events are applied before a pass, a pass visits objects in key
@@ -16,7 +16,7 @@
 
 mod disruption_budgets;
 mod index;
-mod kubelets;
+mod node_lifecycle;
 mod pods;
 mod scheduler;
 mod workloads;
@@ -28,22 +28,41 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use nap_clock::Clock;
+use nap_kubelets::{KubeletConfig, VmEvent};
 use tokio::sync::mpsc;
 
-use crate::vm_events::VmEvent;
 use index::{Index, News};
-use kubelets::Kubelets;
+use node_lifecycle::GoneVms;
 use write::Writer;
+
+/// Maximum number of VM events that wait for the kubelets.
+const MAX_WAITING_EVENTS: usize = 1024;
 
 /// Delay after a watch or a write failed unexpectedly.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs the components until the future is dropped.
+/// Runs the components and the kubelets until the future is dropped.
 pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>) -> Infallible {
+    let (vms, events) = mpsc::channel(MAX_WAITING_EVENTS);
+    let config = KubeletConfig { heartbeats: None, ..KubeletConfig::default() };
+    let kubelets = nap_kubelets::run(client.clone(), clock.clone(), config, events);
+    tokio::select! {
+        biased;
+        never = components(client, clock, machines, vms) => never,
+        never = kubelets => never,
+    }
+}
+
+async fn components(
+    client: Client,
+    clock: Clock,
+    machines: mpsc::Receiver<VmEvent>,
+    vms: mpsc::Sender<VmEvent>,
+) -> Infallible {
     let mut news = News::new(&client);
     let mut index = Index::default();
     let mut machines = Some(machines);
-    let mut kubelets = Kubelets::default();
+    let mut gone = GoneVms::default();
     let mut tried = scheduler::Tried::default();
     let mut writer = Writer::new(client, clock.clone());
     let mut wake: Option<Timestamp> = None;
@@ -56,7 +75,7 @@ pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>
                 }
             }
             event = next_machine(&mut machines) => match event {
-                Some(event) => kubelets.apply(event, clock.now()),
+                Some(event) => forward(event, &mut gone, &vms).await,
                 None => machines = None,
             },
             () = sleep_until(&clock, wake) => {}
@@ -65,20 +84,27 @@ pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>
             index.apply(event);
         }
         while let Some(event) = machines.as_mut().and_then(|machines| machines.try_recv().ok()) {
-            kubelets.apply(event, clock.now());
+            forward(event, &mut gone, &vms).await;
         }
         if !index.is_complete() {
             continue;
         }
         workloads::pass(&mut index, &mut writer).await;
-        wake = kubelets.pass(&mut index, &mut writer).await;
-        let expiry = disruption_budgets::pass(&mut index, &mut writer).await;
+        node_lifecycle::pass(&mut gone, &mut index, &mut writer).await;
+        wake = disruption_budgets::pass(&mut index, &mut writer).await;
         scheduler::pass(&mut index, &mut writer, &mut tried).await;
-        wake = earliest(wake, expiry);
         if writer.take_trouble() {
             let retry = clock.now().checked_add(jiff::SignedDuration::from_secs(1)).ok();
             wake = earliest(wake, retry);
         }
+    }
+}
+
+/// Records a VM event and gives it to the kubelets.
+async fn forward(event: VmEvent, gone: &mut GoneVms, vms: &mpsc::Sender<VmEvent>) {
+    gone.apply(&event);
+    if vms.send(event).await.is_err() {
+        tracing::error!("the kubelets have stopped");
     }
 }
 

@@ -160,40 +160,16 @@ impl Writer {
         }
     }
 
-    pub(super) async fn create_node(&mut self, mirror: &mut Mirror<Node>, node: &Node) -> bool {
-        let api: Api<Node> = Api::all(self.client.clone());
-        let result = api.create(&PostParams::default(), node).await;
-        let created = self.check("create node", &node.name_any(), result);
-        created.map(|node| mirror.put(node)).is_some()
-    }
-
     pub(super) async fn patch_node(
         &mut self,
         mirror: &mut Mirror<Node>,
         name: &str,
         patch: &Value,
-        status: bool,
     ) {
         let api: Api<Node> = Api::all(self.client.clone());
-        let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
-        let result = if status {
-            api.patch_status(name, &parameters, &patch).await
-        } else {
-            api.patch(name, &parameters, &patch).await
-        };
+        let result = api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
         if let Some(node) = self.check("patch node", name, result) {
             mirror.put(node);
-        }
-    }
-
-    pub(super) async fn delete_node(&mut self, mirror: &mut Mirror<Node>, name: &str) {
-        let api: Api<Node> = Api::all(self.client.clone());
-        let result = api.delete(name, &DeleteParams::background()).await;
-        if let Some(answer) = self.check("delete node", name, result) {
-            match answer.left() {
-                Some(terminating) => mirror.put(terminating),
-                None => mirror.remove(&(String::new(), name.to_owned())),
-            }
         }
     }
 

@@ -27,8 +27,20 @@ impl User {
 
     /// A world with these settings of the controllers.
     pub async fn with(settings: Settings) -> Self {
+        Self::in_region_with(settings, &[]).await
+    }
+
+    /// A world with these settings whose region sells only these VM sizes, if any are named.
+    pub async fn in_region_with(settings: Settings, sizes: &[&str]) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
-        let config = WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch };
+        let config = WorldConfig {
+            region: "eastus".to_owned(),
+            seed: 7,
+            speed: 1,
+            epoch,
+            vm_delays: 1.0,
+            sizes: sizes.iter().map(|size| (*size).to_owned()).collect(),
+        };
         let world = World::new(&config).unwrap().with_settings(settings);
         let client = world.client();
         world.install_crds().await.unwrap();

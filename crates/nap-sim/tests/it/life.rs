@@ -7,7 +7,7 @@ use futures::future::join_all;
 use nap_api::{Effect, NodeClaimStatus, Taint, labels, taints};
 use nap_azure::machines::Machines;
 use nap_cloud::{CloudProvider, ErrorClass};
-use nap_sim::vm_events::VmEvent;
+use nap_kubelets::VmEvent;
 use nap_units::{CPU, MEMORY};
 use serde_json::json;
 

@@ -12,8 +12,8 @@ use nap_api::{
 use nap_azure::AzureProvider;
 use nap_clock::Clock;
 use nap_cloud::CloudProvider;
+use nap_kubelets::VmEvent;
 use nap_sim::azure::{Emulator, EmulatorConfig};
-use nap_sim::vm_events::VmEvent;
 use tokio::sync::mpsc;
 
 pub struct World {

@@ -1,16 +1,18 @@
-//! The nodes of a NodePool must not have more than its `spec.limits`.
+//! The nodes of a NodePool that stay must not have more than its `spec.limits`. A node that is
+//! leaving does not count: its replacement comes first.
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use nap_api::labels;
+use nap_api::{labels, taints};
 
 use super::Observation;
 use super::quantities::{Amounts, add, amounts};
 
 pub(super) fn check(seen: &Observation) -> Vec<String> {
     let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
-    for node in &seen.nodes {
+    for node in seen.nodes.iter().filter(|node| !is_leaving(node)) {
         let Some(pool) = node.labels().get(labels::NODEPOOL) else { continue };
         let has = amounts(node.status.as_ref().and_then(|status| status.capacity.as_ref()));
         let used = used.entry(pool).or_default();
@@ -29,6 +31,11 @@ pub(super) fn check(seen: &Observation) -> Vec<String> {
         }
     }
     faults
+}
+
+fn is_leaving(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == taints::DISRUPTED)
 }
 
 #[cfg(test)]
@@ -60,5 +67,11 @@ mod tests {
         assert_eq!(faults(json!({ "cpu": "8", "memory": "16Gi", "nodes": "2" })), 0);
         assert_eq!(faults(json!({ "cpu": "7" })), 1);
         assert_eq!(faults(json!({ "nodes": "1", "memory": "15Gi" })), 2);
+        let mut leaving = node.clone();
+        leaving["spec"] =
+            json!({ "taints": [{ "key": taints::DISRUPTED, "effect": "NoSchedule" }] });
+        let nodes = vec![object(node.clone()), object(leaving)];
+        let pools = vec![pool(json!({ "nodes": "1" }))];
+        assert_eq!(check(&Observation { nodes, pools, ..nothing() }).len(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Events from the cloud to the cluster: a VM was created, a VM was deleted.
+//! Events from the cloud: a VM was created, rebooted or deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +24,13 @@ pub enum VmEvent {
         /// `status.allocatable` of the Node.
         allocatable: Resources,
         /// Time from this event until the kubelet joins.
+        boot: Duration,
+    },
+    /// A VM restarts with the same disk; its kubelet is back after `boot`.
+    Rebooted {
+        /// Name of its Node.
+        node_name: String,
+        /// Time from this event until the kubelet is back.
         boot: Duration,
     },
     /// A VM was deleted.

@@ -1,0 +1,116 @@
+//! The client of the controllers: at most so many requests per second, and no write without the
+//! leadership.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use nap_clock::Clock;
+use tokio::time::Instant;
+use tower::{BoxError, Service};
+
+use super::leader_election::Leadership;
+
+/// Rate limit of requests to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Requests per second in the long run.
+    pub qps: u32,
+    /// Requests that may be sent at once after a quiet time.
+    pub burst: u32,
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self { qps: 200, burst: 300 }
+    }
+}
+
+/// Wraps a client: requests are limited, and writes are refused unless `leadership` is held.
+pub fn guarded(client: Client, clock: Clock, limit: RateLimit, leadership: Leadership) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let bucket = Arc::new(Mutex::new(TokenBucket::new(limit)));
+    Client::new(Guarded { inner: client, clock, bucket, leadership }, namespace)
+}
+
+/// Refusal of a write after the leadership was lost.
+#[derive(Debug, thiserror::Error)]
+#[error("not the leader: nothing was written")]
+pub struct NotLeader;
+
+#[derive(Clone)]
+struct Guarded {
+    inner: Client,
+    clock: Clock,
+    bucket: Arc<Mutex<TokenBucket>>,
+    leadership: Leadership,
+}
+
+impl Service<Request<Body>> for Guarded {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (inner, clock) = (self.inner.clone(), self.clock.clone());
+        let leadership = self.leadership.clone();
+        let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+        async move {
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+            let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+            if !reads && !leadership.is_held(clock.now()) {
+                return Err(NotLeader.into());
+            }
+            Ok(inner.send(request).await?)
+        }
+        .boxed()
+    }
+}
+
+/// A token bucket that hands out waits.
+#[derive(Debug)]
+struct TokenBucket {
+    interval: Duration,
+    burst: Duration,
+    /// Time at which the bucket is full again.
+    full_at: Option<Instant>,
+}
+
+impl TokenBucket {
+    fn new(limit: RateLimit) -> Self {
+        let interval = Duration::from_secs(1) / limit.qps.max(1);
+        Self { interval, burst: interval * limit.burst.max(1), full_at: None }
+    }
+
+    /// Takes one token. Returns the wait until it is there.
+    fn take(&mut self, now: Instant) -> Duration {
+        let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.interval;
+        self.full_at = Some(full_at);
+        full_at.duration_since(now).saturating_sub(self.burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_free_and_then_requests_are_spaced() {
+        let mut bucket = TokenBucket::new(RateLimit { qps: 10, burst: 3 });
+        let now = Instant::now();
+        let waits: Vec<u128> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100, 200]);
+        let later = now + Duration::from_secs(10);
+        assert_eq!(bucket.take(later), Duration::ZERO, "it fills up again");
+    }
+}

@@ -1,0 +1,168 @@
+//! The Node of a VM, its conditions and its Lease.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::ResourceExt as _;
+use nap_api::Taint;
+use nap_units::Resources;
+use serde_json::{Value, json};
+
+/// `spec.leaseDurationSeconds` of a real kubelet.
+const LEASE_SECONDS: u32 = 40;
+
+/// What a kubelet knows about its VM from the start.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) provider_id: String,
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) capacity: Resources,
+    pub(crate) allocatable: Resources,
+    pub(crate) address: String,
+    pub(crate) version: String,
+}
+
+impl Machine {
+    /// The Node as the kubelet registers it: labels and taints are on it from the first moment.
+    pub(crate) fn node(&self, boots: u32, now: Timestamp) -> serde_json::Result<Node> {
+        serde_json::from_value(json!({
+            "metadata": { "name": self.name, "labels": self.labels },
+            "spec": { "providerID": self.provider_id, "taints": self.taints },
+            "status": self.status(boots, false, None, now),
+        }))
+    }
+
+    /// The whole status, as a kubelet reports it.
+    pub(crate) fn status(
+        &self,
+        boots: u32,
+        ready: bool,
+        held: Option<&Node>,
+        now: Timestamp,
+    ) -> Value {
+        json!({
+            "capacity": amounts(&self.capacity),
+            "allocatable": amounts(&self.allocatable),
+            "addresses": [
+                { "type": "InternalIP", "address": self.address },
+                { "type": "Hostname", "address": self.name },
+            ],
+            "nodeInfo": self.info(boots),
+            "conditions": conditions(ready, held, now),
+        })
+    }
+
+    fn info(&self, boots: u32) -> Value {
+        let label = |key: &str, fallback: &str| {
+            self.labels.get(key).cloned().unwrap_or_else(|| fallback.to_owned())
+        };
+        let machine = uuid(&self.provider_id);
+        json!({
+            "architecture": label("kubernetes.io/arch", "amd64"),
+            "operatingSystem": label("kubernetes.io/os", "linux"),
+            "kubeletVersion": self.version, "kubeProxyVersion": "",
+            "osImage": "Ubuntu 22.04 LTS", "kernelVersion": "5.15.0",
+            "containerRuntimeVersion": "containerd://1.7.0",
+            "bootID": uuid(&format!("{}/{boots}", self.provider_id)),
+            "machineID": machine.replace('-', ""), "systemUUID": machine,
+        })
+    }
+}
+
+/// The conditions of a kubelet. A condition whose status is unchanged keeps its transition time.
+pub(crate) fn conditions(ready: bool, held: Option<&Node>, now: Timestamp) -> Value {
+    let stamp = stamp(now);
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+        let since = held
+            .and_then(|node| find(node, kind))
+            .filter(|held| held.status == status)
+            .and_then(|held| held.last_transition_time.as_ref())
+            .map_or_else(|| stamp.clone(), |time| self::stamp(time.0));
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": message,
+            "lastHeartbeatTime": stamp, "lastTransitionTime": since,
+        })
+    };
+    json!([
+        condition(
+            "MemoryPressure",
+            "False",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available"
+        ),
+        condition(
+            "DiskPressure",
+            "False",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure"
+        ),
+        condition(
+            "PIDPressure",
+            "False",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available"
+        ),
+        if ready {
+            condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")
+        } else {
+            condition("Ready", "False", "KubeletNotReady", "container runtime network not ready")
+        },
+    ])
+}
+
+pub(crate) fn is_ready(node: &Node) -> bool {
+    find(node, "Ready").is_some_and(|condition| condition.status == "True")
+}
+
+fn find<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+pub(crate) fn provider_id(node: &Node) -> &str {
+    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+}
+
+/// The Lease of a Node, renewed now. Its owner is the Node, so it goes with it.
+pub(crate) fn lease(node: &Node, now: Timestamp) -> serde_json::Result<Lease> {
+    let name = node.name_any();
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": name, "namespace": "kube-node-lease",
+            "ownerReferences": [
+                { "apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid() },
+            ],
+        },
+        "spec": {
+            "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+        },
+    }))
+}
+
+/// A time in whole seconds, as objects store it.
+pub(crate) fn stamp(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn amounts(resources: &Resources) -> BTreeMap<String, String> {
+    let quantities = resources.to_quantities().into_iter();
+    quantities.map(|(name, quantity)| (name, quantity.to_string())).collect()
+}
+
+/// An id that depends on the text only.
+fn uuid(text: &str) -> String {
+    let mut hasher = FnvHasher::default();
+    hasher.write(text.as_bytes());
+    let high = hasher.finish();
+    hasher.write(b"/");
+    let low = hasher.finish();
+    let digits = format!("{high:016x}{low:016x}");
+    [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")
+}

@@ -1,0 +1,297 @@
+//! Safety after any restart: lists in any order, a crash at every write, and several replicas.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use nap_api::{NodeClaim, NodePool};
+use nap_controllers::{LeaderElection, Settings};
+use nap_sim::faults::{Crash, Faults};
+use serde_json::json;
+
+use crate::harness::User;
+
+const RESOURCES: [&str; 9] = [
+    "nodes",
+    "pods",
+    "nodeclaims",
+    "nodepools",
+    "aksnodeclasses",
+    "poddisruptionbudgets",
+    "daemonsets",
+    "persistentvolumeclaims",
+    "namespaces",
+];
+
+/// A world with few sizes, because each restart reads all of them.
+async fn small_world() -> User {
+    let sizes = ["Standard_D2s_v5", "Standard_D4s_v5", "Standard_D8s_v5"];
+    User::in_region_with(Settings::default(), &sizes).await
+}
+
+async fn protect(user: &User, app: &str, min_available: usize) {
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(user.client.clone(), "default");
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": app },
+        "spec": { "minAvailable": min_available, "selector": { "matchLabels": { "app": app } } },
+    });
+    let budget = serde_json::from_value(budget).unwrap();
+    budgets.create(&PostParams::default(), &budget).await.unwrap();
+}
+
+async fn pod_names(user: &User) -> Vec<String> {
+    user.list::<Pod>().await.iter().map(ResourceExt::name_any).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_during_a_blocked_drain_keeps_the_pods_whatever_list_comes_last() {
+    for last in RESOURCES {
+        let user = small_world().await;
+        let script = async {
+            user.default_pool(json!({})).await;
+            user.deploy("guarded", 3, json!({})).await;
+            let blocked = async {
+                user.until_running(3).await;
+                protect(&user, "guarded", 3).await;
+                user.pass(5).await;
+                let claim = user.claims().await[0].name_any();
+                user.delete::<NodeClaim>(&claim).await;
+                user.pass(60).await;
+            };
+            user.world.run_nap(blocked).await;
+            let before = pod_names(&user).await;
+            let claims = user.claims().await;
+            let leaving = |claim: &&NodeClaim| claim.metadata.deletion_timestamp.is_some();
+            let draining = claims.iter().find(leaving).unwrap().name_any();
+            let faults = Faults::new(user.world.clock().clone());
+            faults.delay_list(last, Duration::from_secs(20));
+            user.world.run_replica(&faults, Settings::default(), user.pass(120)).await;
+            assert_eq!(pod_names(&user).await, before, "with the list of {last} last");
+            let claims = user.claims().await;
+            assert!(claims.iter().any(|claim| claim.name_any() == draining), "{last}");
+            assert_eq!(user.machines(), claims.len(), "{last}");
+        };
+        user.run_without_nap(script).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_during_a_launch_launches_once_whatever_list_comes_last() {
+    for last in RESOURCES {
+        let user = small_world().await;
+        let script = async {
+            user.default_pool(json!({})).await;
+            user.deploy("web", 3, json!({})).await;
+            user.world.run_nap(user.pass(3)).await;
+            let before: Vec<String> =
+                user.claims().await.iter().map(ResourceExt::name_any).collect();
+            let faults = Faults::new(user.world.clock().clone());
+            faults.delay_list(last, Duration::from_secs(20));
+            let rest = async {
+                user.until_running(3).await;
+                user.pass(60).await;
+            };
+            user.world.run_replica(&faults, Settings::default(), rest).await;
+            let after: Vec<String> =
+                user.claims().await.iter().map(ResourceExt::name_any).collect();
+            assert_eq!((before, user.machines_ever()), (after, 1), "with the list of {last} last");
+        };
+        user.run_without_nap(script).await;
+    }
+}
+
+/// Scale up, drift with replacement, scale down: every loop writes. Returns what is left.
+async fn story(crash: Option<Crash>) -> (usize, String) {
+    let user = small_world().await;
+    let faults = Faults::new(user.world.clock().clone());
+    if let Some(crash) = crash {
+        faults.crash_at(crash);
+    }
+    let lowest = std::cell::Cell::new(usize::MAX);
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("web", 4, json!({})).await;
+        user.until_running(4).await;
+        protect(&user, "web", 3).await;
+        let template = json!({ "metadata": { "labels": { "release": "2" } } });
+        user.patch::<NodePool>("default", json!({ "spec": { "template": template } })).await;
+        user.until("every node is of the second release", async || {
+            lowest.set(lowest.get().min(user.running().await));
+            let nodes = user.nodes().await;
+            let new = |node: &Node| node.labels().get("release").is_some_and(|value| value == "2");
+            !nodes.is_empty() && nodes.iter().all(new)
+        })
+        .await;
+        user.until_running(4).await;
+        user.scale("web", 1).await;
+        user.pass(900).await;
+    };
+    let nap = async {
+        user.world.run_replica(&faults, Settings::default(), std::future::pending()).await;
+        user.world.run_nap(std::future::pending()).await;
+    };
+    user.run_without_nap(async {
+        tokio::select! {
+            biased;
+            () = script => {}
+            () = nap => {}
+        }
+    })
+    .await;
+    assert!(lowest.get() >= 3, "{crash:?}: the budget of 3 pods was broken: {}", lowest.get());
+    let (claims, nodes) = (user.claims().await, user.nodes().await);
+    let vms: BTreeSet<String> =
+        user.world.azure().machines().into_iter().map(|vm| vm.provider_id).collect();
+    let known: BTreeSet<String> =
+        claims.iter().filter_map(|claim| claim.status.as_ref()?.provider_id.clone()).collect();
+    assert_eq!(vms, known, "{crash:?}: VMs and NodeClaims differ");
+    let pods = user.running().await;
+    let end = format!("{pods} pods, {} nodeclaims, {} nodes", claims.len(), nodes.len());
+    (faults.writes(), end)
+}
+
+/// Crashes at every other write of the story. `NAP_EVERY_CRASH=1` takes all of them.
+async fn crash_at_writes(odd: bool, delivered: bool) {
+    let (writes, undisturbed) = story(None).await;
+    assert!(writes > 100, "{writes} writes are no story");
+    let every = std::env::var_os("NAP_EVERY_CRASH").is_some();
+    for write in (1..=writes).filter(|write| every || (write % 2 == 1) == odd) {
+        let crash = Crash { write, delivered };
+        assert_eq!(story(Some(crash)).await.1, undisturbed, "{crash:?} of {writes}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_before_a_write_changes_nothing() {
+    crash_at_writes(true, false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_a_write_changes_nothing() {
+    crash_at_writes(false, true).await;
+}
+
+fn replica(identity: &str) -> Settings {
+    let election = LeaderElection {
+        namespace: "kube-system".to_owned(),
+        name: "karpenter-leader-election".to_owned(),
+        identity: identity.to_owned(),
+    };
+    Settings { leader_election: Some(election), ..Settings::default() }
+}
+
+async fn holder(user: &User) -> String {
+    let leases: Api<Lease> = Api::namespaced(user.client.clone(), "kube-system");
+    let lease = leases.get_opt("karpenter-leader-election").await.unwrap();
+    lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_replicas_one_acts_and_the_other_takes_over_at_once_on_shutdown() {
+    let user = small_world().await;
+    let clock = user.world.clock().clone();
+    let (one, two) = (Faults::new(clock.clone()), Faults::new(clock));
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("web", 10, json!({})).await;
+        user.until_running(10).await;
+        assert_eq!((holder(&user).await.as_str(), two.writes()), ("nap-1_a", 0));
+        let bought = user.machines_ever();
+        assert_eq!(bought, user.claims().await.len());
+        stop.send(()).unwrap();
+        user.pass(5).await;
+        assert_eq!(holder(&user).await, "nap-2_b", "the Lease was released");
+        user.scale("web", 0).await;
+        user.until("every VM is gone", async || user.machines() == 0).await;
+        assert_eq!(user.machines_ever(), bought);
+    };
+    let first = user.world.run_replica(&one, replica("nap-1_a"), async { drop(stopped.await) });
+    let second = async {
+        user.pass(1).await;
+        user.world.run_replica(&two, replica("nap-2_b"), std::future::pending()).await;
+    };
+    user.run_without_nap(async {
+        tokio::select! {
+            biased;
+            () = script => {}
+            _ = async { tokio::join!(first, second) } => {}
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partitioned_leader_stops_before_another_starts() {
+    for cut_at in [0, 1, 2, 5, 13, 22, 40] {
+        let user = small_world().await;
+        let clock = user.world.clock().clone();
+        let (one, two) = (Faults::new(clock.clone()), Faults::new(clock));
+        let script = async {
+            user.default_pool(json!({})).await;
+            user.deploy("web", 10, json!({})).await;
+            user.pass(cut_at).await;
+            one.set_connected(false);
+            let writes = one.writes();
+            user.pass(30).await;
+            assert_eq!(holder(&user).await, "nap-2_b", "cut at {cut_at} s");
+            one.set_connected(true);
+            user.until_running(10).await;
+            user.pass(300).await;
+            assert_eq!(one.writes(), writes, "the first replica wrote as a follower");
+            assert_eq!(user.machines(), user.claims().await.len());
+            assert_eq!(user.machines_ever(), 2, "cut at {cut_at} s");
+            two.set_connected(false);
+            user.pass(30).await;
+            assert_eq!(holder(&user).await, "nap-1_a");
+            two.set_connected(true);
+            user.scale("web", 0).await;
+            user.until("every VM is gone", async || user.machines() == 0).await;
+        };
+        let first = user.world.run_replica(&one, replica("nap-1_a"), std::future::pending());
+        let second = async {
+            user.pass(1).await;
+            user.world.run_replica(&two, replica("nap-2_b"), std::future::pending()).await;
+        };
+        user.run_without_nap(async {
+            tokio::select! {
+                biased;
+                () = script => {}
+                _ = async { tokio::join!(first, second) } => {}
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_without_the_api_server_loses_nothing() {
+    for cut_at in [1, 4, 20, 45] {
+        let user = small_world().await;
+        let faults = Faults::new(user.world.clock().clone());
+        let script = async {
+            user.default_pool(json!({})).await;
+            user.deploy("web", 10, json!({})).await;
+            user.pass(cut_at).await;
+            faults.set_connected(false);
+            user.pass(60).await;
+            faults.set_connected(true);
+            user.until_running(10).await;
+            user.pass(300).await;
+            let made = (user.machines_ever(), user.machines(), user.claims().await.len());
+            assert_eq!(made, (2, 2, 2), "cut at {cut_at} s");
+        };
+        user.run_without_nap(async {
+            tokio::select! {
+                biased;
+                () = script => {}
+                () = user.world.run_replica(&faults, replica("nap_a"), std::future::pending()) => {}
+            }
+        })
+        .await;
+    }
+}

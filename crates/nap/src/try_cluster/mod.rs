@@ -1,0 +1,121 @@
+//! `nap try`: a cluster with an Azure emulator, for kubectl.
+//!
+//! The cluster is embedded, a real control plane on this computer, or one that the user has.
+
+mod beside;
+mod files;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nap_clock::Clock;
+use nap_sim::azure::Emulator;
+use nap_sim::world::{World, WorldConfig, WorldError};
+
+use crate::cli::{ControlPlane, TryArgs};
+use crate::shutdown::interrupted;
+use crate::user_error::UserError;
+use crate::{manifests, serve};
+use files::Folder;
+
+/// Runs the cluster until a shutdown signal.
+pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.listen.ip().is_loopback(),
+        UserError::new(
+            format!("--listen {} is not a loopback address", args.listen),
+            "the cluster and the emulator have no authentication: listen on 127.0.0.1 or [::1]",
+        )
+    );
+    if args.control_plane == ControlPlane::Embedded && args.kubeconfig.is_none() {
+        return embedded(&args).await;
+    }
+    anyhow::ensure!(
+        args.speed == 1,
+        UserError::new(
+            "--speed needs the embedded control plane: a real one runs in real time",
+            "use `--vm-delays 0.1` for VMs that boot within seconds",
+        )
+    );
+    beside::run(&args).await
+}
+
+async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
+    let config = WorldConfig {
+        region: args.world.region.clone(),
+        seed: args.world.seed,
+        speed: args.speed,
+        epoch: Clock::wall().now(),
+        vm_delays: args.vm_delays,
+        sizes: BTreeSet::new(),
+    };
+    let world = World::new(&config).map_err(explain_region)?;
+    let kubernetes = serve::bind(args.listen).await?;
+    let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;
+    let (kubernetes_address, azure_address) = (kubernetes.local_addr()?, azure.local_addr()?);
+    let folder = Folder::create(kubernetes_address.port())?;
+    let kubeconfig =
+        folder.write("kubeconfig", &files::kubeconfig(&format!("http://{kubernetes_address}")))?;
+    let endpoint = format!("http://{azure_address}");
+    let env = folder.write_env(world.azure(), Some(&kubeconfig), &endpoint, args.speed)?;
+    world.install_crds().await?;
+    if args.default_nodepool.unwrap_or(true) {
+        manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
+    }
+    println!(
+        "A Kubernetes cluster with an emulated Azure ({}) is up, at {}x speed. In another terminal:\n",
+        config.region, args.speed
+    );
+    announce(Some(&kubeconfig), args, &env);
+    tokio::select! {
+        biased;
+        signal = interrupted() => signal?,
+        result = serve::serve(kubernetes, world.server().clone()) => result?,
+        result = serve::serve(azure, world.azure().clone()) => result?,
+        result = world.run(!args.no_controllers) => result?,
+    }
+    farewell(world.azure(), world.clock());
+    Ok(())
+}
+
+/// Prints the number and the cost of the VMs.
+fn farewell(azure: &Emulator, clock: &Clock) {
+    let (made, left) = (azure.bill().len(), azure.machines().len());
+    let cost = azure.total_cost_micros(clock.now());
+    let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
+    println!(
+        "\nThe cluster is gone: {made} VM(s) created, {left} left, ${dollars}.{micros:06} in all."
+    );
+}
+
+/// Prints what to type in another terminal; without a kubeconfig the user has one already.
+fn announce(kubeconfig: Option<&Path>, args: &TryArgs, env: &Path) {
+    if let Some(kubeconfig) = kubeconfig {
+        println!("  export KUBECONFIG={}", kubeconfig.display());
+    }
+    println!("  kubectl get nodepools");
+    println!("  kubectl apply -f examples/inflate.yaml");
+    println!("  kubectl get nodeclaims -w\n");
+    if args.no_controllers {
+        println!("nap does not run in it. To start it from another terminal:\n");
+        println!("  set -a; . {}; set +a", env.display());
+        let context = args.context.iter().map(|name| format!(" --context {name}"));
+        println!("  nap run{}\n", context.collect::<String>());
+    }
+    println!("Ctrl-C ends it.");
+}
+
+/// Turns an unknown region into a user error with similar names as hint.
+pub fn explain_region(error: WorldError) -> anyhow::Error {
+    match error {
+        WorldError::UnknownRegion { region, nearest } => {
+            let hint = format!("did you mean {}?", nearest.join(", "));
+            UserError::new(
+                format!("--region: there is no region `{region}` in the catalogue"),
+                hint,
+            )
+            .into()
+        }
+        other => other.into(),
+    }
+}
