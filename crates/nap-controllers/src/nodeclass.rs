@@ -8,6 +8,7 @@ use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY};
 use nap_api::{AKSNodeClass, conditions, labels, validation};
 use nap_cloud::{NodeClassCondition, NodeClassProblem};
 
+use crate::cluster::Indexed;
 use crate::context::{Context, Outcome};
 use crate::events::Severity;
 use crate::hash_migration::HashStamp;
@@ -86,7 +87,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
 async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
     let name = class.name_any();
     let claims = context.read_claims().await?;
-    let uses = claims.iter().filter(|claim| claim.spec.node_class_ref.name == name);
+    let ours = claims.iter().filter(|claim| claim.is_managed());
+    let uses = ours.filter(|claim| claim.spec.node_class_ref.name == name);
     let users: Vec<String> = uses.map(ResourceExt::name_any).collect();
     if !users.is_empty() {
         let shown = users.iter().take(5).cloned().collect::<Vec<_>>().join(", ");

@@ -15,7 +15,9 @@ use nap_api::{NodeClaim, conditions, labels};
 use super::drain::drain;
 use super::taint::add_disrupted;
 use super::volumes;
-use crate::cluster::{claim_conditions, claim_is, is_ready, provider_id, provider_id_of_claim};
+use crate::cluster::{
+    Indexed, claim_conditions, claim_is, is_ready, provider_id, provider_id_of_claim,
+};
 use crate::context::{Context, Error, Outcome};
 use crate::nodeclaim::termination::{
     INSTANCE_INTERVAL, InstanceDeletion, delete_instance, publish_deadline,
@@ -68,7 +70,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
 }
 
 /// A Node that is being deleted and has nap's finalizer, with its NodeClaim. A NodeClaim that the
-/// index lacks is read.
+/// index lacks is read. `None` also for a Node of another provider of Karpenter, whose Nodes have
+/// the same finalizer.
 async fn terminating(
     context: &Context,
     name: &str,
@@ -88,7 +91,14 @@ async fn terminating(
         Some(claim) => Some(claim),
         None => context.read_owner(&node).await?.map(Arc::new),
     };
-    Ok(Some((node, claim)))
+    let ours = claim.as_ref().map_or_else(|| is_ours(&node), |claim| claim.is_managed());
+    Ok(ours.then_some((node, claim)))
+}
+
+/// Whether a Node without a NodeClaim was launched by this provider.
+fn is_ours(node: &Node) -> bool {
+    node.labels().contains_key(labels::AKS_NODE_CLASS)
+        || provider_id(node).is_some_and(|id| id.starts_with("azure://"))
 }
 
 /// Whether any NodeClaim has the provider id of a Node.
@@ -176,8 +186,15 @@ fn keep_traffic_away(node: &mut Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{at, claim};
+    use crate::testing::{at, claim, node};
     use serde_json::json;
+
+    #[test]
+    fn a_node_of_another_provider_is_left_alone() {
+        let with_id = |id: &str| node("n", json!({ "spec": { "providerID": id } }));
+        assert!(is_ours(&with_id("azure:///subscriptions/s/x")));
+        assert!(!is_ours(&with_id("aws:///eu-west-1a/i-0123456789")));
+    }
 
     #[test]
     fn a_drain_lasts_at_least_five_seconds() {

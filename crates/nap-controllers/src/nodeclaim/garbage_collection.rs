@@ -32,12 +32,17 @@ pub async fn reconcile(context: &Context) -> Outcome {
     // orphaned.
     let claims: Vec<Arc<NodeClaim>> = context.index().claims().cloned().collect();
     let instances = context.cloud.list().await?;
+    // What fails is tried again in the next pass, and does not keep others from being collected.
     for instance in orphans(&claims, &instances, context.clock.now()) {
-        delete_orphan(context, instance).await?;
+        if let Err(error) = delete_orphan(context, instance).await {
+            tracing::warn!(provider_id = instance.provider_id, %error, "instance not deleted");
+        }
     }
     let lost = without_instance(&context.index(), &claims, &instances);
     for claim in lost {
-        delete_lost(context, &claim).await?;
+        if let Err(error) = delete_lost(context, &claim).await {
+            tracing::warn!(nodeclaim = claim.name_any(), %error, "nodeclaim not deleted");
+        }
     }
     Ok(Some(INTERVAL))
 }

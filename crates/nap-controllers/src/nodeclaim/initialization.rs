@@ -50,12 +50,15 @@ pub async fn initialize(context: &Context, name: &str) -> Result<Step, Error> {
 }
 
 /// Whether a Node has not been initialized in time and no pod would miss it. Pods that tolerate its
-/// taints may run on a Node that never initializes.
+/// taints may run on a Node that never initializes. A replacement of a disrupted Node is kept: as
+/// long as it exists, no other is launched in vain.
 fn is_overdue(index: &Index, claim: &NodeClaim, now: Timestamp) -> bool {
     let since = conditions::since(claim_conditions(claim), REGISTERED);
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
     let pods = node.map(|node| index.pods_on(node)).unwrap_or_default();
-    since.is_some_and(|since| now.duration_since(since) >= INITIALIZATION_TIMEOUT)
+    let replaces = index.plan(&claim.name_any()).is_some_and(|plan| !plan.replaces.is_empty());
+    !replaces
+        && since.is_some_and(|since| now.duration_since(since) >= INITIALIZATION_TIMEOUT)
         && !pods.iter().any(|pod| pods::is_reschedulable(pod))
 }
 
@@ -100,7 +103,7 @@ fn blocker(node: Option<&Node>, claim: &NodeClaim) -> Option<(&'static str, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{claim, node};
+    use crate::testing::{at, claim, index, node, pod};
     use serde_json::{Value, json};
 
     fn reason(node_object: Value) -> Option<&'static str> {
@@ -136,5 +139,22 @@ mod tests {
         assert_eq!(reason(ready(&few, &json!([]))), Some("ResourceNotRegistered"));
         assert_eq!(reason(ready(&all, &taint("dedicated", "NoSchedule"))), None);
         assert_eq!(blocker(None, &claim("c", json!({}))).unwrap().0, "NodeNotFound");
+    }
+
+    #[test]
+    fn a_node_without_pods_is_overdue_an_hour_after_it_registered() {
+        let conditions = [crate::testing::condition("Registered", "True")];
+        let status = json!({ "nodeName": "n", "conditions": conditions });
+        let plain = claim("c", json!({ "status": status }));
+        let mut index = index([plain.clone()]);
+        assert!(!is_overdue(&index, &plain, at(3599)));
+        assert!(is_overdue(&index, &plain, at(3600)));
+        let annotations = json!({ labels::PLAN: r#"{"version":1,"pods":[],"replaces":["old"]}"# });
+        let replacement =
+            claim("r", json!({ "metadata": { "annotations": annotations }, "status": status }));
+        index.apply(replacement.clone(), at(0));
+        assert!(!is_overdue(&index, &replacement, at(7200)), "it is a replacement");
+        index.apply(pod("shop", "web", json!({ "spec": { "nodeName": "n" } })), at(0));
+        assert!(!is_overdue(&index, &plain, at(7200)), "a pod runs there");
     }
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use nap_api::{NodeClaim, conditions, labels};
 
 pub use nomination::NominationRate;
@@ -46,7 +47,7 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
 const STEPS: [StepFn; 9] = [
-    |context, name| ensure_finalizer(context, name).boxed(),
+    |context, name| ensure_metadata(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
     |context, name| launch::launch(context, name).boxed(),
     |context, name| registration::register(context, name).boxed(),
@@ -75,11 +76,18 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     Ok(again)
 }
 
-async fn ensure_finalizer(context: &Context, name: &str) -> Result<Step, Error> {
+/// Adds the finalizer, and the label of the node class that NodeClaims of users lack.
+async fn ensure_metadata(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
-    if !has_finalizer(claim.as_ref(), labels::TERMINATION_FINALIZER) {
+    let is_labelled = |claim: &NodeClaim| claim.labels().contains_key(labels::AKS_NODE_CLASS);
+    if !has_finalizer(claim.as_ref(), labels::TERMINATION_FINALIZER) || !is_labelled(&claim) {
         context
-            .update::<NodeClaim>(name, |claim| add_finalizer(claim, labels::TERMINATION_FINALIZER))
+            .update::<NodeClaim>(name, |claim| {
+                let class = claim.spec.node_class_ref.name.clone();
+                let labelled = is_labelled(claim);
+                claim.labels_mut().entry(labels::AKS_NODE_CLASS.to_owned()).or_insert(class);
+                add_finalizer(claim, labels::TERMINATION_FINALIZER) || !labelled
+            })
             .await?;
     }
     Ok(Step::Done)

@@ -57,7 +57,6 @@ async fn nodes_of(context: &Context, claim: &NodeClaim) -> Result<Vec<Arc<Node>>
     let nodes = context.read_nodes_of(claim).await?;
     for node in &nodes {
         tracing::warn!(node = node.name_any(), "node is missing from the index");
-        context.observe(node.clone());
     }
     Ok(nodes.into_iter().map(Arc::new).collect())
 }
