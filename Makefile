@@ -3,7 +3,7 @@
 # which were skipped.
 .DEFAULT_GOAL := help
 CONTROL_PLANE := cargo run --quiet --package nap-controlplane-build
-.PHONY: help demo test check dist bench controlplane
+.PHONY: help demo test check dist bench controlplane conformance
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ dist: need-cargo ## Build the binary to ship, stripped, with its symbols in a fi
 
 bench: need-cargo ## Run nap and Karpenter's scheduler on the same problems and write docs/benchmarks.md
 	@bench/run
+
+conformance: need-cargo ## Run Karpenter's own end-to-end suites against nap; SPEC='text', ARGS='--planes 2 --resume'
+	cargo build --package nap
+	@cargo run --quiet --package nap-conformance -- $(if $(SPEC),--spec '$(SPEC)') $(ARGS)
 
 .PHONY: need-cargo
 need-cargo:

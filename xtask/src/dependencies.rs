@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nap-apiserver", &["nap-clock", "nap-units"]),
     ("nap-kubelets", &["nap-clock", "nap-units", "nap-api"]),
     ("nap-controlplane-build", &[]),
+    ("nap-conformance", &["nap-clock", "nap-controlplane-build"]),
     (
         "nap-controlplane",
         &[

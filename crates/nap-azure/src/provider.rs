@@ -19,7 +19,7 @@ use crate::arm::{
 };
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
-    API_VERSION, Machine, MachineRequest, Machines, NODECLAIM_TAG, NODEPOOL_TAG, ProvisioningState,
+    API_VERSION, Machine, MachineRequest, Machines, NODEPOOL_TAG, ProvisioningState, is_vm_in,
     machine_name, machine_name_of,
 };
 use crate::offering_selection::{self, Wanted};
@@ -92,7 +92,7 @@ impl AzureProvider {
                 Err(error) if error.is_not_found() => return Ok(None),
                 Err(error) => return Err(error),
             };
-            if machine.properties.tags.get(NODECLAIM_TAG).is_none_or(|owner| owner != claim) {
+            if machine.owner() != Some(claim) {
                 let message = "a machine of this name exists and belongs to another owner";
                 return error(ErrorClass::Invalid, "MachineNameTaken", message);
             }
@@ -158,14 +158,6 @@ impl AzureProvider {
         }
     }
 
-    /// Requests the deletion of a machine, unless it is being deleted.
-    async fn begin_delete(&self, name: &str) -> Result<(), CloudError> {
-        if self.machines.get(name).await?.is_deleting() {
-            return Ok(());
-        }
-        self.machines.delete(name).await.map(|_| ())
-    }
-
     /// Kubernetes version of new machines: the configured one, or the control plane's.
     async fn kubernetes_version(&self) -> Result<String, CloudError> {
         if let Some(version) = &self.config.kubernetes_version {
@@ -187,16 +179,39 @@ impl AzureProvider {
         })
     }
 
-    /// The machine name in a provider id. An id of another form is an error and not "not found":
-    /// the instance may exist elsewhere.
+    /// The machine name in a provider id. An id of another cloud, cluster or form is not found. A
+    /// VM of the cluster that is not a machine is an error: it may exist, and cannot be managed
+    /// here.
     fn name_of(&self, provider_id: &str) -> Result<String, CloudError> {
-        machine_name_of(provider_id, &self.config.agent_pool).ok_or_else(|| {
-            let message = format!(
-                "`{provider_id}` is not a machine of agent pool `{}`",
-                self.config.agent_pool
-            );
-            CloudError::new(ErrorClass::Invalid, "find a machine", "NotAMachine", message)
-        })
+        let pool = &self.config.agent_pool;
+        if let Some(name) = machine_name_of(provider_id, pool) {
+            return Ok(name);
+        }
+        let is_vm = is_vm_in(provider_id, &self.config.node_resource_group);
+        let class = if is_vm { ErrorClass::Invalid } else { ErrorClass::NotFound };
+        let message = format!("`{provider_id}` is not a machine of agent pool `{pool}`");
+        Err(CloudError::new(class, "find a machine", "NotAMachine", message))
+    }
+
+    /// Requests the deletion of a machine if it belongs to the NodeClaim. Returns whether there is
+    /// such a machine.
+    async fn delete_owned(
+        &self,
+        name: &str,
+        is_owned: impl Fn(Option<&str>) -> bool,
+    ) -> Result<bool, CloudError> {
+        let machine = match self.machines.get(name).await {
+            Ok(machine) => machine,
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if !is_owned(machine.owner()) {
+            return Ok(false);
+        }
+        if !machine.is_deleting() {
+            self.machines.delete(name).await?;
+        }
+        Ok(true)
     }
 
     async fn instance(&self, machine: &Machine) -> Result<Instance, CloudError> {
@@ -244,7 +259,7 @@ impl AzureProvider {
         }
         Ok(Instance {
             provider_id,
-            node_claim: properties.tags.get(NODECLAIM_TAG).cloned(),
+            node_claim: machine.owner().map(str::to_owned),
             node_pool,
             image_id: properties.node_image_version.clone(),
             labels: all,
@@ -253,6 +268,7 @@ impl AzureProvider {
             allocatable,
             created: machine.created(),
             deleting: machine.is_deleting(),
+            lost: machine.is_lost(),
         })
     }
 
@@ -359,29 +375,48 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError> {
-        let provider_id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
-        let name = match provider_id {
-            Some(id) => self.name_of(id)?,
-            None => machine_name(claim.metadata.name.as_deref().unwrap_or_default())?,
+        let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
+        let recorded = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+        let recorded = match recorded.map(|id| self.name_of(id)) {
+            Some(Ok(name)) => Some(name),
+            Some(Err(error)) if !error.is_not_found() => return Err(error),
+            Some(Err(_)) | None => None,
         };
-        self.begin_delete(&name).await
+        let mut exists = false;
+        if let Some(name) = &recorded {
+            // A machine without the tag is the NodeClaim's, because its provider id says so.
+            let is_owned = |owner: Option<&str>| owner.is_none_or(|owner| owner == claim_name);
+            exists |= self.delete_owned(name, is_owned).await?;
+        }
+        let own = machine_name(claim_name).ok().filter(|own| recorded.as_ref() != Some(own));
+        if let Some(name) = own {
+            exists |= self.delete_owned(&name, |owner| owner == Some(claim_name)).await?;
+        }
+        if exists {
+            return Ok(());
+        }
+        let (operation, message) = (format!("delete the machine of {claim_name}"), "it is gone");
+        Err(CloudError::new(ErrorClass::NotFound, operation, "NotFound", message))
     }
 
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError> {
-        self.begin_delete(&self.name_of(provider_id)?).await
+        let name = self.name_of(provider_id)?;
+        if self.delete_owned(&name, |_| true).await? {
+            return Ok(());
+        }
+        let operation = format!("delete machine {name}");
+        Err(CloudError::new(ErrorClass::NotFound, operation, "NotFound", "it is gone"))
     }
 
     async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
         let machine = self.machines.get(&self.name_of(provider_id)?).await?;
-        if machine.is_lost() {
-            let message = "the VM of the machine is gone";
+        let id = machine.provider_id();
+        let is_other = id.is_some_and(|id| !id.eq_ignore_ascii_case(provider_id));
+        if is_other || machine.is_lost() {
+            let message = format!("the VM `{provider_id}` is gone");
             let operation = format!("get machine {}", machine.name);
-            return Err(CloudError::new(
-                ErrorClass::NotFound,
-                operation,
-                "VirtualMachineGone",
-                message,
-            ));
+            let code = "VirtualMachineGone";
+            return Err(CloudError::new(ErrorClass::NotFound, operation, code, message));
         }
         self.instance(&machine).await
     }
@@ -389,13 +424,9 @@ impl CloudProvider for AzureProvider {
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {
         let mut instances = Vec::new();
         for machine in self.machines.list().await? {
-            if !machine.properties.tags.contains_key(NODEPOOL_TAG) {
-                continue;
-            }
             // A machine without a VM id is too young to be listed.
-            match self.instance(&machine).await {
-                Ok(instance) => instances.push(instance),
-                Err(error) => tracing::debug!(%error, "machine left out of list"),
+            if machine.is_of_cluster(&self.config.cluster_name) && machine.provider_id().is_some() {
+                instances.push(self.instance(&machine).await?);
             }
         }
         instances.sort_by(|a, b| a.provider_id.cmp(&b.provider_id));

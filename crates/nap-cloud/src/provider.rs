@@ -35,6 +35,9 @@ pub struct Instance {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Whether the VM is gone without a request, as after a spot eviction, and only the cloud's
+    /// record of it is left. [`CloudProvider::get`] reports such an instance as not found.
+    pub lost: bool,
 }
 
 /// A condition of a node class that the provider can find violated.
@@ -121,17 +124,21 @@ pub trait CloudProvider: Send + Sync {
         offerings: &[OfferingRef],
     ) -> Result<Instance, CloudError>;
 
-    /// Requests the deletion of a NodeClaim's instance. [`crate::ErrorClass::NotFound`] means that
-    /// it is gone.
+    /// Requests the deletion of every instance of a NodeClaim: the one with its provider id, and
+    /// one that an interrupted [`CloudProvider::create`] left under its name. An instance that
+    /// belongs to another NodeClaim is left alone. [`crate::ErrorClass::NotFound`] means that there
+    /// is none (any more).
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError>;
 
     /// Requests the deletion of an instance that no NodeClaim names.
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError>;
 
-    /// The instance with a provider id.
+    /// The instance with a provider id. An id that is not one of this cluster's instances is
+    /// [`crate::ErrorClass::NotFound`].
     async fn get(&self, provider_id: &str) -> Result<Instance, CloudError>;
 
-    /// Every instance that was launched for a NodePool of this cluster.
+    /// Every instance that was launched for a NodeClaim of this cluster, in a NodePool or not.
+    /// Fails rather than leaving out an instance that exists.
     async fn list(&self) -> Result<Vec<Instance>, CloudError>;
 
     /// Every instance type for a node class, unavailable ones included.

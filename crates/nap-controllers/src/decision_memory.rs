@@ -10,6 +10,7 @@ use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
 use crate::disruption::{Backoff, Debounce};
+use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::provisioning::{BatchWindow, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
@@ -27,6 +28,8 @@ pub struct DecisionMemory {
     pub empty: Debounce,
     /// Nodes whose consolidation saves money, and since when it does.
     pub underutilized: Debounce,
+    /// Evictions of the pods of draining nodes.
+    pub evictions: EvictionBackoff,
     /// Disruption commands that failed.
     pub backoff: Backoff,
     /// Nodes that pods were planned onto, and until when they are not disrupted.

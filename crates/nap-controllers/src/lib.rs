@@ -30,6 +30,7 @@ mod disruption;
 pub mod events;
 mod hash_migration;
 pub mod install;
+mod live;
 mod node;
 mod nodeclaim;
 mod nodeclass;

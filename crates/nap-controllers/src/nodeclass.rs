@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use nap_api::aksnodeclass::LocalDnsState;
 use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY};
 use nap_api::{AKSNodeClass, conditions, labels, validation};
 use nap_cloud::{NodeClassCondition, NodeClassProblem};
 
-use crate::context::{Context, Doing, Outcome};
+use crate::context::{Context, Outcome};
 use crate::events::Severity;
 use crate::hash_migration::HashStamp;
 use crate::patch::{add_finalizer, remove_finalizer};
@@ -20,10 +20,7 @@ const PROBLEM_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Updates the hash, the finalizer and the status of one AKSNodeClass.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
-    let api: Api<AKSNodeClass> = Api::all(context.client.clone());
-    let Some(class) = api.get_opt(name).await.doing("reading AKSNodeClass", name)? else {
-        return Ok(None);
-    };
+    let Some(class) = context.read_class(name).await? else { return Ok(None) };
     if class.metadata.deletion_timestamp.is_some() {
         return finalize(context, &class).await;
     }
@@ -86,11 +83,9 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
 /// Removes the finalizer once no NodeClaim refers to the class.
 async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
     let name = class.name_any();
-    let users: Vec<String> = {
-        let index = context.index();
-        let uses = index.claims().filter(|claim| claim.spec.node_class_ref.name == name);
-        uses.map(|claim| claim.name_any()).collect()
-    };
+    let claims = context.read_claims().await?;
+    let uses = claims.iter().filter(|claim| claim.spec.node_class_ref.name == name);
+    let users: Vec<String> = uses.map(ResourceExt::name_any).collect();
     if !users.is_empty() {
         let shown = users.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
         let more = users.len().saturating_sub(5);

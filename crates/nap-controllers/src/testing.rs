@@ -152,6 +152,7 @@ pub fn instance(provider_id: &str, node_claim: Option<&str>, created: Timestamp)
         allocatable: Resources::new(),
         created: Some(created),
         deleting: false,
+        lost: false,
     }
 }
 

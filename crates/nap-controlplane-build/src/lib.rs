@@ -6,12 +6,14 @@
 //! same way, as a reference.
 
 mod kubectl;
+mod suites;
 
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use kubectl::Kubectl;
+pub use suites::{build_suites, suites_version};
 
 /// Binaries that every test on a control plane needs.
 const NEEDED: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];

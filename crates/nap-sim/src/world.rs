@@ -4,6 +4,7 @@
 //! [`World::client`] needs no socket, so the same world runs in real time, accelerated, or on
 //! tokio's paused clock.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -38,6 +39,8 @@ pub struct WorldConfig {
     pub speed: u32,
     /// Time of the world's clock at the start.
     pub epoch: Timestamp,
+    /// VM sizes that the region sells; empty for all of the catalogue.
+    pub sizes: BTreeSet<String>,
     /// Factor on the delays of VMs.
     pub vm_delays: f64,
 }
@@ -93,6 +96,7 @@ impl World {
             .with_vm_delays(config.vm_delays);
         KUBERNETES_VERSION.clone_into(&mut emulator.kubernetes_version);
         emulator.any_subnet = true;
+        emulator.sizes.clone_from(&config.sizes);
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;
         let git_version = format!("v{KUBERNETES_VERSION}");

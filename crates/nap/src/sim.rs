@@ -4,6 +4,7 @@ use anyhow::{Context as _, ensure};
 use nap_clock::Clock;
 use nap_sim::simulation::{self, Report};
 use nap_sim::world::{World, WorldConfig};
+use std::collections::BTreeSet;
 
 use crate::cli::SimArgs;
 use crate::{manifests, try_cluster};
@@ -41,6 +42,7 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
         speed: 1,
         epoch,
         vm_delays: 1.0,
+        sizes: BTreeSet::new(),
     };
     let world = World::new(&config).map_err(try_cluster::explain_region)?;
     world.install_crds().await?;

@@ -10,7 +10,7 @@ pub use model::{
     Machine, MachineHardware, MachineKubernetes, MachineOperatingSystem, MachineProperties,
     MachineStatus, ProvisioningState, VmState,
 };
-pub use names::{machine_name, machine_name_of};
+pub use names::{is_vm_in, machine_name, machine_name_of};
 pub use request::MachineRequest;
 
 /// Tag with the name of the NodePool.
@@ -18,4 +18,4 @@ pub const NODEPOOL_TAG: &str = "karpenter.sh_nodepool";
 /// Tag with the name of the NodeClaim.
 pub const NODECLAIM_TAG: &str = "karpenter.azure.com_aksmachine_nodeclaim";
 /// Tag with the name of the cluster.
-const CLUSTER_TAG: &str = "karpenter.azure.com_cluster";
+pub const CLUSTER_TAG: &str = "karpenter.azure.com_cluster";

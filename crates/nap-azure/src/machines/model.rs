@@ -7,6 +7,7 @@ use nap_cloud::{CloudError, ErrorClass};
 use nap_engine::CapacityType;
 use serde::Deserialize;
 
+use super::{CLUSTER_TAG, NODECLAIM_TAG, NODEPOOL_TAG};
 use crate::arm::{ArmErrorBody, nullable};
 use crate::unavailable_offerings::{REGIONAL, zone_label};
 
@@ -175,6 +176,19 @@ impl Machine {
         Some(error.map_or_else(unexplained, |error| {
             error.to_error(None, operation, "ProvisioningFailed")
         }))
+    }
+
+    /// Name of the NodeClaim that it was created for; `None` if its tags do not tell.
+    pub fn owner(&self) -> Option<&str> {
+        self.properties.tags.get(NODECLAIM_TAG).map(String::as_str)
+    }
+
+    /// Whether it was created for a NodeClaim of a cluster. Machines of older versions carry only
+    /// the name of their NodePool.
+    pub fn is_of_cluster(&self, cluster: &str) -> bool {
+        let tags = &self.properties.tags;
+        let same = tags.get(CLUSTER_TAG).is_some_and(|name| name == cluster);
+        (same && self.owner().is_some()) || tags.contains_key(NODEPOOL_TAG)
     }
 
     /// Time of creation; `None` if the API does not tell.

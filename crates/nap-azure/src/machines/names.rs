@@ -39,6 +39,19 @@ pub fn machine_name_of(provider_id: &str, pool: &str) -> Option<String> {
     (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.to_owned())
 }
 
+/// Whether a provider id is that of a VM in a resource group, of whatever name.
+pub fn is_vm_in(provider_id: &str, resource_group: &str) -> bool {
+    let Some(path) = provider_id.strip_prefix("azure://") else { return false };
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    matches!(
+        parts.as_slice(),
+        [_, _, groups, group, _, _, kind, _]
+            if groups.eq_ignore_ascii_case("resourceGroups")
+                && group.eq_ignore_ascii_case(resource_group)
+                && kind.eq_ignore_ascii_case("virtualMachines")
+    )
+}
+
 /// 64-bit FNV-1 (multiply, then xor), the hash that the incumbent shortens names with. The `fnv`
 /// crate is FNV-1a (xor, then multiply), which gives other names.
 pub(crate) fn fnv1(text: &str) -> u64 {
@@ -66,5 +79,13 @@ mod tests {
         let id = "azure:///subscriptions/s/resourceGroups/mc/providers/Microsoft.Compute/virtualMachines/aks-aksmanagedap-default-abc12-12345678-vm";
         assert_eq!(machine_name_of(id, "aksmanagedap").as_deref(), Some("default-abc12"));
         assert_eq!(machine_name_of("azure:///x/aks-default-abc12", "aksmanagedap"), None);
+    }
+
+    #[test]
+    fn a_vm_is_told_from_other_provider_ids_by_its_resource_group() {
+        let id = "azure:///subscriptions/s/resourceGroups/mc/providers/Microsoft.Compute/virtualMachines/aks-default-abc12";
+        assert!(is_vm_in(id, "MC"));
+        assert!(!is_vm_in(id, "other"));
+        assert!(!is_vm_in("Provider:///AZ/i-0123456789", "MC"));
     }
 }

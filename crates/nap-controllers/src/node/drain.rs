@@ -1,50 +1,99 @@
 //! Drain: the pods of a Node are evicted tier by tier, within their PodDisruptionBudgets.
+//!
+//! The evictions of a tier run side by side and each pod backs off by itself, so a pod that may not
+//! be evicted delays neither the others nor the deadline of the drain.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::stream::{self, StreamExt};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
-use nap_api::{NodeClaim, conditions};
+use nap_api::{NodeClaim, conditions, labels};
 
 use crate::cluster::{claim_conditions, pods};
-use crate::context::{Context, Doing, Error, is_conflict, is_not_found};
+use crate::context::{Context, is_conflict, is_not_found};
 use crate::events::Severity;
 
 /// Grace period of a pod that states none, as the API server defaults it.
 const DEFAULT_GRACE: i64 = 30;
+/// Most requests at once for one node. A full node of 250 pods takes 25 turns of some milliseconds,
+/// and a hundred draining nodes stay within what an API server serves at once.
+const MAX_REQUESTS: usize = 10;
+/// Longest round. Requests without an answer by then are dropped and repeated with back-off, so
+/// that a slow admission webhook does not delay the deadline.
+const MAX_ROUND: Duration = Duration::from_secs(10);
+/// Most pods that an event names.
+const MAX_NAMED: usize = 5;
 
-/// Evicts the pods whose turn it is. Returns whether the drain still waits for any pod.
+/// Asks for the removal of the pods whose turn it is, of those that are bound to a Node. Returns
+/// whether the drain still waits for any pod.
 pub async fn drain(
     context: &Context,
     node: &Node,
     claim: Option<&NodeClaim>,
     deadline: Option<Timestamp>,
-) -> Result<bool, Error> {
+    bound: Vec<Arc<Pod>>,
+) -> bool {
     let now = context.clock.now();
-    let bound = context.index().pods_on(&node.name_any());
+    let name = node.name_any();
+    context.memory().evictions.retain(&name, &bound.iter().filter_map(|pod| pod.uid()).collect());
     let round = round(bound, deadline, now);
-    for pod in &round.overdue {
-        force_delete(context, pod, deadline, now).await?;
-    }
-    let mut blocked: Vec<String> =
-        round.protected.iter().map(|pod| pods::key(pod).to_string()).collect();
-    for pod in &round.evict {
-        if !evict(context, pod, claim).await? {
-            blocked.push(pods::key(pod).to_string());
+    let overdue = round.overdue.iter().map(|pod| (pod, true));
+    let requests: Vec<_> = overdue.chain(round.evict.iter().map(|pod| (pod, false))).collect();
+    let requests = stream::iter(requests).for_each_concurrent(MAX_REQUESTS, |(pod, overdue)| {
+        let name = name.as_str();
+        async move {
+            let uid = pod.uid().unwrap_or_default();
+            if !context.memory().evictions.is_due(name, &uid, now) {
+                return;
+            }
+            context.memory().evictions.begin(name, &uid, now);
+            let refusal = if overdue {
+                force_delete(context, pod, deadline, now).await
+            } else {
+                evict(context, pod, claim).await
+            };
+            context.memory().evictions.end(name, &uid, refusal);
         }
+    });
+    tokio::select! {
+        biased;
+        () = requests => {}
+        () = context.clock.sleep(MAX_ROUND) => {}
     }
-    if !blocked.is_empty() {
-        let message = format!(
-            "Failed to drain node, {} pod(s) may not be evicted: {}",
-            blocked.len(),
-            blocked.join(", ")
-        );
-        context.events.publish(node, Severity::Warning, "FailedDraining", &message).await;
+    report(context, node, &round).await;
+    round.waits
+}
+
+/// Publishes which pods hold up the drain, and why.
+async fn report(context: &Context, node: &Node, round: &Round) {
+    let name = node.name_any();
+    let blocked: Vec<String> = {
+        let memory = context.memory();
+        let refused = round.overdue.iter().chain(&round.evict).filter_map(|pod| {
+            let refusal = memory.evictions.refusal(&name, &pod.uid().unwrap_or_default())?;
+            Some(format!("{} ({refusal})", pods::key(pod)))
+        });
+        let protected = round.protected.iter();
+        let protected =
+            protected.map(|pod| format!("{} ({})", pods::key(pod), labels::DO_NOT_DISRUPT));
+        protected.chain(refused).collect()
+    };
+    if blocked.is_empty() {
+        return;
     }
-    Ok(round.waits)
+    let more = blocked.len().saturating_sub(MAX_NAMED);
+    let tail = if more > 0 { format!(" and {more} other(s)") } else { String::new() };
+    let message = format!(
+        "Failed to drain node, {} pod(s) may not be evicted: {}{tail}",
+        blocked.len(),
+        blocked.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ")
+    );
+    context.events.publish(node, Severity::Warning, "FailedDraining", &message).await;
 }
 
 /// One round of a drain.
@@ -93,44 +142,47 @@ fn is_overdue(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
 }
 
 /// Deletes a pod so that it is gone by the deadline, whatever protects it: that is the meaning of
-/// `terminationGracePeriod`.
+/// `terminationGracePeriod`. Returns the server's message if it refused.
 async fn force_delete(
     context: &Context,
     pod: &Pod,
     deadline: Option<Timestamp>,
     now: Timestamp,
-) -> Result<(), Error> {
+) -> Option<String> {
     let left = deadline.map_or(1, |deadline| deadline.duration_since(now).as_secs()).max(1);
     let seconds = u32::try_from(left).unwrap_or(u32::MAX);
     let params = DeleteParams { grace_period_seconds: Some(seconds), ..same_pod(pod) };
-    match pods_api(context, pod).delete(&pod.name_any(), &params).await {
-        Ok(_) => {
-            let message = format!(
-                "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
-            );
-            context.events.publish(pod, Severity::Normal, "Disrupted", &message).await;
-            Ok(())
-        }
-        Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
-        Err(error) => Err(error).doing("deleting Pod", &pod.name_any()),
+    let deleted = pods_api(context, pod).delete(&pod.name_any(), &params).await;
+    if deleted.is_ok() {
+        let message = format!(
+            "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
+        );
+        context.events.publish(pod, Severity::Normal, "Disrupted", &message).await;
     }
+    refusal(deleted)
 }
 
-/// Evicts a pod. Returns `false` if a PodDisruptionBudget does not allow it now.
-async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Result<bool, Error> {
+/// Evicts a pod. Returns the server's message if it refused.
+async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Option<String> {
     let params = EvictParams { delete_options: Some(same_pod(pod)), ..EvictParams::default() };
-    match pods_api(context, pod).evict(&pod.name_any(), &params).await {
-        Ok(_) => {
-            let command =
-                claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
-            let why = command.map_or("Forceful Termination", |condition| condition.reason.as_str());
-            let message = format!("Evicted pod: {why}");
-            context.events.publish(pod, Severity::Normal, "Evicted", &message).await;
-            Ok(true)
-        }
-        Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 429 || status.code == 500 => Ok(false),
-        Err(error) => Err(error).doing("evicting Pod", &pod.name_any()),
+    let evicted = pods_api(context, pod).evict(&pod.name_any(), &params).await;
+    if evicted.is_ok() {
+        let command =
+            claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
+        let why = command.map_or("Forceful Termination", |condition| condition.reason.as_str());
+        let message = format!("Evicted pod: {why}");
+        context.events.publish(pod, Severity::Normal, "Evicted", &message).await;
+    }
+    refusal(evicted)
+}
+
+/// The message of a refusal; `None` if the pod was removed, is gone, or another one has its name.
+fn refusal<T>(answer: Result<T, kube::Error>) -> Option<String> {
+    match answer {
+        Ok(_) => None,
+        Err(error) if is_not_found(&error) || is_conflict(&error) => None,
+        Err(kube::Error::Api(status)) => Some(status.message.clone()),
+        Err(error) => Some(error.to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Deleting a Node, a NodeClaim or a NodePool all end here, because the finalizer of each waits for
 //! the next.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +14,7 @@ use nap_api::{NodeClaim, conditions, labels};
 
 use super::drain::drain;
 use super::taint::add_disrupted;
-use crate::cluster::{claim_conditions, claim_is, is_ready, provider_id};
+use crate::cluster::{claim_conditions, claim_is, is_ready, provider_id, provider_id_of_claim};
 use crate::context::{Context, Error, Outcome};
 use crate::nodeclaim::termination::{INSTANCE_INTERVAL, InstanceDeletion, delete_instance};
 use crate::patch::{has_finalizer, remove_finalizer};
@@ -22,9 +23,44 @@ use crate::patch::{has_finalizer, remove_finalizer};
 const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest drain: kube-scheduler needs some time to see the taint.
 const MIN_DRAIN: SignedDuration = SignedDuration::from_secs(5);
+/// Longest time to ask the cloud whether an instance is gone. An unreachable cloud does not delay
+/// the drain.
+const MAX_INSTANCE_LOOKUP: Duration = Duration::from_secs(5);
 
 /// Carries the deletion of a Node one step further.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
+    let Some((node, claim)) = terminating(context, name).await? else {
+        context.memory().evictions.forget(name);
+        return Ok(None);
+    };
+    if let Some(claim) = claim.as_ref().filter(|one| one.metadata.deletion_timestamp.is_none()) {
+        context.delete_claim(claim).await?;
+    }
+    if !is_ready(&node) && is_instance_gone(context, &node).await {
+        tracing::info!(node = name, "instance gone, deleting node without drain");
+        return finish(context, name).await;
+    }
+    context.update::<Node>(name, keep_traffic_away).await?;
+    if !has_drained(context, &node, claim.as_deref()).await? {
+        return Ok(Some(DRAIN_INTERVAL));
+    }
+    if let Some(claim) = &claim {
+        if delete_instance(context, claim).await? == InstanceDeletion::Terminating {
+            return Ok(Some(INSTANCE_INTERVAL));
+        }
+    } else if has_claim(context, &node).await? {
+        return Ok(Some(DRAIN_INTERVAL));
+    }
+    tracing::info!(node = name, "drained and deleted node");
+    finish(context, name).await
+}
+
+/// A Node that is being deleted and has nap's finalizer, with its NodeClaim. A NodeClaim that the
+/// index lacks is read.
+async fn terminating(
+    context: &Context,
+    name: &str,
+) -> Result<Option<(Arc<Node>, Option<Arc<NodeClaim>>)>, Error> {
     let (node, claim) = {
         let index = context.index();
         let Some(node) = index.node(name).cloned() else { return Ok(None) };
@@ -36,37 +72,55 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     {
         return Ok(None);
     }
-    if let Some(claim) = claim.as_ref().filter(|one| one.metadata.deletion_timestamp.is_none()) {
-        context.delete_claim(claim).await?;
+    let claim = match claim {
+        Some(claim) => Some(claim),
+        None => context.read_owner(&node).await?.map(Arc::new),
+    };
+    Ok(Some((node, claim)))
+}
+
+/// Whether any NodeClaim has the provider id of a Node.
+async fn has_claim(context: &Context, node: &Node) -> Result<bool, Error> {
+    let Some(id) = provider_id(node) else { return Ok(false) };
+    let claims = context.read_claims().await?;
+    Ok(claims.iter().any(|claim| provider_id_of_claim(claim) == Some(id)))
+}
+
+/// Whether the cloud says that the instance of a Node does not exist.
+async fn is_instance_gone(context: &Context, node: &Node) -> bool {
+    let Some(id) = provider_id(node) else { return false };
+    tokio::select! {
+        biased;
+        found = context.cloud.get(id) => found.is_err_and(|error| error.is_not_found()),
+        () = context.clock.sleep(MAX_INSTANCE_LOOKUP) => false,
     }
-    if !is_ready(&node)
-        && let Some(id) = provider_id(&node)
-        && context.cloud.get(id).await.is_err_and(|error| error.is_not_found())
-    {
-        tracing::info!(node = name, "instance gone, deleting node without drain");
-        return finish(context, name).await;
+}
+
+/// Carries the drain of a Node one round further. Returns whether it is over, which the pods on the
+/// API server decide and not those in the index.
+async fn has_drained(
+    context: &Context,
+    node: &Node,
+    claim: Option<&NodeClaim>,
+) -> Result<bool, Error> {
+    if claim.is_some_and(|claim| claim_is(claim, DRAINED)) {
+        return Ok(true);
     }
-    context.update::<Node>(name, keep_traffic_away).await?;
-    let waits =
-        drain(context, &node, claim.as_deref(), claim.as_deref().and_then(deadline)).await?;
-    match &claim {
-        Some(claim) => {
-            if !claim_is(claim, DRAINED) {
-                let drained = !waits && has_drained_long_enough(claim, context.clock.now());
-                record_drain(context, &claim.name_any(), drained).await?;
-                if !drained {
-                    return Ok(Some(DRAIN_INTERVAL));
-                }
-            }
-            if delete_instance(context, claim).await? == InstanceDeletion::Terminating {
-                return Ok(Some(INSTANCE_INTERVAL));
-            }
-        }
-        None if waits => return Ok(Some(DRAIN_INTERVAL)),
-        None => {}
+    let name = node.name_any();
+    let deadline = claim.and_then(deadline);
+    let bound = context.index().pods_on(&name);
+    let mut waits = drain(context, node, claim, deadline, bound).await;
+    let now = context.clock.now();
+    let long_enough = claim.is_none_or(|claim| has_drained_long_enough(claim, now));
+    if !waits && long_enough {
+        let bound = context.read_pods_on(&name).await?;
+        waits = drain(context, node, claim, deadline, bound).await;
     }
-    tracing::info!(node = name, "drained and deleted node");
-    finish(context, name).await
+    let drained = !waits && long_enough;
+    if let Some(claim) = claim {
+        record_drain(context, &claim.name_any(), drained).await?;
+    }
+    Ok(drained)
 }
 
 /// Time by which all pods have to be gone; `None` without a `terminationGracePeriod`.
@@ -93,6 +147,7 @@ async fn record_drain(context: &Context, claim: &str, drained: bool) -> Result<(
 }
 
 async fn finish(context: &Context, name: &str) -> Outcome {
+    context.memory().evictions.forget(name);
     context
         .update::<Node>(name, |node| remove_finalizer(node, labels::TERMINATION_FINALIZER))
         .await?;

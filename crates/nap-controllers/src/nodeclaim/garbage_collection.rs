@@ -8,11 +8,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::NodeClaim;
-use nap_api::nodeclaim::condition::{LAUNCHED, REGISTERED};
+use nap_api::nodeclaim::condition::REGISTERED;
 use nap_cloud::Instance;
 
 use crate::cluster::{Index, claim_is, is_ready, provider_id_of_claim};
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Error, Outcome};
+use crate::events::Severity;
 
 /// Interval between two comparisons.
 const INTERVAL: Duration = Duration::from_mins(2);
@@ -32,20 +33,46 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let claims: Vec<Arc<NodeClaim>> = context.index().claims().cloned().collect();
     let instances = context.cloud.list().await?;
     for instance in orphans(&claims, &instances, context.clock.now()) {
-        let provider_id = &instance.provider_id;
-        tracing::warn!(provider_id, "no nodeclaim for instance, deleting instance");
-        match context.cloud.delete_orphan(provider_id).await {
-            Ok(()) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
+        delete_orphan(context, instance).await?;
     }
     let lost = without_instance(&context.index(), &claims, &instances);
     for claim in lost {
-        tracing::warn!(nodeclaim = claim.name_any(), "instance gone, deleting nodeclaim");
-        context.delete_claim(&claim).await?;
+        delete_lost(context, &claim).await?;
     }
     Ok(Some(INTERVAL))
+}
+
+/// Deletes an instance unless its NodeClaim exists after all.
+async fn delete_orphan(context: &Context, instance: &Instance) -> Result<(), Error> {
+    let provider_id = &instance.provider_id;
+    if let Some(name) = &instance.node_claim
+        && context.read_claim(name).await?.is_some()
+    {
+        return Ok(());
+    }
+    tracing::warn!(provider_id, "no nodeclaim for instance, deleting instance");
+    match context.cloud.delete_orphan(provider_id).await {
+        Ok(()) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Deletes a NodeClaim unless its instance exists or its Node is ready after all.
+async fn delete_lost(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
+    let id = provider_id_of_claim(claim).unwrap_or_default();
+    let error = match context.cloud.get(id).await {
+        Ok(_) => return Ok(()),
+        Err(error) if error.is_not_found() => error,
+        Err(error) => return Err(error.into()),
+    };
+    if context.read_nodes_of(claim).await?.iter().any(is_ready) {
+        return Ok(());
+    }
+    tracing::warn!(nodeclaim = claim.name_any(), %error, "instance gone, deleting nodeclaim");
+    let message = format!("Instance is gone, deleting the NodeClaim: {error}");
+    context.events.publish(claim, Severity::Warning, "InstanceNotFound", &message).await;
+    context.delete_claim(claim).await
 }
 
 /// Instances that are old enough and that no NodeClaim names, by provider id or by tag.
@@ -74,12 +101,11 @@ fn without_instance(
     claims: &[Arc<NodeClaim>],
     instances: &[Instance],
 ) -> Vec<Arc<NodeClaim>> {
-    let ids: BTreeSet<&str> =
-        instances.iter().map(|instance| instance.provider_id.as_str()).collect();
+    let existing = instances.iter().filter(|instance| !instance.lost);
+    let ids: BTreeSet<&str> = existing.map(|instance| instance.provider_id.as_str()).collect();
     let is_lost = |claim: &&Arc<NodeClaim>| {
         let Some(id) = provider_id_of_claim(claim) else { return false };
         claim.metadata.deletion_timestamp.is_none()
-            && claim_is(claim, LAUNCHED)
             && claim_is(claim, REGISTERED)
             && !ids.contains(id)
             && !index.nodes_with_provider_id(id).iter().any(|node| is_ready(node))
@@ -131,6 +157,9 @@ mod tests {
         };
         assert_eq!(lost(&index, &[instance("azure:///1", None, at(0))]), 0);
         assert_eq!(lost(&index, &[]), 1);
+        let mut evicted = instance("azure:///1", None, at(0));
+        evicted.lost = true;
+        assert_eq!(lost(&index, &[evicted]), 1);
         let ready = json!([{ "type": "Ready", "status": "True" }]);
         let object = json!({
             "spec": { "providerID": "azure:///1" }, "status": { "conditions": ready },

@@ -1,48 +1,132 @@
 //! Launch: the cloud provider creates the instance of a NodeClaim.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::LAUNCHED;
-use nap_api::{AKSNodeClass, NodeClaim, labels};
+use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
 use nap_cloud::{CloudError, ErrorClass, Instance};
 
-use super::{Step, live_claim, time_left};
-use crate::cluster::claim_is;
+use super::{Step, live_claim, nomination, time_left};
+use crate::cluster::{claim_is, provider_id_of_claim};
 use crate::context::{Context, Error};
 use crate::events::Severity;
 use crate::hash_migration::HashStamp;
 
 /// Time after which a NodeClaim that is not launched is deleted.
 const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+/// Shortest time that an attempt gets: an instance that was created before a restart is adopted
+/// even if the NodeClaim is older than the timeout.
+const MIN_ATTEMPT: Duration = Duration::from_secs(30);
 /// Wait before a launch that failed for a passing reason is retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Wait for a node class that has no readiness yet.
+const CLASS_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which a running launch looks for the deletion of its NodeClaim.
+const INTERRUPTION_INTERVAL: Duration = Duration::from_secs(1);
+/// Event reason of a launch for which no offering is left.
+const INSUFFICIENT_CAPACITY: &str = "InsufficientCapacityError";
 /// Longest message that is copied from the cloud into a condition, in characters.
 const MAX_MESSAGE: usize = 1024;
 
-/// Creates the instance, or adopts the one that an earlier attempt created, and records it.
+/// Creates the instance, or adopts the one that an earlier attempt created, and records it. A
+/// NodeClaim with a provider id counts as launched, whoever wrote it.
 pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
-    if claim_is(&claim, LAUNCHED) {
+    if claim_is(&claim, LAUNCHED) || provider_id_of_claim(&claim).is_some() {
         return Ok(Step::Done);
     }
     let class_name = &claim.spec.node_class_ref.name;
-    let (class, plan) = {
-        let index = context.index();
-        (index.class(class_name).cloned(), index.plan(name).cloned())
-    };
-    let Some(class) = class else {
+    let Some(class) = class_of(context, class_name).await? else {
         let message = format!("AKSNodeClass `{class_name}` does not exist");
-        let class = ErrorClass::NodeClassNotReady;
-        let error = CloudError::new(class, "launching", "NodeClassNotFound", message);
-        return fail(context, &claim, error).await;
+        return give_up(context, &claim, "NodeClassNotReady", &message).await;
     };
+    match readiness(&class) {
+        Readiness::Ready => {}
+        Readiness::NotReady(message) => {
+            let message = format!("AKSNodeClass `{class_name}` is not ready: {message}");
+            return give_up(context, &claim, "NodeClassNotReady", &message).await;
+        }
+        Readiness::Unknown => {
+            let message = format!("AKSNodeClass `{class_name}` has no readiness yet");
+            let reason = "NodeClassReadinessUnknown";
+            return wait(context, &claim, reason, &message, CLASS_INTERVAL).await;
+        }
+    }
+    let plan = context.index().plan(name).cloned();
     let offerings = plan.as_ref().map(|plan| plan.offerings.as_slice()).unwrap_or_default();
-    match context.cloud.create(&claim, &class, offerings).await {
-        Ok(instance) => record(context, &claim, &class, &instance).await,
-        Err(error) => fail(context, &claim, error).await,
+    tokio::select! {
+        biased;
+        created = context.cloud.create(&claim, &class, offerings) => match created {
+            Ok(instance) => record(context, &claim, &class, &instance).await,
+            Err(error) => fail(context, &claim, error).await,
+        },
+        interruption = interruption(context, &claim) => match interruption {
+            Interruption::Deleted => Ok(Step::Deleted),
+            Interruption::TimedOut => time_out(context, &claim).await,
+        },
+    }
+}
+
+/// A node class. One that the index lacks is read.
+async fn class_of(context: &Context, name: &str) -> Result<Option<Arc<AKSNodeClass>>, Error> {
+    let indexed = context.index().class(name).cloned();
+    match indexed {
+        Some(class) => Ok(Some(class)),
+        None => Ok(context.read_class(name).await?.map(Arc::new)),
+    }
+}
+
+/// Whether a node class can launch instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Readiness {
+    Ready,
+    /// It cannot, for this reason.
+    NotReady(String),
+    /// Its current spec was not inspected yet.
+    Unknown,
+}
+
+fn readiness(class: &AKSNodeClass) -> Readiness {
+    if class.metadata.deletion_timestamp.is_some() {
+        return Readiness::NotReady("it is being deleted".to_owned());
+    }
+    let conditions = class.status.as_ref().map(|status| status.conditions.as_slice());
+    let ready = conditions::get(conditions.unwrap_or_default(), conditions::READY);
+    let is_current = |observed: i64| Some(observed) == class.metadata.generation;
+    match ready.filter(|ready| ready.observed_generation.is_none_or(is_current)) {
+        Some(ready) if ready.status == "True" => Readiness::Ready,
+        Some(ready) if ready.status == "False" => Readiness::NotReady(ready.message.clone()),
+        _ => Readiness::Unknown,
+    }
+}
+
+/// Reason to stop a running launch. The instance, if there is one by then, is found by the name of
+/// the NodeClaim when that is finalized.
+enum Interruption {
+    /// The NodeClaim is gone or being deleted.
+    Deleted,
+    /// The NodeClaim is not launched in time.
+    TimedOut,
+}
+
+async fn interruption(context: &Context, claim: &NodeClaim) -> Interruption {
+    let (name, now) = (claim.name_any(), context.clock.now());
+    let left = time_left(claim, LAUNCHED, LAUNCH_TIMEOUT, now).unwrap_or_default();
+    let left = SignedDuration::try_from(left.max(MIN_ATTEMPT)).unwrap_or(SignedDuration::MAX);
+    let until = now.checked_add(left).unwrap_or(Timestamp::MAX);
+    loop {
+        context.clock.sleep(INTERRUPTION_INTERVAL).await;
+        if live_claim(context, &name).is_none_or(|known| known.uid() != claim.uid()) {
+            return Interruption::Deleted;
+        }
+        if context.clock.now() >= until {
+            return Interruption::TimedOut;
+        }
     }
 }
 
@@ -56,6 +140,9 @@ async fn record(
     let stamp = HashStamp::of_class(class);
     context
         .update::<NodeClaim>(&name, |claim| {
+            if provider_id_of_claim(claim).is_some() {
+                return false;
+            }
             let before = claim.metadata.clone();
             let own = std::mem::take(claim.labels_mut());
             *claim.labels_mut() = instance.labels.clone().into_iter().chain(own).collect();
@@ -67,6 +154,9 @@ async fn record(
         .await?;
     context
         .edit_claim_status(&name, |edit| {
+            if edit.status.provider_id.is_some() {
+                return;
+            }
             edit.status.provider_id = Some(instance.provider_id.clone());
             edit.status.image_id.clone_from(&instance.image_id);
             edit.status.capacity = instance.capacity.to_quantities();
@@ -76,6 +166,13 @@ async fn record(
         .await?;
     let what = describe(instance);
     let provider_id = &instance.provider_id;
+    let recorded = live_claim(context, &name);
+    let recorded = recorded.as_deref().and_then(provider_id_of_claim);
+    if recorded.is_some_and(|recorded| recorded != provider_id) {
+        // The status was written by another hand. Termination finds the instance by its name.
+        tracing::warn!(nodeclaim = name, provider_id, recorded, "nodeclaim has another instance");
+        return Ok(Step::Done);
+    }
     tracing::info!(nodeclaim = name, instance = what, provider_id, "launched nodeclaim");
     let message = format!("Provisioned {what}");
     context.events.publish(claim, Severity::Normal, "Provisioned", &message).await;
@@ -106,7 +203,7 @@ enum OnFailure {
 
 fn on_failure(class: ErrorClass) -> OnFailure {
     match class {
-        ErrorClass::Capacity | ErrorClass::Quota => OnFailure::GiveUp("InsufficientCapacityError"),
+        ErrorClass::Capacity | ErrorClass::Quota => OnFailure::GiveUp(INSUFFICIENT_CAPACITY),
         ErrorClass::NodeClassNotReady => OnFailure::GiveUp("NodeClassNotReady"),
         ErrorClass::Transient | ErrorClass::Throttled => OnFailure::Retry,
         ErrorClass::NotFound | ErrorClass::Auth | ErrorClass::Invalid => OnFailure::BackOff,
@@ -114,36 +211,126 @@ fn on_failure(class: ErrorClass) -> OnFailure {
 }
 
 async fn fail(context: &Context, claim: &NodeClaim, error: CloudError) -> Result<Step, Error> {
-    let name = claim.name_any();
     let action = on_failure(error.class);
     if let OnFailure::GiveUp(reason) = action {
-        tracing::warn!(nodeclaim = name, reason, %error, "launch failed, deleting nodeclaim");
-        let message = format!("NodeClaim {name} event: {error}");
-        context.events.publish(claim, Severity::Warning, reason, &message).await;
-        context.delete_claim(claim).await?;
-        return Ok(Step::Deleted);
+        return give_up(context, claim, reason, &error.to_string()).await;
     }
-    let message: String = error.to_string().chars().take(MAX_MESSAGE).collect();
     let reason = if error.code.is_empty() { "LaunchFailed" } else { error.code.as_str() };
+    let step = wait(context, claim, reason, &error.to_string(), RETRY_INTERVAL).await?;
+    match (action, step) {
+        (OnFailure::BackOff, Step::Wait(_)) => Err(Error::Cloud(error)),
+        _ => Ok(step),
+    }
+}
+
+/// Deletes a NodeClaim that cannot be launched, so that its pods are planned again, and says why on
+/// the NodeClaim and on the pods that wait for it.
+async fn give_up(
+    context: &Context,
+    claim: &NodeClaim,
+    reason: &str,
+    message: &str,
+) -> Result<Step, Error> {
+    let name = claim.name_any();
+    tracing::warn!(nodeclaim = name, reason, message, "launch failed, deleting nodeclaim");
+    let event = format!("NodeClaim {name} event: {message}");
+    context.events.publish(claim, Severity::Warning, reason, &event).await;
+    if reason == INSUFFICIENT_CAPACITY {
+        let event = format!("NodeClaim {name} nominated for this pod failed to launch: {message}");
+        let waiting: Vec<Arc<Pod>> = {
+            let index = context.index();
+            let keys = nomination::waiting_pods(&index, claim);
+            keys.iter().filter_map(|key| index.pod(key).cloned()).collect()
+        };
+        for pod in waiting {
+            context.events.publish(pod.as_ref(), Severity::Warning, reason, &event).await;
+        }
+    }
+    context.delete_claim(claim).await?;
+    Ok(Step::Deleted)
+}
+
+/// Records why a NodeClaim is not launched yet. Deletes it if its time is up.
+async fn wait(
+    context: &Context,
+    claim: &NodeClaim,
+    reason: &str,
+    message: &str,
+    retry_after: Duration,
+) -> Result<Step, Error> {
+    let message = cut(message);
+    let name = claim.name_any();
     context.edit_claim_status(&name, |edit| edit.set_unknown(LAUNCHED, reason, &message)).await?;
-    if time_left(claim, LAUNCHED, LAUNCH_TIMEOUT, context.clock.now()).is_none() {
-        tracing::warn!(nodeclaim = name, reason = "launch_timeout", "deleting nodeclaim");
-        context.delete_claim(claim).await?;
-        return Ok(Step::Deleted);
+    match time_left(claim, LAUNCHED, LAUNCH_TIMEOUT, context.clock.now()) {
+        Some(left) => Ok(Step::Wait(retry_after.min(left))),
+        None => time_out(context, claim).await,
     }
-    match action {
-        OnFailure::Retry => Ok(Step::Wait(RETRY_INTERVAL)),
-        OnFailure::GiveUp(_) | OnFailure::BackOff => Err(Error::Cloud(error)),
+}
+
+async fn time_out(context: &Context, claim: &NodeClaim) -> Result<Step, Error> {
+    let nodeclaim = claim.name_any();
+    tracing::warn!(nodeclaim, reason = "launch_timeout", "deleting nodeclaim");
+    context.delete_claim(claim).await?;
+    Ok(Step::Deleted)
+}
+
+/// Shortens a message to [`MAX_MESSAGE`] characters.
+fn cut(message: &str) -> String {
+    if message.chars().count() <= MAX_MESSAGE {
+        return message.to_owned();
     }
+    message.chars().take(MAX_MESSAGE - 3).chain("...".chars()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::node_class;
+    use serde_json::{Value, json};
+
+    fn class(status: &Value) -> AKSNodeClass {
+        let generation = json!({ "generation": 2 });
+        node_class("default", json!({ "metadata": generation, "status": status }))
+    }
+
+    fn ready(status: &str, observed: Option<i64>) -> Value {
+        json!({ "conditions": [{
+            "type": "Ready", "status": status, "reason": "r", "message": "no subnet",
+            "observedGeneration": observed, "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }] })
+    }
+
+    #[test]
+    fn a_class_without_readiness_for_its_current_spec_is_waited_for() {
+        let unknown = [json!(null), json!({}), ready("Unknown", Some(2)), ready("False", Some(1))];
+        for status in unknown.iter().chain([&ready("True", Some(1))]) {
+            assert_eq!(readiness(&class(status)), Readiness::Unknown, "{status}");
+        }
+        assert_eq!(readiness(&class(&ready("True", Some(2)))), Readiness::Ready);
+        assert_eq!(readiness(&class(&ready("True", None))), Readiness::Ready);
+    }
+
+    #[test]
+    fn a_class_that_is_not_ready_or_leaves_cannot_launch() {
+        let problem = Readiness::NotReady("no subnet".to_owned());
+        assert_eq!(readiness(&class(&ready("False", Some(2)))), problem);
+        let mut leaving = class(&ready("True", Some(2)));
+        let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+        leaving.metadata.deletion_timestamp = Some(now);
+        assert!(matches!(readiness(&leaving), Readiness::NotReady(_)));
+    }
+
+    #[test]
+    fn long_messages_are_cut_to_what_a_condition_holds() {
+        assert_eq!(cut("short"), "short");
+        let long = cut(&"x".repeat(2000));
+        assert_eq!(long.len(), MAX_MESSAGE);
+        assert!(long.ends_with("x..."));
+    }
 
     #[test]
     fn capacity_and_quota_failures_delete_the_nodeclaim() {
-        let give_up = OnFailure::GiveUp("InsufficientCapacityError");
+        let give_up = OnFailure::GiveUp(INSUFFICIENT_CAPACITY);
         assert_eq!(on_failure(ErrorClass::Capacity), give_up);
         assert_eq!(on_failure(ErrorClass::Quota), give_up);
     }

@@ -57,9 +57,6 @@ const STEPS: [StepFn; 8] = [
 /// Brings one NodeClaim as far as it can get now.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let Some(claim) = context.index().claim(name).cloned() else { return Ok(None) };
-    if claim.spec.node_class_ref.group != labels::AZURE_GROUP {
-        return Ok(None);
-    }
     if claim.metadata.deletion_timestamp.is_some() {
         return termination::finalize(context, &claim).await;
     }

@@ -1,5 +1,6 @@
 //! Termination of a NodeClaim: its Node is deleted first, then its instance, then its finalizer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -27,8 +28,7 @@ pub async fn finalize(context: &Context, claim: &NodeClaim) -> Outcome {
         return Ok(None);
     }
     annotate_deadline(context, claim).await?;
-    let id = provider_id_of_claim(claim).filter(|_| claim_is(claim, REGISTERED));
-    let nodes = id.map(|id| context.index().nodes_with_provider_id(id)).unwrap_or_default();
+    let nodes = nodes_of(context, claim).await?;
     for node in nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()) {
         delete_node(context, &node.name_any()).await?;
     }
@@ -43,6 +43,23 @@ pub async fn finalize(context: &Context, claim: &NodeClaim) -> Outcome {
         .await?;
     tracing::info!(nodeclaim = name, "deleted nodeclaim");
     Ok(None)
+}
+
+/// The Nodes of a registered NodeClaim. If the index has none, the API server is asked: the
+/// instance may be deleted only if its Node is gone, which means drained.
+async fn nodes_of(context: &Context, claim: &NodeClaim) -> Result<Vec<Arc<Node>>, Error> {
+    let id = provider_id_of_claim(claim).filter(|_| claim_is(claim, REGISTERED));
+    let Some(id) = id else { return Ok(Vec::new()) };
+    let indexed = context.index().nodes_with_provider_id(id);
+    if !indexed.is_empty() {
+        return Ok(indexed);
+    }
+    let nodes = context.read_nodes_of(claim).await?;
+    for node in &nodes {
+        tracing::warn!(node = node.name_any(), "node is missing from the index");
+        context.observe(node.clone());
+    }
+    Ok(nodes.into_iter().map(Arc::new).collect())
 }
 
 /// State of an instance whose deletion was requested.

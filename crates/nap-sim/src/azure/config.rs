@@ -14,6 +14,8 @@ use super::FaultPlan;
 pub struct EmulatorConfig {
     /// Short name of the region, such as `eastus`.
     pub region: String,
+    /// VM sizes that are sold; empty for all of the catalogue.
+    pub sizes: BTreeSet<String>,
     /// Seed of every random number.
     pub seed: u64,
     /// Clock of all delays.
@@ -66,6 +68,7 @@ impl EmulatorConfig {
         );
         Self {
             region: region.to_owned(),
+            sizes: BTreeSet::new(),
             seed,
             clock,
             subscription_id,

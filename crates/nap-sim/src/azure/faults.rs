@@ -8,6 +8,8 @@ pub struct FaultPlan {
     /// Size and zone label (`0` without a zone) of VMs whose creation is accepted and then fails
     /// for lack of capacity.
     pub capacity_errors: BTreeSet<(String, String)>,
+    /// Whether VM creations that are accepted from now on never end.
+    pub stuck_creates: bool,
     /// On-demand vCPU quota by the exact name of the quota family.
     pub family_quota: BTreeMap<String, i64>,
     /// Spot vCPU quota of the subscription; `None` is unlimited.

@@ -63,6 +63,7 @@ impl Inner {
         let shown = self.show(&machine);
         let place = (machine.sku.name.clone(), machine.zone_label.clone());
         let fails = state.faults.capacity_errors.contains(&place);
+        let stuck = state.faults.stuck_creates;
         state.machines.insert(name.to_owned(), machine);
         drop(state);
         let key = name.to_owned();
@@ -71,7 +72,7 @@ impl Inner {
                 inner.fail(&key, incarnation, operation);
                 None
             });
-        } else {
+        } else if !stuck {
             let delay = self.jitter(&self.config.vm_create, &format!("create/{vm_name}"));
             self.later(delay, move |inner| inner.finish_create(&key, incarnation, operation));
         }

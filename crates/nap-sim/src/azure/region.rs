@@ -27,11 +27,11 @@ impl RegionCatalogue {
         let catalogue = EmbeddedCatalogue::embedded();
         let region = catalogue.region(&config.region)?;
         let prices = catalogue.prices_in(&region.name);
-        Ok(Self {
-            rows: catalogue.skus_in(&region.name).map(|sku| sku.to_resource_sku(region)).collect(),
-            items: price_items(&region.name, &prices),
-            prices,
-        })
+        let sold = |name: &str| config.sizes.is_empty() || config.sizes.contains(name);
+        let rows = catalogue.skus_in(&region.name).map(|sku| sku.to_resource_sku(region));
+        let mut items = price_items(&region.name, &prices);
+        items.retain(|item| sold(&item.arm_sku_name));
+        Ok(Self { rows: rows.filter(|row| sold(&row.name)).collect(), items, prices })
     }
 
     /// The VM size with this exact name; `None` if AKS nodes cannot have it.

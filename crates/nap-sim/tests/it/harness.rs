@@ -27,9 +27,20 @@ impl User {
 
     /// A world with these settings of the controllers.
     pub async fn with(settings: Settings) -> Self {
+        Self::in_region_with(settings, &[]).await
+    }
+
+    /// A world with these settings whose region sells only these VM sizes, if any are named.
+    pub async fn in_region_with(settings: Settings, sizes: &[&str]) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
-        let config =
-            WorldConfig { region: "eastus".to_owned(), seed: 7, speed: 1, epoch, vm_delays: 1.0 };
+        let config = WorldConfig {
+            region: "eastus".to_owned(),
+            seed: 7,
+            speed: 1,
+            epoch,
+            vm_delays: 1.0,
+            sizes: sizes.iter().map(|size| (*size).to_owned()).collect(),
+        };
         let world = World::new(&config).unwrap().with_settings(settings);
         let client = world.client();
         world.install_crds().await.unwrap();
@@ -92,6 +103,20 @@ impl User {
         });
         json_patch::merge(&mut pool, &changes);
         self.create(pool).await
+    }
+
+    /// A NodeClaim without a NodePool.
+    pub async fn standalone(&self, name: &str) -> NodeClaim {
+        let class =
+            json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
+        let on_demand = json!({
+            "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"],
+        });
+        self.create(json!({
+            "metadata": { "name": name },
+            "spec": { "nodeClassRef": class, "requirements": [on_demand] },
+        }))
+        .await
     }
 
     /// A Deployment of pods of one CPU and 1 Gi each, with changes merged into the pod template.

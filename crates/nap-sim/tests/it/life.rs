@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
-use nap_api::{Effect, Taint, labels, taints};
+use nap_api::{Effect, NodeClaimStatus, Taint, labels, taints};
 use nap_azure::machines::Machines;
 use nap_cloud::{CloudProvider, ErrorClass};
 use nap_kubelets::VmEvent;
@@ -104,16 +104,81 @@ async fn machine_of_another_owner_is_not_adopted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphan_is_deleted_by_provider_id_and_foreign_ids_are_refused() {
+async fn orphan_is_deleted_by_provider_id() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
     let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     world.provider.delete_orphan(&made.provider_id).await.unwrap();
     world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(world.emulator.machines(), []);
-    let foreign = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/other";
-    assert_eq!(world.provider.get(foreign).await.unwrap_err().class, ErrorClass::Invalid);
-    assert_eq!(world.provider.delete_orphan(foreign).await.unwrap_err().class, ErrorClass::Invalid);
+    let gone = world.provider.delete_orphan(&made.provider_id).await.unwrap_err();
+    assert_eq!(gone.class, ErrorClass::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_provider_id_counts_as_gone_but_a_vm_of_the_cluster_does_not() {
+    let world = World::new().await;
+    let vm = |group: &str, name: &str| {
+        let compute = "providers/Microsoft.Compute/virtualMachines";
+        format!("azure:///subscriptions/s/resourceGroups/{group}/{compute}/{name}")
+    };
+    let own = &world.provider.config().node_resource_group;
+    let foreign = ["Provider:///AZ/i-0123456789".to_owned(), vm("other", "vm"), String::new()];
+    for id in &foreign {
+        assert_eq!(world.provider.get(id).await.unwrap_err().class, ErrorClass::NotFound, "{id}");
+    }
+    let classic = vm(own, "aks-default-abc12");
+    assert_eq!(world.provider.get(&classic).await.unwrap_err().class, ErrorClass::Invalid);
+    let mut claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    claim.status = Some(NodeClaimStatus { provider_id: Some(classic), ..Default::default() });
+    assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn delete_finds_the_machine_by_name_behind_a_foreign_provider_id() {
+    let world = World::new().await;
+    let mut claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    world.provider.create(&claim, &world.class, &[]).await.unwrap();
+    let provider_id = Some("Provider:///AZ/i-0123456789".to_owned());
+    claim.status = Some(NodeClaimStatus { provider_id, ..Default::default() });
+    world.provider.delete(&claim).await.unwrap();
+    world.clock.sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.emulator.machines(), []);
+    assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn delete_leaves_the_machine_of_another_nodeclaim_alone() {
+    let world = World::new().await;
+    let theirs = claim("default-abc12", "1", &DEFAULT_POOL);
+    let made = world.provider.create(&theirs, &world.class, &[]).await.unwrap();
+    let mut forged = claim("default-xyz89", "1", &DEFAULT_POOL);
+    let provider_id = Some(made.provider_id.clone());
+    forged.status = Some(NodeClaimStatus { provider_id, ..Default::default() });
+    assert_eq!(world.provider.delete(&forged).await.unwrap_err().class, ErrorClass::NotFound);
+    assert!(!world.provider.get(&made.provider_id).await.unwrap().deleting);
+
+    let machines = Machines::new(world.provider.arm().clone(), world.provider.config());
+    let body = json!({ "zones": [], "properties": {
+        "hardware": { "vmSize": "Standard_D4s_v5" },
+        "nodeImageVersion": "AKSUbuntu-2404gen2containerd-202610.12.0",
+        "tags": { "karpenter.azure.com_aksmachine_nodeclaim": "another" },
+    }});
+    machines.put("default-same1", &body).await.unwrap();
+    let same = claim("default-same1", "1", &DEFAULT_POOL);
+    assert_eq!(world.provider.delete(&same).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(world.emulator.machines().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machine_of_a_standalone_nodeclaim_is_listed() {
+    let world = World::new().await;
+    let mut alone = claim("alone", "1", &DEFAULT_POOL);
+    alone.metadata.labels = None;
+    let made = world.provider.create(&alone, &world.class, &[]).await.unwrap();
+    let listed = world.provider.list().await.unwrap();
+    assert_eq!(listed, [made]);
+    assert_eq!((listed[0].node_claim.as_deref(), &listed[0].node_pool), (Some("alone"), &None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,6 +243,7 @@ async fn evicted_vm_counts_as_gone_and_can_still_be_deleted() {
         world.provider.get(&made.provider_id).await.unwrap_err().class,
         ErrorClass::NotFound
     );
+    assert!(world.provider.list().await.unwrap()[0].lost, "only its record is left");
     world.provider.delete(&claim).await.unwrap();
     world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(world.emulator.machines(), []);

@@ -5,6 +5,7 @@
 
 mod observe;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -27,6 +28,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         speed: args.speed,
         epoch: Clock::wall().now(),
         vm_delays: 1.0,
+        sizes: BTreeSet::new(),
     };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
     println!(

@@ -3,8 +3,9 @@
 //! The cluster is embedded, a real control plane on this computer, or one that the user has.
 
 mod beside;
-mod files;
+pub(crate) mod files;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use nap_clock::Clock;
@@ -46,6 +47,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         speed: args.speed,
         epoch: Clock::wall().now(),
         vm_delays: args.vm_delays,
+        sizes: BTreeSet::new(),
     };
     let world = World::new(&config).map_err(explain_region)?;
     let kubernetes = serve::bind(args.listen).await?;

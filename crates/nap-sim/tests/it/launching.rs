@@ -1,0 +1,176 @@
+//! Launch of NodeClaims without a NodePool: node classes, deletion and timeout during the creation,
+//! and a status that another hand has written.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use nap_api::{AKSNodeClass, NodeClaim, conditions};
+use serde_json::{Value, json};
+
+use crate::harness::User;
+
+async fn claim(user: &User) -> Option<NodeClaim> {
+    user.claims().await.pop()
+}
+
+async fn is_true(user: &User, condition: &str) -> bool {
+    let status = claim(user).await.and_then(|claim| claim.status).unwrap_or_default();
+    conditions::is_true(&status.conditions, condition)
+}
+
+async fn until_true(user: &User, condition: &str) {
+    user.until(condition, async || is_true(user, condition).await).await;
+}
+
+async fn patch_status<K>(user: &User, name: &str, status: Value)
+where
+    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let patch = Patch::Merge(json!({ "status": status }));
+    user.api::<K>().patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// States of the machines in Azure.
+fn states(user: &User) -> Vec<String> {
+    user.world.azure().machines().iter().map(|machine| machine.state.to_string()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodeclaim_waits_for_a_class_without_status() {
+    let user = User::new().await;
+    // Both objects exist before nap has looked at either.
+    user.standalone("alone").await;
+    user.run(until_true(&user, "Launched")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodeclaim_of_a_class_that_is_not_ready_is_deleted_unless_it_was_launched() {
+    let user = User::new().await;
+    user.run(async {
+        user.standalone("before").await;
+        until_true(&user, "Initialized").await;
+        user.patch::<AKSNodeClass>("default", json!({ "spec": { "fipsMode": "FIPS" } })).await;
+        user.pass(30).await;
+        user.standalone("after").await;
+        user.pass(30).await;
+        let left: Vec<String> = user.claims().await.iter().map(ResourceExt::name_any).collect();
+        assert_eq!(left, ["before"]);
+        let events = user.events("NodeClassNotReady").await;
+        assert!(events.iter().any(|event| event.contains("NodeClaim after event")), "{events:?}");
+        assert_eq!(user.machines_ever(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodeclaim_deleted_during_its_launch_goes_at_once_with_its_machine() {
+    let user = User::new().await;
+    user.run(async {
+        user.world.azure().set_faults(|faults| faults.stuck_creates = true);
+        user.standalone("alone").await;
+        user.until("the machine is being created", async || states(&user) == ["Creating"]).await;
+        user.delete::<NodeClaim>("alone").await;
+        user.pass(5).await;
+        assert_eq!(states(&user), ["Deleting"]);
+        user.until("the claim is gone", async || user.claims().await.is_empty()).await;
+        assert_eq!(user.machines(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn launch_times_out_while_the_creation_runs() {
+    let user = User::new().await;
+    user.run(async {
+        user.world.azure().set_faults(|faults| faults.stuck_creates = true);
+        user.standalone("alone").await;
+        user.pass(290).await;
+        assert_eq!(states(&user), ["Creating"]);
+        user.pass(60).await;
+        assert!(user.claims().await.is_empty());
+        assert_eq!(user.machines(), 0);
+    })
+    .await;
+}
+
+/// A status that names an instance of another provider.
+fn forged() -> Value {
+    let conditions = ["Launched", "Registered", "Initialized"].map(|type_| {
+        json!({
+            "type": type_, "status": "True", "reason": type_, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    });
+    json!({ "providerID": "Provider:///AZ/i-01234567890123456", "conditions": conditions })
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodeclaim_with_a_forged_status_goes_with_its_machine() {
+    for state in ["Creating", "Succeeded"] {
+        let user = User::new().await;
+        user.run(async {
+            user.standalone("alone").await;
+            user.until("the machine is there", async || states(&user) == [state]).await;
+            patch_status::<NodeClaim>(&user, "alone", forged()).await;
+            user.pass(45).await;
+            let status = claim(&user).await.and_then(|claim| claim.status);
+            let id = status.and_then(|status| status.provider_id).unwrap_or_default();
+            assert!(id.starts_with("Provider:///"), "{state}: the status was overwritten: {id}");
+            user.until("the claim is gone", async || user.claims().await.is_empty()).await;
+            assert_eq!(user.machines(), 0, "{state}");
+            assert!(!user.events("InstanceNotFound").await.is_empty());
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn standalone_node_that_is_not_ready_is_kept_while_its_vm_exists() {
+    let user = User::new().await;
+    user.run(async {
+        user.standalone("alone").await;
+        until_true(&user, "Initialized").await;
+        let node = user.nodes().await[0].name_any();
+        let condition = json!({
+            "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        patch_status::<Node>(&user, &node, json!({ "conditions": [condition] })).await;
+        user.pass(600).await;
+        assert!(claim(&user).await.unwrap().metadata.deletion_timestamp.is_none());
+        assert_eq!(user.machines(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn vm_of_a_lost_standalone_nodeclaim_is_garbage_collected() {
+    let user = User::new().await;
+    user.run(async {
+        user.standalone("alone").await;
+        until_true(&user, "Initialized").await;
+        user.delete::<NodeClaim>("alone").await;
+        user.patch::<NodeClaim>("alone", json!({ "metadata": { "finalizers": null } })).await;
+        user.until("the claim is gone", async || user.claims().await.is_empty()).await;
+        user.until("the machine is gone", async || user.machines() == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn standalone_nodeclaim_expires_without_any_other_change() {
+    let user = User::new().await;
+    user.run(async {
+        let class =
+            json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
+        let spec = json!({ "nodeClassRef": class, "requirements": [], "expireAfter": "30m" });
+        let object = json!({ "metadata": { "name": "short" }, "spec": spec });
+        user.create::<NodeClaim>(object).await;
+        until_true(&user, "Initialized").await;
+        user.pass(1500).await;
+        assert_eq!(user.machines(), 1);
+        user.pass(420).await;
+        assert_eq!(user.machines(), 0);
+    })
+    .await;
+}
