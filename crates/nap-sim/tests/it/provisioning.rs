@@ -284,7 +284,8 @@ async fn tight_plan_is_bound_without_further_launches() {
 /// first.
 #[tokio::test(start_paused = true)]
 async fn nodes_of_high_priority_pods_are_released_first() {
-    let user = User::new().await;
+    // A node waits for its slot for at most 20 s.
+    let user = User::with_quick_vms().await;
     user.run(async {
         pool_of_two_sizes(&user).await;
         user.create::<PriorityClass>(json!({ "metadata": { "name": "urgent" }, "value": 1000 })).await;
