@@ -94,8 +94,24 @@ pub fn clear(conditions: &mut Vec<Condition>, type_: &str) -> bool {
     conditions.len() != before
 }
 
-/// Adds missing dependents as unknown and recomputes `Ready`, which comes last. Returns whether
-/// anything changed.
+/// Adds missing dependents as unknown. Their transition is the creation of the object, so that
+/// timeouts of a condition count from there.
+pub fn initialise(
+    conditions: &mut Vec<Condition>,
+    dependents: &[&str],
+    generation: Option<i64>,
+    created: Timestamp,
+) {
+    for type_ in dependents {
+        if get(conditions, type_).is_none() {
+            let (reason, message) = ("AwaitingReconciliation", "object is awaiting reconciliation");
+            set(conditions, type_, Status::Unknown, reason, message, generation, created);
+        }
+    }
+}
+
+/// Adds missing dependents as unknown and recomputes `Ready`, which comes last. A dependent that
+/// was observed at another generation counts as unknown. Returns whether anything changed.
 pub fn summarise(
     conditions: &mut Vec<Condition>,
     dependents: &[&str],
@@ -103,24 +119,15 @@ pub fn summarise(
     now: Timestamp,
 ) -> bool {
     let before = conditions.clone();
-    for type_ in dependents {
-        if get(conditions, type_).is_none() {
-            let message = "object is awaiting reconciliation";
-            set(
-                conditions,
-                type_,
-                Status::Unknown,
-                "AwaitingReconciliation",
-                message,
-                generation,
-                now,
-            );
-        }
-    }
+    initialise(conditions, dependents, generation, now);
+    let is_current = |condition: &Condition| {
+        condition.observed_generation.is_none() || condition.observed_generation == generation
+    };
     let mut unhealthy: Vec<&Condition> = conditions
         .iter()
         .filter(|condition| {
-            dependents.contains(&condition.type_.as_str()) && condition.status != "True"
+            dependents.contains(&condition.type_.as_str())
+                && !(condition.status == "True" && is_current(condition))
         })
         .collect();
     unhealthy.sort_by(|a, b| {
@@ -128,7 +135,8 @@ pub fn summarise(
     });
     let message: Vec<String> =
         unhealthy.iter().map(|c| format!("{}={}", c.type_, c.status)).collect();
-    let any_false = unhealthy.iter().any(|condition| condition.status == "False");
+    let is_false = |condition: &&Condition| condition.status == "False" && is_current(condition);
+    let any_false = unhealthy.iter().any(is_false);
     let (status, reason) = match (unhealthy.is_empty(), any_false) {
         (true, _) => (Status::True, READY),
         (false, true) => (Status::False, "UnhealthyDependents"),
@@ -163,5 +171,32 @@ mod tests {
         assert!(summarise(&mut conditions, &["A", "B"], Some(1), at(10)));
         assert!(is_true(&conditions, READY));
         assert!(!summarise(&mut conditions, &["A", "B"], Some(1), at(11)));
+    }
+
+    #[test]
+    fn ready_holds_only_for_the_generation_that_was_observed() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let ready = |conditions: &[Condition]| get(conditions, READY).unwrap().status.clone();
+        let mut conditions = Vec::new();
+        set_true(&mut conditions, "A", Some(1), at(1));
+        summarise(&mut conditions, &["A"], Some(1), at(1));
+        assert_eq!(ready(&conditions), "True");
+        summarise(&mut conditions, &["A"], Some(2), at(2));
+        assert_eq!(ready(&conditions), "Unknown");
+        set(&mut conditions, "A", Status::False, "Broken", "", Some(2), at(3));
+        summarise(&mut conditions, &["A"], Some(2), at(3));
+        assert_eq!(ready(&conditions), "False");
+        summarise(&mut conditions, &["A"], Some(3), at(4));
+        assert_eq!(ready(&conditions), "Unknown");
+    }
+
+    #[test]
+    fn missing_dependents_count_from_the_creation_of_the_object() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut conditions = Vec::new();
+        set_true(&mut conditions, "A", Some(1), at(9));
+        initialise(&mut conditions, &["A", "B"], Some(1), at(2));
+        assert_eq!((since(&conditions, "A"), since(&conditions, "B")), (Some(at(9)), Some(at(2))));
+        assert_eq!(get(&conditions, "B").unwrap().status, "Unknown");
     }
 }

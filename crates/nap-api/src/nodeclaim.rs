@@ -143,6 +143,10 @@ pub mod condition {
     pub const DISRUPTION_REASON: &str = "DisruptionReason";
     /// Its pods are gone.
     pub const DRAINED: &str = "Drained";
+    /// The volumes of its drained pods are detached.
+    pub const VOLUMES_DETACHED: &str = "VolumesDetached";
+    /// Its Node is as large as its instance type promises.
+    pub const CONSISTENT_STATE_FOUND: &str = "ConsistentStateFound";
     /// The cloud was told to delete it.
     pub const INSTANCE_TERMINATING: &str = "InstanceTerminating";
     /// The conditions that `Ready` depends on.

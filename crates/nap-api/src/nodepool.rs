@@ -293,6 +293,9 @@ pub const NORMALISED: &str = "Normalised";
 /// Condition of a NodePool: its node class is ready.
 pub const NODE_CLASS_READY: &str = "NodeClassReady";
 
+/// Condition: the last NodeClaims of the pool were launched and registered. It blocks nothing.
+pub const NODE_REGISTRATION_HEALTHY: &str = "NodeRegistrationHealthy";
+
 fn default_disruption() -> Disruption {
     Disruption {
         consolidate_after: default_consolidate_after(),

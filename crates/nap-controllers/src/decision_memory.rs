@@ -12,6 +12,7 @@ use crate::cluster::{Index, NodeKey};
 use crate::disruption::{Backoff, Debounce};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
+use crate::nodeclaim::registration_health::RegistrationHealth;
 use crate::provisioning::{BatchWindow, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
 
@@ -32,6 +33,8 @@ pub struct DecisionMemory {
     pub evictions: EvictionBackoff,
     /// Disruption commands that failed.
     pub backoff: Backoff,
+    /// Launches and registrations of each NodePool that succeeded or not.
+    pub registrations: RegistrationHealth,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

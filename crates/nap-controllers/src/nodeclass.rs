@@ -48,6 +48,8 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         .update_status::<AKSNodeClass>(name, |class| {
             let mut status = class.status.clone().unwrap_or_default();
             let before = status.clone();
+            let created = class.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+            conditions::initialise(&mut status.conditions, &DEPENDENTS, generation, created);
             status.kubernetes_version.clone_from(&report.kubernetes_version);
             status.images.clone_from(&report.images);
             status.local_dns_state = Some(LocalDnsState::Disabled);

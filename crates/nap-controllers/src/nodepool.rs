@@ -1,17 +1,26 @@
 //! NodePools: status, drift hash and conditions.
 
-use nap_api::nodepool::{NODE_CLASS_READY, NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED};
+use nap_api::nodepool::{
+    NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED,
+};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, labels, validation};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
 use crate::cluster::pool_of;
 use crate::context::{Context, Outcome};
 use crate::hash_migration::HashStamp;
+use crate::nodeclaim::registration_health::is_outdated;
 use crate::snapshot::pool_usage;
+
+/// The conditions that `Ready` depends on.
+const DEPENDENTS: [&str; 2] = [VALIDATION_SUCCEEDED, NODE_CLASS_READY];
 
 /// Updates the hash and the status of one NodePool.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
-    let Some(pool) = context.index().pool(name).cloned() else { return Ok(None) };
+    let Some(pool) = context.index().pool(name).cloned() else {
+        context.memory().registrations.reset(name);
+        return Ok(None);
+    };
     if pool.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
@@ -27,11 +36,23 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         let class = index.class(&pool.spec.template.spec.node_class_ref.name).cloned();
         (pool_usage(&index, name), class)
     };
+    if is_outdated(&pool, pool.status.as_ref(), class.as_deref()) {
+        context.memory().registrations.reset(name);
+    }
     context
         .update_status::<NodePool>(name, |pool| {
             let generation = pool.metadata.generation;
             let problems = validation::validate_nodepool(pool);
             let mut status = pool.status.clone().unwrap_or_default();
+            let created = pool.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+            conditions::initialise(&mut status.conditions, &DEPENDENTS, generation, created);
+            if is_outdated(pool, pool.status.as_ref(), class.as_deref()) {
+                let (type_, value) = (NODE_REGISTRATION_HEALTHY, conditions::Status::Unknown);
+                let (reason, message) =
+                    ("AwaitingReconciliation", "object is awaiting reconciliation");
+                let list = &mut status.conditions;
+                conditions::set(list, type_, value, reason, message, generation, now);
+            }
             let mut resources = usage.clone();
             for resource in [CPU, MEMORY, PODS, EPHEMERAL_STORAGE] {
                 resources.set(resource, usage.get(resource));
@@ -55,12 +76,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             }
             set_normalised(&mut status, pool, now);
             set_node_class_ready(&mut status, pool, class.as_deref(), now);
-            conditions::summarise(
-                &mut status.conditions,
-                &[VALIDATION_SUCCEEDED, NODE_CLASS_READY],
-                generation,
-                now,
-            );
+            conditions::summarise(&mut status.conditions, &DEPENDENTS, generation, now);
             let changed = pool.status.as_ref() != Some(&status);
             pool.status = Some(status);
             changed

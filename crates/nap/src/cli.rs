@@ -27,7 +27,7 @@ struct Cli {
 enum Command {
     /// Demonstrate scale-up, consolidation and scale to zero on an embedded cluster, with the bill
     Demo(DemoArgs),
-    /// Start an embedded cluster with an Azure emulator for kubectl, until Ctrl-C
+    /// Start a cluster with an Azure emulator for kubectl, until Ctrl-C
     Try(TryArgs),
     /// Run the controllers against a cluster
     Run(RunArgs),

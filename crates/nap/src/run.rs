@@ -46,12 +46,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
     let context = Context::new(client, cloud, clock, settings);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
-    let shutdown = async {
-        if let Err(error) = interrupted().await {
-            tracing::error!(%error, "cannot listen for signals");
-        }
-    };
-    nap_controllers::run(&context, shutdown).await;
+    nap_controllers::run(&context, interrupted()?).await;
     tracing::info!("stopped");
     Ok(())
 }

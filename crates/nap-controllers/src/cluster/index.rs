@@ -74,7 +74,8 @@ pub struct Index {
 impl Index {
     /// Stores an object that a list or a watch has shown. An object that is older than the stored
     /// one, or the same version of it, changes nothing. One of another provider is not stored.
-    pub fn apply<K: Indexed>(&mut self, object: K, now: Timestamp) {
+    pub fn apply<K: Indexed>(&mut self, mut object: K, now: Timestamp) {
+        object.slim();
         let key = key_of(&object);
         if let Some(shown) = self.listing.get_mut(&K::KIND) {
             shown.insert(key.clone());
@@ -89,7 +90,8 @@ impl Index {
 
     /// Stores the answer to a write of our own, ahead of the watch. An object that the index does
     /// not have was deleted in the meantime: the watch is ordered, the answer is not.
-    pub fn observe<K: Indexed>(&mut self, object: K, now: Timestamp) {
+    pub fn observe<K: Indexed>(&mut self, mut object: K, now: Timestamp) {
+        object.slim();
         let key = key_of(&object);
         if K::get(self, &key).is_some_and(|known| known.meta().uid == object.meta().uid) {
             object.insert(self, key, now);

@@ -18,7 +18,7 @@ use nap_engine::PodKey;
 use serde::de::DeserializeOwned;
 
 use super::workloads::WorkloadSelectorKind;
-use super::{Dirty, Index};
+use super::{Dirty, Index, slim};
 
 /// A kind of object in the index. Decisions wait until every kind has been listed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +71,11 @@ pub trait Indexed:
 {
     /// The kind of the object.
     const KIND: Kind;
+
+    /// Drops what no decision reads.
+    fn slim(&mut self) {
+        slim::metadata(self.meta_mut());
+    }
 
     /// Whether the object belongs to this provider, or to none. Objects of another provider of
     /// Karpenter in the same cluster are left alone.
@@ -240,6 +245,10 @@ impl Indexed for PodDisruptionBudget {
 impl Indexed for Pod {
     const KIND: Kind = Kind::Pod;
 
+    fn slim(&mut self) {
+        slim::pod(self);
+    }
+
     fn insert(self, index: &mut Index, key: String, now: Timestamp) {
         index.insert_pod(PodKey(key), self, now);
     }
@@ -259,6 +268,10 @@ impl Indexed for Pod {
 
 impl Indexed for Node {
     const KIND: Kind = Kind::Node;
+
+    fn slim(&mut self) {
+        slim::node(self);
+    }
 
     fn insert(self, index: &mut Index, key: String, _: Timestamp) {
         index.insert_node(key, self);

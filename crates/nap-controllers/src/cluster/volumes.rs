@@ -142,6 +142,16 @@ impl Index {
 }
 
 impl Index {
+    /// Names of the PersistentVolumes that a pod uses.
+    pub(crate) fn volume_names(&self, pod: &Pod) -> BTreeSet<String> {
+        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+        let claims = volumes
+            .into_iter()
+            .flatten()
+            .filter_map(|volume| self.volume_claim_of(pod, volume).and_then(|(_, spec)| spec));
+        claims.filter_map(bound).map(str::to_owned).collect()
+    }
+
     /// Volumes of a pod that its node must attach, as pairs of CSI driver and volume handle.
     pub(crate) fn attached(&self, pod: &Pod) -> BTreeSet<(String, String)> {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());

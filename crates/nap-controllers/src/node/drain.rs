@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{NodeClaim, conditions, labels};
 
+use super::do_not_disrupt;
 use crate::cluster::{claim_conditions, pods};
 use crate::context::{Context, is_conflict, is_not_found};
 use crate::events::Severity;
@@ -64,6 +65,9 @@ pub async fn drain(
         biased;
         () = requests => {}
         () = context.clock.sleep(MAX_ROUND) => {}
+    }
+    for pod in round.evict.iter().chain(&round.protected) {
+        do_not_disrupt::report(context, pod).await;
     }
     report(context, node, &round).await;
     round.waits

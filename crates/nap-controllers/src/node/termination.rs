@@ -1,4 +1,4 @@
-//! Termination of a Node: drain, delete the instance, remove the finalizer.
+//! Termination of a Node: drain, wait for volumes, delete the instance, remove the finalizer.
 //!
 //! Deleting a Node, a NodeClaim or a NodePool all end here, because the finalizer of each waits for
 //! the next.
@@ -14,15 +14,20 @@ use nap_api::{NodeClaim, conditions, labels};
 
 use super::drain::drain;
 use super::taint::add_disrupted;
+use super::volumes;
 use crate::cluster::{claim_conditions, claim_is, is_ready, provider_id, provider_id_of_claim};
 use crate::context::{Context, Error, Outcome};
-use crate::nodeclaim::termination::{INSTANCE_INTERVAL, InstanceDeletion, delete_instance};
+use crate::nodeclaim::termination::{
+    INSTANCE_INTERVAL, InstanceDeletion, delete_instance, publish_deadline,
+};
 use crate::patch::{has_finalizer, remove_finalizer};
 
 /// Interval between two rounds of a drain.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest drain: kube-scheduler needs some time to see the taint.
 const MIN_DRAIN: SignedDuration = SignedDuration::from_secs(5);
+/// Interval between two looks at attached volumes. Each lists every VolumeAttachment.
+const VOLUME_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest time to ask the cloud whether an instance is gone. An unreachable cloud does not delay
 /// the drain.
 const MAX_INSTANCE_LOOKUP: Duration = Duration::from_secs(5);
@@ -41,10 +46,17 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         return finish(context, name).await;
     }
     context.update::<Node>(name, keep_traffic_away).await?;
-    if !has_drained(context, &node, claim.as_deref()).await? {
+    let deadline = claim.as_deref().and_then(deadline);
+    if let Some(deadline) = deadline {
+        publish_deadline(context, node.as_ref(), deadline).await;
+    }
+    if !has_drained(context, &node, claim.as_deref(), deadline).await? {
         return Ok(Some(DRAIN_INTERVAL));
     }
     if let Some(claim) = &claim {
+        if !volumes::are_detached(context, &node, claim, deadline).await? {
+            return Ok(Some(VOLUME_INTERVAL));
+        }
         if delete_instance(context, claim).await? == InstanceDeletion::Terminating {
             return Ok(Some(INSTANCE_INTERVAL));
         }
@@ -102,12 +114,12 @@ async fn has_drained(
     context: &Context,
     node: &Node,
     claim: Option<&NodeClaim>,
+    deadline: Option<Timestamp>,
 ) -> Result<bool, Error> {
     if claim.is_some_and(|claim| claim_is(claim, DRAINED)) {
         return Ok(true);
     }
     let name = node.name_any();
-    let deadline = claim.and_then(deadline);
     let bound = context.index().pods_on(&name);
     let mut waits = drain(context, node, claim, deadline, bound).await;
     let now = context.clock.now();

@@ -2,18 +2,23 @@
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use nap_api::nodeclaim::condition::INITIALIZED;
-use nap_api::{NodeClaim, Taint, labels};
+use nap_api::nodeclaim::condition::{INITIALIZED, REGISTERED};
+use nap_api::{NodeClaim, Taint, conditions, labels};
 use nap_units::Rounding;
 
 use super::{Step, live_claim};
-use crate::cluster::{claim_is, is_ready, pods};
+use crate::cluster::{Index, claim_conditions, claim_is, is_ready, pods};
 use crate::context::{Context, Error};
+use crate::events::Severity;
 
 /// Interval between two looks. Every change of the Node brings one too; this covers a missed event.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Time after registration until a Node that takes no pods is given up. It is long: GPU drivers and
+/// startup taints may take many minutes, and a replacement may fare no better.
+const INITIALIZATION_TIMEOUT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Marks the NodeClaim and its Node as initialized once pods can run.
 pub async fn initialize(context: &Context, name: &str) -> Result<Step, Error> {
@@ -27,6 +32,9 @@ pub async fn initialize(context: &Context, name: &str) -> Result<Step, Error> {
         context
             .edit_claim_status(name, |edit| edit.set_unknown(INITIALIZED, reason, &message))
             .await?;
+        if is_overdue(&context.index(), &claim, context.clock.now()) {
+            return give_up(context, &claim, &message).await;
+        }
         return Ok(Step::Wait(RETRY_INTERVAL));
     }
     let node = node.map(|node| node.name_any()).unwrap_or_default();
@@ -39,6 +47,25 @@ pub async fn initialize(context: &Context, name: &str) -> Result<Step, Error> {
     context.edit_claim_status(name, |edit| edit.set_true(INITIALIZED)).await?;
     tracing::info!(nodeclaim = name, node, "initialized nodeclaim");
     Ok(Step::Done)
+}
+
+/// Whether a Node has not been initialized in time and no pod would miss it. Pods that tolerate its
+/// taints may run on a Node that never initializes.
+fn is_overdue(index: &Index, claim: &NodeClaim, now: Timestamp) -> bool {
+    let since = conditions::since(claim_conditions(claim), REGISTERED);
+    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    let pods = node.map(|node| index.pods_on(node)).unwrap_or_default();
+    since.is_some_and(|since| now.duration_since(since) >= INITIALIZATION_TIMEOUT)
+        && !pods.iter().any(|pod| pods::is_reschedulable(pod))
+}
+
+async fn give_up(context: &Context, claim: &NodeClaim, message: &str) -> Result<Step, Error> {
+    let reason = "initialization_timeout";
+    tracing::warn!(nodeclaim = claim.name_any(), reason, message, "deleting nodeclaim");
+    let message = format!("Node is not initialized an hour after it registered: {message}");
+    context.events.publish(claim, Severity::Warning, "InitializationTimeout", &message).await;
+    context.delete_claim(claim).await?;
+    Ok(Step::Deleted)
 }
 
 /// Reason and message of the first thing that keeps a Node from being initialized.

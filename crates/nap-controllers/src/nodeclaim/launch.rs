@@ -11,7 +11,7 @@ use nap_api::nodeclaim::condition::LAUNCHED;
 use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
 use nap_cloud::{CloudError, ErrorClass, Instance};
 
-use super::{Step, live_claim, nomination, time_left};
+use super::{Step, live_claim, nomination, registration_health, time_left};
 use crate::cluster::{claim_is, provider_id_of_claim};
 use crate::context::{Context, Error};
 use crate::events::Severity;
@@ -270,6 +270,7 @@ async fn wait(
 async fn time_out(context: &Context, claim: &NodeClaim) -> Result<Step, Error> {
     let nodeclaim = claim.name_any();
     tracing::warn!(nodeclaim, reason = "launch_timeout", "deleting nodeclaim");
+    registration_health::failed(context, claim).await?;
     context.delete_claim(claim).await?;
     Ok(Step::Deleted)
 }

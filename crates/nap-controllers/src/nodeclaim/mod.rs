@@ -1,6 +1,7 @@
-//! The lifecycle of a NodeClaim: launched, registered, nominated, initialized, watched for drift
-//! and quiet, expired, terminated.
+//! The lifecycle of a NodeClaim: launched, registered, nominated, initialized, watched for
+//! consistency, drift and quiet, expired, terminated.
 
+mod consistency;
 mod consolidatable;
 mod drift;
 mod expiration;
@@ -9,6 +10,7 @@ mod initialization;
 mod launch;
 mod nomination;
 mod registration;
+pub mod registration_health;
 mod status;
 pub mod termination;
 
@@ -43,13 +45,14 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
-const STEPS: [StepFn; 8] = [
+const STEPS: [StepFn; 9] = [
     |context, name| ensure_finalizer(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
     |context, name| launch::launch(context, name).boxed(),
     |context, name| registration::register(context, name).boxed(),
     |context, name| nomination::nominate(context, name).boxed(),
     |context, name| initialization::initialize(context, name).boxed(),
+    |context, name| consistency::check(context, name).boxed(),
     |context, name| drift::detect(context, name).boxed(),
     |context, name| consolidatable::update(context, name).boxed(),
 ];

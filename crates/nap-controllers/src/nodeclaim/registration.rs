@@ -14,9 +14,10 @@ use kube::{Resource, ResourceExt};
 use nap_api::nodeclaim::condition::REGISTERED;
 use nap_api::{Effect, NodeClaim, Taint, labels, taints};
 
-use super::{Step, live_claim, nomination, time_left};
+use super::{Step, live_claim, nomination, registration_health, time_left};
 use crate::cluster::{Index, claim_is, provider_id_of_claim};
 use crate::context::{Context, Error};
+use crate::events::Severity;
 use crate::patch::add_finalizer;
 
 /// Time after which a NodeClaim whose Node has not joined is deleted.
@@ -37,6 +38,7 @@ pub async fn register(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(left) = time_left(&claim, REGISTERED, REGISTRATION_TIMEOUT, context.clock.now())
     else {
         tracing::warn!(nodeclaim = name, reason = "registration_timeout", "deleting nodeclaim");
+        registration_health::failed(context, &claim).await?;
         context.delete_claim(&claim).await?;
         return Ok(Step::Deleted);
     };
@@ -53,8 +55,9 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         Err(pending) => {
             let message = pending.message();
             context
-                .edit_claim_status(&name, |edit| {
-                    edit.set_unknown(REGISTERED, pending.reason(), &message);
+                .edit_claim_status(&name, |edit| match pending {
+                    Pending::Multiple(_) => edit.set_false(REGISTERED, pending.reason(), &message),
+                    _ => edit.set_unknown(REGISTERED, pending.reason(), &message),
                 })
                 .await?;
             return Ok(Some(RETRY_INTERVAL));
@@ -68,6 +71,12 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
             })
             .await?;
         return Ok(Some(hold.retry_after()));
+    }
+    if !is_held_closed(&node) {
+        let message = format!("Missing {} taint, pods may run too early", taints::UNREGISTERED);
+        let reason = "UnregisteredTaintMissing";
+        tracing::warn!(nodeclaim = name, node = node.name_any(), message);
+        context.events.publish(claim, Severity::Warning, reason, &message).await;
     }
     let node_name = node.name_any();
     context
@@ -84,6 +93,7 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         })
         .await?;
     tracing::info!(nodeclaim = name, node = node_name, "registered nodeclaim");
+    registration_health::succeeded(context, claim).await?;
     Ok(None)
 }
 
@@ -139,6 +149,13 @@ fn check(index: &Index, claim: &NodeClaim, now: Timestamp) -> Result<Arc<Node>, 
         return Err(Pending::NotReady);
     }
     Ok(Arc::clone(node))
+}
+
+/// Whether no pod can have run on a Node yet, or it was registered before.
+fn is_held_closed(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    node.labels().contains_key(labels::REGISTERED)
+        || taints.into_iter().flatten().any(|taint| taint.key == taints::UNREGISTERED)
 }
 
 /// Copies the NodeClaim's labels, annotations, taints and ownership to its Node, and removes the
@@ -267,6 +284,16 @@ mod tests {
         let once = node.clone();
         synchronise(&mut node, &claim);
         assert_eq!(node, once, "a second time changes nothing");
+    }
+
+    #[test]
+    fn a_node_without_the_unregistered_taint_was_open_to_pods() {
+        let taints =
+            |key: &str| json!({ "spec": { "taints": [{ "key": key, "effect": "NoExecute" }] } });
+        assert!(is_held_closed(&node("n", taints(taints::UNREGISTERED))));
+        assert!(!is_held_closed(&node("n", taints("dedicated"))));
+        let registered = json!({ "metadata": { "labels": { labels::REGISTERED: "true" } } });
+        assert!(is_held_closed(&node("n", registered)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::DeleteParams;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use nap_api::duration::parse_go_duration;
 use nap_api::nodeclaim::condition::{INSTANCE_TERMINATING, REGISTERED};
 use nap_api::{NodeClaim, labels};
@@ -96,12 +96,18 @@ async fn annotate_deadline(context: &Context, claim: &NodeClaim) -> Result<(), E
     let Some(deadline) = deadline(claim) else { return Ok(()) };
     let annotation = (labels::TERMINATION_TIMESTAMP.to_owned(), deadline.to_string());
     context.annotate::<NodeClaim>(&claim.name_any(), [annotation]).await?;
-    let message = format!("All pods will be deleted by {deadline}");
-    context
-        .events
-        .publish(claim, Severity::Warning, "TerminationGracePeriodExpiring", &message)
-        .await;
+    publish_deadline(context, claim, deadline).await;
     Ok(())
+}
+
+/// Publishes, on a NodeClaim or its Node, when its pods will be deleted.
+pub async fn publish_deadline<K>(context: &Context, object: &K, deadline: Timestamp)
+where
+    K: Resource<DynamicType = ()>,
+{
+    let reason = "TerminationGracePeriodExpiring";
+    let message = format!("All pods will be deleted by {deadline}");
+    context.events.publish(object, Severity::Warning, reason, &message).await;
 }
 
 /// Deletion time of a NodeClaim plus its `terminationGracePeriod`; `None` without one.

@@ -15,6 +15,7 @@ mod offerings;
 mod overlays;
 mod provisioning;
 mod proxy;
+mod registering;
 mod restarting;
 mod safety;
 mod scale;

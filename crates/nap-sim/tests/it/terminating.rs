@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
 use nap_api::{NodeClaim, NodePool};
@@ -108,6 +109,55 @@ async fn termination_grace_period_overrides_the_pod_disruption_budget() {
             "the wait did not end"
         );
         user.until_running(1).await;
+    })
+    .await;
+}
+
+/// A volume of a pod that ran on the node.
+async fn attach(user: &User, node: &str) -> VolumeAttachment {
+    let source = json!({ "persistentVolumeName": "pvc-1" });
+    let spec = json!({ "attacher": "disk.csi.azure.com", "nodeName": node, "source": source });
+    user.create(json!({ "metadata": { "name": "csi-1" }, "spec": spec })).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn instance_is_kept_until_volumes_are_detached() {
+    let user = User::new().await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
+        let node = user.nodes().await[0].name_any();
+        attach(&user, &node).await;
+        user.delete::<Node>(&node).await;
+        user.pass(300).await;
+        let exists = || user.world.azure().machines().iter().any(|one| one.node_name == node);
+        assert!(exists(), "the VM was deleted with an attached disk");
+        let events = user.events("AwaitingVolumeDetachment").await;
+        assert!(events[0].contains("csi-1"), "{events:?}");
+        user.delete::<VolumeAttachment>("csi-1").await;
+        user.until("the VM is gone", async || !exists()).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn termination_grace_period_bounds_the_wait_for_volumes() {
+    let user = User::new().await;
+    user.run(async {
+        let grace = json!({ "terminationGracePeriod": "5m" });
+        user.default_pool(json!({ "spec": { "template": { "spec": grace } } })).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
+        let node = user.nodes().await[0].name_any();
+        attach(&user, &node).await;
+        user.delete::<Node>(&node).await;
+        user.pass(280).await;
+        assert!(user.nodes().await.iter().any(|one| one.name_any() == node));
+        user.pass(80).await;
+        assert!(user.nodes().await.iter().all(|one| one.name_any() != node));
+        let events = user.events("TerminationGracePeriodExpiring").await;
+        assert!(events.len() >= 2, "on the Node and on the NodeClaim: {events:?}");
     })
     .await;
 }

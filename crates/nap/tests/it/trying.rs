@@ -44,5 +44,8 @@ fn emulator_runs_beside_a_cluster_and_creates_no_nodepool() {
     theirs.apply(include_str!("../../../../examples/default-nodepool.yaml"));
     theirs.apply(INFLATE);
     theirs.until("10 pods run", &RUNNING, |text| text.lines().count() == 10);
-    beside.stop();
+    let farewell = beside.stop();
+    assert!(farewell.contains("stay in your cluster"), "{farewell}");
+    // The nodes that it left are no AKS nodes: a new one is not refused.
+    Cluster::start_beside(&["--kubeconfig", kubeconfig, "--no-controllers"]).stop();
 }
