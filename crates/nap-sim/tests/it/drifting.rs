@@ -218,7 +218,7 @@ async fn a_replacement_that_never_initializes_is_the_only_one() {
         let patch = json!({ "spec": { "template": { "spec": { "startupTaints": taint } } } });
         user.patch::<NodePool>("default", patch).await;
         fails_once(&user, &old).await;
-        user.pass(2 * 3600).await;
+        user.pass(40 * 60).await;
         assert_eq!(user.machines_ever(), 3, "no machine is bought for the same pods again");
         assert_eq!(user.running().await, 2);
         // Once the replacement is up, the drift goes on.
