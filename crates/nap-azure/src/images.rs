@@ -139,11 +139,21 @@ pub fn resolve(
         .collect()
 }
 
-/// The first image that suits an instance type.
-pub fn select<'a>(images: &'a [NodeImage], instance_type: &Requirements) -> Option<&'a NodeImage> {
+/// The first image that suits an instance type and the requirements of a NodeClaim.
+pub fn select<'a>(
+    images: &'a [NodeImage],
+    instance_type: &Requirements,
+    claim: &Requirements,
+) -> Option<&'a NodeImage> {
     images.iter().find(|image| {
-        instance_type.intersects(&Requirements::from_specs(&image.requirements)).is_ok()
+        let image = Requirements::from_specs(&image.requirements);
+        instance_type.intersects(&image).is_ok() && claim.intersects(&image).is_ok()
     })
+}
+
+/// Hyper-V generation of a machine's image, by the name of its definition.
+pub fn hyperv_generation(node_image_version: &str) -> &'static str {
+    if node_image_version.contains("gen2") { "2" } else { "1" }
 }
 
 /// `<gallery>-<definition>-<version>` of a shared-gallery image id, as machines name their image.

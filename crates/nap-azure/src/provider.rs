@@ -246,6 +246,13 @@ impl AzureProvider {
             labels::SKU_STORAGE_ULTRA_SSD.to_owned(),
             properties.hardware.ultra_ssd_enabled.to_string(),
         );
+        // A size can be either; the machine is one of them.
+        let mode = properties.mode.as_deref().unwrap_or("User").to_lowercase();
+        all.insert(labels::AKS_MODE.to_owned(), mode);
+        if let Some(image) = &properties.node_image_version {
+            let generation = images::hyperv_generation(image);
+            all.insert(labels::SKU_HYPERV_GENERATION.to_owned(), generation.to_owned());
+        }
         let node_pool = properties.tags.get(NODEPOOL_TAG).cloned();
         if let Some(pool) = &node_pool {
             all.insert(labels::NODEPOOL.to_owned(), pool.clone());
@@ -307,7 +314,8 @@ impl CloudProvider for AzureProvider {
             claim.spec.resources.requests.iter().map(|(name, amount)| (name.as_str(), amount)),
             Rounding::Up,
         );
-        let image = |one: &InstanceType| images::select(&status.images, &one.requirements);
+        let image =
+            |one: &InstanceType| images::select(&status.images, &one.requirements, &requirements);
         let has_image = |one: &InstanceType| image(one).is_some();
         let wanted =
             Wanted { requirements: &requirements, requests: &requests, has_image: &has_image };

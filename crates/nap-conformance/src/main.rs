@@ -169,7 +169,7 @@ fn work(
     while let Some(taken) = queue.take() {
         let ready = match plane.take() {
             Some(plane) => plane,
-            None => Plane::start(session, number)?,
+            None => start_plane(session, number)?,
         };
         let record = run_spec::run(session, &ready, taken.spec())?;
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -186,6 +186,14 @@ fn work(
         }
     }
     Ok(())
+}
+
+/// Starts a plane; on a busy computer the first attempt may take too long.
+fn start_plane(session: &Session, number: u16) -> anyhow::Result<Plane> {
+    Plane::start(session, number).or_else(|error| {
+        println!("plane {number}: {error:#}; trying again");
+        Plane::start(session, number)
+    })
 }
 
 fn print_progress(done: usize, total: usize, plane: u16, record: &Record) {

@@ -15,6 +15,27 @@ wait $! 2>/dev/null
 exit 0
 "#;
 
+/// Runs a program to its end, or kills it when standard input ends before.
+const UNTIL_DONE: &str = r#"
+exec 3<&0
+"$@" 3<&- &
+program=$!
+{ cat <&3 >/dev/null; kill -KILL $program 2>/dev/null; } &
+watcher=$!
+wait $program
+code=$?
+kill $watcher 2>/dev/null
+exit $code
+"#;
+
+/// A command that runs another to its end, with its exit code. The other dies with this process, or
+/// once the command's standard input is dropped.
+pub(crate) fn until_done(program: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", UNTIL_DONE, "sh"]).arg(program).stdin(Stdio::piped());
+    command
+}
+
 /// A long-running child; stopped on drop.
 pub(crate) struct Supervised(Child);
 
@@ -45,5 +66,31 @@ impl Drop for Supervised {
         drop(self.0.stdin.take());
         // It ends once the program has ended.
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_code_is_that_of_the_program() {
+        let status = |text: &str| {
+            let mut child = until_done(Path::new("sh")).args(["-c", text]).spawn().unwrap();
+            // `wait` would close standard input at once.
+            let stdin = child.stdin.take();
+            let code = child.wait().unwrap().code();
+            drop(stdin);
+            code
+        };
+        assert_eq!((status("exit 0"), status("exit 7")), (Some(0), Some(7)));
+    }
+
+    #[test]
+    fn program_is_killed_when_its_parent_lets_go() {
+        let mut child = until_done(Path::new("sleep")).arg("600").spawn().unwrap();
+        drop(child.stdin.take());
+        let code = child.wait().unwrap().code();
+        assert_eq!(code, Some(128 + 9));
     }
 }

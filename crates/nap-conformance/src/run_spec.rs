@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::Session;
 use crate::plane::Plane;
+use crate::process;
 use crate::results::{Outcome, Record};
 use crate::specs::Spec;
 
@@ -119,7 +120,7 @@ pub(crate) fn run(session: &Session, plane: &Plane, spec: &Spec) -> anyhow::Resu
 fn start(session: &Session, plane: &Plane, spec: &Spec, folder: &Path) -> anyhow::Result<Child> {
     let output = File::create(folder.join("output.log"))?;
     let file = |name: &str| session.manifests.join(name).display().to_string();
-    let mut command = Command::new(session.suites.join(format!("{}.test", spec.suite)));
+    let mut command = process::until_done(&session.suites.join(format!("{}.test", spec.suite)));
     command
         .arg(format!("--default-nodeclass={}", file("aksnodeclass.yaml")))
         .arg(format!("--default-nodepool={}", file(spec.nodepool())))
@@ -132,7 +133,6 @@ fn start(session: &Session, plane: &Plane, spec: &Spec, folder: &Path) -> anyhow
         .env("KUBECONFIG", &plane.kubeconfig)
         .env("OUTPUT_DIR", folder)
         .current_dir(folder)
-        .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output);
     Ok(command.spawn()?)
@@ -156,7 +156,7 @@ fn wait(
             return Ok(Some(status));
         }
         if passed(started) > spec.limit() + GRACE * 4 {
-            child.kill()?;
+            drop(child.stdin.take());
             child.wait()?;
             return Ok(None);
         }

@@ -11,8 +11,9 @@ use nap_engine::{Plan, PodKey};
 use crate::cluster::{Index, NodeKey};
 use crate::disruption::{Backoff, Debounce};
 use crate::node::EvictionBackoff;
+use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
-use crate::provisioning::BatchWindow;
+use crate::provisioning::{BatchWindow, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
 
 /// Memory of past decisions.
@@ -20,16 +21,20 @@ use crate::snapshot::PLAN_HOLDS;
 pub struct DecisionMemory {
     /// The batch of pending pods that is being collected.
     pub batch: BatchWindow,
+    /// Nominations in the current second.
+    pub nominations: NominationRate,
+    /// Pods whose nodes kube-scheduler refused.
+    pub refused: RefusedPods,
     /// Nodes that were found empty, and since when.
     pub empty: Debounce,
     /// Nodes whose consolidation saves money, and since when it does.
     pub underutilized: Debounce,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
-    /// Launches and registrations of each NodePool that succeeded or not.
-    pub registrations: RegistrationHealth,
     /// Disruption commands that failed.
     pub backoff: Backoff,
+    /// Launches and registrations of each NodePool that succeeded or not.
+    pub registrations: RegistrationHealth,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

@@ -1,5 +1,7 @@
 //! Writes to the API server.
 
+use std::time::Duration;
+
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -10,6 +12,9 @@ use crate::due::PodKey;
 
 /// Namespace of the Leases of all Nodes.
 const LEASES: &str = "kube-node-lease";
+
+/// Time limit of a write: all kubelets wait for the slowest of a batch.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One write.
 #[derive(Debug)]
@@ -65,7 +70,11 @@ pub(crate) enum Outcome {
 /// Performs a write. Never fails in a way that ends the kubelets.
 pub(crate) async fn perform(client: Client, write: Write) -> Outcome {
     let (what, name) = write.subject();
-    match send(client, write).await {
+    let Ok(result) = tokio::time::timeout(TIMEOUT, send(client, write)).await else {
+        tracing::warn!(what, name, "write timed out, trying again");
+        return Outcome::Failed;
+    };
+    match result {
         Ok(()) => Outcome::Done,
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
             tracing::debug!(what, name, message = status.message, "write conflict");

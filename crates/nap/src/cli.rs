@@ -27,7 +27,7 @@ struct Cli {
 enum Command {
     /// Demonstrate scale-up, consolidation and scale to zero on an embedded cluster, with the bill
     Demo(DemoArgs),
-    /// Start an embedded cluster with an Azure emulator for kubectl, until Ctrl-C
+    /// Start a cluster with an Azure emulator for kubectl, until Ctrl-C
     Try(TryArgs),
     /// Run the controllers against a cluster
     Run(RunArgs),
@@ -156,6 +156,26 @@ pub struct RunArgs {
     /// Maximum duration of a batch
     #[arg(long, env = "BATCH_MAX_DURATION", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub batch_max_duration: Duration,
+    /// Requests per second to the API server, in the long run
+    #[arg(long, env = "KUBE_CLIENT_QPS", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub kube_client_qps: u32,
+    /// Requests to the API server at once, after a quiet time
+    #[arg(long, env = "KUBE_CLIENT_BURST", value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub kube_client_burst: u32,
+    /// Act without holding the leader election Lease; two such replicas buy everything twice
+    #[arg(long, env = "DISABLE_LEADER_ELECTION", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub disable_leader_election: bool,
+    /// Name of the leader election Lease
+    #[arg(
+        long,
+        env = "LEADER_ELECTION_NAME",
+        value_name = "NAME",
+        default_value = "karpenter-leader-election"
+    )]
+    pub leader_election_name: String,
+    /// Namespace of the leader election Lease; default: the pod's own, or kube-system
+    #[arg(long, env = "LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
+    pub leader_election_namespace: Option<String>,
     /// Speed of timers relative to real time, to match `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,

@@ -6,12 +6,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Api, Client, ResourceExt};
 use nap_azure::{AzureConfig, AzureProvider};
 use nap_clock::Clock;
-use nap_controllers::{Context, Settings};
+use nap_controllers::{Context, LeaderElection, RateLimit, Settings};
 
 use crate::cli::RunArgs;
 use crate::connect::connect;
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
+
+/// The file in which a pod finds the name of its namespace.
+const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// Runs the controllers until a shutdown signal.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
@@ -19,7 +22,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         batch_idle: args.batch_idle_duration,
         batch_max: args.batch_max_duration,
         engine: args.engine.options()?,
-        ..Settings::default()
+        rate_limit: RateLimit { qps: args.kube_client_qps, burst: args.kube_client_burst },
+        leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
     };
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
@@ -42,14 +46,25 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
     let context = Context::new(client, cloud, clock, settings);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
-    let shutdown = async {
-        if let Err(error) = interrupted().await {
-            tracing::error!(%error, "cannot listen for signals");
-        }
-    };
-    nap_controllers::run(&context, shutdown).await;
+    nap_controllers::run(&context, interrupted()?).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The Lease to compete for. The holder is `<pod>_<id>`, by which tools find the pod that leads.
+fn leader_election(args: &RunArgs) -> LeaderElection {
+    let set = |value: &String| !value.is_empty();
+    let own = || std::fs::read_to_string(POD_NAMESPACE).ok();
+    let namespace = args.leader_election_namespace.clone().filter(set);
+    let namespace = namespace.or_else(|| own().map(|name| name.trim().to_owned()).filter(set));
+    let variable = |name: &str| std::env::var(name).ok().filter(set);
+    let pod = variable("POD_NAME").or_else(|| variable("HOSTNAME"));
+    let id = format!("{:x}-{:x}", Clock::wall().now().as_nanosecond(), std::process::id());
+    LeaderElection {
+        namespace: namespace.unwrap_or_else(|| "kube-system".to_owned()),
+        name: args.leader_election_name.clone(),
+        identity: format!("{}_{id}", pod.as_deref().unwrap_or("nap")),
+    }
 }
 
 /// Fails if the cluster lacks nap's definitions: the controllers could watch nothing.

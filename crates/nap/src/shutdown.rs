@@ -2,13 +2,15 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for SIGINT (Ctrl-C) or SIGTERM.
-pub async fn interrupted() -> anyhow::Result<()> {
+/// Listens from now on for SIGINT (Ctrl-C) and SIGTERM; the future ends with the first.
+pub fn interrupted() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        biased;
-        result = tokio::signal::ctrl_c() => result?,
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            biased;
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }

@@ -37,6 +37,7 @@ pub struct MachineProperties {
     pub resource_id: Option<String>,
     pub node_image_version: Option<String>,
     pub priority: Option<String>,
+    pub mode: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub tags: BTreeMap<String, String>,
     #[serde(deserialize_with = "nullable")]

@@ -46,7 +46,8 @@ fn machine_bodies_are_as_the_incumbent_sends_them() {
             .find(|offering| offering.requirements.intersects(&wanted).is_ok())
             .unwrap();
         let status = case.class.status.clone().unwrap();
-        let image = images::select(&status.images, &kind.requirements).unwrap();
+        let image =
+            images::select(&status.images, &kind.requirements, &Requirements::new()).unwrap();
         let request = MachineRequest {
             config: &config,
             claim: &case.claim,

@@ -1,11 +1,15 @@
 //! The index itself: objects by key, the indexes over them, and what has changed.
 
+mod pod_changes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
@@ -35,6 +39,7 @@ pub struct Index {
     /// By namespace.
     pub(super) budgets: BTreeMap<String, Table<PodDisruptionBudget>>,
     pub(super) namespaces: Table<Namespace>,
+    pub(super) limit_ranges: Table<LimitRange>,
     pub(super) volume_claims: Table<PersistentVolumeClaim>,
     pub(super) volumes: Table<PersistentVolume>,
     pub(super) storage_classes: Table<StorageClass>,
@@ -45,6 +50,8 @@ pub struct Index {
     pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
     /// Unschedulable pods, and when each was first seen so.
     unschedulable: BTreeMap<PodKey, Timestamp>,
+    /// Time at which kube-scheduler was last seen to have tried a pod in vain.
+    last_attempt: Option<Timestamp>,
     /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
     /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,
@@ -67,7 +74,8 @@ pub struct Index {
 impl Index {
     /// Stores an object that a list or a watch has shown. An object that is older than the stored
     /// one, or the same version of it, changes nothing. One of another provider is not stored.
-    pub fn apply<K: Indexed>(&mut self, object: K, now: Timestamp) {
+    pub fn apply<K: Indexed>(&mut self, mut object: K, now: Timestamp) {
+        object.slim();
         let key = key_of(&object);
         if let Some(shown) = self.listing.get_mut(&K::KIND) {
             shown.insert(key.clone());
@@ -82,7 +90,8 @@ impl Index {
 
     /// Stores the answer to a write of our own, ahead of the watch. An object that the index does
     /// not have was deleted in the meantime: the watch is ordered, the answer is not.
-    pub fn observe<K: Indexed>(&mut self, object: K, now: Timestamp) {
+    pub fn observe<K: Indexed>(&mut self, mut object: K, now: Timestamp) {
+        object.slim();
         let key = key_of(&object);
         if K::get(self, &key).is_some_and(|known| known.meta().uid == object.meta().uid) {
             object.insert(self, key, now);
@@ -159,78 +168,6 @@ impl Index {
 
     pub(super) fn bump_generation(&mut self) {
         self.generation += 1;
-    }
-}
-
-/// Changes of pods.
-impl Index {
-    pub(super) fn insert_pod(&mut self, key: PodKey, pod: Pod, now: Timestamp) {
-        let old = self.pods.get(&key).cloned();
-        if !is_news(old.as_ref(), &pod) {
-            return;
-        }
-        let moved = old.as_ref().is_none_or(|old| {
-            pods::node_of(old) != pods::node_of(&pod)
-                || pods::is_terminal(old) != pods::is_terminal(&pod)
-                || pods::is_terminating(old) != pods::is_terminating(&pod)
-        });
-        let protection = |pod: &Pod| pod.annotations().get(labels::DO_NOT_DISRUPT).cloned();
-        if moved || old.as_ref().is_none_or(|old| protection(old) != protection(&pod)) {
-            self.bump_generation();
-        }
-        let old_node = old.as_ref().and_then(|old| pods::node_of(old));
-        if let Some(node) = old_node.filter(|node| Some(*node) != pods::node_of(&pod)) {
-            self.unbind(node, &key);
-        }
-        if !pods::is_provisionable(&pod) {
-            self.unschedulable.remove(&key);
-        } else if !self.unschedulable.contains_key(&key) {
-            self.unschedulable.insert(key.clone(), now);
-            self.mark(Dirty::PendingPod);
-        }
-        let node = pods::node_of(&pod).map(str::to_owned);
-        let counts = !pods::is_daemon(&pod) && !pods::is_mirror(&pod);
-        self.pods.insert(key.clone(), Arc::new(pod));
-        let Some(node) = node else { return };
-        self.pods_by_node.entry(node.clone()).or_default().insert(key);
-        if moved {
-            if counts && self.is_synced() {
-                self.pod_events.insert(node.clone(), now);
-            }
-            self.mark_node_of_pod(&node);
-        }
-    }
-
-    pub(super) fn remove_pod(&mut self, key: &PodKey) {
-        let Some(pod) = self.pods.remove(key) else { return };
-        self.bump_generation();
-        self.unschedulable.remove(key);
-        if let Some(node) = pods::node_of(&pod) {
-            self.unbind(node, key);
-            self.mark_node_of_pod(node);
-        }
-    }
-
-    fn unbind(&mut self, node: &str, key: &PodKey) {
-        if let Some(pods) = self.pods_by_node.get_mut(node) {
-            pods.remove(key);
-            if pods.is_empty() {
-                self.pods_by_node.remove(node);
-            }
-        }
-    }
-
-    /// A pod was bound to a node or left it: the node's drain and its NodeClaim depend on that.
-    fn mark_node_of_pod(&mut self, name: &str) {
-        let Some(node) = self.nodes.get(name) else { return };
-        let deleting = node.metadata.deletion_timestamp.is_some();
-        let claim = self.claim_of_node(node).map(|claim| claim.name_any());
-        if deleting {
-            self.mark(Dirty::Node(name.to_owned()));
-        }
-        if let Some(claim) = claim {
-            self.mark(Dirty::NodeClaim(claim));
-        }
     }
 }
 
@@ -453,6 +390,11 @@ impl Index {
         self.unschedulable.get(key).copied()
     }
 
+    /// Time at which kube-scheduler was last seen to have tried a pod in vain; `None` if never.
+    pub fn last_attempt(&self) -> Option<Timestamp> {
+        self.last_attempt
+    }
+
     /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
     /// the first list.
     pub fn last_pod_event(&self, node: &str) -> Option<Timestamp> {
@@ -553,6 +495,12 @@ impl Index {
     /// Every DaemonSet, by `namespace/name`.
     pub fn daemon_sets(&self) -> impl Iterator<Item = (&String, &Arc<DaemonSet>)> {
         self.daemon_sets.iter()
+    }
+
+    /// The LimitRanges of a namespace, by name.
+    pub fn limit_ranges_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<LimitRange>> {
+        let is_of = move |range: &&Arc<LimitRange>| range.namespace().as_deref() == Some(namespace);
+        self.limit_ranges.values().filter(is_of)
     }
 
     /// Every NodeOverlay, by name.

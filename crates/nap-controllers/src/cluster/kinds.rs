@@ -7,7 +7,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -17,7 +18,7 @@ use nap_engine::PodKey;
 use serde::de::DeserializeOwned;
 
 use super::workloads::WorkloadSelectorKind;
-use super::{Dirty, Index};
+use super::{Dirty, Index, slim};
 
 /// A kind of object in the index. Decisions wait until every kind has been listed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +32,7 @@ pub enum Kind {
     DaemonSet,
     PodDisruptionBudget,
     Namespace,
+    LimitRange,
     PersistentVolumeClaim,
     PersistentVolume,
     StorageClass,
@@ -41,7 +43,7 @@ pub enum Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 17] = [
+pub const KINDS: [Kind; 18] = [
     Kind::Pod,
     Kind::Node,
     Kind::NodeClaim,
@@ -50,6 +52,7 @@ pub const KINDS: [Kind; 17] = [
     Kind::DaemonSet,
     Kind::PodDisruptionBudget,
     Kind::Namespace,
+    Kind::LimitRange,
     Kind::PersistentVolumeClaim,
     Kind::PersistentVolume,
     Kind::StorageClass,
@@ -68,6 +71,11 @@ pub trait Indexed:
 {
     /// The kind of the object.
     const KIND: Kind;
+
+    /// Drops what no decision reads.
+    fn slim(&mut self) {
+        slim::metadata(self.meta_mut());
+    }
 
     /// Whether the object belongs to this provider, or to none. Objects of another provider of
     /// Karpenter in the same cluster are left alone.
@@ -172,6 +180,7 @@ fn bump(index: &mut Index, _: &str) {
 indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
 indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
 indexed!(Namespace, Kind::Namespace, namespaces, nothing, nothing);
+indexed!(LimitRange, Kind::LimitRange, limit_ranges, bump, bump);
 indexed!(PersistentVolumeClaim, Kind::PersistentVolumeClaim, volume_claims, replan, nothing);
 indexed!(PersistentVolume, Kind::PersistentVolume, volumes, replan, nothing);
 indexed!(StorageClass, Kind::StorageClass, storage_classes, replan, nothing);
@@ -236,6 +245,10 @@ impl Indexed for PodDisruptionBudget {
 impl Indexed for Pod {
     const KIND: Kind = Kind::Pod;
 
+    fn slim(&mut self) {
+        slim::pod(self);
+    }
+
     fn insert(self, index: &mut Index, key: String, now: Timestamp) {
         index.insert_pod(PodKey(key), self, now);
     }
@@ -255,6 +268,10 @@ impl Indexed for Pod {
 
 impl Indexed for Node {
     const KIND: Kind = Kind::Node;
+
+    fn slim(&mut self) {
+        slim::node(self);
+    }
 
     fn insert(self, index: &mut Index, key: String, _: Timestamp) {
         index.insert_node(key, self);

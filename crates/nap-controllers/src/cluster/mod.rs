@@ -21,6 +21,7 @@ pub mod node_affinity;
 mod node_view;
 mod pod_rules;
 pub mod pods;
+mod slim;
 #[cfg(test)]
 mod tests;
 mod volumes;

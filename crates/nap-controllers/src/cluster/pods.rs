@@ -65,6 +65,21 @@ pub fn is_provisionable(pod: &Pod) -> bool {
     unschedulable && is_active(pod) && node_of(pod).is_none() && !is_daemon(pod) && !is_mirror(pod)
 }
 
+/// Whether a change of a pod shows that kube-scheduler has tried it in vain: its `PodScheduled`
+/// condition changed, or its nomination was cleared.
+pub fn was_tried(old: Option<&Pod>, new: &Pod) -> bool {
+    if !is_provisionable(new) {
+        return false;
+    }
+    let Some(old) = old else { return true };
+    let scheduled = |pod: &Pod| {
+        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+        conditions.iter().find(|condition| condition.type_ == "PodScheduled").cloned()
+    };
+    scheduled(old) != scheduled(new)
+        || (nominated_node(old).is_some() && nominated_node(new).is_none())
+}
+
 /// The node in `status.nominatedNodeName`; `None` if the pod is not nominated.
 pub fn nominated_node(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.nominated_node_name.as_deref().filter(|node| !node.is_empty())
@@ -272,6 +287,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::{pending_pod, pod};
 
     fn spec(value: serde_json::Value) -> PodSpec {
         serde_json::from_value(value).unwrap()
@@ -321,5 +337,20 @@ mod tests {
             requests(&broken).unwrap_err(),
             "spec.containers[0]: cpu: `lots` is not a quantity: it has no digits"
         );
+    }
+
+    #[test]
+    fn an_attempt_of_the_scheduler_shows_in_the_pod() {
+        let pending = pending_pod("shop", "web");
+        let mut nominated = pending.clone();
+        nominated.status.as_mut().unwrap().nominated_node_name = Some("n".to_owned());
+        let mut told = pending.clone();
+        let conditions = told.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions[0].message = Some("0/3 nodes are available".to_owned());
+        assert!(was_tried(None, &pending) && was_tried(Some(&pending), &told));
+        assert!(was_tried(Some(&nominated), &pending), "a nomination was cleared");
+        assert!(!was_tried(Some(&pending), &nominated), "a nomination is nap's own");
+        assert!(!was_tried(Some(&pending), &pending));
+        assert!(!was_tried(None, &pod("shop", "web", json!({}))), "it has not been tried");
     }
 }

@@ -47,13 +47,13 @@ impl<'a> Pass<'a> {
         catalogues: &'a Catalogues,
         now: Timestamp,
     ) -> Self {
-        let (budgets, mut removals) = {
-            let (index, memory) = (context.index(), context.memory());
-            let names = candidates.iter().map(Candidate::name);
-            let removals = Removals::new(&index, &memory, names, catalogues, now);
-            (Budgets::new(&index, now), removals)
-        };
+        let budgets = Budgets::new(&context.index(), now);
+        let mut removals = Removals::default();
         if !candidates.is_empty() {
+            let names = candidates.iter().map(Candidate::name);
+            let (index, memory) = (context.index(), context.memory());
+            removals = Removals::new(&index, &memory, names, catalogues, now);
+            drop((memory, index));
             removals.place_waiting(|snapshot| context.solve(snapshot));
         }
         Self { context, candidates, catalogues, budgets, removals, now }

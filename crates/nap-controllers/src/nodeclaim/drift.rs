@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::requirement::Undefined;
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, Requirements, labels};
 use nap_cloud::InstanceDrift;
+use nap_engine::{InstanceType, Offering};
 
 use super::{Step, live_claim};
 use crate::cluster::pool_of;
@@ -15,6 +17,8 @@ use crate::hash_migration::HashStamp;
 
 /// Interval at which the cloud is asked for drift.
 const CHECK_INTERVAL: Duration = Duration::from_mins(5);
+/// Age from which the instance type of a NodeClaim is looked up.
+const MIN_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Reason of the `Drifted` condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub enum Drift {
     NodePool,
     /// The labels no longer satisfy the requirements of the NodePool.
     Requirements,
+    /// The cloud no longer sells the instance type in the zone and at the capacity type.
+    InstanceType,
     /// The spec of the node class has changed.
     NodeClass,
     /// The cloud provider reports a difference.
@@ -34,6 +40,7 @@ impl Drift {
         match self {
             Self::NodePool => "NodePoolDrifted",
             Self::Requirements => "RequirementsDrifted",
+            Self::InstanceType => "InstanceTypeNotFound",
             Self::NodeClass => "NodeClassDrift",
             Self::Instance(drift) => drift.as_str(),
         }
@@ -50,6 +57,11 @@ pub async fn detect(context: &Context, name: &str) -> Result<Step, Error> {
     };
     let Some(pool) = pool else { return Ok(Step::Done) };
     let mut drift = drift_of(&claim, &pool, class.as_deref());
+    if drift.is_none() && is_old_enough(&claim, context.clock.now()) {
+        let catalogues = context.catalogues().await;
+        let types = catalogues.of(&pool.name_any()).map(|catalogue| catalogue.types());
+        drift = types.filter(|types| !is_sold(&claim, types)).map(|_| Drift::InstanceType);
+    }
     if let (None, Some(class)) = (drift, &class) {
         drift = context.cloud.drift(&claim, class).await?.map(Drift::Instance);
     }
@@ -60,6 +72,23 @@ pub async fn detect(context: &Context, name: &str) -> Result<Step, Error> {
         })
         .await?;
     Ok(Step::DoneUntil(CHECK_INTERVAL))
+}
+
+/// Whether a NodeClaim is old enough for its instance type to be looked up: a new one was launched
+/// from the same list.
+fn is_old_enough(claim: &NodeClaim, now: Timestamp) -> bool {
+    let created = claim.metadata.creation_timestamp.as_ref();
+    created.is_some_and(|created| now.duration_since(created.0) > MIN_AGE)
+}
+
+/// Whether an offering of a NodeClaim's instance type exists in its zone and at its capacity type,
+/// available or not. An empty list says nothing.
+fn is_sold(claim: &NodeClaim, types: &[InstanceType]) -> bool {
+    let label = |key: &str| claim.labels().get(key).map_or("", String::as_str);
+    let name = label(labels::INSTANCE_TYPE);
+    let (zone, capacity_type) = (label(labels::ZONE), label(labels::CAPACITY_TYPE));
+    let is_its = |one: &Offering| one.zone == zone && one.capacity_type.as_str() == capacity_type;
+    types.is_empty() || types.iter().any(|one| one.name == name && one.offerings.iter().any(is_its))
 }
 
 /// Drift of a NodeClaim from its NodePool and node class; `None` if there is none.
@@ -79,8 +108,13 @@ fn drift_of(claim: &NodeClaim, pool: &NodePool, class: Option<&AKSNodeClass>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use nap_engine::CapacityType;
+    use nap_units::{Resources, UsdPerHour};
+
     use super::*;
-    use crate::testing::{claim, node_class, pool};
+    use crate::testing::{at, claim, node_class, pool};
     use serde_json::{Value, json};
 
     fn hashed(hash: &str, version: &str) -> Value {
@@ -123,5 +157,36 @@ mod tests {
         let drift = |object| drift_of(&claim("c", object), &pool, Some(&class));
         assert_eq!(drift(hashed("2", "v3")), None);
         assert_eq!(drift(hashed("1", "v3")), Some(Drift::NodeClass));
+    }
+
+    #[test]
+    fn an_instance_type_that_is_no_longer_sold_drifts() {
+        let labels = json!({
+            labels::INSTANCE_TYPE: "D2", labels::ZONE: "z-1", labels::CAPACITY_TYPE: "spot",
+        });
+        let claim = claim("c", json!({ "metadata": { "labels": labels } }));
+        let sold = |name: &str, zone: &str| InstanceType {
+            name: name.to_owned(),
+            requirements: Requirements::new(),
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            offerings: vec![Offering {
+                zone: zone.to_owned(),
+                capacity_type: CapacityType::Spot,
+                price: UsdPerHour::ZERO,
+                available: false,
+                requirements: Arc::new(Requirements::new()),
+            }],
+        };
+        assert!(is_sold(&claim, &[sold("D4", "z-1"), sold("D2", "z-1")]));
+        assert!(!is_sold(&claim, &[sold("D4", "z-1"), sold("D2", "z-2")]));
+        assert!(is_sold(&claim, &[]), "the list could not be read");
+    }
+
+    #[test]
+    fn the_instance_type_of_a_young_nodeclaim_is_not_looked_up() {
+        let created = json!({ "creationTimestamp": "1970-01-01T00:00:00Z" });
+        let claim = claim("c", json!({ "metadata": created }));
+        assert!(!is_old_enough(&claim, at(3600)) && is_old_enough(&claim, at(3601)));
     }
 }

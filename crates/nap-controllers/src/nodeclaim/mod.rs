@@ -23,6 +23,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::{NodeClaim, conditions, labels};
 
+pub use nomination::NominationRate;
+
 use crate::cluster::claim_conditions;
 use crate::context::{Context, Error, Outcome};
 use crate::patch::{add_finalizer, has_finalizer};

@@ -9,6 +9,7 @@
 //! therefore exclude each other if more of them were nominated to one node than `maxSkew` allows;
 //! the rest is nominated after the first ones are bound.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -26,19 +27,25 @@ use crate::cluster::{Index, claim_is, is_ready, pods, readiness};
 use crate::context::{Context, Error};
 use crate::snapshot::{engine_pod, is_plan_holding, planned_pods_of};
 
-/// Longest time that a ready Node is held closed for the sake of the plan.
+/// Longest time that a ready Node is held closed for Nodes that precede it.
 const MAX_HOLD: SignedDuration = SignedDuration::from_secs(20);
-/// Interval at which waiting pods are nominated again: kube-scheduler may have tried one while the
-/// Node was still closed, and cleared its nomination.
+/// Longest time that a ready Node is held closed until kube-scheduler is idle.
+const MAX_IDLE_HOLD: SignedDuration = SignedDuration::from_secs(5);
+/// Time without a failed attempt after which kube-scheduler counts as idle. After a Node is opened
+/// it tries all pending pods again, one after the other.
+const IDLE_AFTER: SignedDuration = SignedDuration::from_millis(100);
+/// Interval at which waiting pods without a nomination are nominated again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Most nominations per second.
+const MAX_PER_SECOND: usize = 500;
 
 /// Reason why a ready Node is held closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Pods wait for Nodes that precede this one in the release order of the plan.
     ReleaseOrder,
-    /// The nominations have been written and not been observed yet.
-    Nominations,
+    /// kube-scheduler is trying pending pods, and would clear the nominations.
+    Scheduler,
 }
 
 impl Hold {
@@ -46,7 +53,7 @@ impl Hold {
     pub fn reason(self) -> &'static str {
         match self {
             Self::ReleaseOrder => "AwaitingReleaseOrder",
-            Self::Nominations => "AwaitingNominations",
+            Self::Scheduler => "AwaitingScheduler",
         }
     }
 
@@ -54,7 +61,7 @@ impl Hold {
     pub fn message(self) -> &'static str {
         match self {
             Self::ReleaseOrder => "Node is ready; nodes of the same plan are opened before it",
-            Self::Nominations => "Node is ready; its planned pods are being nominated to it",
+            Self::Scheduler => "Node is ready; kube-scheduler is trying pending pods",
         }
     }
 
@@ -62,14 +69,32 @@ impl Hold {
     pub fn retry_after(self) -> Duration {
         match self {
             Self::ReleaseOrder => Duration::from_secs(1),
-            Self::Nominations => Duration::from_millis(50),
+            Self::Scheduler => Duration::from_millis(50),
         }
     }
 }
 
+/// Number of nominations in the current second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NominationRate {
+    second: i64,
+    used: usize,
+}
+
+impl NominationRate {
+    /// Takes as many of `wanted` nominations as this second has left.
+    fn take(&mut self, wanted: usize, now: Timestamp) -> usize {
+        if self.second != now.as_second() {
+            *self = Self { second: now.as_second(), used: 0 };
+        }
+        let taken = wanted.min(MAX_PER_SECOND.saturating_sub(self.used));
+        self.used += taken;
+        taken
+    }
+}
+
 /// Nominates the planned pods that still wait to the Node of a registered NodeClaim, for as long as
-/// the plan holds. Pods that are nominated already are nominated again: kube-scheduler may have
-/// cleared that by now.
+/// the plan holds.
 pub async fn nominate(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
     let Some((node, pods)) = nominations(&context.index(), &claim, context.clock.now()) else {
@@ -90,65 +115,52 @@ fn nominations(index: &Index, claim: &NodeClaim, now: Timestamp) -> Option<(Stri
     let node = index.node(&name)?;
     let startup = &claim.spec.startup_taints;
     let starting = taints_of(node).any(|taint| startup.iter().any(|one| one.matches(&taint)));
-    (is_up(node) && !starting).then(|| (name, nominable_pods(index, claim)))
+    let pods = || without_nomination(index, nominable_pods(index, claim), &name);
+    (is_up(node) && !starting).then(|| (name.clone(), pods()))
 }
 
 /// Nominates the planned pods of a ready Node before it is opened. Returns why it should stay
 /// closed for now; `None` if it may be opened.
 pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
     let name = node.name_any();
-    let (hold, pods, observed) = {
+    let (hold, pods) = {
         let index = context.index();
-        let pods = nominable_pods(&index, claim);
-        let observed = is_nominated(&index, &pods, &name);
-        (release_hold(&index, claim, node, context.clock.now()), pods, observed)
+        let hold = release_hold(&index, claim, node, context.clock.now());
+        (hold, without_nomination(&index, nominable_pods(&index, claim), &name))
     };
-    match hold {
-        Holding::No => {
-            nominate_all(context, &pods, &name).await;
-            None
-        }
-        Holding::ForReleaseOrder => Some(Hold::ReleaseOrder),
-        // Without permission to nominate there is nothing to wait for.
-        Holding::ForNominations => {
-            let accepted = nominate_all(context, &pods, &name).await;
-            (accepted && !observed).then_some(Hold::Nominations)
-        }
+    if hold.is_none() {
+        nominate_all(context, &pods, &name).await;
     }
+    hold
 }
 
-/// Whether a ready Node may be held closed, and for what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holding {
-    /// The Node has been ready for too long.
-    No,
-    /// Nodes that precede it are waited for.
-    ForReleaseOrder,
-    /// Its nominations are waited for.
-    ForNominations,
-}
-
-fn release_hold(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) -> Holding {
+/// Reason to hold a ready Node closed now, if any.
+fn release_hold(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) -> Option<Hold> {
+    if waiting_pods(index, claim).is_empty() {
+        return None;
+    }
     let ready = readiness(node).and_then(|ready| ready.last_transition_time.as_ref());
     // The kubelet's clock may be ahead.
-    let young = ready.is_some_and(|since| now.duration_since(since.0).abs() < MAX_HOLD);
-    if !young {
-        Holding::No
-    } else if others_go_first(index, claim) {
-        Holding::ForReleaseOrder
+    let within = |most| ready.is_some_and(|since| now.duration_since(since.0).abs() < most);
+    let in_order = index.plan(&claim.name_any()).is_some_and(|plan| plan.release.is_some());
+    if within(MAX_HOLD) && others_go_first(index, claim) {
+        Some(Hold::ReleaseOrder)
+    } else if within(if in_order { MAX_HOLD } else { MAX_IDLE_HOLD }) && is_busy(index, now) {
+        Some(Hold::Scheduler)
     } else {
-        Holding::ForNominations
+        None
     }
 }
 
-/// Whether planned pods of this NodeClaim wait, and also pods of NodeClaims that precede it in the
-/// release order.
+/// Whether kube-scheduler was just seen to have tried a pod in vain.
+fn is_busy(index: &Index, now: Timestamp) -> bool {
+    index.last_attempt().is_some_and(|attempt| now.duration_since(attempt) < IDLE_AFTER)
+}
+
+/// Whether pods wait for NodeClaims that precede this one in the release order.
 fn others_go_first(index: &Index, claim: &NodeClaim) -> bool {
     let slot = |claim: &NodeClaim| index.plan(&claim.name_any())?.release.clone();
     let Some(own) = slot(claim) else { return false };
-    if waiting_pods(index, claim).is_empty() {
-        return false;
-    }
     let live = index.claims().filter(|other| other.metadata.deletion_timestamp.is_none());
     let mut first = live.filter(|other| slot(other).is_some_and(|other| other.precedes(&own)));
     first.any(|other| !waiting_pods(index, other).is_empty())
@@ -201,32 +213,30 @@ fn within_max_skew(pods: impl IntoIterator<Item = nap_engine::Pod>) -> Vec<PodKe
     chosen.into_iter().map(|pod| pod.key).collect()
 }
 
-/// Whether every pod that exists is nominated to the Node.
-fn is_nominated(index: &Index, pods: &[PodKey], node: &str) -> bool {
-    pods.iter().all(|key| index.pod(key).is_none_or(|pod| pods::nominated_node(pod) == Some(node)))
+/// The pods that are not nominated to the Node yet.
+fn without_nomination(index: &Index, mut pods: Vec<PodKey>, node: &str) -> Vec<PodKey> {
+    let is_nominated = |pod: &Arc<Pod>| pods::nominated_node(pod) == Some(node);
+    pods.retain(|key| index.pod(key).is_some_and(|pod| !is_nominated(pod)));
+    pods
 }
 
-/// Nominates pods to a Node. Returns whether the API server accepts nominations.
-async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) -> bool {
-    let accepted = join_all(pods.iter().map(|key| nominate_one(context, key, node))).await;
-    accepted.into_iter().all(|accepted| accepted)
+/// Nominates pods to a Node, as many as this second allows.
+async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) {
+    let most = context.memory().nominations.take(pods.len(), context.clock.now());
+    join_all(pods.iter().take(most).map(|key| nominate_one(context, key, node))).await;
 }
 
-async fn nominate_one(context: &Context, key: &PodKey, node: &str) -> bool {
+async fn nominate_one(context: &Context, key: &PodKey, node: &str) {
     let (namespace, name) = key.parts();
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let patch = Patch::Merge(json!({ "status": { "nominatedNodeName": node } }));
     match api.patch_status(name, &PatchParams::default(), &patch).await {
-        Ok(_) => {
-            tracing::debug!(pod = %key, node, "nominated pod");
-            true
-        }
+        Ok(_) => tracing::debug!(pod = %key, node, "nominated pod"),
         // Deleted or bound in the meantime.
-        Err(KubeError::Api(status)) if matches!(status.code, 404 | 409 | 422) => true,
+        Err(KubeError::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
         // The plan is then only less likely to be realised.
         Err(error) => {
             tracing::warn!(pod = %key, node, %error, "nomination failed; check RBAC of pods/status");
-            false
         }
     }
 }
@@ -314,8 +324,6 @@ mod tests {
         index.apply(pending_pod("shop", "x"), at(0));
         assert!(others_go_first(&index, &second));
         assert!(!others_go_first(&index, &first));
-        index.delete::<Pod>("shop/y");
-        assert!(!others_go_first(&index, &second), "nothing of its own waits");
     }
 
     #[test]
@@ -341,13 +349,56 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_node_is_held_for_twenty_seconds_at_most() {
-        let claim = planned("a", "x", Some(0));
-        let index = index([claim.clone()]);
+    fn a_node_waits_for_its_slot_for_twenty_seconds_at_most() {
+        let (first, second) = (planned("a", "x", Some(0)), planned("b", "y", Some(1)));
+        let mut index = index([first, second.clone()]);
+        index.apply(pending_pod("shop", "x"), at(-60));
+        index.apply(pending_pod("shop", "y"), at(-60));
+        let node = ready_node("b", None);
+        let hold = |seconds| release_hold(&index, &second, &node, at(seconds));
+        assert_eq!((hold(19), hold(20)), (Some(Hold::ReleaseOrder), None));
+        assert_eq!(hold(-19), Some(Hold::ReleaseOrder), "the kubelet's clock is ahead");
+    }
+
+    fn millis(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    #[test]
+    fn a_node_is_not_opened_while_the_scheduler_tries_pods() {
+        let claim = planned("a", "x", None);
+        let mut index = index([claim.clone()]);
         let node = ready_node("a", None);
-        assert_eq!(release_hold(&index, &claim, &node, at(19)), Holding::ForNominations);
-        assert_eq!(release_hold(&index, &claim, &node, at(20)), Holding::No);
-        assert_eq!(release_hold(&index, &claim, &node, at(-19)), Holding::ForNominations);
+        assert_eq!(release_hold(&index, &claim, &node, millis(1010)), None, "no pod waits");
+        index.apply(pending_pod("shop", "x"), millis(1000));
+        let hold = |index: &Index, time| release_hold(index, &claim, &node, millis(time));
+        assert_eq!(hold(&index, 1099), Some(Hold::Scheduler));
+        assert_eq!(hold(&index, 1100), None);
+        index.apply(pending_pod("shop", "z"), millis(4990));
+        assert_eq!(hold(&index, 4999), Some(Hold::Scheduler));
+        assert_eq!(hold(&index, 5000), None, "no longer than five seconds");
+    }
+
+    #[test]
+    fn pods_are_not_nominated_twice() {
+        let claim = planned("a", "x", None);
+        let mut index = index([claim.clone()]);
+        index.apply(ready_node("a", None), at(0));
+        let mut pod = pending_pod("shop", "x");
+        pod.status.as_mut().unwrap().nominated_node_name = Some("a".to_owned());
+        index.apply(pod, at(0));
+        assert_eq!(nominations(&index, &claim, at(0)), Some(("a".to_owned(), Vec::new())));
+        index.take_dirty();
+        index.apply(pending_pod("shop", "x"), at(1));
+        let cleared = vec![PodKey::new("shop", "x")];
+        assert_eq!(nominations(&index, &claim, at(1)), Some(("a".to_owned(), cleared)));
+    }
+
+    #[test]
+    fn nominations_per_second_are_limited() {
+        let mut rate = NominationRate::default();
+        assert_eq!((rate.take(400, at(0)), rate.take(400, at(0))), (400, 100));
+        assert_eq!((rate.take(1, at(0)), rate.take(1, at(1))), (0, 1));
     }
 
     #[test]

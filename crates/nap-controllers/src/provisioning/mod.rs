@@ -2,24 +2,29 @@
 
 mod batch;
 pub(crate) mod nodeclaims;
+mod refused;
 mod solver;
 
 use std::time::Duration;
 
+use futures::{StreamExt, future, stream};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_api::ReleaseSlot;
-use nap_engine::{Plan, Snapshot, release_order};
+use nap_engine::{Launch, Plan, Snapshot, release_order};
 
 pub use batch::BatchWindow;
+pub use refused::RefusedPods;
 pub(crate) use solver::SolverState;
 
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Error, Outcome};
 use crate::events::Severity;
-use crate::snapshot::snapshot;
+use crate::snapshot::{Catalogues, snapshot};
 
 /// Interval at which pending pods are planned for again when nothing else happens.
 const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
+/// Most NodeClaims that are created at the same time.
+const MAX_CREATES: usize = 20;
 /// Wait for the first list of every kind.
 const SYNC_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -40,7 +45,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
-    let snapshot = snapshot(&context.index(), &catalogues, now);
+    hold_refused(context, now).await;
+    let mut snapshot = snapshot(&context.index(), &catalogues, now);
+    snapshot.pods.retain(|pod| !context.memory().refused.is_held(&pod.key, now));
     if snapshot.pods.is_empty() {
         let unschedulable = context.index().unschedulable_pods().next().is_some();
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
@@ -52,30 +59,65 @@ pub async fn reconcile(context: &Context) -> Outcome {
         memory.remember_unplaced(&index, &plan);
     }
     publish_unplaced(context, &plan).await;
-    for (launch, release) in plan.launches.iter().zip(release_slots(&snapshot, &plan, now)) {
-        let pool = context.index().pool(&launch.pool).cloned();
-        let Some(pool) = pool else { continue };
-        let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
-        let claim = nodeclaims::node_claim(&pool, launch, catalogue, release, None);
-        let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
-        let why = plan.explain_launch(launch);
-        tracing::info!(
-            nodepool = launch.pool,
-            nodeclaim = claim.name_any(),
-            pods = launch.pods.len(),
-            why,
-            "created nodeclaim"
-        );
-        context.events.publish(&claim, Severity::Normal, "Launching", &why).await;
-        let message = format!("Pod should schedule on: nodeclaim/{}", claim.name_any());
-        for key in &launch.pods {
-            let pod = context.index().pod(key).cloned();
-            if let Some(pod) = pod {
-                context.events.publish(pod.as_ref(), Severity::Normal, "Nominated", &message).await;
-            }
+    let slots = release_slots(&snapshot, &plan, now);
+    let launches = plan.launches.iter().zip(slots);
+    let create = |(launch, release)| create(context, &catalogues, &plan, launch, release);
+    let created = stream::iter(launches).map(create).buffered(MAX_CREATES);
+    // A NodeClaim that cannot be created keeps no other from being created.
+    let failures: Vec<Error> =
+        created.filter_map(|created| future::ready(created.err())).collect().await;
+    failures.into_iter().next().map_or(Ok(Some(REPLAN_INTERVAL)), Err)
+}
+
+/// Creates the NodeClaim of a launch.
+async fn create(
+    context: &Context,
+    catalogues: &Catalogues,
+    plan: &Plan,
+    launch: &Launch,
+    release: Option<ReleaseSlot>,
+) -> Result<(), Error> {
+    let pool = context.index().pool(&launch.pool).cloned();
+    let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { return Ok(()) };
+    let claim = nodeclaims::node_claim(&pool, launch, catalogue, release, None);
+    let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
+    let why = plan.explain_launch(launch);
+    tracing::info!(
+        nodepool = launch.pool,
+        nodeclaim = claim.name_any(),
+        pods = launch.pods.len(),
+        why,
+        "created nodeclaim"
+    );
+    context.events.publish(&claim, Severity::Normal, "Launching", &why).await;
+    let message = format!("Pod should schedule on: nodeclaim/{}", claim.name_any());
+    for key in &launch.pods {
+        let pod = context.index().pod(key).cloned();
+        if let Some(pod) = pod {
+            context.events.publish(pod.as_ref(), Severity::Normal, "Nominated", &message).await;
         }
     }
-    Ok(Some(REPLAN_INTERVAL))
+    Ok(())
+}
+
+/// Looks for pods whose nodes kube-scheduler refused, and says so on those that are held.
+async fn hold_refused(context: &Context, now: Timestamp) {
+    let held = {
+        let (index, mut memory) = (context.index(), context.memory());
+        memory.refused.observe(&index, now)
+    };
+    for (key, until) in held {
+        let pod = context.index().pod(&key).cloned();
+        let Some(pod) = pod else { continue };
+        let message = format!(
+            "Failed to schedule pod, the scheduler refuses the nodes launched for it, no other is \
+             launched before {until}: {}",
+            refused::scheduler_message(&pod)
+        );
+        tracing::warn!(pod = %key, %until, message, "holding pod");
+        let (severity, reason) = (Severity::Warning, "FailedScheduling");
+        context.events.publish(pod.as_ref(), severity, reason, &message).await;
+    }
 }
 
 /// The release slot of each launch, in their order; `None` for all if the order does not matter.

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Api;
 use kube::api::ListParams;
 use nap_api::NodeClaim;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::leader_election::{compete, release};
@@ -69,22 +70,19 @@ impl From<Dirty> for Key {
 /// Runs all controllers until `shutdown`, as long as this replica leads. Reconciles that are under
 /// way when it stops are dropped: each of them survives a crash at any point.
 pub async fn run(context: &Context, shutdown: impl Future<Output = ()>) {
+    // On a task of its own, the Lease is renewed whatever else happens. Dropping the set ends it.
+    let mut tasks = JoinSet::new();
     let election = context.settings.leader_election.clone();
-    let elected = async {
-        match election.clone() {
-            Some(election) => {
-                let (client, clock) = (context.unguarded.clone(), context.clock.clone());
-                compete(client, clock, election, context.leadership.clone()).await;
-            }
-            None => std::future::pending().await,
-        }
-    };
+    if let Some(election) = election.clone() {
+        let (client, clock) = (context.unguarded.clone(), context.clock.clone());
+        tasks.spawn(compete(client, clock, election, context.leadership.clone()));
+    }
     tokio::select! {
         biased;
         () = drive(context, shutdown) => {}
-        () = elected => {}
         () = context.events.post() => {}
     }
+    tasks.shutdown().await;
     if let Some(election) = election {
         release(&context.unguarded, &context.clock, &election).await;
     }
@@ -274,7 +272,8 @@ async fn confirm_claims(context: &Context) -> Outcome {
     let now = context.clock.now();
     let then = now.checked_sub(CONFIRM_AFTER).unwrap_or(Timestamp::MIN);
     let api: Api<NodeClaim> = Api::all(context.client.clone());
-    for name in context.index().unconfirmed_claims(then) {
+    let unconfirmed = context.index().unconfirmed_claims(then);
+    for name in unconfirmed {
         let found = api.get_opt(&name).await.doing("reading NodeClaim", &name)?;
         let mut index = context.index();
         match found {

@@ -6,7 +6,8 @@ use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -41,6 +42,7 @@ pub fn watch_cluster(client: &Client) -> SelectAll<BoxStream<'static, Update>> {
         watch::<DaemonSet>(client),
         watch::<PodDisruptionBudget>(client),
         watch::<Namespace>(client),
+        watch::<LimitRange>(client),
         watch::<StorageClass>(client),
         watch::<PersistentVolume>(client),
         watch::<PersistentVolumeClaim>(client),

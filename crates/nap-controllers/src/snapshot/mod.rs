@@ -1,6 +1,7 @@
 //! Snapshots: the input of the engine, built from the cluster index.
 
 pub mod catalogues;
+mod daemons;
 mod nodes;
 mod pods;
 mod pools;
@@ -15,7 +16,8 @@ use nap_engine::Snapshot;
 
 pub use catalogues::{Catalogues, OverlayRefusal};
 pub use pods::{
-    PLAN_HOLDS, engine_pod, is_plan_holding, pending_pods, planned_pods, planned_pods_of,
+    PLAN_HOLDS, engine_pod, has_unplanned_pods, is_plan_holding, pending_pods, planned_pods,
+    planned_pods_of,
 };
 pub use pools::{pool_requirements, pool_usage};
 pub use simulate::Removals;
@@ -37,7 +39,7 @@ fn capacity(
     catalogues: &Catalogues,
     now: Timestamp,
 ) -> Snapshot {
-    let daemons = pods::daemons(index);
+    let daemons = daemons::daemons(index);
     let expected = pods::expected_pods(index, now);
     let builder =
         nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };

@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
-use nap_api::nodeclaim::condition::INITIALIZED;
+use nap_api::nodeclaim::condition::{INITIALIZED, REGISTERED};
 use nap_api::{NodeClaim, PlanRecord, Toleration, conditions};
-use nap_engine::{Daemon, PodKey, Unsupported};
+use nap_engine::{PodKey, Unsupported};
 use nap_units::Resources;
 
 use crate::cluster::node_affinity::required_terms;
@@ -45,13 +45,49 @@ pub fn planned_pods(index: &Index, now: Timestamp) -> BTreeMap<PodKey, String> {
     for claim in live.filter(|claim| is_plan_holding(claim, now)) {
         let name = claim.name_any();
         let Some(plan) = index.plan(&name) else { continue };
+        let room = room_left(index, claim);
         for key in planned_pods_of(plan) {
-            if index.pod(&key).is_some_and(|pod| needs_capacity(index, pod)) {
+            let Some(pod) = index.pod(&key).filter(|pod| needs_capacity(index, pod)) else {
+                continue;
+            };
+            if room.as_ref().is_none_or(|room| fits(pod, room)) {
                 planned.insert(key, name.clone());
             }
         }
     }
     planned
+}
+
+/// Free resources of the Node of a NodeClaim on which pods run that were not planned for it; `None`
+/// without such pods. A planned pod that no longer fits has lost its place.
+fn room_left(index: &Index, claim: &NodeClaim) -> Option<Resources> {
+    if !claim_is(claim, REGISTERED) || !has_unplanned_pods(index, claim) {
+        return None;
+    }
+    let node = index.node(claim.status.as_ref()?.node_name.as_deref()?)?;
+    let mut free = pods::node_resources(node.status.as_ref()?.allocatable.as_ref());
+    for pod in index.pods_on(&node.name_any()).iter().filter(|pod| !pods::is_terminal(pod)) {
+        free.subtract(&pods::occupies(pod).unwrap_or_default());
+    }
+    Some(free)
+}
+
+fn fits(pod: &Pod, room: &Resources) -> bool {
+    let requests = pod.spec.as_ref().and_then(|spec| pods::requests(spec).ok()).unwrap_or_default();
+    requests.iter().all(|(name, amount)| amount == 0 || room.get(name) >= amount)
+}
+
+/// Whether pods other than daemons are bound to the Node of a NodeClaim that its plan does not
+/// name.
+pub fn has_unplanned_pods(index: &Index, claim: &NodeClaim) -> bool {
+    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    let plan = index.plan(&claim.name_any());
+    let is_planned = |pod: &Pod| plan.is_some_and(|plan| plan.pods.contains(&pods::key(pod).0));
+    let bound = node.map(|node| index.pods_on(node)).unwrap_or_default();
+    bound.iter().any(|pod| {
+        let counts = !pods::is_terminal(pod) && !pods::is_daemon(pod) && !pods::is_mirror(pod);
+        counts && !is_planned(pod)
+    })
 }
 
 /// Whether a pod is unbound, or bound to a node that is leaving.
@@ -70,14 +106,15 @@ pub fn pending_pods(index: &Index, now: Timestamp) -> impl Iterator<Item = (&Pod
 }
 
 /// The node that an unschedulable pod is nominated to, if that counts: the node exists, and the
-/// nomination is not one of nap's own whose plan has ended. kube-scheduler clears a nomination only
-/// when it retries the pod, which can take minutes.
+/// nomination is not one of nap's own whose plan has ended or whose room is taken. kube-scheduler
+/// clears a nomination only when it retries the pod, which can take minutes.
 fn nomination<'p>(index: &Index, key: &PodKey, pod: &'p Pod, now: Timestamp) -> Option<&'p str> {
     let name = pods::nominated_node(pod)?;
     let node = index.node(name)?;
     let ended = index.claim_of_node(node).is_some_and(|claim| {
-        !is_plan_holding(claim, now)
-            && index.plan(&claim.name_any()).is_some_and(|plan| plan.pods.contains(&key.0))
+        let lost = || room_left(index, claim).is_some_and(|room| !fits(pod, &room));
+        index.plan(&claim.name_any()).is_some_and(|plan| plan.pods.contains(&key.0))
+            && (!is_plan_holding(claim, now) || lost())
     });
     (!ended).then_some(name)
 }
@@ -108,15 +145,17 @@ pub(super) fn pods_without_capacity(index: &Index, now: Timestamp) -> Vec<nap_en
 }
 
 /// Pods that need a place before a node may be removed: those without capacity, and those of nodes
-/// in a disruption command. Pods that the last plan could not place do not count: a node that stays
-/// does not help them.
+/// in a disruption command. Pods that the last plan could not place, or that kube-scheduler refuses
+/// to place, do not count: a node that stays does not help them.
 pub(super) fn waiting_or_leaving(
     index: &Index,
     memory: &DecisionMemory,
     now: Timestamp,
 ) -> Vec<nap_engine::Pod> {
     let pods = unplanned_pods(index, NodeView::is_leaving, now);
-    let placeable = pods.iter().filter(|(key, _)| !memory.is_unplaced(index, key));
+    let placeable = pods
+        .iter()
+        .filter(|(key, _)| !memory.is_unplaced(index, key) && !memory.refused.is_held(key, now));
     placeable.map(|(_, pod)| engine_pod(index, pod)).collect()
 }
 
@@ -166,21 +205,6 @@ fn never_allows_eviction(budget: &PodDisruptionBudget) -> bool {
     none_unavailable || all_available
 }
 
-/// DaemonSets in the engine's terms. One whose requests cannot be parsed is left out.
-pub(super) fn daemons(index: &Index) -> Vec<Daemon> {
-    let daemon = |(name, daemon): (&String, &Arc<k8s_openapi::api::apps::v1::DaemonSet>)| {
-        let spec = daemon.spec.as_ref()?.template.spec.as_ref()?;
-        Some(Daemon {
-            name: name.clone(),
-            requests: pods::requests(spec).ok()?,
-            terms: required_terms(spec).0,
-            tolerations: tolerations(spec),
-            host_ports: host_ports(spec),
-        })
-    };
-    index.daemon_sets().filter_map(daemon).collect()
-}
-
 /// A pod in the engine's terms.
 pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
     let empty = PodSpec::default();
@@ -220,6 +244,6 @@ fn unsupported_field(spec: &PodSpec) -> Option<String> {
     claims.then(|| "spec.resourceClaims".to_owned())
 }
 
-fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+pub(super) fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     spec.tolerations.iter().flatten().map(Toleration::from).collect()
 }

@@ -17,7 +17,8 @@ use crate::cluster::pods::is_reschedulable;
 use crate::cluster::{Index, Interest, NodeView};
 use crate::decision_memory::DecisionMemory;
 
-/// The cluster, and the nodes that may be removed from it.
+/// The cluster, and the nodes that may be removed from it. The default has neither.
+#[derive(Default)]
 pub struct Removals {
     /// Nodes, pools and catalogues; its pods are those of the question being asked.
     snapshot: Snapshot,

@@ -8,6 +8,7 @@ use nap_units::Resources;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::Dirty;
 use crate::decision_memory::DecisionMemory;
 use crate::testing::{
     at, budget, claim, condition, node, pending_pod, placement, plan_without_places, pod, pool,
@@ -93,6 +94,34 @@ fn a_planned_pod_is_not_planned_again_while_the_plan_holds() {
     assert_eq!(keys(&snapshot), ["shop/other"]);
     assert_eq!(planned_pods(&index, at(900)).len(), 1);
     assert_eq!(pending_pods(&index, at(900)).count(), 2, "planned pods are pending too");
+}
+
+#[test]
+fn a_pod_whose_room_was_taken_is_planned_again_at_once() {
+    let mut index = Index::default();
+    index.apply(four_cores("node", &json!({ "spec": { "providerID": "azure:///1" } })), at(0));
+    index.apply(planned(&json!({})), at(0));
+    index.apply(pending("web", Some("node")), at(0));
+    let thief = |cpu: &str| {
+        let container = json!({ "name": "c", "resources": { "requests": { "cpu": cpu } } });
+        pod("shop", "thief", json!({ "spec": { "nodeName": "node", "containers": [container] } }))
+    };
+    index.apply(thief("1"), at(1));
+    assert!(keys(&taken(&index, at(1))).is_empty(), "there is room for both");
+    index.take_dirty();
+    index.apply(thief("2"), at(2));
+    assert_eq!(keys(&taken(&index, at(2))), ["shop/web"]);
+}
+
+#[test]
+fn a_pod_that_is_bound_to_a_node_planned_for_others_starts_provisioning() {
+    let mut index = Index::default();
+    index.apply(four_cores("node", &json!({ "spec": { "providerID": "azure:///1" } })), at(0));
+    index.apply(planned(&json!({})), at(0));
+    index.apply(pending("web", None), at(0));
+    index.take_dirty();
+    index.apply(pod("shop", "thief", json!({ "spec": { "nodeName": "node" } })), at(1));
+    assert!(index.take_dirty().contains(&Dirty::Provisioning));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod cases;
 mod definitions;
 mod incumbent;
+mod kubelets;
 mod lifecycle;
 mod manifests;
 mod scheduling;

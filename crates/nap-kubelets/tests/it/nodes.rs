@@ -1,7 +1,7 @@
 //! Life of a Node: registration, readiness, heartbeats, reboot, end of the VM.
 
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, ListParams};
 
 use crate::world::{World, boot_id, condition, uid};
 
@@ -138,4 +138,21 @@ async fn vm_deleted_during_boot_never_registers() {
     world.delete_vm("vm").await;
     world.wait(60).await;
     assert!(world.node("vm").await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_nodes_cost_a_few_requests_each() {
+    let world = World::start();
+    for number in 0..1000 {
+        world.create_vm(&format!("vm-{number:04}")).await;
+    }
+    world.wait(30).await;
+    let nodes = world.nodes().list(&ListParams::default()).await.unwrap();
+    let ready = nodes.items.iter().filter(|node| condition(node, "Ready") == "True").count();
+    assert_eq!(ready, 1000);
+    let joined = world.requests();
+    assert!(joined <= 6 * 1000 + 10, "{joined} requests to join");
+    world.wait(60).await;
+    let renewals = world.requests() - joined;
+    assert!((5 * 1000..=7 * 1000).contains(&renewals), "{renewals} requests in a minute");
 }

@@ -1,5 +1,6 @@
 //! Life of a pod: start, readiness, grace period.
 
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::world::{World, phase};
@@ -119,9 +120,11 @@ async fn pod_with_a_finalizer_is_removed_once_only() {
     world.wait(5).await;
     world.delete_pod("held", None).await;
     world.wait(60).await;
-    let version = world.pod("held").await.unwrap().metadata.resource_version;
-    world.wait(60).await;
     let pod = world.pod("held").await.unwrap();
-    assert_eq!(pod.metadata.resource_version, version);
     assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(0));
+    let before = world.requests();
+    let change = Patch::Merge(json!({ "metadata": { "annotations": { "a": "b" } } }));
+    world.pods().patch("held", &PatchParams::default(), &change).await.unwrap();
+    world.wait(10).await;
+    assert_eq!(world.requests() - before, 1, "the renewal of the lease and nothing else");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -24,6 +24,7 @@ pub(crate) struct World {
     pub(crate) clock: Clock,
     vms: mpsc::Sender<VmEvent>,
     refuse_nodes: Arc<AtomicBool>,
+    requests: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
@@ -38,10 +39,13 @@ impl World {
         let client = Client::new(server.clone(), "default");
         let refuse_nodes = Arc::new(AtomicBool::new(false));
         let refuse = Arc::clone(&refuse_nodes);
+        let requests = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&requests);
         // Any error, as when an admission policy refuses the Node.
         let guarded = server.map_request(move |mut request: http::Request<kube::client::Body>| {
             let creates =
                 request.method() == http::Method::POST && request.uri().path() == "/api/v1/nodes";
+            counter.fetch_add(1, Ordering::Relaxed);
             if creates && refuse.load(Ordering::Relaxed) {
                 *request.uri_mut() = http::Uri::from_static("/api/v1/refused");
             }
@@ -58,12 +62,17 @@ impl World {
         tasks.spawn(async move {
             kubelets.await;
         });
-        Self { client, clock, vms, refuse_nodes, _tasks: tasks }
+        Self { client, clock, vms, refuse_nodes, requests, _tasks: tasks }
     }
 
     /// Refuses or allows the creation of Nodes.
     pub(crate) fn refuse_nodes(&self, refuse: bool) {
         self.refuse_nodes.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Number of requests of the kubelets so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// A VM with a boot time of ten seconds.

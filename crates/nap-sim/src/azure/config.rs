@@ -9,6 +9,9 @@ use nap_clock::Clock;
 
 use super::FaultPlan;
 
+/// Id of the emulated subscription, by which the nodes of its VMs are known.
+pub const SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000001";
+
 /// The emulated AKS cluster, its delays and its faults.
 #[derive(Clone, Debug)]
 pub struct EmulatorConfig {
@@ -61,7 +64,7 @@ impl EmulatorConfig {
     /// A cluster in a region, with typical delays and without faults.
     pub fn new(region: &str, seed: u64, clock: Clock) -> Self {
         let seconds = |from, to| Duration::from_secs(from)..=Duration::from_secs(to);
-        let subscription_id = "00000000-0000-0000-0000-000000000001".to_owned();
+        let subscription_id = SUBSCRIPTION.to_owned();
         let node_resource_group = format!("MC_nap_nap_{region}");
         let subnet = format!(
             "/subscriptions/{subscription_id}/resourceGroups/{node_resource_group}/providers/Microsoft.Network/virtualNetworks/aks-vnet-12345678/subnets/aks-subnet"

@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tower::Service;
 
-pub use config::EmulatorConfig;
+pub use config::{EmulatorConfig, SUBSCRIPTION};
 pub use faults::FaultPlan;
 pub use state::{BilledMachine, EmulatedMachine};
 

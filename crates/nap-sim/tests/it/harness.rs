@@ -30,15 +30,24 @@ impl User {
         Self::in_region_with(settings, &[]).await
     }
 
+    /// A world whose VMs come up within a few seconds of each other.
+    pub async fn with_quick_vms() -> Self {
+        Self::build(Settings::default(), &[], 0.2).await
+    }
+
     /// A world with these settings whose region sells only these VM sizes, if any are named.
     pub async fn in_region_with(settings: Settings, sizes: &[&str]) -> Self {
+        Self::build(settings, sizes, 1.0).await
+    }
+
+    async fn build(settings: Settings, sizes: &[&str], vm_delays: f64) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let config = WorldConfig {
             region: "eastus".to_owned(),
             seed: 7,
             speed: 1,
             epoch,
-            vm_delays: 1.0,
+            vm_delays,
             sizes: sizes.iter().map(|size| (*size).to_owned()).collect(),
         };
         let world = World::new(&config).unwrap().with_settings(settings);

@@ -7,6 +7,7 @@ mod draining;
 mod drifting;
 mod emulator;
 mod harness;
+mod labelling;
 mod lagging;
 mod launching;
 mod life;

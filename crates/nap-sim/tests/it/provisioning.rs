@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
@@ -284,7 +284,8 @@ async fn tight_plan_is_bound_without_further_launches() {
 /// first.
 #[tokio::test(start_paused = true)]
 async fn nodes_of_high_priority_pods_are_released_first() {
-    let user = User::new().await;
+    // A node waits for its slot for at most 20 s.
+    let user = User::with_quick_vms().await;
     user.run(async {
         pool_of_two_sizes(&user).await;
         user.create::<PriorityClass>(json!({ "metadata": { "name": "urgent" }, "value": 1000 })).await;
@@ -443,4 +444,43 @@ async fn machines_with_too_few_types(min_values: MinValuesPolicy) -> usize {
 async fn min_values_hold_unless_the_policy_is_best_effort() {
     assert_eq!(machines_with_too_few_types(MinValuesPolicy::Strict).await, 0);
     assert_eq!(machines_with_too_few_types(MinValuesPolicy::BestEffort).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_the_scheduler_refuses_are_not_bought_for_ever() {
+    let user = User::new().await;
+    user.run(async {
+        // As a policy controller does that taints every new node.
+        let spoil = async |seconds: u64| {
+            for _ in 0..seconds {
+                for node in user.nodes().await {
+                    let mut taints = node.spec.unwrap_or_default().taints.unwrap_or_default();
+                    if !taints.iter().any(|taint| taint.key == "example.com/policy") {
+                        taints.push(
+                            serde_json::from_value(json!({
+                                "key": "example.com/policy", "effect": "NoSchedule",
+                            }))
+                            .unwrap(),
+                        );
+                        let patch = json!({ "spec": { "taints": taints } });
+                        user.patch::<Node>(&node.metadata.name.unwrap(), patch).await;
+                    }
+                }
+                user.pass(1).await;
+            }
+        };
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 1, json!({})).await;
+        spoil(1800).await;
+        let ever = user.machines_ever();
+        assert!((2..=4).contains(&ever), "{ever} machines in half an hour");
+        let told = user.events("FailedScheduling").await;
+        let says_why = |text: &&String| {
+            text.contains("the scheduler refuses") && text.contains("example.com/policy")
+        };
+        assert!(told.iter().any(|text| says_why(&text)), "{told:?}");
+        // Without the policy, the next attempt succeeds.
+        user.until_running(1).await;
+    })
+    .await;
 }

@@ -36,6 +36,34 @@ pub(super) enum BenchCommand {
     Judge(JudgeArgs),
     /// Run nap and another solver alternately on one core, judge both plans, print one table
     Compare(CompareArgs),
+    /// Measure memory, start-up, latency and CPU of `nap run` on a synthetic cluster
+    Controllers(ControllersArgs),
+}
+
+/// Options of `nap bench controllers`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ControllersArgs {
+    /// Numbers of nodes, one measurement each
+    #[arg(long, value_name = "N", num_args = 1.., default_values_t = [1000, 5000])]
+    pub(super) nodes: Vec<usize>,
+    /// Running pods on each node
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(super) pods_per_node: usize,
+    /// Bursts of pending pods, one after the other
+    #[arg(long, value_name = "N", num_args = 0.., default_values_t = [1000, 1000, 1000])]
+    pub(super) burst: Vec<usize>,
+    /// Seconds over which CPU time at rest is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(super) rest: u64,
+    /// Azure region of the VM sizes and prices
+    #[arg(long, default_value = "eastus")]
+    pub(super) region: String,
+    /// Log file of `nap run`
+    #[arg(long, value_name = "FILE", default_value = "/dev/null")]
+    pub(super) run_log: PathBuf,
+    /// Print one JSON object per measurement instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Options of `nap bench gen`.

@@ -2,10 +2,12 @@
 //!
 //! - `measure`: solves problems and reports time, memory and cost.
 //! - `generate`: writes problem files, `nap bench gen`.
+//! - `controllers`: runs the controllers on a synthetic cluster.
 //! - `compare`: runs nap and another solver on one core, judges and prices both plans.
 
 mod args;
 mod compare;
+mod controllers;
 mod document;
 mod generate;
 mod measure;
@@ -27,6 +29,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Gen(args)) => generate::write(args),
         Some(BenchCommand::Judge(args)) => judge_plan(args),
         Some(BenchCommand::Compare(args)) => compare::compare(args),
+        Some(BenchCommand::Controllers(args)) => controllers::measure(args),
         None if args.problem.is_empty() => standard(args),
         None => measure::measure(args),
     }

@@ -13,7 +13,7 @@ use nap_controllers::install::{self, Outcome};
 use nap_controllers::{Context, Settings};
 use nap_controlplane::{Parts, Plane};
 use nap_kubelets::KubeletConfig;
-use nap_sim::azure::{Emulator, EmulatorConfig};
+use nap_sim::azure::{Emulator, EmulatorConfig, SUBSCRIPTION};
 use nap_sim::world::WorldError;
 
 use super::files::Folder;
@@ -56,6 +56,7 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
     let endpoint = format!("http://{address}");
     let env = folder.write_env(&emulator, kubeconfig.as_deref(), &endpoint, 1)?;
 
+    let shutdown = interrupted()?;
     let region = &args.world.region;
     let what = if plane.is_some() { "A real control plane" } else { "Your cluster" };
     println!("{what} with an emulated Azure ({region}) is up. In another terminal:\n");
@@ -72,12 +73,15 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
     );
     tokio::select! {
         biased;
-        signal = interrupted() => signal?,
+        () = shutdown => {}
         result = serve::serve(listener, emulator.clone()) => result?,
         never = kubelets => match never {},
         () = controllers(args, client.clone(), &emulator, clock.clone()) => {}
     }
     farewell(&emulator, &clock);
+    if plane.is_none() && !emulator.machines().is_empty() {
+        println!("Their Nodes and NodeClaims stay in your cluster until nap runs there again.");
+    }
     Ok(())
 }
 
@@ -131,10 +135,14 @@ async fn refuse_aks(client: &Client) -> anyhow::Result<()> {
     }
 }
 
+/// Nodes of an earlier emulator do not count: it is the one cloud that they had.
 fn is_aks(node: &Node) -> bool {
     let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
-    node.labels().contains_key("kubernetes.azure.com/agentpool")
-        || provider_id.is_some_and(|id| id.starts_with("azure://"))
+    let provider_id = provider_id.unwrap_or_default();
+    let emulated = provider_id.starts_with(&format!("azure:///subscriptions/{SUBSCRIPTION}/"));
+    let aks = node.labels().contains_key("kubernetes.azure.com/agentpool")
+        || provider_id.starts_with("azure://");
+    aks && !emulated
 }
 
 /// Installs the definitions; a user's cluster keeps those that it has.
@@ -170,9 +178,14 @@ mod tests {
     fn aks_nodes_are_known_by_label_and_by_provider_id() {
         let node = |object| serde_json::from_value::<Node>(object).unwrap();
         let label = serde_json::json!({ "kubernetes.azure.com/agentpool": "system" });
-        assert!(is_aks(&node(serde_json::json!({ "metadata": { "labels": label } }))));
+        assert!(is_aks(&node(serde_json::json!({ "metadata": { "labels": &label } }))));
         assert!(is_aks(&node(serde_json::json!({ "spec": { "providerID": "azure:///x" } }))));
         assert!(!is_aks(&node(serde_json::json!({ "spec": { "providerID": "kind://x" } }))));
+        let emulated = format!("azure:///subscriptions/{SUBSCRIPTION}/resourceGroups/x");
+        let spec = serde_json::json!({ "providerID": emulated });
+        assert!(!is_aks(&node(
+            serde_json::json!({ "metadata": { "labels": label }, "spec": spec })
+        )));
     }
 
     #[test]

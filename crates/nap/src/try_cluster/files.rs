@@ -6,23 +6,23 @@ use anyhow::Context as _;
 use nap_sim::azure::Emulator;
 
 /// A temporary folder; removed on drop.
-pub(super) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn create(port: u16) -> anyhow::Result<Self> {
+    pub fn create(port: u16) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("nap-try-{port}"));
         std::fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self(path))
     }
 
-    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    pub fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let path = self.0.join(name);
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     }
 
     /// Writes the environment of a `nap run` on this cluster, as shell assignments.
-    pub(super) fn write_env(
+    pub fn write_env(
         &self,
         azure: &Emulator,
         kubeconfig: Option<&Path>,
@@ -50,7 +50,7 @@ impl Drop for Folder {
 }
 
 /// A kubeconfig without credentials.
-pub(super) fn kubeconfig(server: &str) -> String {
+pub fn kubeconfig(server: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: nap-try\n\
          clusters:\n- name: nap-try\n  cluster:\n    server: {server}\n\

@@ -3,7 +3,7 @@
 //! The cluster is embedded, a real control plane on this computer, or one that the user has.
 
 mod beside;
-mod files;
+pub(crate) mod files;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -62,6 +62,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     if args.default_nodepool.unwrap_or(true) {
         manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
     }
+    let shutdown = interrupted()?;
     println!(
         "A Kubernetes cluster with an emulated Azure ({}) is up, at {}x speed. In another terminal:\n",
         config.region, args.speed
@@ -69,7 +70,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     announce(Some(&kubeconfig), args, &env);
     tokio::select! {
         biased;
-        signal = interrupted() => signal?,
+        () = shutdown => {}
         result = serve::serve(kubernetes, world.server().clone()) => result?,
         result = serve::serve(azure, world.azure().clone()) => result?,
         result = world.run(!args.no_controllers) => result?,
@@ -84,7 +85,7 @@ fn farewell(azure: &Emulator, clock: &Clock) {
     let cost = azure.total_cost_micros(clock.now());
     let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
     println!(
-        "\nThe cluster is gone: {made} VM(s) created, {left} left, ${dollars}.{micros:06} in all."
+        "\nThe emulated Azure is gone: {made} VM(s) created, {left} left, ${dollars}.{micros:06} in all."
     );
 }
 

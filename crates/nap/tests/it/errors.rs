@@ -2,7 +2,7 @@
 
 use crate::process::{nap, output, text};
 
-fn refused(arguments: &[&str]) -> String {
+pub(crate) fn refused(arguments: &[&str]) -> String {
     let output = output(arguments);
     assert!(!output.status.success(), "nap {arguments:?} succeeded");
     let error = text(&output.stderr);
@@ -35,8 +35,23 @@ fn try_refuses_addresses_other_than_loopback() {
 }
 
 #[test]
+fn speed_needs_the_embedded_control_plane() {
+    let error = refused(&["try", "--control-plane", "real", "--speed", "5"]);
+    assert!(error.contains("--speed") && error.contains("--vm-delays"), "{error}");
+}
+
+#[test]
+fn missing_control_plane_names_the_command_that_builds_it() {
+    let mut command = nap(&["try", "--control-plane", "real"]);
+    let empty = std::env::temp_dir();
+    let output = command.env("XDG_CACHE_HOME", empty).env_remove("KUBEBUILDER_ASSETS").output();
+    let error = text(&output.unwrap().stderr);
+    assert!(error.contains("no control plane") && error.contains("make controlplane"), "{error}");
+}
+
+#[test]
 fn missing_kubeconfig_is_named() {
-    for command in [&["run"][..], &["crds", "install"]] {
+    for command in [&["run"][..], &["crds", "install"], &["try"]] {
         let error = refused(&[command, &["--kubeconfig", "does/not/exist"]].concat());
         assert!(error.contains("no cluster to run on"), "{error}");
     }

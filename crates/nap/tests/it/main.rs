@@ -9,3 +9,4 @@ mod linting;
 mod planning;
 mod process;
 mod simulation;
+mod trying;

@@ -75,27 +75,27 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `nap try` and waits until it is up.
+    /// Starts `nap try` at 30 times the speed and waits until it is up.
     pub fn start(arguments: &[&str]) -> Self {
-        let mut command = nap(&["try", "--speed", "30"]);
+        Self::start_in_real_time(&[&["--speed", "30"], arguments].concat())
+    }
+
+    /// Starts `nap try` and waits until it is up.
+    pub fn start_in_real_time(arguments: &[&str]) -> Self {
+        let mut command = nap(&["try"]);
         let mut child =
             command.args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut kubeconfig = None;
-        loop {
-            let mut line = String::new();
-            assert!(lines.read_line(&mut line).expect("text") > 0, "nap try ended early");
-            if let Some(path) = line.trim().strip_prefix("export KUBECONFIG=") {
-                kubeconfig = Some(PathBuf::from(path));
-            }
-            if line.starts_with("Ctrl-C") {
-                break;
-            }
-        }
-        child.stdout = Some(lines.into_inner());
-        let kubeconfig = kubeconfig.expect("it prints the kubeconfig");
+        let kubeconfig = wait_until_up(&mut child).expect("it prints the kubeconfig");
         let folder = kubeconfig.parent().expect("it is in a folder").to_owned();
         Self { process: Process(child), kubeconfig, folder }
+    }
+
+    /// Starts `nap try` beside the cluster of a kubeconfig and waits until it is up.
+    pub fn start_beside(arguments: &[&str]) -> Process {
+        let mut child =
+            nap(&["try"]).args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
+        wait_until_up(&mut child);
+        Process(child)
     }
 
     /// A `nap run` on this cluster.
@@ -149,5 +149,22 @@ impl Cluster {
         let farewell = self.process.stop();
         assert!(!self.folder.exists(), "it left {} behind", self.folder.display());
         farewell
+    }
+}
+
+/// Reads what `nap try` prints until it is up; returns the kubeconfig.
+fn wait_until_up(child: &mut Child) -> Option<PathBuf> {
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    let mut kubeconfig = None;
+    loop {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).expect("text") > 0, "nap try ended early");
+        if let Some(path) = line.trim().strip_prefix("export KUBECONFIG=") {
+            kubeconfig = Some(PathBuf::from(path));
+        }
+        if line.starts_with("Ctrl-C") {
+            child.stdout = Some(lines.into_inner());
+            return kubeconfig;
+        }
     }
 }

@@ -1,0 +1,51 @@
+//! `nap try` on a real control plane and beside a cluster that exists.
+
+use crate::errors::refused;
+use crate::process::Cluster;
+
+const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
+const RUNNING: [&str; 5] = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
+const NODES: [&str; 4] = ["get", "nodes", "-o", "name"];
+
+#[test]
+#[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
+fn real_control_plane_scales_up_and_ends_without_a_trace() {
+    let cluster = Cluster::start_in_real_time(&["--control-plane", "real", "--vm-delays", "0.1"]);
+    cluster.apply(INFLATE);
+    cluster.until("10 pods run", &RUNNING, |text| text.lines().count() == 10);
+    let version =
+        cluster.ok(&["get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}"]);
+    assert!(version.contains("v1.3"), "{version}");
+    cluster.ok(&["scale", "deployment", "inflate", "--replicas=0"]);
+    cluster.until("no node is left", &NODES, |text| text.trim().is_empty());
+    let farewell = cluster.stop();
+    assert!(farewell.contains("0 left"), "{farewell}");
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn cluster_with_an_aks_node_is_refused() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    cluster.apply(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: aks-system-1\n  labels:\n    kubernetes.azure.com/agentpool: system\n",
+    );
+    let kubeconfig = cluster.kubeconfig.to_str().unwrap();
+    let error = refused(&["try", "--kubeconfig", kubeconfig]);
+    assert!(error.contains("`aks-system-1`") && error.contains("--force"), "{error}");
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn emulator_runs_beside_a_cluster_and_creates_no_nodepool() {
+    let theirs = Cluster::start_in_real_time(&["--no-controllers", "--default-nodepool=false"]);
+    let kubeconfig = theirs.kubeconfig.to_str().unwrap();
+    let beside = Cluster::start_beside(&["--kubeconfig", kubeconfig, "--vm-delays", "0.05"]);
+    assert_eq!(theirs.ok(&["get", "nodepools,aksnodeclasses", "-o", "name"]).trim(), "");
+    theirs.apply(include_str!("../../../../examples/default-nodepool.yaml"));
+    theirs.apply(INFLATE);
+    theirs.until("10 pods run", &RUNNING, |text| text.lines().count() == 10);
+    let farewell = beside.stop();
+    assert!(farewell.contains("stay in your cluster"), "{farewell}");
+    // The nodes that it left are no AKS nodes: a new one is not refused.
+    Cluster::start_beside(&["--kubeconfig", kubeconfig, "--no-controllers"]).stop();
+}
