@@ -9,15 +9,15 @@ use nap_api::nodeclaim::condition::{INITIALIZED, REGISTERED};
 use nap_api::{NodeClaim, Taint, conditions, labels};
 use nap_units::Rounding;
 
-use super::{Step, live_claim};
+use super::{Step, live_claim, nomination};
 use crate::cluster::{Index, claim_conditions, claim_is, is_ready, pods};
 use crate::context::{Context, Error};
 use crate::events::Severity;
 
 /// Interval between two looks. Every change of the Node brings one too; this covers a missed event.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Time after registration until a Node that takes no pods is given up. It is long: GPU drivers and
-/// startup taints may take many minutes, and a replacement may fare no better.
+/// Time after registration until a Node that its pods wait for in vain is given up. It is long: GPU
+/// drivers and startup taints may take many minutes, and another Node may fare no better.
 const INITIALIZATION_TIMEOUT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Marks the NodeClaim and its Node as initialized once pods can run.
@@ -49,16 +49,15 @@ pub async fn initialize(context: &Context, name: &str) -> Result<Step, Error> {
     Ok(Step::Done)
 }
 
-/// Whether a Node has not been initialized in time and no pod would miss it. Pods that tolerate its
-/// taints may run on a Node that never initializes. A replacement of a disrupted Node is kept: as
-/// long as it exists, no other is launched in vain.
+/// Whether a Node has not been initialized in time, the pods that it was launched for still wait,
+/// and no other pod would miss it. A Node that no pod waits for is kept: to launch another in its
+/// place would help nobody.
 fn is_overdue(index: &Index, claim: &NodeClaim, now: Timestamp) -> bool {
     let since = conditions::since(claim_conditions(claim), REGISTERED);
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
     let pods = node.map(|node| index.pods_on(node)).unwrap_or_default();
-    let replaces = index.plan(&claim.name_any()).is_some_and(|plan| !plan.replaces.is_empty());
-    !replaces
-        && since.is_some_and(|since| now.duration_since(since) >= INITIALIZATION_TIMEOUT)
+    since.is_some_and(|since| now.duration_since(since) >= INITIALIZATION_TIMEOUT)
+        && !nomination::waiting_pods(index, claim).is_empty()
         && !pods.iter().any(|pod| pods::is_reschedulable(pod))
 }
 
@@ -103,7 +102,7 @@ fn blocker(node: Option<&Node>, claim: &NodeClaim) -> Option<(&'static str, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{at, claim, index, node, pod};
+    use crate::testing::{at, claim, index, node, pending_pod, pod};
     use serde_json::{Value, json};
 
     fn reason(node_object: Value) -> Option<&'static str> {
@@ -142,19 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_pods_is_overdue_an_hour_after_it_registered() {
+    fn a_node_is_overdue_after_an_hour_if_its_planned_pods_still_wait() {
         let conditions = [crate::testing::condition("Registered", "True")];
         let status = json!({ "nodeName": "n", "conditions": conditions });
-        let plain = claim("c", json!({ "status": status }));
-        let mut index = index([plain.clone()]);
-        assert!(!is_overdue(&index, &plain, at(3599)));
-        assert!(is_overdue(&index, &plain, at(3600)));
-        let annotations = json!({ labels::PLAN: r#"{"version":1,"pods":[],"replaces":["old"]}"# });
-        let replacement =
-            claim("r", json!({ "metadata": { "annotations": annotations }, "status": status }));
-        index.apply(replacement.clone(), at(0));
-        assert!(!is_overdue(&index, &replacement, at(7200)), "it is a replacement");
-        index.apply(pod("shop", "web", json!({ "spec": { "nodeName": "n" } })), at(0));
-        assert!(!is_overdue(&index, &plain, at(7200)), "a pod runs there");
+        let annotations = json!({ labels::PLAN: r#"{"version":1,"pods":["shop/web"]}"# });
+        let metadata = json!({ "annotations": annotations });
+        let claim = claim("c", json!({ "metadata": metadata, "status": status }));
+        let mut index = index([claim.clone()]);
+        assert!(!is_overdue(&index, &claim, at(7200)), "no pod waits");
+        index.apply(pending_pod("shop", "web"), at(0));
+        assert!(!is_overdue(&index, &claim, at(3599)));
+        assert!(is_overdue(&index, &claim, at(3600)));
+        index.apply(pod("shop", "tolerant", json!({ "spec": { "nodeName": "n" } })), at(0));
+        assert!(!is_overdue(&index, &claim, at(7200)), "a pod runs there");
     }
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use nap_api::{NodeClaim, NodePool, conditions};
+use nap_api::{NodePool, conditions};
 use serde_json::json;
 
 use crate::harness::User;
@@ -48,21 +48,20 @@ async fn two_nodes_of_one_instance_fail_the_registration() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_that_never_initializes_is_given_up_after_an_hour_without_pods() {
+async fn node_that_never_initializes_is_given_up_after_an_hour_while_its_pods_wait() {
     let user = User::new().await;
     user.run(async {
-        let class =
-            json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
-        let taint = json!({ "key": "example.com/wait", "effect": "NoSchedule" });
-        let spec = json!({ "nodeClassRef": class, "requirements": [], "startupTaints": [taint] });
-        let object = json!({ "metadata": { "name": "slow" }, "spec": spec });
-        user.create::<NodeClaim>(object).await;
+        let taint = json!([{ "key": "example.com/wait", "effect": "NoSchedule" }]);
+        let spec = json!({ "startupTaints": taint });
+        user.default_pool(json!({ "spec": { "template": { "spec": spec } } })).await;
+        user.deploy("inflate", 1, json!({})).await;
         user.pass(3600).await;
         let blocked = ("Unknown".to_owned(), "StartupTaintsExist".to_owned());
         assert_eq!(claim_condition(&user, "Initialized").await, blocked);
+        assert_eq!(user.machines_ever(), 1);
         user.pass(300).await;
-        assert!(user.claims().await.is_empty());
         assert!(user.events("InitializationTimeout").await[0].contains("example.com/wait"));
+        assert_eq!(user.machines_ever(), 2, "another node is tried");
     })
     .await;
 }
