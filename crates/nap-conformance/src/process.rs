@@ -5,13 +5,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Runs a program until standard input ends, which happens when the parent stops it or dies; then
-/// asks the program to end.
+/// asks the program to end, and kills it if it has not ended some seconds later.
 const SUPERVISOR: &str = r#"
 trap '' INT TERM HUP
+patience=$1; shift
 "$@" &
+program=$!
 cat >/dev/null
-kill -TERM $! 2>/dev/null
-wait $! 2>/dev/null
+kill -TERM $program 2>/dev/null
+{ sleep $patience; kill -KILL $program; } >/dev/null 2>&1 &
+wait $program 2>/dev/null
 exit 0
 "#;
 
@@ -47,9 +50,20 @@ impl Supervised {
         env: &[(String, String)],
         log: &Path,
     ) -> anyhow::Result<Self> {
+        Self::start_patiently(15, program, arguments, env, log)
+    }
+
+    /// Starts a program that is killed if it does not end within `patience` seconds.
+    fn start_patiently(
+        patience: u32,
+        program: &Path,
+        arguments: &[&str],
+        env: &[(String, String)],
+        log: &Path,
+    ) -> anyhow::Result<Self> {
         let log = File::create(log)?;
         let child = Command::new("sh")
-            .args(["-c", SUPERVISOR, "sh"])
+            .args(["-c", SUPERVISOR, "sh", &patience.to_string()])
             .arg(program)
             .args(arguments)
             .envs(env.iter().map(|(key, value)| (key, value)))
@@ -84,6 +98,18 @@ mod tests {
             code
         };
         assert_eq!((status("exit 0"), status("exit 7")), (Some(0), Some(7)));
+    }
+
+    #[test]
+    fn program_that_ignores_the_request_to_end_is_killed() {
+        let log = std::env::temp_dir().join(format!("nap-conformance-{}.log", std::process::id()));
+        let deaf = ["-c", "trap '' TERM; echo up; while :; do sleep 1; done"];
+        let program = Supervised::start_patiently(1, Path::new("sh"), &deaf, &[], &log).unwrap();
+        while std::fs::read_to_string(&log).unwrap().is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        drop(program);
+        std::fs::remove_file(&log).unwrap();
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub(crate) fn list(suites: &Path, table: &Path, folder: &Path) -> anyhow::Result
             specs.push(describe(suite, &texts.join(" "), &rows));
         }
     }
+    // The suites list their groups in random order.
+    specs.sort_by(|a, b| (&b.suite, &a.name).cmp(&(&a.suite, &b.name)));
     Ok(specs)
 }
 

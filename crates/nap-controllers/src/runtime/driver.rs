@@ -272,6 +272,7 @@ async fn confirm_claims(context: &Context) -> Outcome {
     let now = context.clock.now();
     let then = now.checked_sub(CONFIRM_AFTER).unwrap_or(Timestamp::MIN);
     let api: Api<NodeClaim> = Api::all(context.client.clone());
+    // In the head of the loop the guard would be held through its body.
     let unconfirmed = context.index().unconfirmed_claims(then);
     for name in unconfirmed {
         let found = api.get_opt(&name).await.doing("reading NodeClaim", &name)?;

@@ -81,8 +81,8 @@ pub async fn compete(
         let deadline = after(sent, RENEW_DEADLINE);
         let held_until = elector.held_until;
         // An unanswered renewal must not outlast the leadership.
-        let left = held_until.map(|until| Duration::try_from(until.duration_since(sent)));
-        let wait = left.map_or(REQUEST_TIMEOUT, |left| left.unwrap_or_default());
+        let left = |until: Timestamp| Duration::try_from(until.duration_since(sent));
+        let wait = held_until.map_or(REQUEST_TIMEOUT, |until| left(until).unwrap_or_default());
         let wait = elector.clock.real(wait.min(REQUEST_TIMEOUT));
         let attempt = tokio::time::timeout(wait, elector.attempt()).await.ok();
         match attempt {
@@ -96,9 +96,10 @@ pub async fn compete(
         }
         if held_until.is_some() != elector.held_until.is_some() {
             let identity = &elector.election.identity;
-            match elector.held_until {
-                Some(_) => tracing::info!(identity, "became leader"),
-                None => tracing::warn!(identity, "lost leadership"),
+            if elector.held_until.is_some() {
+                tracing::info!(identity, "became leader");
+            } else {
+                tracing::warn!(identity, "lost leadership");
             }
         }
         leadership.set(elector.held_until);
