@@ -76,7 +76,7 @@ impl Faults {
     pub async fn crashed(&self) {
         let mut crashed = self.crashed.subscribe();
         if crashed.wait_for(|crashed| *crashed).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -8,13 +8,14 @@ mod pods;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nap_clock::Clock;
 use nap_sim::world::{World, WorldConfig};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::args::ControllersArgs;
 use super::process;

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use futures::future::{BoxFuture, FutureExt};
@@ -16,6 +15,7 @@ use http::{Method, Request, Response};
 use nap_apiserver::ApiServer;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tower::Service;
 
 /// The server. Clones share everything.
