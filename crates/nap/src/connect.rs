@@ -61,14 +61,14 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap());
         let serving = axum::serve(listener, axum::Router::new().fallback(answer));
-        let serving = tokio::spawn(serving.into_future());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(serving.into_future());
         let kubeconfig = std::env::temp_dir().join(format!("nap-connect-{}", std::process::id()));
         std::fs::write(&kubeconfig, crate::try_cluster::files::kubeconfig(&server)).unwrap();
         let args = ClusterArgs { kubeconfig: Some(kubeconfig.clone()), context: None };
         let pods: Api<Pod> = Api::default_namespaced(connect(&args).await.unwrap());
         let refused = pods.evict("web", &EvictParams::default()).await.unwrap_err();
         std::fs::remove_file(kubeconfig).unwrap();
-        serving.abort();
         assert!(matches!(refused, kube::Error::Api(status) if status.code == 429));
         assert_eq!(requests.load(Ordering::SeqCst), 1);
     }
