@@ -60,17 +60,10 @@ impl Recorder {
 
     /// Queues an event about an object, unless it repeats an earlier one or there are too many. No
     /// decision depends on an event: one that cannot be posted is dropped.
-    pub fn publish<K>(
-        &self,
-        object: &K,
-        severity: Severity,
-        reason: &str,
-        message: &str,
-    ) -> std::future::Ready<()>
+    pub fn publish<K>(&self, object: &K, severity: Severity, reason: &str, message: &str)
     where
         K: Resource<DynamicType = ()>,
     {
-        let done = std::future::ready(());
         let now = self.clock.now();
         let reference = object.object_ref(&());
         let of = format!(
@@ -80,7 +73,7 @@ impl Recorder {
         );
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         if !limits.admit(&of, reason, message, now) {
-            return done;
+            return;
         }
         drop(limits);
         let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
@@ -89,7 +82,6 @@ impl Recorder {
         if self.waiting.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: too many wait");
         }
-        done
     }
 
     /// Posts queued events, one after the other, until dropped.

@@ -95,10 +95,7 @@ async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
         let more = users.len().saturating_sub(5);
         let tail = if more > 0 { format!(" and {more} other(s)") } else { String::new() };
         let message = format!("Waiting on NodeClaim termination for {shown}{tail}");
-        context
-            .events
-            .publish(class, Severity::Normal, "WaitingOnNodeClaimTermination", &message)
-            .await;
+        context.events.publish(class, Severity::Normal, "WaitingOnNodeClaimTermination", &message);
         return Ok(Some(Duration::from_secs(10)));
     }
     context

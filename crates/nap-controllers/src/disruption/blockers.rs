@@ -96,12 +96,12 @@ fn pod_blocker(index: &Index, pod: &Pod, now: Timestamp) -> Option<Blocker> {
 }
 
 /// Publishes what blocks disruption.
-pub async fn report(context: &Context, blocked: &[Blocked]) {
+pub fn report(context: &Context, blocked: &[Blocked]) {
     let (severity, reason) = (Severity::Normal, "DisruptionBlocked");
     for (claim, node, blocker) in blocked {
         let message = blocker.to_string();
-        context.events.publish(node.as_ref(), severity, reason, &message).await;
-        context.events.publish(claim.as_ref(), severity, reason, &message).await;
+        context.events.publish(node.as_ref(), severity, reason, &message);
+        context.events.publish(claim.as_ref(), severity, reason, &message);
     }
 }
 

@@ -33,9 +33,9 @@ pub async fn start(
     }
     let (severity, event) = (Severity::Normal, "DisruptionTerminating");
     let text = format!("Disrupting Node: {message}");
-    context.events.publish(candidate.node.as_ref(), severity, event, &text).await;
+    context.events.publish(candidate.node.as_ref(), severity, event, &text);
     let text = format!("Disrupting NodeClaim: {message}");
-    context.events.publish(candidate.claim.as_ref(), severity, event, &text).await;
+    context.events.publish(candidate.claim.as_ref(), severity, event, &text);
     let below = candidate.price.filter(|_| reason == DisruptionReason::Underutilized);
     let siblings = plan.launches.len();
     let replaces = Replaces { claim: candidate.claim.name_any(), below, siblings };
@@ -46,9 +46,9 @@ pub async fn start(
         let claim = nodeclaims::node_claim(&pool, launch, catalogue, None, Some(&replaces));
         let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
         let text = format!("Launching NodeClaim: {}", reason.as_str());
-        context.events.publish(&claim, severity, "DisruptionLaunching", &text).await;
+        context.events.publish(&claim, severity, "DisruptionLaunching", &text);
         let why = plan.explain_launch(launch);
-        context.events.publish(&claim, severity, "Launching", &why).await;
+        context.events.publish(&claim, severity, "Launching", &why);
     }
     if plan.launches.is_empty() {
         context.delete_claim(&candidate.claim).await?;

@@ -54,9 +54,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let now = context.clock.now();
     let (candidates, blocked) =
         candidates::collect(&context.index(), &context.memory(), &catalogues, now);
-    blockers::report(context, &blocked).await;
+    blockers::report(context, &blocked);
     let mut pass = Pass::new(context, &candidates, &catalogues, now);
-    pass.report_closed_budgets().await;
+    pass.report_closed_budgets();
 
     let empty = pass.empty();
     if !empty.commands.is_empty() {
@@ -64,7 +64,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(Some(BUSY_INTERVAL));
     }
     let (drifted, blocked) = pass.drifted();
-    blockers::report(context, &blocked).await;
+    blockers::report(context, &blocked);
     if !drifted.is_empty() {
         pass.start(drifted, DisruptionReason::Drifted).await?;
         return Ok(Some(BUSY_INTERVAL));

@@ -61,7 +61,7 @@ impl<'a> Pass<'a> {
 
     /// Publishes which NodePools may not be disrupted at all for a reason that concerns one of
     /// their nodes.
-    pub async fn report_closed_budgets(&self) {
+    pub fn report_closed_budgets(&self) {
         for reason in REASONS {
             let concerned = self.candidates.iter().filter(|one| concerns(reason, one));
             for candidate in concerned {
@@ -69,7 +69,7 @@ impl<'a> Pass<'a> {
                     let (severity, message) = (Severity::Normal, closed_message(reason));
                     let pool = candidate.pool.as_ref();
                     let events = &self.context.events;
-                    events.publish(pool, severity, "DisruptionBlocked", &message).await;
+                    events.publish(pool, severity, "DisruptionBlocked", &message);
                 }
             }
         }

@@ -185,14 +185,14 @@ async fn carry_on(context: &Context, claim: &NodeClaim, next: Next) -> Result<()
         }
         Next::AwaitBlocker(message) => {
             let (severity, reason) = (Severity::Normal, "DisruptionBlocked");
-            context.events.publish(claim, severity, reason, &message).await;
+            context.events.publish(claim, severity, reason, &message);
             Ok(())
         }
         Next::AwaitReplacements(replacements) => {
             let (reason, message) =
                 ("DisruptionWaitingReadiness", "Waiting on readiness to continue disruption");
             for one in &replacements {
-                context.events.publish(one.as_ref(), Severity::Normal, reason, message).await;
+                context.events.publish(one.as_ref(), Severity::Normal, reason, message);
             }
             Ok(())
         }

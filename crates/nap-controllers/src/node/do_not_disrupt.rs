@@ -11,9 +11,9 @@ use crate::events::Severity;
 
 /// Publishes what the annotation of a pod means for the drain. Pods without it, and those that are
 /// protected for ever, have no such event.
-pub async fn report(context: &Context, pod: &Pod) {
+pub fn report(context: &Context, pod: &Pod) {
     if let Some((severity, reason, message)) = event(pod, context.clock.now()) {
-        context.events.publish(pod, severity, reason, &message).await;
+        context.events.publish(pod, severity, reason, &message);
     }
 }
 

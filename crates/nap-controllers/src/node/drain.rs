@@ -67,14 +67,14 @@ pub async fn drain(
         () = context.clock.sleep(MAX_ROUND) => {}
     }
     for pod in round.evict.iter().chain(&round.protected) {
-        do_not_disrupt::report(context, pod).await;
+        do_not_disrupt::report(context, pod);
     }
-    report(context, node, &round).await;
+    report(context, node, &round);
     round.waits
 }
 
 /// Publishes which pods hold up the drain, and why.
-async fn report(context: &Context, node: &Node, round: &Round) {
+fn report(context: &Context, node: &Node, round: &Round) {
     let name = node.name_any();
     let blocked: Vec<String> = {
         let memory = context.memory();
@@ -97,7 +97,7 @@ async fn report(context: &Context, node: &Node, round: &Round) {
         blocked.len(),
         blocked.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ")
     );
-    context.events.publish(node, Severity::Warning, "FailedDraining", &message).await;
+    context.events.publish(node, Severity::Warning, "FailedDraining", &message);
 }
 
 /// One round of a drain.
@@ -161,7 +161,7 @@ async fn force_delete(
         let message = format!(
             "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
         );
-        context.events.publish(pod, Severity::Normal, "Disrupted", &message).await;
+        context.events.publish(pod, Severity::Normal, "Disrupted", &message);
     }
     refusal(deleted)
 }
@@ -175,7 +175,7 @@ async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Optio
             claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
         let why = command.map_or("Forceful Termination", |condition| condition.reason.as_str());
         let message = format!("Evicted pod: {why}");
-        context.events.publish(pod, Severity::Normal, "Evicted", &message).await;
+        context.events.publish(pod, Severity::Normal, "Evicted", &message);
     }
     refusal(evicted)
 }

@@ -51,7 +51,7 @@ pub async fn are_detached(
     let more = waits_for.len().saturating_sub(MAX_NAMED);
     let tail = if more > 0 { format!(" and {more} other(s)") } else { String::new() };
     let message = format!("Awaiting deletion of VolumeAttachments {}{tail}", shown.join(", "));
-    context.events.publish(node, Severity::Normal, reason, &message).await;
+    context.events.publish(node, Severity::Normal, reason, &message);
     context.edit_claim_status(&name, |edit| edit.set_unknown(VOLUMES_DETACHED, reason, "")).await?;
     Ok(false)
 }

@@ -38,7 +38,7 @@ pub async fn check(context: &Context, name: &str) -> Result<Step, Error> {
         .await?;
     if let Some(problem) = &problem {
         let reason = "FailedConsistencyCheck";
-        context.events.publish(claim.as_ref(), Severity::Warning, reason, problem).await;
+        context.events.publish(claim.as_ref(), Severity::Warning, reason, problem);
     }
     Ok(Step::DoneUntil(INTERVAL))
 }

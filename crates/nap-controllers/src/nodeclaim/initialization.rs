@@ -65,7 +65,7 @@ async fn give_up(context: &Context, claim: &NodeClaim, message: &str) -> Result<
     let reason = "initialization_timeout";
     tracing::warn!(nodeclaim = claim.name_any(), reason, message, "deleting nodeclaim");
     let message = format!("Node is not initialized an hour after it registered: {message}");
-    context.events.publish(claim, Severity::Warning, "InitializationTimeout", &message).await;
+    context.events.publish(claim, Severity::Warning, "InitializationTimeout", &message);
     context.delete_claim(claim).await?;
     Ok(Step::Deleted)
 }

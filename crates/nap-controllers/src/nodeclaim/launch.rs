@@ -175,7 +175,7 @@ async fn record(
     }
     tracing::info!(nodeclaim = name, instance = what, provider_id, "launched nodeclaim");
     let message = format!("Provisioned {what}");
-    context.events.publish(claim, Severity::Normal, "Provisioned", &message).await;
+    context.events.publish(claim, Severity::Normal, "Provisioned", &message);
     Ok(Step::Done)
 }
 
@@ -234,7 +234,7 @@ async fn give_up(
     let name = claim.name_any();
     tracing::warn!(nodeclaim = name, reason, message, "launch failed, deleting nodeclaim");
     let event = format!("NodeClaim {name} event: {message}");
-    context.events.publish(claim, Severity::Warning, reason, &event).await;
+    context.events.publish(claim, Severity::Warning, reason, &event);
     if reason == INSUFFICIENT_CAPACITY {
         let event = format!("NodeClaim {name} nominated for this pod failed to launch: {message}");
         let waiting: Vec<Arc<Pod>> = {
@@ -243,7 +243,7 @@ async fn give_up(
             keys.iter().filter_map(|key| index.pod(key).cloned()).collect()
         };
         for pod in waiting {
-            context.events.publish(pod.as_ref(), Severity::Warning, reason, &event).await;
+            context.events.publish(pod.as_ref(), Severity::Warning, reason, &event);
         }
     }
     context.delete_claim(claim).await?;

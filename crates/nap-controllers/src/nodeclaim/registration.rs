@@ -76,7 +76,7 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         let message = format!("Missing {} taint, pods may run too early", taints::UNREGISTERED);
         let reason = "UnregisteredTaintMissing";
         tracing::warn!(nodeclaim = name, node = node.name_any(), message);
-        context.events.publish(claim, Severity::Warning, reason, &message).await;
+        context.events.publish(claim, Severity::Warning, reason, &message);
     }
     let node_name = node.name_any();
     context

@@ -106,7 +106,7 @@ where
 {
     let reason = "TerminationGracePeriodExpiring";
     let message = format!("All pods will be deleted by {deadline}");
-    context.events.publish(object, Severity::Warning, reason, &message).await;
+    context.events.publish(object, Severity::Warning, reason, &message);
 }
 
 /// Deletion time of a NodeClaim plus its `terminationGracePeriod`; `None` without one.

@@ -45,7 +45,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
-    hold_refused(context, now).await;
+    hold_refused(context, now);
     let mut snapshot = snapshot(&context.index(), &catalogues, now);
     snapshot.pods.retain(|pod| !context.memory().refused.is_held(&pod.key, now));
     if snapshot.pods.is_empty() {
@@ -58,7 +58,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
         memory.nominate(&index, &plan, now);
         memory.remember_unplaced(&index, &plan);
     }
-    publish_unplaced(context, &plan).await;
+    publish_unplaced(context, &plan);
     let slots = release_slots(&snapshot, &plan, now);
     let launches = plan.launches.iter().zip(slots);
     let create = |(launch, release)| create(context, &catalogues, &plan, launch, release);
@@ -89,19 +89,19 @@ async fn create(
         why,
         "created nodeclaim"
     );
-    context.events.publish(&claim, Severity::Normal, "Launching", &why).await;
+    context.events.publish(&claim, Severity::Normal, "Launching", &why);
     let message = format!("Pod should schedule on: nodeclaim/{}", claim.name_any());
     for key in &launch.pods {
         let pod = context.index().pod(key).cloned();
         if let Some(pod) = pod {
-            context.events.publish(pod.as_ref(), Severity::Normal, "Nominated", &message).await;
+            context.events.publish(pod.as_ref(), Severity::Normal, "Nominated", &message);
         }
     }
     Ok(())
 }
 
 /// Looks for pods whose nodes kube-scheduler refused, and says so on those that are held.
-async fn hold_refused(context: &Context, now: Timestamp) {
+fn hold_refused(context: &Context, now: Timestamp) {
     let held = {
         let (index, mut memory) = (context.index(), context.memory());
         memory.refused.observe(&index, now)
@@ -116,7 +116,7 @@ async fn hold_refused(context: &Context, now: Timestamp) {
         );
         tracing::warn!(pod = %key, %until, message, "holding pod");
         let (severity, reason) = (Severity::Warning, "FailedScheduling");
-        context.events.publish(pod.as_ref(), severity, reason, &message).await;
+        context.events.publish(pod.as_ref(), severity, reason, &message);
     }
 }
 
@@ -129,15 +129,12 @@ fn release_slots(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Option
     numbers.into_iter().map(slot).collect()
 }
 
-async fn publish_unplaced(context: &Context, plan: &Plan) {
+fn publish_unplaced(context: &Context, plan: &Plan) {
     for unplaced in &plan.unplaced {
         let pod = context.index().pod(&unplaced.pod).cloned();
         if let Some(pod) = pod {
             let message = format!("Failed to schedule pod, {}", unplaced.refusal);
-            context
-                .events
-                .publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message)
-                .await;
+            context.events.publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message);
         }
     }
 }
