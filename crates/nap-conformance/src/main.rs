@@ -15,6 +15,7 @@
 mod plane;
 mod process;
 mod queue;
+mod realisation;
 mod report;
 mod results;
 mod run_spec;
@@ -53,6 +54,9 @@ struct Args {
     /// The nap to judge
     #[arg(long, value_name = "FILE", default_value = "target/debug/nap")]
     nap: PathBuf,
+    /// Measure how often plans come true on kube-scheduler instead: each burst so many times
+    #[arg(long, value_name = "RUNS", conflicts_with_all = ["spec", "resume", "all", "list"])]
+    realisation: Option<usize>,
     /// Print the names of the specs and run nothing
     #[arg(long)]
     list: bool,
@@ -109,6 +113,9 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         .with_context(|| format!("{}; `cargo build -p nap` builds it", args.nap.display()))?;
     let commit = commit(&root)?;
     let session = Session { suites, manifests, folder, nap, commit, clock: Clock::wall() };
+    if let Some(runs) = args.realisation {
+        return realisation::measure(&session, args.planes, runs);
+    }
     let results = Mutex::new(Results::open(&session.folder.join("results.jsonl"))?);
     let wanted = not_passed(wanted, args.resume, &session, &results);
     println!("{} specs on {} planes, at {}", wanted.len(), args.planes, session.commit);

@@ -76,6 +76,14 @@ impl Plane {
         }
     }
 
+    /// Applies a manifest.
+    pub(crate) fn apply(&self, manifest: &str) -> anyhow::Result<()> {
+        let output = self.kubectl.run(&["apply", "--server-side", "-f", "-"], manifest)?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "kubectl apply: {error}");
+        Ok(())
+    }
+
     /// Waits until nothing of a spec is left; the error names what is.
     pub(crate) fn wait_until_clean(&self, session: &Session) -> Result<(), String> {
         let started = session.clock.now();

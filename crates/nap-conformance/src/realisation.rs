@@ -1,0 +1,247 @@
+//! How often a plan comes true on a real kube-scheduler: bursts of pods, and the machines that were
+//! bought a second time because a pod did not get its planned place.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use crate::plane::Plane;
+use crate::{Session, start_plane};
+
+/// Longest time until every pod of a burst runs.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// A kind of burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Burst {
+    /// Large and small pods that fill their nodes.
+    Mixed,
+    /// Pods spread over zones, and pods of which each has a node of its own.
+    Constrained,
+    /// The mixed burst, and small pods that arrive while its nodes come up.
+    Arrivals,
+}
+
+const BURSTS: [Burst; 3] = [Burst::Mixed, Burst::Constrained, Burst::Arrivals];
+
+impl Burst {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mixed => "40 pods of 3.5 CPU and 100 of 0.4",
+            Self::Constrained => "60 pods spread over zones and 20 of a node each",
+            Self::Arrivals => "the first, and 40 pods of 0.3 CPU that arrive meanwhile",
+        }
+    }
+
+    fn pods(self) -> Vec<Value> {
+        match self {
+            Self::Mixed | Self::Arrivals => {
+                let large = (0..40).map(|number| pod("large", number, "3500m", &json!({})));
+                let small = (0..100).map(|number| pod("small", number, "400m", &json!({})));
+                large.chain(small).collect()
+            }
+            Self::Constrained => {
+                let own = |app: &str| json!({ "matchLabels": { "app": app } });
+                let spread = json!({ "topologySpreadConstraints": [{
+                    "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+                    "whenUnsatisfiable": "DoNotSchedule", "labelSelector": own("spread"),
+                }] });
+                let alone = json!({ "affinity": { "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [{
+                        "topologyKey": "kubernetes.io/hostname", "labelSelector": own("alone"),
+                    }],
+                } } });
+                let spread = (0..60).map(|number| pod("spread", number, "600m", &spread));
+                let alone = (0..20).map(|number| pod("alone", number, "300m", &alone));
+                spread.chain(alone).collect()
+            }
+        }
+    }
+}
+
+fn pod(app: &str, number: usize, cpu: &str, more: &Value) -> Value {
+    let resources = json!({ "requests": { "cpu": cpu, "memory": "256Mi" } });
+    let mut spec = json!({
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{ "name": "app", "image": "example.com/app:1", "resources": resources }],
+    });
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more.clone());
+    }
+    let metadata = json!({ "name": format!("{app}-{number}"), "labels": { "app": app } });
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec })
+}
+
+/// What became of one burst.
+#[derive(Clone, Debug)]
+struct Run {
+    burst: Burst,
+    machines: usize,
+    /// Machines for pods that already had a planned place.
+    again: usize,
+    /// Pods that run on the node that was planned for them.
+    in_place: usize,
+    pods: usize,
+}
+
+/// Runs every burst `runs` times, and prints a table. Returns whether 19 of 20 came true.
+pub(crate) fn measure(session: &Session, planes: u16, runs: usize) -> anyhow::Result<bool> {
+    let todo: Vec<Burst> = BURSTS.into_iter().cycle().take(BURSTS.len() * runs).collect();
+    let (next, results) = (&AtomicUsize::new(0), &Mutex::new(Vec::new()));
+    let todo = &todo;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (1..=planes)
+            .map(|number| {
+                scope.spawn(move || -> anyhow::Result<()> {
+                    let mut plane = start_plane(session, number)?;
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(burst) = todo.get(index) else { return Ok(()) };
+                        let run = run(session, &plane, *burst)?;
+                        println!("[{}/{}] plane {number}: {run:?}", index + 1, todo.len());
+                        results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
+                        if plane.wait_until_clean(session).is_err() {
+                            plane = start_plane(session, number)?;
+                        }
+                    }
+                })
+            })
+            .collect();
+        let ended = workers.into_iter().map(|worker| match worker.join() {
+            Ok(result) => result,
+            Err(_) => Err(anyhow::anyhow!("a worker panicked")),
+        });
+        ended.collect::<Vec<_>>().into_iter().collect::<anyhow::Result<()>>()
+    })?;
+    let results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(print_table(&results))
+}
+
+fn print_table(runs: &[Run]) -> bool {
+    println!("| burst | runs | as planned | machines | bought again | pods in their place |");
+    println!("|---|---:|---:|---:|---:|---:|");
+    let mut all = true;
+    for burst in BURSTS {
+        let runs: Vec<&Run> = runs.iter().filter(|run| run.burst == burst).collect();
+        let count = runs.len();
+        let good = runs.iter().filter(|run| run.again == 0).count();
+        let sum = |of: fn(&Run) -> usize| runs.iter().map(|run| of(run)).sum::<usize>();
+        println!(
+            "| {} | {count} | {good} | {} | {} | {} of {} |",
+            burst.name(),
+            sum(|run| run.machines),
+            sum(|run| run.again),
+            sum(|run| run.in_place),
+            sum(|run| run.pods),
+        );
+        all &= good * 20 >= count * 19;
+    }
+    all
+}
+
+fn run(session: &Session, plane: &Plane, burst: Burst) -> anyhow::Result<Run> {
+    let manifest = |name: &str| session.manifests.join(name).display().to_string();
+    for file in ["aksnodeclass.yaml", "pool-d.yaml"] {
+        plane.apply(&std::fs::read_to_string(manifest(file))?)?;
+    }
+    let pods = burst.pods();
+    let mut count = pods.len();
+    plane.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string())?;
+    let started = session.clock.now();
+    let late = || session.clock.now().duration_since(started).unsigned_abs() > PATIENCE;
+    if burst == Burst::Arrivals {
+        while list(plane, "nodeclaims")?.is_empty() && !late() {
+            sleep(Duration::from_millis(200));
+        }
+        for number in 0..40 {
+            plane.apply(&pod("late", number, "300m", &json!({})).to_string())?;
+            count += 1;
+        }
+    }
+    let pods = loop {
+        let pods = list(plane, "pods --namespace default")?;
+        let runs = |pod: &&Value| pod["status"]["phase"] == "Running";
+        if pods.iter().filter(runs).count() == count {
+            break pods;
+        }
+        ensure!(!late(), "{burst:?}: not all pods run after {} s", PATIENCE.as_secs());
+        sleep(Duration::from_millis(500));
+    };
+    let result = judge(burst, &pods, &list(plane, "nodeclaims")?)?;
+    for arguments in [
+        "delete pods --all --namespace default --grace-period 0 --force --wait=false",
+        "delete nodepools --all --wait=false",
+        "delete aksnodeclasses --all --wait=false",
+    ] {
+        plane.kubectl(arguments).map_err(anyhow::Error::msg)?;
+    }
+    Ok(result)
+}
+
+fn list(plane: &Plane, what: &str) -> anyhow::Result<Vec<Value>> {
+    let text = plane.kubectl(&format!("get {what} --output json")).map_err(anyhow::Error::msg)?;
+    let mut list: Value = serde_json::from_str(&text)?;
+    match list["items"].take() {
+        Value::Array(items) => Ok(items),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Compares the plan records of the NodeClaims, in the order of their creation, with what happened.
+fn judge(burst: Burst, pods: &[Value], claims: &[Value]) -> anyhow::Result<Run> {
+    let mut claims: Vec<&Value> = claims.iter().collect();
+    claims.sort_by_key(|claim| claim["metadata"]["creationTimestamp"].as_str().unwrap_or_default());
+    let (mut planned, mut again, mut places) = (BTreeSet::new(), 0, BTreeSet::new());
+    for claim in &claims {
+        let record = claim["metadata"]["annotations"]["nap.karpenter.sh/plan"].as_str();
+        let record: Value = serde_json::from_str(record.context("a NodeClaim without a plan")?)?;
+        let names: Vec<String> = serde_json::from_value(record["pods"].clone())?;
+        let node = claim["status"]["nodeName"].as_str().unwrap_or_default().to_owned();
+        again += usize::from(names.iter().any(|name| planned.contains(name)));
+        for name in names {
+            places.insert((name.clone(), node.clone()));
+            planned.insert(name);
+        }
+    }
+    let place = |pod: &Value| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (namespace, name) =
+            (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
+        (format!("{namespace}/{name}"), text(&pod["spec"]["nodeName"]))
+    };
+    let in_place = pods.iter().filter(|pod| places.contains(&place(pod))).count();
+    Ok(Run { burst, machines: claims.len(), again, in_place, pods: pods.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(created: &str, node: &str, pods: &[&str]) -> Value {
+        let record = json!({ "version": 1, "pods": pods }).to_string();
+        let annotations = json!({ "nap.karpenter.sh/plan": record });
+        json!({
+            "metadata": { "creationTimestamp": created, "annotations": annotations },
+            "status": { "nodeName": node },
+        })
+    }
+
+    #[test]
+    fn a_machine_for_a_pod_that_had_a_place_was_bought_again() {
+        let bound = |name: &str, node: &str| json!({ "metadata": { "namespace": "default", "name": name }, "spec": { "nodeName": node } });
+        let claims = [
+            claim("2026-01-01T00:00:09Z", "n2", &["default/a"]),
+            claim("2026-01-01T00:00:00Z", "n1", &["default/a", "default/b"]),
+        ];
+        let pods = [bound("a", "n2"), bound("b", "n1"), bound("c", "n1")];
+        let run = judge(Burst::Mixed, &pods, &claims).unwrap();
+        assert_eq!((run.machines, run.again, run.in_place, run.pods), (2, 1, 2, 3));
+        let run = judge(Burst::Mixed, &pods, &claims[1..]).unwrap();
+        assert_eq!((run.again, run.in_place), (0, 1));
+    }
+}
