@@ -108,3 +108,40 @@ async fn a_class_keeps_its_finalizer_while_nodeclaims_exist_outside_the_index() 
     };
     user.run_without_nap(script).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn nodeclaims_that_no_watch_shows_are_read_and_not_bought_again() {
+    let user = User::new().await;
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("first", 3, json!({})).await;
+        let rest = async {
+            user.until_running(3).await;
+            user.pass(120).await;
+            assert_eq!((user.machines_ever(), user.claims().await.len()), (1, 1));
+            user.deploy("second", 3, json!({})).await;
+            user.until_running(6).await;
+        };
+        user.with_proxied_nap(without(&["nodeclaims"]), rest).await;
+    };
+    user.run_without_nap(script).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_is_deleted_before_a_watch_shows_it_is_forgotten() {
+    let user = User::new().await;
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("web", 3, json!({})).await;
+        let rest = async {
+            user.until("a claim exists", async || !user.claims().await.is_empty()).await;
+            let claim = user.claims().await[0].name_any();
+            user.delete::<NodeClaim>(&claim).await;
+            user.patch::<NodeClaim>(&claim, json!({ "metadata": { "finalizers": null } })).await;
+            user.until_running(3).await;
+            assert!(user.claims().await.iter().all(|one| one.name_any() != claim));
+        };
+        user.with_proxied_nap(without(&["nodeclaims"]), rest).await;
+    };
+    user.run_without_nap(script).await;
+}
