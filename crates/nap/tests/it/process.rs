@@ -72,6 +72,8 @@ pub struct Cluster {
     process: Process,
     pub kubeconfig: PathBuf,
     folder: PathBuf,
+    /// Environment of a `nap run`; only without controllers.
+    env: Option<PathBuf>,
 }
 
 impl Cluster {
@@ -85,9 +87,10 @@ impl Cluster {
         let mut command = nap(&["try"]);
         let mut child =
             command.args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
-        let kubeconfig = wait_until_up(&mut child).expect("it prints the kubeconfig");
+        let (kubeconfig, env) = wait_until_up(&mut child);
+        let kubeconfig = kubeconfig.expect("it prints the kubeconfig");
         let folder = kubeconfig.parent().expect("it is in a folder").to_owned();
-        Self { process: Process(child), kubeconfig, folder }
+        Self { process: Process(child), kubeconfig, folder, env }
     }
 
     /// Starts `nap try` beside the cluster of a kubeconfig and waits until it is up.
@@ -100,7 +103,8 @@ impl Cluster {
 
     /// A `nap run` on this cluster.
     pub fn nap_run(&self) -> Process {
-        let env = std::fs::read_to_string(self.folder.join("env")).expect("nap try writes it");
+        let env = self.env.as_ref().expect("nap try runs without controllers");
+        let env = std::fs::read_to_string(env).expect("nap try writes it");
         let mut command = nap(&["run"]);
         command.envs(env.lines().filter_map(|line| line.split_once('=')));
         Process::start(&mut command)
@@ -152,19 +156,23 @@ impl Cluster {
     }
 }
 
-/// Reads what `nap try` prints until it is up; returns the kubeconfig.
-fn wait_until_up(child: &mut Child) -> Option<PathBuf> {
+/// Reads what `nap try` prints until it is up; returns the kubeconfig and the environment of a
+/// `nap run`.
+fn wait_until_up(child: &mut Child) -> (Option<PathBuf>, Option<PathBuf>) {
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-    let mut kubeconfig = None;
+    let (mut kubeconfig, mut env) = (None, None);
     loop {
         let mut line = String::new();
         assert!(lines.read_line(&mut line).expect("text") > 0, "nap try ended early");
         if let Some(path) = line.trim().strip_prefix("export KUBECONFIG=") {
             kubeconfig = Some(PathBuf::from(path));
         }
+        if let Some(path) = line.trim().strip_prefix("set -a; . ") {
+            env = path.strip_suffix("; set +a").map(PathBuf::from);
+        }
         if line.starts_with("Ctrl-C") {
             child.stdout = Some(lines.into_inner());
-            return kubeconfig;
+            return (kubeconfig, env);
         }
     }
 }
