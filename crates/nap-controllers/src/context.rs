@@ -27,7 +27,7 @@ pub struct Context {
     pub clock: Clock,
     index: Mutex<Index>,
     memory: Mutex<DecisionMemory>,
-    pub(crate) solver: SolverState,
+    pub(crate) solver: Arc<SolverState>,
     /// Publisher of Kubernetes events.
     pub events: Recorder,
     /// Settings of the controllers.
@@ -43,6 +43,9 @@ pub struct Settings {
     pub batch_max: Duration,
     /// Options of the engine.
     pub engine: nap_engine::Options,
+    /// Whether plans for pending pods are made on a thread of their own. A simulation makes them in
+    /// its only thread, where a run can be repeated exactly.
+    pub solve_on_worker_thread: bool,
     /// Limit of requests to the API server.
     pub rate_limit: RateLimit,
     /// The Lease that replicas compete for; `None` if there is only one replica.
@@ -55,6 +58,7 @@ impl Default for Settings {
             batch_idle: Duration::from_secs(1),
             batch_max: Duration::from_secs(10),
             engine: nap_engine::Options::default(),
+            solve_on_worker_thread: false,
             rate_limit: RateLimit::default(),
             leader_election: None,
         }
@@ -103,7 +107,7 @@ impl Context {
             clock,
             index: Mutex::default(),
             memory: Mutex::default(),
-            solver: SolverState::default(),
+            solver: Arc::default(),
             events,
             settings,
         }

@@ -22,6 +22,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         batch_idle: args.batch_idle_duration,
         batch_max: args.batch_max_duration,
         engine: args.engine.options()?,
+        solve_on_worker_thread: true,
         rate_limit: RateLimit { qps: args.kube_client_qps, burst: args.kube_client_burst },
         leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
     };

@@ -39,10 +39,10 @@ const MAX_QUIET: SignedDuration = SignedDuration::from_mins(5);
 
 /// Runs one pass.
 pub async fn reconcile(context: &Context) -> Outcome {
-    if !context.index().is_synced() {
+    progress::progress(context).await?;
+    if context.solver.is_planning() {
         return Ok(Some(BUSY_INTERVAL));
     }
-    progress::progress(context).await?;
     let generation = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
         if memory.is_quiet(index.generation(), MAX_QUIET, now) {

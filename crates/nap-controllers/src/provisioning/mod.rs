@@ -5,6 +5,7 @@ pub(crate) mod nodeclaims;
 mod refused;
 mod solver;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, future, stream};
@@ -52,7 +53,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let unschedulable = context.index().unschedulable_pods().next().is_some();
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
     }
-    let plan = context.solve(&snapshot);
+    let snapshot = Arc::new(snapshot);
+    let plan = context.solve_aside(&snapshot).await;
     {
         let (index, mut memory) = (context.index(), context.memory());
         memory.nominate(&index, &plan, now);

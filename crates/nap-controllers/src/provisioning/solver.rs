@@ -1,11 +1,13 @@
 //! Calls of the engine, with the catalogues and the solver cache kept between them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::join_all;
 use kube::ResourceExt;
 use nap_engine::{Plan, Snapshot, SolverCache, solve_with};
+use tokio::task::JoinSet;
 
 use crate::context::Context;
 use crate::snapshot::Catalogues;
@@ -15,6 +17,7 @@ use crate::snapshot::Catalogues;
 pub struct SolverState {
     catalogues: Mutex<Arc<Catalogues>>,
     cache: Mutex<Option<Arc<SolverCache>>>,
+    planning: AtomicBool,
 }
 
 impl Context {
@@ -44,13 +47,56 @@ impl Context {
 
     /// The engine's plan for a snapshot.
     pub fn solve(&self, snapshot: &Snapshot) -> Plan {
-        let cache = {
-            let mut kept = self.solver.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            match kept.as_ref().filter(|cache| cache.suits(snapshot)) {
-                Some(cache) => Arc::clone(cache),
-                None => Arc::clone(kept.insert(Arc::new(SolverCache::new(snapshot)))),
-            }
-        };
-        solve_with(&cache, snapshot, &self.settings.engine)
+        solve_with(&self.solver.cache_for(snapshot), snapshot, &self.settings.engine)
+    }
+
+    /// The engine's plan for a snapshot, made on a thread of its own if the settings say so, so that
+    /// watches, drains and registrations go on meanwhile.
+    pub async fn solve_aside(&self, snapshot: &Arc<Snapshot>) -> Plan {
+        if !self.settings.solve_on_worker_thread {
+            return self.solve(snapshot);
+        }
+        let (solver, options) = (Arc::clone(&self.solver), self.settings.engine.clone());
+        let snapshot = Arc::clone(snapshot);
+        let mut worker = JoinSet::new();
+        worker
+            .spawn_blocking(move || solve_with(&solver.cache_for(&snapshot), &snapshot, &options));
+        let _planning = Planning::begin(&self.solver.planning);
+        match worker.join_next().await {
+            Some(Ok(plan)) => plan,
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            _ => Plan::default(),
+        }
+    }
+}
+
+/// A plan that is being made, until it is dropped: the reconcile that waits for it may be.
+struct Planning<'a>(&'a AtomicBool);
+
+impl<'a> Planning<'a> {
+    fn begin(planning: &'a AtomicBool) -> Self {
+        planning.store(true, Ordering::Release);
+        Self(planning)
+    }
+}
+
+impl Drop for Planning<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl SolverState {
+    /// Whether a plan for pending pods is being made. It may count on nodes that look unused.
+    pub fn is_planning(&self) -> bool {
+        self.planning.load(Ordering::Acquire)
+    }
+
+    fn cache_for(&self, snapshot: &Snapshot) -> Arc<SolverCache> {
+        let mut kept = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.as_ref().filter(|cache| cache.suits(snapshot)) {
+            Some(cache) => Arc::clone(cache),
+            None => Arc::clone(kept.insert(Arc::new(SolverCache::new(snapshot)))),
+        }
     }
 }
