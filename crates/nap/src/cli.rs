@@ -295,8 +295,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let default = match &cli.command {
-        Command::Run(_) => "info,kube=warn",
-        // The client reports every attempt while a control plane starts.
+        // The client reports every refusal as an error: an eviction that a budget blocks, each
+        // attempt while a control plane starts.
+        Command::Run(_) => "info,kube=warn,kube_client=off",
         Command::Try(_) => "warn,kube_client=off",
         _ => "error",
     };

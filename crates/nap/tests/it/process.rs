@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// `nap` with these arguments.
 pub fn nap(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nap"));
-    command.args(arguments).env_remove("KUBECONFIG").env("NAP_LOG", "warn");
+    command.args(arguments).env_remove("KUBECONFIG").env("NAP_LOG", "warn,kube_client=off");
     command
 }
 
