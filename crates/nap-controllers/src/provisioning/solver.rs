@@ -50,7 +50,7 @@ impl Context {
         solve_with(&self.solver.cache_for(snapshot), snapshot, &self.settings.engine)
     }
 
-    /// The engine's plan for a snapshot, made on a thread of its own if the settings say so, so that
+    /// The engine's plan for a snapshot, made on a thread of its own if the settings say so:
     /// watches, drains and registrations go on meanwhile.
     pub async fn solve_aside(&self, snapshot: &Arc<Snapshot>) -> Plan {
         if !self.settings.solve_on_worker_thread {
