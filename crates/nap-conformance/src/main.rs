@@ -54,7 +54,7 @@ struct Args {
     /// The nap to judge
     #[arg(long, value_name = "FILE", default_value = "target/debug/nap")]
     nap: PathBuf,
-    /// Measure how often plans come true on kube-scheduler instead: each burst so many times
+    /// Measure how often plans come true on kube-scheduler instead, with this many runs per burst
     #[arg(long, value_name = "RUNS", conflicts_with_all = ["spec", "resume", "all", "list"])]
     realisation: Option<usize>,
     /// Print the names of the specs and run nothing

@@ -63,7 +63,7 @@ pub struct KubeletConfig {
 /// Intervals of the signs of life.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeats {
-    /// Renewal of the Lease in `kube-node-lease`. A Node status that somebody else changed is
+    /// Renewal of the Lease in `kube-node-lease`. A Node status that another client changed is
     /// corrected at the same interval.
     pub lease: Duration,
     /// Update of an unchanged Node status.

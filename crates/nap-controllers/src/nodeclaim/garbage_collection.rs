@@ -20,14 +20,9 @@ const INTERVAL: Duration = Duration::from_mins(2);
 /// Age below which an instance without a NodeClaim is kept: the NodeClaim's status may not have
 /// been written yet.
 const ORPHAN_AGE: SignedDuration = SignedDuration::from_mins(5);
-/// Wait for the first list of every kind.
-const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Compares the instances of the cloud with the NodeClaims of the cluster.
 pub async fn reconcile(context: &Context) -> Outcome {
-    if !context.index().is_synced() {
-        return Ok(Some(SYNC_INTERVAL));
-    }
     // NodeClaims are read first: an instance that is created in between looks too young, never
     // orphaned.
     let claims: Vec<Arc<NodeClaim>> = context.index().claims().cloned().collect();

@@ -26,14 +26,9 @@ use crate::snapshot::{Catalogues, snapshot};
 const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Most NodeClaims that are created at the same time.
 const MAX_CREATES: usize = 20;
-/// Wait for the first list of every kind.
-const SYNC_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Plans for every pending pod once the batch is closed, and creates the planned NodeClaims.
 pub async fn reconcile(context: &Context) -> Outcome {
-    if !context.index().is_synced() {
-        return Ok(Some(SYNC_INTERVAL));
-    }
     let settings = &context.settings;
     let now = context.clock.now();
     {

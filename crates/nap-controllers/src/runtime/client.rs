@@ -1,5 +1,4 @@
-//! The client of the controllers: at most so many requests per second, and no write without the
-//! leadership.
+//! The client of the controllers: rate-limited, and without writes unless this replica leads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};

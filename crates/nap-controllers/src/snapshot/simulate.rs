@@ -126,12 +126,13 @@ impl Removals {
                 continue;
             };
             node.free.subtract(&pod.requests);
-            node.residents.push(resident(pod));
+            node.residents.push(RunningPods::from(*pod));
             self.needed.insert(placement.node.clone());
         }
         for launch in &plan.launches {
             let residents = launch.pods.iter().filter_map(|key| pods.get(key.0.as_str()));
-            let node = self.launched(launch, residents.map(|pod| resident(pod)).collect());
+            let node =
+                self.launched(launch, residents.map(|pod| RunningPods::from(*pod)).collect());
             self.snapshot.nodes.push(node);
         }
     }
@@ -184,15 +185,5 @@ fn removable(index: &Index, name: &str, view: &NodeView, catalogues: &Catalogues
         pods: movable.map(|pod| engine_pod(index, pod)).collect(),
         pool,
         capacity: capacity.unwrap_or_default(),
-    }
-}
-
-fn resident(pod: &Pod) -> RunningPods {
-    RunningPods {
-        namespace: pod.key.namespace().to_owned(),
-        labels: pod.labels.clone(),
-        anti_affinity: pod.anti_affinity.clone(),
-        host_ports: pod.host_ports.clone(),
-        count: 1,
     }
 }

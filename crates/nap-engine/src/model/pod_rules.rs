@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nap_api::Operator;
 use serde::{Deserialize, Serialize};
 
+use super::Pod;
+
 /// Label selector of pods. All rules must hold; without rules every pod matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -157,4 +159,17 @@ pub struct RunningPods {
     pub host_ports: Vec<HostPort>,
     /// Number of pods.
     pub count: u32,
+}
+
+impl From<&Pod> for RunningPods {
+    /// A pod as if it ran.
+    fn from(pod: &Pod) -> Self {
+        Self {
+            namespace: pod.key.namespace().to_owned(),
+            labels: pod.labels.clone(),
+            anti_affinity: pod.anti_affinity.clone(),
+            host_ports: pod.host_ports.clone(),
+            count: 1,
+        }
+    }
 }

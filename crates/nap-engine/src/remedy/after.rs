@@ -7,7 +7,7 @@ use nap_api::{Requirement, labels};
 use nap_units::Resources;
 
 use crate::classes::dimensions::is_attachment;
-use crate::model::{Launch, Node, Plan, Pod, RESERVATION_ID, RunningPods, Snapshot};
+use crate::model::{Launch, Node, Plan, RESERVATION_ID, RunningPods, Snapshot};
 use crate::offerings::daemon_overhead::{runs_on, tolerant_daemons};
 use crate::offerings::pool_table::charge_of;
 
@@ -26,27 +26,21 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         let node = number.and_then(|number| after.nodes.get_mut(*number));
         if let (Some(node), Some(pod)) = (node, pods.get(&placement.pod)) {
             take(&mut node.free, &pod.requests);
-            node.residents.push(running(pod));
+            node.residents.push(RunningPods::from(*pod));
         }
     }
     for (number, launch) in plan.launches.iter().enumerate() {
-        let residents =
-            launch.pods.iter().filter_map(|key| pods.get(key)).map(|pod| running(pod)).collect();
+        let residents = launch
+            .pods
+            .iter()
+            .filter_map(|key| pods.get(key))
+            .map(|pod| RunningPods::from(*pod))
+            .collect();
         if let Some(node) = launched(&mut after, launch, number, residents) {
             after.nodes.push(node);
         }
     }
     after
-}
-
-fn running(pod: &Pod) -> RunningPods {
-    RunningPods {
-        namespace: pod.key.namespace().to_owned(),
-        labels: pod.labels.clone(),
-        anti_affinity: pod.anti_affinity.clone(),
-        host_ports: pod.host_ports.clone(),
-        count: 1,
-    }
 }
 
 /// A launch as a node in flight. Takes its charge off the limits of the pool, and its node off the

@@ -190,6 +190,29 @@ async fn holder(user: &User) -> String {
     lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
 }
 
+/// Runs a script while two replicas compete; the first starts a second earlier, and ends with
+/// `stop`.
+async fn with_two_replicas(
+    user: &User,
+    [one, two]: [&Faults; 2],
+    stop: impl Future<Output = ()>,
+    script: impl Future<Output = ()>,
+) {
+    let first = user.world.run_replica(one, replica("nap-1_a"), stop);
+    let second = async {
+        user.pass(1).await;
+        user.world.run_replica(two, replica("nap-2_b"), std::future::pending()).await;
+    };
+    let both = async {
+        tokio::select! {
+            biased;
+            () = script => {}
+            _ = async { tokio::join!(first, second) } => {}
+        }
+    };
+    user.run_without_nap(both).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_two_replicas_one_acts_and_the_other_takes_over_at_once_on_shutdown() {
     let user = small_world().await;
@@ -210,19 +233,7 @@ async fn of_two_replicas_one_acts_and_the_other_takes_over_at_once_on_shutdown()
         user.until("every VM is gone", async || user.machines() == 0).await;
         assert_eq!(user.machines_ever(), bought);
     };
-    let first = user.world.run_replica(&one, replica("nap-1_a"), async { drop(stopped.await) });
-    let second = async {
-        user.pass(1).await;
-        user.world.run_replica(&two, replica("nap-2_b"), std::future::pending()).await;
-    };
-    user.run_without_nap(async {
-        tokio::select! {
-            biased;
-            () = script => {}
-            _ = async { tokio::join!(first, second) } => {}
-        }
-    })
-    .await;
+    with_two_replicas(&user, [&one, &two], async { drop(stopped.await) }, script).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,19 +263,7 @@ async fn a_partitioned_leader_stops_before_another_starts() {
             user.scale("web", 0).await;
             user.until("every VM is gone", async || user.machines() == 0).await;
         };
-        let first = user.world.run_replica(&one, replica("nap-1_a"), std::future::pending());
-        let second = async {
-            user.pass(1).await;
-            user.world.run_replica(&two, replica("nap-2_b"), std::future::pending()).await;
-        };
-        user.run_without_nap(async {
-            tokio::select! {
-                biased;
-                () = script => {}
-                _ = async { tokio::join!(first, second) } => {}
-            }
-        })
-        .await;
+        with_two_replicas(&user, [&one, &two], std::future::pending(), script).await;
     }
 }
 
