@@ -12,9 +12,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::PostParams;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use nap_clock::Clock;
 use tokio::sync::mpsc;
+
+use crate::cluster::Pod;
 
 /// Source of the events, as published guides select them by.
 pub const COMPONENT: &str = "karpenter";
@@ -41,6 +43,24 @@ pub enum Severity {
     Warning,
 }
 
+/// An object that events are about.
+pub trait Regarding {
+    /// A reference to the object.
+    fn reference(&self) -> ObjectReference;
+}
+
+impl<K: Resource<DynamicType = ()>> Regarding for K {
+    fn reference(&self) -> ObjectReference {
+        self.object_ref(&())
+    }
+}
+
+impl Regarding for Pod {
+    fn reference(&self) -> ObjectReference {
+        self.object_ref()
+    }
+}
+
 /// Publishes events.
 pub struct Recorder {
     client: Client,
@@ -60,24 +80,27 @@ impl Recorder {
 
     /// Queues an event about an object, unless it repeats an earlier one or there are too many. No
     /// decision depends on an event: one that cannot be posted is dropped.
-    pub fn publish<K>(&self, object: &K, severity: Severity, reason: &str, message: &str)
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub fn publish(
+        &self,
+        object: &impl Regarding,
+        severity: Severity,
+        reason: &str,
+        message: &str,
+    ) {
         let now = self.clock.now();
-        let reference = object.object_ref(&());
+        let reference = object.reference();
+        let name = reference.name.clone().unwrap_or_default();
         let of = format!(
             "{}/{}",
             reference.kind.as_deref().unwrap_or_default(),
-            object.uid().unwrap_or_else(|| object.name_any())
+            reference.uid.as_deref().unwrap_or(&name)
         );
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         if !limits.admit(&of, reason, message, now) {
             return;
         }
         drop(limits);
-        let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
-        let name = object.name_any();
+        let namespace = reference.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let event = event(reference, &namespace, &name, severity, reason, message, now);
         if self.waiting.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: too many wait");

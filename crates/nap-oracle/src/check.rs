@@ -243,7 +243,8 @@ impl<'a> Judge<'a> {
 
     /// The planned cluster, and the node of each placed pod.
     fn places(&self) -> (Vec<NodeState>, Vec<(&'a Pod, usize)>) {
-        let mut cluster: Vec<NodeState> = self.snapshot.nodes.iter().map(existing).collect();
+        let mut cluster: Vec<NodeState> =
+            self.snapshot.nodes.iter().map(|node| existing(node)).collect();
         let mut waiting: Vec<(&Pod, usize)> = Vec::new();
         let by_key: BTreeMap<&PodKey, &Pod> =
             self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
@@ -303,7 +304,7 @@ impl<'a> Judge<'a> {
                 _ => 0,
             };
             waiting.sort_by_cached_key(|(pod, _)| {
-                (std::cmp::Reverse(first(pod)), scramble(attempt, &pod.key.0))
+                (std::cmp::Reverse(first(pod)), scramble(attempt, pod.key.as_str()))
             });
             stuck =
                 bind(cluster.clone(), &waiting, attempt % 3 != 2 && waiting.len() <= MAX_PATIENT);

@@ -20,7 +20,7 @@ pub fn generate(seed: u64) -> Snapshot {
     let mut types: Vec<InstanceType> =
         (0..dice.between(2, 5)).map(|number| instance_type(&mut dice, number)).collect();
     let pools = (0..dice.between(1, 3)).map(|number| pool(&mut dice, number)).collect();
-    let nodes = (0..dice.between(0, 4)).map(|number| node(&mut dice, number)).collect();
+    let nodes = (0..dice.between(0, 4)).map(|number| Arc::new(node(&mut dice, number))).collect();
     let kinds = dice.between(1, 6);
     let pods = (0..kinds).flat_map(|number| pods(&mut dice, number)).collect();
     let daemons = if dice.chance(40) { vec![daemon(&mut dice)] } else { Vec::new() };
@@ -422,13 +422,13 @@ fn season(dice: &mut Dice, snapshot: &mut Snapshot) {
     if dice.chance(8) {
         let effect = *dice.pick(&[Effect::NoExecute, Effect::PreferNoSchedule]);
         for node in snapshot.nodes.iter_mut().take(1) {
-            node.taints.push(Taint::new("special", effect));
+            Arc::make_mut(node).taints.push(Taint::new("special", effect));
         }
         snapshot.pools[0].taints.push(Taint::new("special", effect));
     }
     if dice.chance(12) {
         for node in &mut snapshot.nodes {
-            node.free.set(DISKS, dice.between(0, 2));
+            Arc::make_mut(node).free.set(DISKS, dice.between(0, 2));
         }
     }
     if dice.chance(4) {
@@ -464,7 +464,7 @@ fn choosy(dice: &mut Dice, snapshot: &mut Snapshot) {
 }
 
 fn each_of_first_kind(snapshot: &mut Snapshot, change: impl Fn(&mut Pod)) {
-    let kind = |pod: &Pod| pod.key.0.rsplit_once('-').map(|(kind, _)| kind.to_owned());
+    let kind = |pod: &Pod| pod.key.as_str().rsplit_once('-').map(|(kind, _)| kind.to_owned());
     let first = snapshot.pods.first().and_then(kind);
     snapshot.pods.iter_mut().filter(|pod| kind(pod) == first).for_each(change);
 }

@@ -1,6 +1,7 @@
 //! Candidate nodes: every existing node, and one for every offering of every NodePool.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nap_api::Requirements;
 use nap_engine::{
@@ -115,13 +116,9 @@ pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
         let name = format!("empty-{number}");
         let mut labels = place.machine.labels;
         labels.insert(nap_api::labels::HOSTNAME.to_owned(), name.clone());
-        wider.nodes.push(Node {
-            name,
-            labels,
-            taints: place.machine.taints,
-            initialized: true,
-            ..Node::default()
-        });
+        let taints = place.machine.taints;
+        let node = Node { name, labels, taints, initialized: true, ..Node::default() };
+        wider.nodes.push(Arc::new(node));
     }
     // Hostname domains are unlimited: one more host beside each existing one.
     for node in &snapshot.nodes {
@@ -129,7 +126,8 @@ pub fn with_every_domain(snapshot: &Snapshot) -> Snapshot {
         let mut labels = node.labels.clone();
         labels.insert(nap_api::labels::HOSTNAME.to_owned(), name.clone());
         let taints = node.taints.clone();
-        wider.nodes.push(Node { name, labels, taints, initialized: true, ..Node::default() });
+        let node = Node { name, labels, taints, initialized: true, ..Node::default() };
+        wider.nodes.push(Arc::new(node));
     }
     wider
 }

@@ -135,7 +135,7 @@ impl Problem {
         }
         Ok(Snapshot {
             pods,
-            nodes: self.nodes.iter().map(|node| self.node(node, &parsed)).collect(),
+            nodes: self.nodes.iter().map(|node| Arc::new(self.node(node, &parsed))).collect(),
             pools,
             daemons: parsed.daemons,
             catalogues: BTreeMap::from([(CATALOGUE.to_owned(), Arc::new(catalogue))]),

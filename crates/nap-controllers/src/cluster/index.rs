@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{
-    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -21,11 +21,37 @@ use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
 use super::node_view::{
     NodeKey, NodeView, claim_is, is_ready, pool_of, provider_id, provider_id_of_claim,
 };
+use super::pod::SharedParts;
 use super::workloads::Workloads;
-use super::{Dirty, pods};
+use super::{Dirty, Pod, pods};
 
 /// Keys of objects by something that they have in common.
 type GroupedKeys = BTreeMap<String, BTreeSet<String>>;
+
+/// The pods that are bound to a node.
+#[derive(Debug, Default)]
+struct BoundPods {
+    keys: BTreeSet<PodKey>,
+    /// Number of the last change of any of them.
+    stamp: u64,
+}
+
+/// Numbers of the last changes of what many nodes depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    last: u64,
+    /// Of any Namespace.
+    pub namespaces: u64,
+    /// Of any PersistentVolumeClaim, PersistentVolume or StorageClass.
+    pub volumes: u64,
+}
+
+impl Stamps {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
 
 /// The cluster index.
 #[derive(Default)]
@@ -47,7 +73,11 @@ pub struct Index {
     pub(super) overlays: Table<NodeOverlay>,
     pub(super) workloads: Workloads,
 
-    pods_by_node: BTreeMap<String, BTreeSet<PodKey>>,
+    shared_parts: SharedParts,
+    pods_by_node: BTreeMap<Arc<str>, BoundPods>,
+    /// Pods by `namespace/name` of their DaemonSet, the newest last.
+    daemon_pods: BTreeMap<String, BTreeSet<(Option<Timestamp>, PodKey)>>,
+    stamps: Stamps,
     /// Unschedulable pods, and when each was first seen so.
     unschedulable: BTreeMap<PodKey, Timestamp>,
     /// Time at which kube-scheduler was last seen to have tried a pod in vain.
@@ -164,6 +194,14 @@ impl Index {
 
     pub(super) fn mark(&mut self, dirty: Dirty) {
         self.dirty.insert(dirty);
+    }
+
+    pub(super) fn volumes_changed(&mut self) {
+        self.stamps.volumes = self.stamps.next();
+    }
+
+    pub(super) fn namespaces_changed(&mut self) {
+        self.stamps.namespaces = self.stamps.next();
     }
 
     pub(super) fn bump_generation(&mut self) {
@@ -375,9 +413,28 @@ impl Index {
     }
 
     /// The pods bound to a node, in key order.
-    pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
-        let keys = self.pods_by_node.get(node).into_iter().flatten();
-        keys.filter_map(|key| self.pods.get(key).cloned()).collect()
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Pod>> + Clone {
+        let keys = self.pods_by_node.get(node).into_iter().flat_map(|bound| &bound.keys);
+        keys.filter_map(|key| self.pods.get(key))
+    }
+
+    /// Number of the last change of the pods that are bound to the Node of a view. It differs from
+    /// all earlier ones if they differ.
+    pub(crate) fn pods_stamp(&self, view: &NodeView) -> u64 {
+        let name = view.node.as_ref().and_then(|node| node.metadata.name.as_deref());
+        name.and_then(|name| self.pods_by_node.get(name)).map_or(0, |bound| bound.stamp)
+    }
+
+    /// Numbers of the last changes of what many nodes depend on.
+    pub(crate) fn stamps(&self) -> Stamps {
+        self.stamps
+    }
+
+    /// The newest active pod of a DaemonSet, by its `namespace/name`.
+    pub(crate) fn newest_pod_of(&self, daemon_set: &str) -> Option<&Arc<Pod>> {
+        let newest_first = self.daemon_pods.get(daemon_set)?.iter().rev();
+        let mut pods = newest_first.filter_map(|(_, key)| self.pods.get(key));
+        pods.find(|pod| pods::is_active(pod))
     }
 
     /// Pods that kube-scheduler marked unschedulable, in key order.
@@ -525,7 +582,7 @@ impl Index {
 
     /// The PodDisruptionBudgets that cover a pod.
     pub fn budgets_of(&self, pod: &Pod) -> Vec<Arc<PodDisruptionBudget>> {
-        let table = self.budgets.get(&pod.namespace().unwrap_or_default());
+        let table = self.budgets.get(pod.namespace());
         let budgets = table.into_iter().flat_map(BTreeMap::values);
         budgets.filter(|budget| pods::budget_covers(budget, pod)).cloned().collect()
     }

@@ -163,8 +163,18 @@ macro_rules! indexed {
 
 fn nothing(_: &mut Index, _: &str) {}
 
-fn replan(index: &mut Index, _: &str) {
+fn volumes_changed(index: &mut Index, _: &str) {
+    index.volumes_changed();
+}
+
+/// A pod whose volumes were not bound may have places now.
+fn volumes_applied(index: &mut Index, _: &str) {
+    index.volumes_changed();
     index.mark(Dirty::Provisioning);
+}
+
+fn namespaces_changed(index: &mut Index, _: &str) {
+    index.namespaces_changed();
 }
 
 fn overlays_changed(index: &mut Index, _: &str) {
@@ -179,11 +189,17 @@ fn bump(index: &mut Index, _: &str) {
 
 indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
 indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
-indexed!(Namespace, Kind::Namespace, namespaces, nothing, nothing);
+indexed!(Namespace, Kind::Namespace, namespaces, namespaces_changed, namespaces_changed);
 indexed!(LimitRange, Kind::LimitRange, limit_ranges, bump, bump);
-indexed!(PersistentVolumeClaim, Kind::PersistentVolumeClaim, volume_claims, replan, nothing);
-indexed!(PersistentVolume, Kind::PersistentVolume, volumes, replan, nothing);
-indexed!(StorageClass, Kind::StorageClass, storage_classes, replan, nothing);
+indexed!(
+    PersistentVolumeClaim,
+    Kind::PersistentVolumeClaim,
+    volume_claims,
+    volumes_applied,
+    volumes_changed
+);
+indexed!(PersistentVolume, Kind::PersistentVolume, volumes, volumes_applied, volumes_changed);
+indexed!(StorageClass, Kind::StorageClass, storage_classes, volumes_applied, volumes_changed);
 indexed!(CSINode, Kind::CsiNode, csi_nodes, nothing, nothing);
 indexed!(NodeOverlay, Kind::NodeOverlay, overlays, overlays_changed, overlays_changed);
 
@@ -245,24 +261,20 @@ impl Indexed for PodDisruptionBudget {
 impl Indexed for Pod {
     const KIND: Kind = Kind::Pod;
 
-    fn slim(&mut self) {
-        slim::pod(self);
-    }
-
-    fn insert(self, index: &mut Index, key: String, now: Timestamp) {
-        index.insert_pod(PodKey(key), self, now);
+    fn insert(self, index: &mut Index, _: String, now: Timestamp) {
+        index.insert_pod(super::Pod::from(self), now);
     }
 
     fn remove(index: &mut Index, key: &str) {
-        index.remove_pod(&PodKey(key.to_owned()));
+        index.remove_pod(&PodKey::from(key));
     }
 
     fn keys(index: &Index) -> Vec<String> {
-        index.pods.keys().map(|key| key.0.clone()).collect()
+        index.pods.keys().map(|key| key.as_str().to_owned()).collect()
     }
 
-    fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
-        index.pods.get(&PodKey(key.to_owned())).cloned()
+    fn get(_: &Index, _: &str) -> Option<Arc<Self>> {
+        None
     }
 }
 

@@ -46,6 +46,15 @@ impl NodeView {
         }
     }
 
+    /// Whether both views show the same versions of the same objects.
+    pub fn is_same_version(&self, other: &Self) -> bool {
+        fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+            one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
+        }
+        same(self.claim.as_ref(), other.claim.as_ref())
+            && same(self.node.as_ref(), other.node.as_ref())
+    }
+
     /// The key of this view in the index.
     pub fn key(&self) -> NodeKey {
         match &self.claim {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, TopologySpreadConstraint,
+    PodAffinityTerm, PodSpec, PreferredSchedulingTerm, TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -15,7 +15,7 @@ use nap_engine::{
 };
 
 use super::node_affinity::term_requirements;
-use super::{Index, pods};
+use super::{Index, Pod, pods};
 
 /// Selectors by which pending pods refer to running ones; running pods that no selector matches can
 /// be left out of a snapshot.
@@ -40,6 +40,11 @@ impl Interest {
         Self(interest)
     }
 
+    /// Whether pending pods refer to no other pods.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().any(|(namespaces, selector)| {
             namespaces.contains(namespace) && selector.matches(labels)
@@ -50,8 +55,7 @@ impl Interest {
 impl Index {
     /// Required terms of pod affinity.
     pub(crate) fn affinity(&self, pod: &Pod) -> Vec<PodTerm> {
-        let affinity =
-            pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_affinity.as_ref());
+        let affinity = pod.spec().affinity.as_ref().and_then(|one| one.pod_affinity.as_ref());
         let terms = affinity
             .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
@@ -59,8 +63,7 @@ impl Index {
 
     /// Required terms of pod anti-affinity.
     pub(crate) fn anti_affinity(&self, pod: &Pod) -> Vec<PodTerm> {
-        let affinity =
-            pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.pod_anti_affinity.as_ref());
+        let affinity = pod.spec().affinity.as_ref().and_then(|one| one.pod_anti_affinity.as_ref());
         let terms = affinity
             .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         terms.into_iter().flatten().map(|term| self.term(pod, term)).collect()
@@ -68,8 +71,8 @@ impl Index {
 
     /// Preferred terms of a pod. A preferred node affinity that cannot be parsed is dropped.
     pub(crate) fn preferences(&self, pod: &Pod) -> Preferences {
-        let spec = pod.spec.as_ref();
-        let affinity = spec.and_then(|spec| spec.affinity.as_ref());
+        let spec = pod.spec();
+        let affinity = spec.affinity.as_ref();
         let nodes = affinity.and_then(|one| {
             one.node_affinity
                 .as_ref()?
@@ -89,11 +92,8 @@ impl Index {
             weight: one.weight,
             term: self.term(pod, &one.pod_affinity_term),
         };
-        let constraints = spec.and_then(|spec| spec.topology_spread_constraints.as_ref());
-        let soft = constraints
-            .into_iter()
-            .flatten()
-            .filter(|one| one.when_unsatisfiable != "DoNotSchedule");
+        let constraints = spec.topology_spread_constraints.iter().flatten();
+        let soft = constraints.filter(|one| one.when_unsatisfiable != "DoNotSchedule");
         let node = |one: &PreferredSchedulingTerm| {
             Some(Weighted { weight: one.weight, term: term_requirements(&one.preference).ok()? })
         };
@@ -132,7 +132,7 @@ impl Index {
             None => {
                 let listed: BTreeSet<String> = listed.collect();
                 if listed.is_empty() {
-                    Namespaces::only(&pod.namespace().unwrap_or_default())
+                    Namespaces::only(pod.namespace())
                 } else {
                     Namespaces::Named(listed)
                 }
@@ -148,16 +148,18 @@ impl Index {
     ) -> Vec<RunningPods> {
         let mut residents: BTreeMap<RunningPods, u32> = BTreeMap::new();
         for pod in on_it.filter(|pod| pods::is_active(pod)) {
-            let namespace = pod.namespace().unwrap_or_default();
             let anti_affinity = self.anti_affinity(pod);
-            let host_ports = pod.spec.as_ref().map(host_ports).unwrap_or_default();
             let matters = !anti_affinity.is_empty()
-                || !host_ports.is_empty()
-                || interest.includes(&namespace, pod.labels());
+                || !pod.host_ports().is_empty()
+                || interest.includes(pod.namespace(), pod.labels());
             if matters {
-                let labels = pod.labels().clone();
-                let resident =
-                    RunningPods { namespace, labels, anti_affinity, host_ports, count: 0 };
+                let resident = RunningPods {
+                    namespace: pod.namespace().to_owned(),
+                    labels: pod.labels().clone(),
+                    anti_affinity,
+                    host_ports: pod.host_ports().to_vec(),
+                    count: 0,
+                };
                 *residents.entry(resident).or_default() += 1;
             }
         }
@@ -167,9 +169,8 @@ impl Index {
 
 /// Topology spread constraints with `DoNotSchedule`.
 pub(crate) fn spread(pod: &Pod) -> Vec<Spread> {
-    let constraints = pod.spec.as_ref().and_then(|spec| spec.topology_spread_constraints.as_ref());
-    let hard =
-        constraints.into_iter().flatten().filter(|one| one.when_unsatisfiable == "DoNotSchedule");
+    let constraints = pod.spec().topology_spread_constraints.iter().flatten();
+    let hard = constraints.filter(|one| one.when_unsatisfiable == "DoNotSchedule");
     hard.map(|constraint| one_spread(pod, constraint)).collect()
 }
 
@@ -260,10 +261,10 @@ mod tests {
     }
 
     fn pod(spec: &Value) -> Pod {
-        object(json!({
+        Pod::from(object::<k8s_openapi::api::core::v1::Pod>(json!({
             "metadata": { "name": "web-1", "namespace": "shop", "labels": { "app": "web", "version": "7" } },
             "spec": spec,
-        }))
+        })))
     }
 
     #[test]

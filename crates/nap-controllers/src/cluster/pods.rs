@@ -3,47 +3,30 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+pub(super) use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use nap_api::duration::parse_go_duration;
 use nap_api::taints::{self, Taint};
 use nap_api::{Effect, Toleration, labels};
-use nap_engine::PodKey;
 use nap_units::{PODS, Quantity, Resources, Rounding};
 
-/// The key of a pod.
-pub fn key(pod: &Pod) -> PodKey {
-    PodKey::new(&pod.namespace().unwrap_or_default(), &pod.name_any())
-}
-
-/// The node that a pod is bound to; `None` while it is unbound.
-pub fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
-}
-
-/// Whether a pod has ended: phase `Failed` or `Succeeded`.
-pub fn is_terminal(pod: &Pod) -> bool {
-    matches!(
-        pod.status.as_ref().and_then(|status| status.phase.as_deref()),
-        Some("Failed" | "Succeeded")
-    )
-}
+use super::Pod;
 
 /// Whether a pod is being deleted.
 pub fn is_terminating(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
+    pod.deletion().is_some()
 }
 
 /// Whether a pod has neither ended nor is being deleted.
 pub fn is_active(pod: &Pod) -> bool {
-    !is_terminal(pod) && !is_terminating(pod)
+    !pod.is_terminal() && !is_terminating(pod)
 }
 
 fn is_owned_by(pod: &Pod, kind: &str) -> bool {
-    pod.owner_references().iter().any(|owner| owner.kind == kind)
+    pod.owners().iter().any(|owner| owner.kind == kind)
 }
 
 /// Whether a pod belongs to a DaemonSet.
@@ -58,11 +41,11 @@ pub fn is_mirror(pod: &Pod) -> bool {
 
 /// Whether kube-scheduler marked a pod unschedulable and a new node could help it.
 pub fn is_provisionable(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return false };
-    let unschedulable = status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable")
-    });
-    unschedulable && is_active(pod) && node_of(pod).is_none() && !is_daemon(pod) && !is_mirror(pod)
+    pod.attempt().is_some_and(|attempt| attempt.reason == "Unschedulable")
+        && is_active(pod)
+        && pod.node().is_none()
+        && !is_daemon(pod)
+        && !is_mirror(pod)
 }
 
 /// Whether a change of a pod shows that kube-scheduler has tried it in vain: its `PodScheduled`
@@ -72,24 +55,15 @@ pub fn was_tried(old: Option<&Pod>, new: &Pod) -> bool {
         return false;
     }
     let Some(old) = old else { return true };
-    let scheduled = |pod: &Pod| {
-        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-        conditions.iter().find(|condition| condition.type_ == "PodScheduled").cloned()
-    };
-    scheduled(old) != scheduled(new)
-        || (nominated_node(old).is_some() && nominated_node(new).is_none())
-}
-
-/// The node in `status.nominatedNodeName`; `None` if the pod is not nominated.
-pub fn nominated_node(pod: &Pod) -> Option<&str> {
-    pod.status.as_ref()?.nominated_node_name.as_deref().filter(|node| !node.is_empty())
+    old.attempt() != new.attempt()
+        || (old.nominated_node().is_some() && new.nominated_node().is_none())
 }
 
 /// Whether a pod needs capacity elsewhere when its node is removed. A terminating pod of a
 /// StatefulSet does: its successor has the same requests.
 pub fn is_reschedulable(pod: &Pod) -> bool {
     let comes_back = is_active(pod)
-        || (is_terminating(pod) && !is_terminal(pod) && is_owned_by(pod, "StatefulSet"));
+        || (is_terminating(pod) && !pod.is_terminal() && is_owned_by(pod, "StatefulSet"));
     comes_back && !is_daemon(pod) && !is_mirror(pod)
 }
 
@@ -102,34 +76,25 @@ pub fn is_do_not_disrupt(pod: &Pod, now: Timestamp) -> bool {
     let Some(protected) = parse_go_duration(value).filter(|duration| !duration.is_zero()) else {
         return false;
     };
-    let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
-    started.is_none_or(|started| now.duration_since(started.0).unsigned_abs() < protected)
-}
-
-fn tolerations(pod: &Pod) -> Vec<Toleration> {
-    let list = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_ref());
-    list.into_iter().flatten().map(Toleration::from).collect()
+    pod.started().is_none_or(|started| now.duration_since(started).unsigned_abs() < protected)
 }
 
 fn tolerates_disruption(pod: &Pod) -> bool {
     let taint = Taint::new(taints::DISRUPTED, Effect::NoSchedule);
-    tolerations(pod).iter().any(|toleration| toleration.tolerates(&taint))
+    let mut tolerations = pod.spec().tolerations.iter().flatten().map(Toleration::from);
+    tolerations.any(|toleration| toleration.tolerates(&taint))
 }
 
 /// Whether a drain evicts a pod and waits for it.
 pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     // A pod that exists a minute after its grace period is stuck and must not block the drain.
-    let stuck = pod
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .is_some_and(|due| now.duration_since(due.0).as_secs() > 60);
-    !is_terminal(pod) && !tolerates_disruption(pod) && !is_mirror(pod) && !stuck
+    let stuck = pod.deletion().is_some_and(|due| now.duration_since(due).as_secs() > 60);
+    !pod.is_terminal() && !tolerates_disruption(pod) && !is_mirror(pod) && !stuck
 }
 
 /// Whether a PodDisruptionBudget selects a pod.
 pub fn budget_covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
-    budget.namespace() == pod.namespace()
+    budget.namespace().unwrap_or_default() == pod.namespace()
         && budget
             .spec
             .as_ref()
@@ -142,10 +107,7 @@ pub fn budget_covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 pub fn is_exempt_from(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let policy =
         budget.spec.as_ref().and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    policy == Some("AlwaysAllow")
-        && conditions.any(|one| one.type_ == "Ready" && one.status == "False")
+    policy == Some("AlwaysAllow") && pod.ready() == Some(false)
 }
 
 /// Whether a label selector matches labels. An empty selector matches everything.
@@ -200,41 +162,6 @@ pub fn requests(spec: &PodSpec) -> Result<Resources, String> {
     }
     total.set(PODS, 1);
     Ok(total)
-}
-
-/// Resources that a bound pod occupies. During an in-place resize that is the larger of requested
-/// and allocated; if the kubelet declared the resize infeasible, only the allocated. `Err` as in
-/// [`requests`].
-pub fn occupies(pod: &Pod) -> Result<Resources, String> {
-    let empty = PodSpec::default();
-    let spec = pod.spec.as_ref().unwrap_or(&empty);
-    let Some(status) = &pod.status else { return requests(spec) };
-    let actual: BTreeMap<&str, &BTreeMap<String, WireQuantity>> = status
-        .container_statuses
-        .iter()
-        .chain(&status.init_container_statuses)
-        .flatten()
-        .filter_map(|one| Some((one.name.as_str(), one.resources.as_ref()?.requests.as_ref()?)))
-        .collect();
-    if actual.is_empty() {
-        return requests(spec);
-    }
-    let infeasible = status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
-    });
-    let mut spec = spec.clone();
-    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-        let Some(has) = actual.get(container.name.as_str()) else { continue };
-        let wanted = container.resources.get_or_insert_default().requests.get_or_insert_default();
-        for (name, has) in *has {
-            let known = |quantity: &WireQuantity| quantity.0.parse::<Quantity>().ok();
-            let is_larger = wanted.get(name).is_none_or(|wanted| known(wanted) < known(has));
-            if infeasible || is_larger {
-                wanted.insert(name.clone(), has.clone());
-            }
-        }
-    }
-    requests(&spec)
 }
 
 fn container_requests(container: &Container, path: &str) -> Result<Resources, String> {
@@ -294,28 +221,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_being_resized_occupies_the_larger_of_requested_and_allocated() {
-        let resized = |from: &str, to: &str, conditions: serde_json::Value| -> Resources {
-            let pod: Pod = serde_json::from_value(json!({
-                "metadata": {},
-                "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": to, "memory": "1Gi" } } }] },
-                "status": { "conditions": conditions, "containerStatuses": [{
-                    "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-                    "resources": { "requests": { "cpu": from } },
-                }] },
-            }))
-            .unwrap();
-            occupies(&pod).unwrap()
-        };
-        assert_eq!(resized("1", "2", json!([])).get("cpu"), 2000);
-        assert_eq!(resized("2", "1500m", json!([])).get("cpu"), 2000);
-        assert_eq!(resized("2", "1500m", json!([])).get("memory"), 1 << 30);
-        let never =
-            json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
-        assert_eq!(resized("1", "64", never).get("cpu"), 1000);
-    }
-
-    #[test]
     fn requests_count_init_containers_sidecars_and_overhead() {
         let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
         let plain = spec(json!({"containers": [container("1"), container("500m")]}));
@@ -347,10 +252,12 @@ mod tests {
         let mut told = pending.clone();
         let conditions = told.status.as_mut().unwrap().conditions.as_mut().unwrap();
         conditions[0].message = Some("0/3 nodes are available".to_owned());
+        let [pending, nominated, told] = [pending, nominated, told].map(Pod::from);
         assert!(was_tried(None, &pending) && was_tried(Some(&pending), &told));
         assert!(was_tried(Some(&nominated), &pending), "a nomination was cleared");
         assert!(!was_tried(Some(&pending), &nominated), "a nomination is nap's own");
         assert!(!was_tried(Some(&pending), &pending));
-        assert!(!was_tried(None, &pod("shop", "web", json!({}))), "it has not been tried");
+        let untried = Pod::from(pod("shop", "web", json!({})));
+        assert!(!was_tried(None, &untried), "it has not been tried");
     }
 }

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    PersistentVolume, PersistentVolumeClaimSpec, PersistentVolumeSpec, Pod, Volume,
+    PersistentVolume, PersistentVolumeClaimSpec, PersistentVolumeSpec,
 };
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 use nap_api::{Requirement, Requirements, labels};
 use nap_engine::{ATTACHABLE_VOLUMES, VolumeProblem};
 use nap_units::{Resources, Rounding};
 
 use super::node_affinity::term_requirements;
-use super::{Index, NodeView};
+use super::{Index, NodeView, Pod, PodVolume, VolumeSource};
 
 /// Annotation of the StorageClass for claims that name none.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -32,9 +32,8 @@ impl Index {
     /// Node requirements that suit all volumes of a pod, as alternatives; empty means any node.
     /// `Err` says which volume cannot be placed, and why.
     pub(crate) fn volume_terms(&self, pod: &Pod) -> Result<Vec<Requirements>, VolumeProblem> {
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
         let mut places: Vec<Requirements> = Vec::new();
-        for volume in volumes.into_iter().flatten() {
+        for volume in pod.volumes() {
             let found = self.places(pod, volume)?;
             if found.is_empty() {
                 continue;
@@ -62,28 +61,24 @@ impl Index {
     }
 
     /// The PersistentVolumeClaim behind a volume: its name, and its spec if it exists or can be
-    /// made from a template. `None` for volumes of other kinds.
+    /// made from a template.
     fn volume_claim_of<'a>(
         &'a self,
         pod: &Pod,
-        volume: &'a Volume,
-    ) -> Option<(String, Option<&'a PersistentVolumeClaimSpec>)> {
-        let (name, template) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-            (Some(claim), _) => (claim.claim_name.clone(), None),
-            (None, Some(ephemeral)) => {
-                let template =
-                    ephemeral.volume_claim_template.as_ref().map(|template| &template.spec);
-                (format!("{}-{}", pod.name_any(), volume.name), template)
+        volume: &'a PodVolume,
+    ) -> (String, Option<&'a PersistentVolumeClaimSpec>) {
+        let (name, template) = match &volume.source {
+            VolumeSource::Claim(name) => (name.clone(), None),
+            VolumeSource::Ephemeral(template) => {
+                (format!("{}-{}", pod.name(), volume.name), template.as_deref())
             }
-            (None, None) => return None,
         };
-        let claim =
-            self.volume_claims.get(&format!("{}/{name}", pod.namespace().unwrap_or_default()));
-        Some((name, claim.and_then(|claim| claim.spec.as_ref()).or(template)))
+        let claim = self.volume_claims.get(&format!("{}/{name}", pod.namespace()));
+        (name, claim.and_then(|claim| claim.spec.as_ref()).or(template))
     }
 
-    fn places(&self, pod: &Pod, volume: &Volume) -> Result<Vec<Requirements>, VolumeProblem> {
-        let Some((name, spec)) = self.volume_claim_of(pod, volume) else { return Ok(Vec::new()) };
+    fn places(&self, pod: &Pod, volume: &PodVolume) -> Result<Vec<Requirements>, VolumeProblem> {
+        let (name, spec) = self.volume_claim_of(pod, volume);
         let Some(spec) = spec else {
             return Err(VolumeProblem::ClaimMissing(name));
         };
@@ -144,25 +139,20 @@ impl Index {
 impl Index {
     /// Names of the PersistentVolumes that a pod uses.
     pub(crate) fn volume_names(&self, pod: &Pod) -> BTreeSet<String> {
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-        let claims = volumes
-            .into_iter()
-            .flatten()
-            .filter_map(|volume| self.volume_claim_of(pod, volume).and_then(|(_, spec)| spec));
+        let claims = pod.volumes().iter().filter_map(|volume| self.volume_claim_of(pod, volume).1);
         claims.filter_map(bound).map(str::to_owned).collect()
     }
 
     /// Volumes of a pod that its node must attach, as pairs of CSI driver and volume handle.
     pub(crate) fn attached(&self, pod: &Pod) -> BTreeSet<(String, String)> {
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-        let attached = volumes.into_iter().flatten().filter_map(|volume| {
-            let (name, spec) = self.volume_claim_of(pod, volume)?;
+        let attached = pod.volumes().iter().filter_map(|volume| {
+            let (name, spec) = self.volume_claim_of(pod, volume);
             let spec = spec?;
             if let Some(bound) = bound(spec) {
                 return driver_of(self.volumes.get(bound)?.spec.as_ref()?);
             }
             let driver = current_name(&self.class_of(spec)?.provisioner);
-            Some((driver.to_owned(), format!("{}/{name}", pod.namespace().unwrap_or_default())))
+            Some((driver.to_owned(), format!("{}/{name}", pod.namespace())))
         });
         attached.collect()
     }
@@ -175,8 +165,7 @@ impl Index {
         let expected = expected.filter(|(name, _)| name.starts_with(ATTACHABLE_VOLUMES));
         let mut limits: BTreeMap<String, i64> =
             expected.map(|(name, limit)| (name.clone(), limit.to_units(Rounding::Down))).collect();
-        let node = view.node.as_ref().and_then(|node| self.csi_nodes.get(&node.name_any()));
-        for driver in node.into_iter().flat_map(|node| &node.spec.drivers) {
+        for driver in self.csi_node(view).into_iter().flat_map(|node| &node.spec.drivers) {
             let name = resource(&driver.name);
             match driver.allocatable.as_ref().and_then(|allocatable| allocatable.count) {
                 Some(limit) => drop(limits.insert(name, limit.into())),
@@ -184,6 +173,13 @@ impl Index {
             }
         }
         limits.into_iter().fold(Resources::new(), |all, (name, limit)| all.with(name, limit))
+    }
+}
+
+impl Index {
+    /// The CSINode of a view; `None` until it joins.
+    pub(crate) fn csi_node(&self, view: &NodeView) -> Option<&Arc<CSINode>> {
+        self.csi_nodes.get(view.node.as_ref()?.metadata.name.as_deref()?)
     }
 }
 
@@ -246,7 +242,6 @@ fn where_it_is(volume: &PersistentVolume) -> Result<Vec<Requirements>, VolumePro
 mod tests {
     use jiff::Timestamp;
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-    use k8s_openapi::api::storage::v1::CSINode;
     use serde_json::{Value, json};
 
     use super::*;
@@ -315,10 +310,10 @@ mod tests {
             .iter()
             .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }))
             .collect();
-        object(json!({
+        Pod::from(object::<k8s_openapi::api::core::v1::Pod>(json!({
             "metadata": { "name": name, "namespace": "shop" },
             "spec": { "containers": [], "volumes": volumes },
-        }))
+        })))
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, ReplicationController, Service};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ReplicationController, Service};
 use nap_engine::Selector;
 
+use super::Pod;
 use super::pod_rules::selector;
 
 /// Selectors by `namespace/name`. Empty unless the scheduler has default spread constraints.
@@ -86,7 +86,7 @@ impl Workloads {
 
     /// The selector of the workload that a pod belongs to; `None` if nothing selects the pod.
     pub fn of(&self, pod: &Pod) -> Option<Selector> {
-        let namespace = pod.namespace().unwrap_or_default();
+        let namespace = pod.namespace();
         let prefix = format!("{namespace}/");
         let services =
             self.services.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
@@ -96,7 +96,7 @@ impl Workloads {
                 labels.extend(wanted);
             }
         }
-        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let owner = pod.owners().iter().find(|owner| owner.is_controller);
         let of_owner =
             owner.map(|owner| (owner.kind.as_str(), format!("{namespace}/{}", owner.name)));
         let mut of_set = None;
@@ -131,11 +131,12 @@ mod tests {
     }
 
     fn pod(kind: &str, owner: &str) -> Pod {
-        serde_json::from_value(json!({ "metadata": {
+        let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(json!({ "metadata": {
             "name": "web-1", "namespace": "shop", "labels": { "app": "web", "tier": "front" },
             "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": owner, "uid": "1", "controller": true }],
         } }))
-        .unwrap()
+        .unwrap();
+        pod.into()
     }
 
     fn index() -> Index {

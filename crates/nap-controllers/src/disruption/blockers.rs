@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use nap_api::{NodeClaim, labels};
 use nap_engine::{PodKey, Unplaced};
 
-use crate::cluster::{Index, key_of, pods};
+use crate::cluster::{Index, Pod, key_of, pods};
 use crate::context::Context;
 use crate::events::Severity;
 
@@ -71,13 +71,13 @@ pub fn blocker(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) ->
     if is_protected(node.annotations()) || is_protected(claim.annotations()) {
         return Some(Blocker::Node);
     }
-    let bound = index.pods_on(&node.name_any());
-    let active = bound.iter().filter(|pod| pods::is_active(pod));
+    let name = node.name_any();
+    let active = index.pods_on(&name).filter(|pod| pods::is_active(pod));
     active.map(|pod| pod_blocker(index, pod, now)).find(Option::is_some).flatten()
 }
 
 fn pod_blocker(index: &Index, pod: &Pod, now: Timestamp) -> Option<Blocker> {
-    let key = pods::key(pod);
+    let key = pod.key().clone();
     if pods::is_do_not_disrupt(pod, now) {
         return Some(Blocker::Pod(key));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::{NodeClaim, NodePool, labels};
@@ -13,7 +13,7 @@ use nap_units::UsdPerHour;
 
 use super::blockers::{Blocked, Blocker, blocker};
 use crate::cluster::pods;
-use crate::cluster::{Index, NodeKey, claim_is};
+use crate::cluster::{Index, NodeKey, Pod, claim_is};
 use crate::decision_memory::DecisionMemory;
 use crate::snapshot::{Catalogues, planned_pods};
 
@@ -90,7 +90,7 @@ pub fn collect(
             continue;
         }
         let name = node.name_any();
-        let bound = index.pods_on(&name);
+        let bound = index.pods_on(&name).filter(|pod| pods::is_reschedulable(pod));
         let blocker = blocker(index, claim, node, now);
         if let Some(blocker) = blocker.as_ref().filter(|one| !is_waived(one, claim)) {
             blocked.push((Arc::clone(claim), Arc::clone(node), blocker.clone()));
@@ -101,7 +101,7 @@ pub fn collect(
             claim: Arc::clone(claim),
             node: Arc::clone(node),
             pool: Arc::clone(pool),
-            pods: bound.into_iter().filter(|pod| pods::is_reschedulable(pod)).collect(),
+            pods: bound.cloned().collect(),
             price: price(claim, catalogue.unwrap_or_default()),
             capacity_type: capacity_type(claim),
             blocker,

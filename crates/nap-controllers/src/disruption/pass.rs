@@ -52,8 +52,9 @@ impl<'a> Pass<'a> {
         if !candidates.is_empty() {
             let names = candidates.iter().map(Candidate::name);
             let (index, memory) = (context.index(), context.memory());
-            removals = Removals::new(&index, &memory, names, catalogues, now);
-            drop((memory, index));
+            let mut nodes = context.solver.nodes();
+            removals = Removals::new(&index, &memory, names, catalogues, &mut nodes, now);
+            drop((nodes, memory, index));
             removals.place_waiting(|snapshot| context.solve(snapshot));
         }
         Self { context, candidates, catalogues, budgets, removals, now }

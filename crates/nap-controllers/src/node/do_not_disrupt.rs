@@ -1,11 +1,10 @@
 //! Events about the `karpenter.sh/do-not-disrupt` annotation of pods that a drain comes upon.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use nap_api::duration::parse_go_duration;
 use nap_api::labels;
 
+use crate::cluster::Pod;
 use crate::context::Context;
 use crate::events::Severity;
 
@@ -24,7 +23,7 @@ fn event(pod: &Pod, now: Timestamp) -> Option<(Severity, &'static str, String)> 
         let message = format!("Ignored value {value:?} of {key}: use \"true\" or a duration");
         return Some((Severity::Warning, "InvalidDoNotDisruptAnnotation", message));
     };
-    let started = pod.status.as_ref()?.start_time.as_ref()?.0;
+    let started = pod.started()?;
     let protected = SignedDuration::try_from(protected).unwrap_or(SignedDuration::MAX);
     let until = started.checked_add(protected).unwrap_or(Timestamp::MAX);
     if until > now {
@@ -49,13 +48,13 @@ mod tests {
                 "metadata": { "annotations": annotations },
                 "status": { "startTime": "1970-01-01T00:00:00Z" },
             });
-            event(&pod("shop", "web", object), at(now)).map(|(_, reason, _)| reason)
+            event(&pod("shop", "web", object).into(), at(now)).map(|(_, reason, _)| reason)
         };
         assert_eq!(reason("true", 0), None);
         assert_eq!(reason("soon", 0), Some("InvalidDoNotDisruptAnnotation"));
         assert_eq!(reason("0s", 0), Some("InvalidDoNotDisruptAnnotation"));
         assert_eq!(reason("5m", 299), Some("DoNotDisruptUntil"));
         assert_eq!(reason("5m", 300), Some("DoNotDisruptGracePeriodElapsed"));
-        assert_eq!(event(&pod("shop", "web", json!({})), at(0)), None);
+        assert_eq!(event(&pod("shop", "web", json!({})).into(), at(0)), None);
     }
 }

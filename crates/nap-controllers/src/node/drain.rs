@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::api::{DeleteParams, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{NodeClaim, conditions, labels};
 
 use super::do_not_disrupt;
-use crate::cluster::{claim_conditions, pods};
+use crate::cluster::{Pod, claim_conditions, pods};
 use crate::context::{Context, is_conflict, is_not_found};
 use crate::events::Severity;
 
@@ -41,7 +41,8 @@ pub async fn drain(
 ) -> bool {
     let now = context.clock.now();
     let name = node.name_any();
-    context.memory().evictions.retain(&name, &bound.iter().filter_map(|pod| pod.uid()).collect());
+    let uids = bound.iter().filter_map(|pod| pod.uid()).map(str::to_owned).collect();
+    context.memory().evictions.retain(&name, &uids);
     let round = round(bound, deadline, now);
     let overdue = round.overdue.iter().map(|pod| (pod, true));
     let requests: Vec<_> = overdue.chain(round.evict.iter().map(|pod| (pod, false))).collect();
@@ -49,16 +50,16 @@ pub async fn drain(
         let name = name.as_str();
         async move {
             let uid = pod.uid().unwrap_or_default();
-            if !context.memory().evictions.is_due(name, &uid, now) {
+            if !context.memory().evictions.is_due(name, uid, now) {
                 return;
             }
-            context.memory().evictions.begin(name, &uid, now);
+            context.memory().evictions.begin(name, uid, now);
             let refusal = if overdue {
                 force_delete(context, pod, deadline, now).await
             } else {
                 evict(context, pod, claim).await
             };
-            context.memory().evictions.end(name, &uid, refusal);
+            context.memory().evictions.end(name, uid, refusal);
         }
     });
     tokio::select! {
@@ -79,12 +80,11 @@ fn report(context: &Context, node: &Node, round: &Round) {
     let blocked: Vec<String> = {
         let memory = context.memory();
         let refused = round.overdue.iter().chain(&round.evict).filter_map(|pod| {
-            let refusal = memory.evictions.refusal(&name, &pod.uid().unwrap_or_default())?;
-            Some(format!("{} ({refusal})", pods::key(pod)))
+            let refusal = memory.evictions.refusal(&name, pod.uid().unwrap_or_default())?;
+            Some(format!("{} ({refusal})", pod.key()))
         });
         let protected = round.protected.iter();
-        let protected =
-            protected.map(|pod| format!("{} ({})", pods::key(pod), labels::DO_NOT_DISRUPT));
+        let protected = protected.map(|pod| format!("{} ({})", pod.key(), labels::DO_NOT_DISRUPT));
         protected.chain(refused).collect()
     };
     if blocked.is_empty() {
@@ -129,7 +129,7 @@ fn round(bound: Vec<Arc<Pod>>, deadline: Option<Timestamp>, now: Timestamp) -> R
 /// Position of a pod in the drain order: plain pods, DaemonSet pods, critical pods, critical
 /// DaemonSet pods.
 fn tier(pod: &Pod) -> u8 {
-    let class = pod.spec.as_ref().and_then(|spec| spec.priority_class_name.as_deref());
+    let class = pod.spec().priority_class_name.as_deref();
     let critical = matches!(class, Some("system-cluster-critical" | "system-node-critical"));
     u8::from(pods::is_daemon(pod)) + 2 * u8::from(critical)
 }
@@ -137,10 +137,10 @@ fn tier(pod: &Pod) -> u8 {
 /// Whether a pod has to be deleted now to be gone by the deadline.
 fn is_overdue(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
     let Some(deadline) = deadline else { return false };
-    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    let grace = SignedDuration::from_secs(grace.unwrap_or(DEFAULT_GRACE));
-    match &pod.metadata.deletion_timestamp {
-        Some(due) => due.0 > deadline,
+    let grace = pod.spec().termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    let grace = SignedDuration::from_secs(grace);
+    match pod.deletion() {
+        Some(due) => due > deadline,
         None => deadline.duration_since(now) < grace,
     }
 }
@@ -156,7 +156,7 @@ async fn force_delete(
     let left = deadline.map_or(1, |deadline| deadline.duration_since(now).as_secs()).max(1);
     let seconds = u32::try_from(left).unwrap_or(u32::MAX);
     let params = DeleteParams { grace_period_seconds: Some(seconds), ..same_pod(pod) };
-    let deleted = pods_api(context, pod).delete(&pod.name_any(), &params).await;
+    let deleted = pods_api(context, pod).delete(pod.name(), &params).await;
     if deleted.is_ok() {
         let message = format!(
             "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
@@ -169,7 +169,7 @@ async fn force_delete(
 /// Evicts a pod. Returns the server's message if it refused.
 async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Option<String> {
     let params = EvictParams { delete_options: Some(same_pod(pod)), ..EvictParams::default() };
-    let evicted = pods_api(context, pod).evict(&pod.name_any(), &params).await;
+    let evicted = pods_api(context, pod).evict(pod.name(), &params).await;
     if evicted.is_ok() {
         let command =
             claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
@@ -192,12 +192,12 @@ fn refusal<T>(answer: Result<T, kube::Error>) -> Option<String> {
 
 /// Delete parameters that spare another pod of the same name.
 fn same_pod(pod: &Pod) -> DeleteParams {
-    let same = Preconditions { uid: pod.uid(), resource_version: None };
+    let same = Preconditions { uid: pod.uid().map(str::to_owned), resource_version: None };
     DeleteParams { preconditions: Some(same), ..DeleteParams::default() }
 }
 
-fn pods_api(context: &Context, pod: &Pod) -> Api<Pod> {
-    Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default())
+fn pods_api(context: &Context, pod: &Pod) -> Api<core::Pod> {
+    Api::namespaced(context.client.clone(), pod.namespace())
 }
 
 #[cfg(test)]
@@ -208,17 +208,14 @@ mod tests {
 
     fn classed(name: &str, class: &str, owner: &str) -> Arc<Pod> {
         let owners = json!([{ "apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u" }]);
-        Arc::new(pod(
-            "shop",
-            name,
-            json!({
-                "metadata": { "ownerReferences": owners }, "spec": { "priorityClassName": class },
-            }),
-        ))
+        let object = json!({
+            "metadata": { "ownerReferences": owners }, "spec": { "priorityClassName": class },
+        });
+        Arc::new(pod("shop", name, object).into())
     }
 
     fn names(pods: &[Arc<Pod>]) -> Vec<String> {
-        pods.iter().map(|pod| pod.name_any()).collect()
+        pods.iter().map(|pod| pod.name().to_owned()).collect()
     }
 
     #[test]
@@ -240,7 +237,7 @@ mod tests {
     #[test]
     fn a_terminating_pod_is_waited_for_and_not_evicted_again() {
         let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:30Z" } });
-        let round = round(vec![Arc::new(pod("shop", "web", leaving))], None, at(0));
+        let round = round(vec![Arc::new(pod("shop", "web", leaving).into())], None, at(0));
         assert!(round.evict.is_empty() && round.waits);
     }
 
@@ -251,7 +248,7 @@ mod tests {
             "metadata": { "annotations": annotations },
             "spec": { "terminationGracePeriodSeconds": 60 },
         });
-        let protected = || vec![Arc::new(pod("shop", "web", object.clone()))];
+        let protected = || vec![Arc::new(pod("shop", "web", object.clone()).into())];
         assert_eq!(names(&round(protected(), None, at(0)).protected), ["web"]);
         assert_eq!(names(&round(protected(), Some(at(60)), at(0)).protected), ["web"]);
         assert_eq!(names(&round(protected(), Some(at(60)), at(1)).overdue), ["web"]);
@@ -259,7 +256,7 @@ mod tests {
 
     fn overdue(metadata: &Value, deadline: i64, now: i64) -> bool {
         let pod = pod("shop", "web", json!({ "metadata": metadata }));
-        is_overdue(&pod, Some(at(deadline)), at(now))
+        is_overdue(&pod.into(), Some(at(deadline)), at(now))
     }
 
     #[test]

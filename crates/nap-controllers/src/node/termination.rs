@@ -130,7 +130,7 @@ async fn has_drained(
         return Ok(true);
     }
     let name = node.name_any();
-    let bound = context.index().pods_on(&name);
+    let bound = context.index().pods_on(&name).cloned().collect();
     let mut waits = drain(context, node, claim, deadline, bound).await;
     let now = context.clock.now();
     let long_enough = claim.is_none_or(|claim| has_drained_long_enough(claim, now));

@@ -80,8 +80,8 @@ fn blocking(
     attachments: &[VolumeAttachment],
     now: Timestamp,
 ) -> Vec<String> {
-    let bound = index.pods_on(&node.name_any());
-    let left = bound.iter().filter(|pod| !pods::is_drainable(pod, now));
+    let name = node.name_any();
+    let left = index.pods_on(&name).filter(|pod| !pods::is_drainable(pod, now));
     let kept: BTreeSet<String> = left.flat_map(|pod| index.volume_names(pod)).collect();
     let blocks = |attachment: &&VolumeAttachment| {
         let volume = attachment.spec.source.persistent_volume_name.as_ref();

@@ -55,10 +55,10 @@ pub async fn initialize(context: &Context, name: &str) -> Result<Step, Error> {
 fn is_overdue(index: &Index, claim: &NodeClaim, now: Timestamp) -> bool {
     let since = conditions::since(claim_conditions(claim), REGISTERED);
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
-    let pods = node.map(|node| index.pods_on(node)).unwrap_or_default();
+    let mut pods = node.into_iter().flat_map(|node| index.pods_on(node));
     since.is_some_and(|since| now.duration_since(since) >= INITIALIZATION_TIMEOUT)
         && !nomination::waiting_pods(index, claim).is_empty()
-        && !pods.iter().any(|pod| pods::is_reschedulable(pod))
+        && !pods.any(|pod| pods::is_reschedulable(pod))
 }
 
 async fn give_up(context: &Context, claim: &NodeClaim, message: &str) -> Result<Step, Error> {

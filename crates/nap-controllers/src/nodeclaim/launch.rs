@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::LAUNCHED;
 use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
@@ -237,7 +236,7 @@ async fn give_up(
     context.events.publish(claim, Severity::Warning, reason, &event);
     if reason == INSUFFICIENT_CAPACITY {
         let event = format!("NodeClaim {name} nominated for this pod failed to launch: {message}");
-        let waiting: Vec<Arc<Pod>> = {
+        let waiting: Vec<Arc<crate::cluster::Pod>> = {
             let index = context.index();
             let keys = nomination::waiting_pods(&index, claim);
             keys.iter().filter_map(|key| index.pod(key).cloned()).collect()

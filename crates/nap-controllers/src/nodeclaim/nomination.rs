@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Error as KubeError, ResourceExt};
 use nap_api::nodeclaim::condition::REGISTERED;
@@ -23,7 +23,7 @@ use nap_engine::PodKey;
 use serde_json::json;
 
 use super::{Step, live_claim};
-use crate::cluster::{Index, claim_is, is_ready, pods, readiness};
+use crate::cluster::{Index, Pod, claim_is, is_ready, readiness};
 use crate::context::{Context, Error};
 use crate::snapshot::{engine_pod, is_plan_holding, planned_pods_of};
 
@@ -215,7 +215,7 @@ fn within_max_skew(pods: impl IntoIterator<Item = nap_engine::Pod>) -> Vec<PodKe
 
 /// The pods that are not nominated to the Node yet.
 fn without_nomination(index: &Index, mut pods: Vec<PodKey>, node: &str) -> Vec<PodKey> {
-    let is_nominated = |pod: &Arc<Pod>| pods::nominated_node(pod) == Some(node);
+    let is_nominated = |pod: &Arc<Pod>| pod.nominated_node() == Some(node);
     pods.retain(|key| index.pod(key).is_some_and(|pod| !is_nominated(pod)));
     pods
 }
@@ -228,7 +228,7 @@ async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) {
 
 async fn nominate_one(context: &Context, key: &PodKey, node: &str) {
     let (namespace, name) = key.parts();
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let api: Api<core::Pod> = Api::namespaced(context.client.clone(), namespace);
     let patch = Patch::Merge(json!({ "status": { "nominatedNodeName": node } }));
     match api.patch_status(name, &PatchParams::default(), &patch).await {
         Ok(_) => tracing::debug!(pod = %key, node, "nominated pod"),

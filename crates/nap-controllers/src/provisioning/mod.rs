@@ -20,7 +20,7 @@ pub(crate) use solver::SolverState;
 
 use crate::context::{Context, Error, Outcome};
 use crate::events::Severity;
-use crate::snapshot::{Catalogues, snapshot};
+use crate::snapshot::Catalogues;
 
 /// Interval at which pending pods are planned for again when nothing else happens.
 const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
     hold_refused(context, now);
-    let mut snapshot = snapshot(&context.index(), &catalogues, now);
+    let mut snapshot = context.snapshot(&catalogues, now);
     snapshot.pods.retain(|pod| !context.memory().refused.is_held(&pod.key, now));
     if snapshot.pods.is_empty() {
         let unschedulable = context.index().unschedulable_pods().next().is_some();

@@ -54,7 +54,7 @@ pub fn node_claim(
 ) -> NodeClaim {
     let offerings = offerings(pool, launch, catalogue, replaces);
     let record = PlanRecord {
-        pods: launch.pods.iter().map(|key| key.0.clone()).collect(),
+        pods: launch.pods.iter().map(|key| key.to_string()).collect(),
         offerings: offerings.iter().take(MAX_OFFERINGS).cloned().collect(),
         release,
         replaces: replaces.iter().map(|replaces| replaces.claim.clone()).collect(),

@@ -7,13 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use nap_api::NodeClaim;
 use nap_api::nodeclaim::condition::INITIALIZED;
 use nap_engine::PodKey;
 
-use crate::cluster::{Index, claim_is};
+use crate::cluster::{Index, Pod, claim_is};
 use crate::snapshot::{has_unplanned_pods, is_plan_holding, planned_pods_of};
 
 /// Refused nodes after which a pod is held.
@@ -41,14 +40,14 @@ impl RefusedPods {
     pub fn observe(&mut self, index: &Index, now: Timestamp) -> Vec<(PodKey, Timestamp)> {
         self.0.retain(|key, refused| {
             index.unschedulable_since(key).is_some()
-                && index.pod(key).is_some_and(|pod| pod.uid() == refused.uid)
+                && index.pod(key).is_some_and(|pod| pod.uid() == refused.uid.as_deref())
         });
         let mut held = Vec::new();
         for claim in index.claims().filter(|claim| has_failed(index, claim, now)) {
             let name = claim.name_any();
             let planned = index.plan(&name).into_iter().flat_map(|plan| planned_pods_of(plan));
             for key in planned.filter(|key| index.unschedulable_since(key).is_some()) {
-                let uid = index.pod(&key).and_then(|pod| pod.uid());
+                let uid = index.pod(&key).and_then(|pod| pod.uid()).map(str::to_owned);
                 let refused = self.0.entry(key.clone()).or_insert_with(|| Refused {
                     uid,
                     claims: BTreeSet::new(),
@@ -87,9 +86,7 @@ fn hold(refused: usize) -> SignedDuration {
 
 /// Why kube-scheduler does not bind a pod, in its own words.
 pub fn scheduler_message(pod: &Pod) -> String {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut scheduled = conditions.filter(|condition| condition.type_ == "PodScheduled");
-    scheduled.find_map(|condition| condition.message.clone()).unwrap_or_default()
+    pod.attempt().map(|attempt| attempt.message.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::join_all;
+use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_engine::{Plan, Snapshot, SolverCache, solve_with};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
-use crate::snapshot::Catalogues;
+use crate::snapshot::{Catalogues, NodeCache, snapshot};
 
 /// State that is kept between calls of the engine because it does not depend on pods.
 #[derive(Default)]
 pub struct SolverState {
     catalogues: Mutex<Arc<Catalogues>>,
     cache: Mutex<Option<Arc<SolverCache>>>,
+    nodes: Mutex<NodeCache>,
     planning: AtomicBool,
 }
 
@@ -43,6 +45,11 @@ impl Context {
         let mut kept = self.solver.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Catalogues::build(&self.index(), of_classes, &kept);
         Arc::clone(&kept)
+    }
+
+    /// The snapshot for provisioning.
+    pub fn snapshot(&self, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
+        snapshot(&self.index(), catalogues, &mut self.solver.nodes(), now)
     }
 
     /// The engine's plan for a snapshot.
@@ -90,6 +97,11 @@ impl SolverState {
     /// Whether a plan for pending pods is being made. It may count on nodes that look unused.
     pub fn is_planning(&self) -> bool {
         self.planning.load(Ordering::Acquire)
+    }
+
+    /// Nodes of earlier snapshots. Lock it after the index.
+    pub fn nodes(&self) -> MutexGuard<'_, NodeCache> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cache_for(&self, snapshot: &Snapshot) -> Arc<SolverCache> {

@@ -3,11 +3,10 @@
 //! Admission may add to the template of a DaemonSet: LimitRanges set defaults, webhooks anything.
 //! So a pod that exists counts, and without one the template with the defaults of its namespace.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, LimitRange, LimitRangeItem, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, LimitRange, LimitRangeItem, PodSpec};
 use kube::ResourceExt;
 use nap_engine::Daemon;
 
@@ -17,13 +16,12 @@ use crate::cluster::{Index, host_ports, pods};
 
 /// DaemonSets in the engine's terms. One whose requests cannot be parsed is left out.
 pub(super) fn daemons(index: &Index) -> Vec<Daemon> {
-    let newest = newest_pods(index);
     let daemon = |(name, daemon): (&String, &Arc<DaemonSet>)| {
         let template = daemon.spec.as_ref()?.template.spec.as_ref()?;
-        let live = newest.get(name.as_str()).and_then(|pod| pod.spec.as_ref());
+        let live = index.newest_pod_of(name);
         let defaulted = || with_defaults(template, index, &daemon.namespace().unwrap_or_default());
         let requests = match live {
-            Some(spec) => pods::requests(spec),
+            Some(pod) => pod.requests().cloned().map_err(Clone::clone),
             None => pods::requests(&defaulted()),
         };
         Some(Daemon {
@@ -36,21 +34,6 @@ pub(super) fn daemons(index: &Index) -> Vec<Daemon> {
         })
     };
     index.daemon_sets().filter_map(daemon).collect()
-}
-
-/// The newest pod of each DaemonSet, by `namespace/name` of the DaemonSet.
-fn newest_pods(index: &Index) -> BTreeMap<String, &Arc<Pod>> {
-    let mut newest: BTreeMap<String, &Arc<Pod>> = BTreeMap::new();
-    let created = |pod: &Arc<Pod>| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    for (_, pod) in index.pods().filter(|(_, pod)| pods::is_active(pod)) {
-        let owner = pod.owner_references().iter().find(|owner| owner.kind == "DaemonSet");
-        let Some(owner) = owner else { continue };
-        let key = format!("{}/{}", pod.namespace().unwrap_or_default(), owner.name);
-        if newest.get(&key).is_none_or(|other| created(pod) > created(other)) {
-            newest.insert(key, pod);
-        }
-    }
-    newest
 }
 
 /// A pod spec with the requests that the LimitRanges of a namespace add.

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use nap_engine::Snapshot;
 
 pub use catalogues::{Catalogues, OverlayRefusal};
+pub use nodes::NodeCache;
 pub use pods::{
     PLAN_HOLDS, engine_pod, has_unplanned_pods, is_plan_holding, pending_pods, planned_pods,
     planned_pods_of,
@@ -26,9 +27,14 @@ use crate::cluster::{Index, Interest};
 
 /// The snapshot for provisioning: pending pods and pods of deleting nodes, on all capacity that
 /// stays.
-pub fn snapshot(index: &Index, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
+pub fn snapshot(
+    index: &Index,
+    catalogues: &Catalogues,
+    cache: &mut NodeCache,
+    now: Timestamp,
+) -> Snapshot {
     let pods = pods::pods_without_capacity(index, now);
-    let capacity = capacity(index, &Interest::of(&pods), catalogues, now);
+    let capacity = capacity(index, &Interest::of(&pods), catalogues, cache, now);
     Snapshot { pods, ..capacity }
 }
 
@@ -37,14 +43,19 @@ fn capacity(
     index: &Index,
     interest: &Interest,
     catalogues: &Catalogues,
+    cache: &mut NodeCache,
     now: Timestamp,
 ) -> Snapshot {
     let daemons = daemons::daemons(index);
     let expected = pods::expected_pods(index, now);
-    let builder =
-        nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };
-    let staying = index.views().filter(|view| !view.is_leaving());
-    let nodes = staying.map(|view| builder.node(view)).collect();
+    let builder = nodes::NodeBuilder {
+        index,
+        catalogues,
+        interest,
+        expected: &expected,
+        daemons: daemons.clone().into(),
+    };
+    let nodes = builder.nodes(cache);
     let pools =
         index.pools().filter_map(|(_, pool)| pools::pool(index, pool, catalogues)).collect();
     // No provider offers capacity reservations yet.

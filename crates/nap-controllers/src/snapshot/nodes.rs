@@ -3,17 +3,37 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::REGISTERED;
 use nap_api::requirement::Undefined;
 use nap_api::{Requirements, Taint, labels, taints};
-use nap_engine::{ATTACHABLE_VOLUMES, Daemon, Node};
+use nap_engine::{ATTACHABLE_VOLUMES, Daemon, Node, RunningPods};
 use nap_units::{Quantity, Resources, Rounding};
 
 use super::Catalogues;
 use crate::cluster::pods;
-use crate::cluster::{Index, Interest, NodeKey, NodeView, claim_is, counted_by_driver};
+use crate::cluster::{
+    Index, Interest, Labels, NodeKey, NodeView, Pod, claim_is, counted_by_driver,
+};
+
+/// Nodes of earlier snapshots, by view. A node is built again only after something that it depends
+/// on has changed.
+#[derive(Debug, Default)]
+pub struct NodeCache(BTreeMap<NodeKey, CachedNode>);
+
+/// A node without the pods that are expected on it, and what it was built from.
+#[derive(Clone, Debug)]
+struct CachedNode {
+    built: Arc<Node>,
+    from: NodeView,
+    csi_node: Option<Arc<CSINode>>,
+    pods: u64,
+    daemons: Arc<[Daemon]>,
+    namespaces: u64,
+    /// `None` if no pod of the node has volumes.
+    volumes: Option<u64>,
+}
 
 /// Builds the nodes of one snapshot.
 pub(super) struct NodeBuilder<'a> {
@@ -23,36 +43,91 @@ pub(super) struct NodeBuilder<'a> {
     pub interest: &'a Interest,
     /// Unbound pods that will be bound to a node without further decisions.
     pub expected: &'a BTreeMap<NodeKey, Vec<Arc<Pod>>>,
-    pub daemons: &'a [Daemon],
+    pub daemons: Arc<[Daemon]>,
 }
 
 impl NodeBuilder<'_> {
+    /// Nodes that stay, in the engine's terms.
+    pub fn nodes(&self, cache: &mut NodeCache) -> Vec<Arc<Node>> {
+        let mut old = std::mem::take(&mut cache.0);
+        let mut nodes = Vec::new();
+        for view in self.index.views().filter(|view| !view.is_leaving()) {
+            let key = view.key();
+            let expected = self.expected.get(&key).map(Vec::as_slice).unwrap_or_default();
+            if !expected.is_empty() || !view.is_initialized() {
+                nodes.push(Arc::new(self.node(view, expected)));
+                continue;
+            }
+            let known = old.remove(&key).filter(|known| self.is_current(known, view));
+            let known = known.unwrap_or_else(|| self.cached(view));
+            nodes.push(self.with_interest(&known.built, view));
+            cache.0.insert(key, known);
+        }
+        nodes
+    }
+
+    fn is_current(&self, known: &CachedNode, view: &NodeView) -> bool {
+        let stamps = self.index.stamps();
+        known.from.is_same_version(view)
+            && known.csi_node.as_ref().map(Arc::as_ptr)
+                == self.index.csi_node(view).map(Arc::as_ptr)
+            && known.pods == self.index.pods_stamp(view)
+            && (Arc::ptr_eq(&known.daemons, &self.daemons) || known.daemons == self.daemons)
+            && known.namespaces == stamps.namespaces
+            && known.volumes.is_none_or(|volumes| volumes == stamps.volumes)
+    }
+
+    fn cached(&self, view: &NodeView) -> CachedNode {
+        let stamps = self.index.stamps();
+        let uses_volumes = self.bound(view).any(|pod| !pod.volumes().is_empty());
+        let plain = NodeBuilder {
+            interest: &Interest::default(),
+            daemons: Arc::clone(&self.daemons),
+            ..*self
+        };
+        CachedNode {
+            built: Arc::new(plain.node(view, &[])),
+            from: view.clone(),
+            csi_node: self.index.csi_node(view).cloned(),
+            pods: self.index.pods_stamp(view),
+            daemons: Arc::clone(&self.daemons),
+            namespaces: stamps.namespaces,
+            volumes: uses_volumes.then_some(stamps.volumes),
+        }
+    }
+
+    /// A node with the running pods that pending pods refer to.
+    fn with_interest(&self, node: &Arc<Node>, view: &NodeView) -> Arc<Node> {
+        if self.interest.is_empty() || self.bound(view).next().is_none() {
+            return Arc::clone(node);
+        }
+        let residents = self.residents(view, &[], &node.labels, &node.taints);
+        if residents == node.residents {
+            return Arc::clone(node);
+        }
+        Arc::new(Node { residents, ..node.as_ref().clone() })
+    }
+
+    fn bound<'v>(&'v self, view: &'v NodeView) -> impl Iterator<Item = &'v Arc<Pod>> + Clone {
+        let name = view.node.as_ref().and_then(|node| node.metadata.name.as_deref());
+        name.into_iter().flat_map(|name| self.index.pods_on(name))
+    }
+
     /// A view in the engine's terms.
-    pub fn node(&self, view: &NodeView) -> Node {
+    fn node(&self, view: &NodeView, expected: &[Arc<Pod>]) -> Node {
         let (labels, taints) = labels_and_taints(view);
         let mut free = allocatable(view, self.catalogues);
-        let bound = view.node.as_ref().map(|node| self.index.pods_on(&node.name_any()));
-        let bound = bound.unwrap_or_default();
-        let expected = self.expected.get(&view.key()).map(Vec::as_slice).unwrap_or_default();
-        for pod in bound.iter().filter(|pod| !pods::is_terminal(pod)) {
-            free.subtract(&pods::occupies(pod).unwrap_or_default());
+        for pod in self.bound(view).filter(|pod| !pod.is_terminal()) {
+            pod.occupies().into_iter().for_each(|occupied| free.subtract(occupied));
         }
-        for spec in expected.iter().filter_map(|pod| pod.spec.as_ref()) {
-            free.subtract(&pods::requests(spec).unwrap_or_default());
+        for requests in expected.iter().filter_map(|pod| pod.requests().ok()) {
+            free.subtract(requests);
         }
-        self.subtract_attached(view, bound.iter().chain(expected), &mut free);
-        let all = bound.iter().chain(expected).map(Arc::as_ref);
-        let mut residents = self.index.residents(all, self.interest);
-        let node_labels = Requirements::from_labels(&labels);
-        for daemon in self.daemons {
-            let tolerates = taints::first_untolerated(&taints, &daemon.tolerations).is_none();
-            let selects =
-                |term: &Requirements| node_labels.compatible(term, Undefined::Deny).is_ok();
-            if tolerates && daemon.terms.iter().any(selects) && !runs(&bound, daemon) {
-                free.subtract(&daemon.requests);
-                residents.extend(daemon.resident());
-            }
+        self.subtract_attached(view, expected, &mut free);
+        for daemon in self.missing_daemons(view, &labels, &taints) {
+            free.subtract(&daemon.requests);
         }
+        let residents = self.residents(view, expected, &labels, &taints);
         let spec = view.node.as_ref().and_then(|node| node.spec.as_ref());
         if spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
             // A cordoned node takes no pods, but its pods still count for topology.
@@ -62,19 +137,49 @@ impl NodeBuilder<'_> {
         Node { name, labels, taints, free, initialized, residents }
     }
 
-    /// Sets the attach limits of the node, less the volumes of its pods. A volume that several pods
-    /// share is attached once.
-    fn subtract_attached<'p>(
+    /// Pods on the node that topology rules may count.
+    fn residents(
         &self,
         view: &NodeView,
-        pods: impl Iterator<Item = &'p Arc<Pod>>,
-        free: &mut Resources,
-    ) {
+        expected: &[Arc<Pod>],
+        labels: &Labels,
+        taints: &[Taint],
+    ) -> Vec<RunningPods> {
+        let all = self.bound(view).chain(expected).map(Arc::as_ref);
+        let mut residents = self.index.residents(all, self.interest);
+        let with_ports = self.daemons.iter().any(|daemon| !daemon.host_ports.is_empty());
+        if with_ports {
+            let missing = self.missing_daemons(view, labels, taints);
+            residents.extend(missing.filter_map(Daemon::resident));
+        }
+        residents
+    }
+
+    /// DaemonSets that will run a pod on the node and do not yet.
+    fn missing_daemons<'s>(
+        &'s self,
+        view: &'s NodeView,
+        labels: &Labels,
+        taints: &'s [Taint],
+    ) -> impl Iterator<Item = &'s Daemon> {
+        let node_labels = Requirements::from_labels(labels);
+        self.daemons.iter().filter(move |daemon| {
+            let selects =
+                |term: &Requirements| node_labels.compatible(term, Undefined::Deny).is_ok();
+            taints::first_untolerated(taints, &daemon.tolerations).is_none()
+                && daemon.terms.iter().any(selects)
+                && !self.bound(view).any(|pod| is_of(pod, daemon))
+        })
+    }
+
+    /// Sets the attach limits of the node, less the volumes of its pods. A volume that several pods
+    /// share is attached once.
+    fn subtract_attached(&self, view: &NodeView, expected: &[Arc<Pod>], free: &mut Resources) {
         let limits = self.index.attach_limits(view);
         if limits.is_empty() {
             return;
         }
-        let live = pods.filter(|pod| !pods::is_terminal(pod));
+        let live = self.bound(view).chain(expected).filter(|pod| !pod.is_terminal());
         let attached: BTreeSet<(String, String)> =
             live.flat_map(|pod| self.index.attached(pod)).collect();
         let attached = counted_by_driver(&attached);
@@ -84,14 +189,12 @@ impl NodeBuilder<'_> {
     }
 }
 
-/// Whether a pod of the DaemonSet is bound to the node.
-fn runs(bound: &[Arc<Pod>], daemon: &Daemon) -> bool {
-    bound.iter().any(|pod| {
-        let namespace = pod.namespace().unwrap_or_default();
-        pod.owner_references().iter().any(|owner| {
-            owner.kind == "DaemonSet" && daemon.name == format!("{namespace}/{}", owner.name)
-        })
-    })
+/// Whether a pod belongs to the DaemonSet.
+fn is_of(pod: &Pod, daemon: &Daemon) -> bool {
+    let (namespace, name) = daemon.name.split_once('/').unwrap_or_default();
+    let mut owners = pod.owners().iter();
+    pod.namespace() == namespace
+        && owners.any(|owner| owner.kind == "DaemonSet" && owner.name == name)
 }
 
 pub(super) fn quantities(list: &BTreeMap<String, Quantity>) -> Resources {

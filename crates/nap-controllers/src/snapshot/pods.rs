@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -17,7 +17,7 @@ use nap_units::Resources;
 use crate::cluster::node_affinity::required_terms;
 use crate::cluster::pods;
 use crate::cluster::{
-    Index, NodeKey, NodeView, claim_conditions, claim_is, counted_by_driver, host_ports, spread,
+    Index, NodeKey, NodeView, Pod, claim_conditions, claim_is, counted_by_driver, spread,
 };
 use crate::decision_memory::DecisionMemory;
 
@@ -34,7 +34,7 @@ pub fn is_plan_holding(claim: &NodeClaim, now: Timestamp) -> bool {
 
 /// The pods of a plan record.
 pub fn planned_pods_of(plan: &PlanRecord) -> impl Iterator<Item = PodKey> + '_ {
-    plan.pods.iter().map(|key| PodKey(key.clone()))
+    plan.pods.iter().map(|key| PodKey::from(key.as_str()))
 }
 
 /// Pods without capacity that were planned onto a NodeClaim whose plan holds, with the NodeClaim's
@@ -66,15 +66,15 @@ fn room_left(index: &Index, claim: &NodeClaim) -> Option<Resources> {
     }
     let node = index.node(claim.status.as_ref()?.node_name.as_deref()?)?;
     let mut free = pods::node_resources(node.status.as_ref()?.allocatable.as_ref());
-    for pod in index.pods_on(&node.name_any()).iter().filter(|pod| !pods::is_terminal(pod)) {
-        free.subtract(&pods::occupies(pod).unwrap_or_default());
+    for pod in index.pods_on(&node.name_any()).filter(|pod| !pod.is_terminal()) {
+        pod.occupies().into_iter().for_each(|occupied| free.subtract(occupied));
     }
     Some(free)
 }
 
 fn fits(pod: &Pod, room: &Resources) -> bool {
-    let requests = pod.spec.as_ref().and_then(|spec| pods::requests(spec).ok()).unwrap_or_default();
-    requests.iter().all(|(name, amount)| amount == 0 || room.get(name) >= amount)
+    let mut requests = pod.requests().into_iter().flat_map(Resources::iter);
+    requests.all(|(name, amount)| amount == 0 || room.get(name) >= amount)
 }
 
 /// Whether pods other than daemons are bound to the Node of a NodeClaim that its plan does not
@@ -82,10 +82,10 @@ fn fits(pod: &Pod, room: &Resources) -> bool {
 pub fn has_unplanned_pods(index: &Index, claim: &NodeClaim) -> bool {
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
     let plan = index.plan(&claim.name_any());
-    let is_planned = |pod: &Pod| plan.is_some_and(|plan| plan.pods.contains(&pods::key(pod).0));
-    let bound = node.map(|node| index.pods_on(node)).unwrap_or_default();
-    bound.iter().any(|pod| {
-        let counts = !pods::is_terminal(pod) && !pods::is_daemon(pod) && !pods::is_mirror(pod);
+    let is_planned = |pod: &Pod| plan.is_some_and(|plan| plan.pods.contains(pod.key().as_str()));
+    let mut bound = node.into_iter().flat_map(|node| index.pods_on(node));
+    bound.any(|pod| {
+        let counts = !pod.is_terminal() && !pods::is_daemon(pod) && !pods::is_mirror(pod);
         counts && !is_planned(pod)
     })
 }
@@ -95,7 +95,7 @@ fn needs_capacity(index: &Index, pod: &Pod) -> bool {
     if !pods::is_active(pod) {
         return false;
     }
-    let Some(node) = pods::node_of(pod) else { return true };
+    let Some(node) = pod.node() else { return true };
     let view = index.node(node).and_then(|_| index.view(&index.key_of_view(node)?));
     view.is_none_or(NodeView::is_leaving)
 }
@@ -109,11 +109,11 @@ pub fn pending_pods(index: &Index, now: Timestamp) -> impl Iterator<Item = (&Pod
 /// nomination is not one of nap's own whose plan has ended or whose room is taken. kube-scheduler
 /// clears a nomination only when it retries the pod, which can take minutes.
 fn nomination<'p>(index: &Index, key: &PodKey, pod: &'p Pod, now: Timestamp) -> Option<&'p str> {
-    let name = pods::nominated_node(pod)?;
+    let name = pod.nominated_node()?;
     let node = index.node(name)?;
     let ended = index.claim_of_node(node).is_some_and(|claim| {
         let lost = || room_left(index, claim).is_some_and(|room| !fits(pod, &room));
-        index.plan(&claim.name_any()).is_some_and(|plan| plan.pods.contains(&key.0))
+        index.plan(&claim.name_any()).is_some_and(|plan| plan.pods.contains(key.as_str()))
             && (!is_plan_holding(claim, now) || lost())
     });
     (!ended).then_some(name)
@@ -172,10 +172,11 @@ fn unplanned_pods(
         .views()
         .filter(|view| leaves(view))
         .filter_map(|view| view.node.as_ref())
-        .flat_map(|node| index.pods_on(&node.name_any()))
+        .filter_map(|node| node.metadata.name.as_deref())
+        .flat_map(|name| index.pods_on(name))
         .filter(|pod| pods::is_reschedulable(pod) && !pods::is_do_not_disrupt(pod, now))
         .filter(|pod| may_be_evicted(pod, &index.budgets_of(pod)))
-        .map(|pod| (pods::key(&pod), pod));
+        .map(|pod| (pod.key().clone(), Arc::clone(pod)));
     let all = pending.chain(evicted_soon);
     all.filter(|(key, _)| !planned.contains_key(key)).collect()
 }
@@ -207,12 +208,11 @@ fn never_allows_eviction(budget: &PodDisruptionBudget) -> bool {
 
 /// A pod in the engine's terms.
 pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
-    let empty = PodSpec::default();
-    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let spec = pod.spec();
     let (terms, field) = required_terms(spec);
     let mut unsupported = field.map(Unsupported::Field);
-    let mut requests = pods::requests(spec).unwrap_or_else(|field| {
-        unsupported = Some(Unsupported::Field(field));
+    let mut requests = pod.requests().cloned().unwrap_or_else(|field| {
+        unsupported = Some(Unsupported::Field(field.clone()));
         Resources::new()
     });
     requests.add(&counted_by_driver(&index.attached(pod)));
@@ -221,7 +221,7 @@ pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
         Vec::new()
     });
     nap_engine::Pod {
-        key: pods::key(pod),
+        key: pod.key().clone(),
         requests,
         terms,
         tolerations: tolerations(spec),
@@ -231,7 +231,7 @@ pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
         spread: spread(pod),
         affinity: index.affinity(pod),
         anti_affinity: index.anti_affinity(pod),
-        host_ports: host_ports(spec),
+        host_ports: pod.host_ports().to_vec(),
         volume_terms,
         preferences: index.preferences(pod),
         workload: index.workloads().of(pod),

@@ -5,6 +5,7 @@
 //! commands never count on the same room.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use nap_api::labels;
@@ -12,7 +13,7 @@ use nap_engine::{Launch, Node, Plan, Pod, RunningPods, Snapshot};
 use nap_units::Resources;
 
 use super::pools::{LimitUsage, claim_capacity};
-use super::{Catalogues, capacity, engine_pod, pods};
+use super::{Catalogues, NodeCache, capacity, engine_pod, pods};
 use crate::cluster::pods::is_reschedulable;
 use crate::cluster::{Index, Interest, NodeView};
 use crate::decision_memory::DecisionMemory;
@@ -45,6 +46,7 @@ impl Removals {
         memory: &DecisionMemory,
         nodes: impl Iterator<Item = &'n str>,
         catalogues: &Catalogues,
+        cache: &mut NodeCache,
         now: Timestamp,
     ) -> Self {
         let views = nodes.filter_map(|name| Some((name, index.view(&index.key_of_view(name)?)?)));
@@ -54,7 +56,7 @@ impl Removals {
         let waiting = pods::waiting_or_leaving(index, memory, now);
         let interest =
             Interest::of(removable.values().flat_map(|one| &one.pods).chain(waiting.iter()));
-        let snapshot = capacity(index, &interest, catalogues, now);
+        let snapshot = capacity(index, &interest, catalogues, cache, now);
         let usage = index.pools().filter_map(|(name, pool)| {
             Some((name.clone(), LimitUsage::of(index, pool, catalogues.of(name)?)))
         });
@@ -119,21 +121,22 @@ impl Removals {
     }
 
     fn take_places(&mut self, pods: &[Pod], plan: &Plan) {
-        let pods: BTreeMap<&str, &Pod> = pods.iter().map(|pod| (pod.key.0.as_str(), pod)).collect();
+        let pods: BTreeMap<&str, &Pod> = pods.iter().map(|pod| (pod.key.as_str(), pod)).collect();
         for placement in &plan.placements {
             let node = self.snapshot.nodes.iter_mut().find(|node| node.name == placement.node);
-            let (Some(node), Some(pod)) = (node, pods.get(placement.pod.0.as_str())) else {
+            let (Some(node), Some(pod)) = (node, pods.get(placement.pod.as_str())) else {
                 continue;
             };
+            let node = Arc::make_mut(node);
             node.free.subtract(&pod.requests);
             node.residents.push(RunningPods::from(*pod));
             self.needed.insert(placement.node.clone());
         }
         for launch in &plan.launches {
-            let residents = launch.pods.iter().filter_map(|key| pods.get(key.0.as_str()));
+            let residents = launch.pods.iter().filter_map(|key| pods.get(key.as_str()));
             let node =
                 self.launched(launch, residents.map(|pod| RunningPods::from(*pod)).collect());
-            self.snapshot.nodes.push(node);
+            self.snapshot.nodes.push(Arc::new(node));
         }
     }
 
@@ -175,8 +178,7 @@ impl Removals {
 }
 
 fn removable(index: &Index, name: &str, view: &NodeView, catalogues: &Catalogues) -> Removable {
-    let bound = index.pods_on(name);
-    let movable = bound.iter().filter(|pod| is_reschedulable(pod));
+    let movable = index.pods_on(name).filter(|pod| is_reschedulable(pod));
     let pool = view.pool().unwrap_or_default().to_owned();
     let catalogue = catalogues.of(&pool);
     let capacity =

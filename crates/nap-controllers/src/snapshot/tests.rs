@@ -1,7 +1,11 @@
 //! Tests of snapshots: which pods need capacity, what nodes have left, and limits.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::CSINode;
 use nap_api::{NodeClaim, labels};
 use nap_engine::{Catalogue, InstanceType, Plan, PodKey, Snapshot};
 use nap_units::Resources;
@@ -11,8 +15,8 @@ use super::*;
 use crate::cluster::Dirty;
 use crate::decision_memory::DecisionMemory;
 use crate::testing::{
-    at, budget, claim, condition, node, pending_pod, placement, plan_without_places, pod, pool,
-    set_condition,
+    at, budget, claim, cluster_of, condition, node, pending_pod, placement, plan_without_places,
+    pod, pool, set_condition,
 };
 
 fn pending(name: &str, nominated: Option<&str>) -> Pod {
@@ -36,11 +40,11 @@ fn four_cores(name: &str, over: &Value) -> Node {
 }
 
 fn taken(index: &Index, now: Timestamp) -> Snapshot {
-    snapshot(index, &Catalogues::default(), now)
+    snapshot(index, &Catalogues::default(), &mut NodeCache::default(), now)
 }
 
 fn keys(snapshot: &Snapshot) -> Vec<&str> {
-    snapshot.pods.iter().map(|pod| pod.key.0.as_str()).collect()
+    snapshot.pods.iter().map(|pod| pod.key.as_str()).collect()
 }
 
 /// A NodeClaim of node `node` that is initialized at 0 s, with a plan for `shop/web`.
@@ -257,14 +261,15 @@ fn two_nodes() -> Index {
 
 fn removals(index: &Index) -> Removals {
     let (memory, catalogues) = (DecisionMemory::default(), Catalogues::default());
-    Removals::new(index, &memory, ["a", "b"].into_iter(), &catalogues, at(0))
+    let cache = &mut NodeCache::default();
+    Removals::new(index, &memory, ["a", "b"].into_iter(), &catalogues, cache, at(0))
 }
 
 /// Pods, and free milli-cores by node, of the snapshot without a node.
 fn seen_without(removals: &mut Removals, node: &str) -> (String, Vec<(String, i64)>) {
     let mut seen = Default::default();
     removals.without(node, |snapshot| {
-        let free = |node: &nap_engine::Node| (node.name.clone(), node.free.get("cpu"));
+        let free = |node: &Arc<nap_engine::Node>| (node.name.clone(), node.free.get("cpu"));
         seen = (keys(snapshot).join(","), snapshot.nodes.iter().map(free).collect());
         Plan::default()
     });
@@ -378,4 +383,147 @@ fn a_leaving_node_makes_room_under_the_limit_for_its_replacement_and_no_more() {
     assert_eq!(usage.headroom().get("cpu"), 4000);
     usage.add(&Resources::new().with("cpu", 2000));
     assert_eq!(usage.headroom().get("cpu"), 0, "the limit is exceeded until the node is gone");
+}
+
+/// An index with nodes of NodeClaims, pods with rules and volumes, and daemons.
+fn busy_cluster() -> Index {
+    let mut index = cluster_of(3);
+    for name in ["node-0", "node-1", "node-2"] {
+        index.apply(four_cores(name, &json!({ "spec": { "providerID": provider(name) } })), at(0));
+    }
+    index.apply(on_node("web", "node-0", json!({})), at(0));
+    index
+}
+
+fn provider(node: &str) -> String {
+    node.replace("node-", "azure:///")
+}
+
+fn on_node(name: &str, node: &str, spec: Value) -> Pod {
+    let container = json!({ "name": "c", "resources": { "requests": { "cpu": "1" } } });
+    let mut object = json!({
+        "metadata": { "labels": { "app": "web" } },
+        "spec": { "nodeName": node, "containers": [container] },
+    });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    pod("shop", name, object)
+}
+
+fn kind<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+type Change = (&'static str, fn(&mut Index));
+
+/// Changes of everything that a node of a snapshot depends on.
+const CHANGES: [Change; 15] = [
+    ("a pod is bound", |index| index.apply(on_node("db", "node-1", json!({})), at(1))),
+    ("a pod ends", |index| {
+        let mut ended = on_node("web", "node-0", json!({}));
+        ended.status = kind(json!({ "phase": "Succeeded" }));
+        index.apply(ended, at(1));
+    }),
+    ("a pod is gone", |index| index.delete::<Pod>("shop/db")),
+    ("a pod with a host port", |index| {
+        let ports = json!([{ "containerPort": 80, "hostPort": 80 }]);
+        let container = json!([{ "name": "c", "ports": ports }]);
+        index.apply(on_node("port", "node-2", json!({ "containers": container })), at(1));
+    }),
+    ("a pod with anti-affinity to namespaces", |index| {
+        let term = json!({
+            "topologyKey": "zone", "labelSelector": {},
+            "namespaceSelector": { "matchLabels": { "team": "red" } },
+        });
+        let affinity = json!({ "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term],
+        } });
+        index.apply(on_node("apart", "node-2", json!({ "affinity": affinity })), at(1));
+    }),
+    ("a namespace that it selects", |index| {
+        let metadata = json!({ "name": "red", "labels": { "team": "red" } });
+        index.apply(kind::<Namespace>(json!({ "metadata": metadata })), at(1));
+    }),
+    ("attach limits", |index| {
+        let driver = json!({ "name": "disk", "nodeID": "n", "allocatable": { "count": 4 } });
+        for name in ["node-0", "node-1"] {
+            index.apply(
+                kind::<CSINode>(json!({
+                    "metadata": { "name": name }, "spec": { "drivers": [driver] },
+                })),
+                at(1),
+            );
+        }
+    }),
+    ("a pod with a volume", |index| {
+        let volume = json!([{ "name": "d", "persistentVolumeClaim": { "claimName": "data" } }]);
+        index.apply(on_node("disk", "node-1", json!({ "volumes": volume })), at(1));
+    }),
+    ("its volume", |index| {
+        index.apply(
+            kind::<PersistentVolume>(json!({
+                "metadata": { "name": "pv" },
+                "spec": { "csi": { "driver": "disk", "volumeHandle": "1" } },
+            })),
+            at(1),
+        );
+    }),
+    ("its claim", |index| {
+        index.apply(
+            kind::<PersistentVolumeClaim>(json!({
+                "metadata": { "name": "data", "namespace": "shop" }, "spec": { "volumeName": "pv" },
+            })),
+            at(1),
+        );
+    }),
+    ("a DaemonSet", |index| {
+        let container = json!({ "name": "c", "resources": { "requests": { "cpu": "100m" } } });
+        index.apply(
+            kind::<DaemonSet>(json!({
+                "metadata": { "name": "agent", "namespace": "shop" },
+                "spec": { "selector": {}, "template": { "spec": { "containers": [container] } } },
+            })),
+            at(1),
+        );
+    }),
+    ("a pod of the DaemonSet", |index| {
+        let owner =
+            json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "u" }]);
+        let mut daemon = on_node("agent-1", "node-1", json!({}));
+        daemon.metadata.owner_references = kind(owner);
+        index.apply(daemon, at(1));
+    }),
+    ("a node is cordoned", |index| {
+        let spec = json!({ "spec": { "providerID": provider("node-0"), "unschedulable": true } });
+        index.apply(four_cores("node-0", &spec), at(2));
+    }),
+    ("a NodeClaim is disrupted", |index| {
+        set_condition(index, "claim-1", "DisruptionReason", "1970-01-01T00:00:00Z");
+    }),
+    ("a node is gone", |index| index.delete::<Node>("node-2")),
+];
+
+#[test]
+fn nodes_that_are_kept_between_snapshots_are_those_of_a_new_one() {
+    let mut interested = pending("spread", None);
+    interested.spec.as_mut().unwrap().topology_spread_constraints = kind(json!([{
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "web" } },
+    }]));
+    for with_interest in [false, true] {
+        let (mut index, mut kept) = (busy_cluster(), NodeCache::default());
+        if with_interest {
+            index.apply(interested.clone(), at(0));
+        }
+        let mut last = snapshot(&index, &Catalogues::default(), &mut kept, at(0)).nodes;
+        for (what, change) in CHANGES {
+            change(&mut index);
+            let nodes = snapshot(&index, &Catalogues::default(), &mut kept, at(0)).nodes;
+            assert_eq!(nodes, taken(&index, at(0)).nodes, "{what}");
+            if what == "a pod is bound" {
+                assert!(!Arc::ptr_eq(&nodes[1], &last[1]), "it has another pod");
+                assert!(Arc::ptr_eq(&nodes[2], &last[2]), "nothing of it has changed");
+            }
+            last = nodes;
+        }
+    }
 }

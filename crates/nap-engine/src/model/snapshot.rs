@@ -28,7 +28,7 @@ pub struct Snapshot {
     /// Pending pods.
     pub pods: Vec<Pod>,
     /// Nodes that exist or are in flight; their free capacity costs nothing.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Arc<Node>>,
     /// NodePools that may launch nodes.
     pub pools: Vec<Pool>,
     /// Pods that every matching new node will run.
@@ -41,15 +41,20 @@ pub struct Snapshot {
     pub reservations: BTreeMap<String, u32>,
 }
 
-/// `namespace/name` of a pod.
+/// `namespace/name` of a pod. Clones share the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct PodKey(pub String);
+pub struct PodKey(Arc<str>);
 
 impl PodKey {
     /// Makes the key of a pod in a namespace.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self(format!("{namespace}/{name}"))
+        Self(format!("{namespace}/{name}").into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// Namespace and name.
@@ -60,6 +65,12 @@ impl PodKey {
     /// Namespace of the pod.
     pub fn namespace(&self) -> &str {
         self.parts().0
+    }
+}
+
+impl From<&str> for PodKey {
+    fn from(text: &str) -> Self {
+        Self(text.into())
     }
 }
 

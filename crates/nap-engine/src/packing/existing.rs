@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use nap_api::Requirements;
 use nap_api::requirement::Undefined;
@@ -58,7 +59,7 @@ impl<'a> ExistingNodes<'a> {
         dimensions: &Dimensions<'a>,
         offerings: &mut OfferingIndex<'_>,
     ) -> Self {
-        let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
+        let mut nodes: Vec<&Node> = snapshot.nodes.iter().map(Arc::as_ref).collect();
         nodes.sort_by(|a, b| (!a.initialized, a).cmp(&(!b.initialized, b)));
         let labels = nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect();
         let domains = nodes.iter().map(|node| offerings.domain_table().of_node(node)).collect();

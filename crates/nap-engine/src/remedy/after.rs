@@ -25,6 +25,7 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         let number = names.get(placement.node.as_str());
         let node = number.and_then(|number| after.nodes.get_mut(*number));
         if let (Some(node), Some(pod)) = (node, pods.get(&placement.pod)) {
+            let node = Arc::make_mut(node);
             take(&mut node.free, &pod.requests);
             node.residents.push(RunningPods::from(*pod));
         }
@@ -37,7 +38,7 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
             .map(|pod| RunningPods::from(*pod))
             .collect();
         if let Some(node) = launched(&mut after, launch, number, residents) {
-            after.nodes.push(node);
+            after.nodes.push(Arc::new(node));
         }
     }
     after

@@ -8,6 +8,8 @@
 mod after;
 mod candidates;
 
+use std::sync::Arc;
+
 use nap_api::Taint;
 use nap_units::{MEMORY, UsdPerHour};
 use serde::{Deserialize, Serialize};
@@ -180,7 +182,8 @@ impl<'o> RemedySearch<'o> {
                 // Anti-affinity is mutual, so equal running pods change with the pod.
                 let before = self.base.nodes.clone();
                 let namespace = pod.key.namespace();
-                for running in self.base.nodes.iter_mut().flat_map(|node| &mut node.residents) {
+                let nodes = self.base.nodes.iter_mut().map(Arc::make_mut);
+                for running in nodes.flat_map(|node| &mut node.residents) {
                     if running.namespace == namespace && running.anti_affinity == pod.anti_affinity
                     {
                         running.anti_affinity.retain(|one| one.topology_key != key);

@@ -109,7 +109,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                     .map(|(number, (cpu, initialized))| {
                         let mut node = node(&format!("n{number}"), cpu * 500, cpu * 2);
                         node.initialized = initialized;
-                        node
+                        Arc::new(node)
                     })
                     .collect(),
                 pools: pools.into_iter().enumerate().map(name).collect(),

@@ -123,7 +123,7 @@ fn existing_nodes_are_filled_first_initialized_before_in_flight_then_by_name() {
     let mut input = snapshot(pods("web", 4, 1000, 1), catalogue(), vec![pool("a")]);
     let mut coming = node("a-coming", 1000, 10);
     coming.initialized = false;
-    input.nodes = vec![coming, node("c", 1000, 10), node("b", 1000, 10)];
+    input.nodes = [coming, node("c", 1000, 10), node("b", 1000, 10)].map(Arc::new).into();
     let plan = run(&input);
     let placed: Vec<&str> =
         plan.placements.iter().map(|placement| placement.node.as_str()).collect();
@@ -136,13 +136,14 @@ fn an_existing_node_must_have_the_labels_and_no_untolerated_taint() {
     let mut wanting = pod("web", 500, 1);
     wanting.terms = vec![wants(&[(labels::SKU_CPU, Operator::In, &["2"])])];
     let mut input = snapshot(vec![wanting, pod("other", 500, 1)], catalogue(), vec![pool("a")]);
-    input.nodes = vec![node("bare", 4000, 10), node("tainted", 4000, 10)];
-    input.nodes[1].taints = vec![tainted("gpu")];
-    input.nodes[1].labels.insert(labels::SKU_CPU.to_owned(), "2".to_owned());
+    let mut other = node("tainted", 4000, 10);
+    other.taints = vec![tainted("gpu")];
+    other.labels.insert(labels::SKU_CPU.to_owned(), "2".to_owned());
+    input.nodes = [node("bare", 4000, 10), other].map(Arc::new).into();
     let plan = run(&input);
     assert_eq!(plan.placements.len(), 1);
     assert_eq!(
-        (plan.placements[0].pod.0.as_str(), plan.placements[0].node.as_str()),
+        (plan.placements[0].pod.as_str(), plan.placements[0].node.as_str()),
         ("default/other", "bare")
     );
     assert_eq!(plan.launches[0].instance_type, "d2");
@@ -153,9 +154,9 @@ fn higher_priorities_are_placed_first() {
     let mut important = pod("z-important", 500, 1);
     important.priority = 10;
     let mut input = snapshot(vec![pod("a-large", 900, 1), important], Vec::new(), Vec::new());
-    input.nodes = vec![node("n", 1000, 4)];
+    input.nodes = [node("n", 1000, 4)].map(Arc::new).into();
     let plan = run(&input);
-    assert_eq!(plan.placements[0].pod.0, "default/z-important");
+    assert_eq!(plan.placements[0].pod.as_str(), "default/z-important");
     assert_eq!(plan.unplaced[0].refusal, Refusal::NoPools);
 }
 
@@ -404,7 +405,7 @@ fn a_pod_with_an_unsupported_constraint_is_never_placed() {
     let constraint = Unsupported::Field("spec.resourceClaims".to_owned());
     strange.unsupported = Some(constraint.clone());
     let mut input = snapshot(vec![strange], catalogue(), vec![pool("a")]);
-    input.nodes = vec![node("n", 4000, 10)];
+    input.nodes = [node("n", 4000, 10)].map(Arc::new).into();
     let plan = run(&input);
     assert!(plan.launches.is_empty() && plan.placements.is_empty());
     assert_eq!(plan.unplaced[0].refusal, Refusal::Unsupported { constraint });
@@ -418,7 +419,7 @@ fn extreme_amounts_do_not_overflow() {
     negative.requests.set("pods", i64::MIN);
     let mut input = snapshot(vec![huge, negative], catalogue(), vec![pool("a")]);
     input.daemons = vec![daemon("a", i64::MAX), daemon("b", i64::MAX)];
-    input.nodes = vec![node("n", i64::MIN, 0)];
+    input.nodes = [node("n", i64::MIN, 0)].map(Arc::new).into();
     let plan = run(&input);
     assert_eq!(plan.placements.len() + plan.unplaced.len(), 2);
 }

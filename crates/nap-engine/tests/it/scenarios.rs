@@ -461,7 +461,7 @@ impl Scenario {
         };
         Snapshot {
             pods: self.pods.iter().flat_map(PodOf::build).collect(),
-            nodes: self.nodes.iter().map(NodeOf::build).collect(),
+            nodes: self.nodes.iter().map(|node| Arc::new(node.build())).collect(),
             pools,
             daemons: self.daemons.iter().map(daemon).collect(),
             catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types))]),

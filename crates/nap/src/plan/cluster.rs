@@ -21,7 +21,7 @@ use kube::api::ObjectMeta;
 use nap_api::{
     AKSNodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels, normalise, validation,
 };
-use nap_controllers::cluster::{Index, Indexed, pods};
+use nap_controllers::cluster::{self, Index, Indexed, VolumeSource, pods};
 use serde::de::DeserializeOwned;
 
 use super::read::{self, Document};
@@ -309,10 +309,10 @@ impl Cluster {
         }
         let state = &self.state;
         let claims = state.volume_claims().filter_map(|(_, claim)| claim.spec.as_ref());
-        let ephemeral = state.pods().any(|(_, pod)| {
-            let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-            volumes.into_iter().flatten().any(|volume| volume.ephemeral.is_some())
-        });
+        let ephemeral = state
+            .pods()
+            .flat_map(|(_, pod)| pod.volumes())
+            .any(|volume| matches!(volume.source, VolumeSource::Ephemeral(_)));
         let unbound = claims
             .filter(|spec| spec.volume_name.as_deref().unwrap_or_default().is_empty())
             .count();
@@ -429,13 +429,8 @@ impl Cluster {
 }
 
 /// Reason why a pod is not to be placed: it runs, has finished, or is being deleted.
-pub fn settled(pod: &Pod) -> String {
-    let node = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .filter(|name| !name.is_empty());
-    match node {
+pub fn settled(pod: &cluster::Pod) -> String {
+    match pod.node() {
         _ if !pods::is_active(pod) => "it has ended".to_owned(),
         Some(node) => format!("it runs on node `{node}` already"),
         None if pods::is_daemon(pod) => {

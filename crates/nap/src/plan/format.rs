@@ -87,7 +87,7 @@ pub fn cents(amount: UsdPerHour) -> String {
 pub fn pods_text<'a>(pods: impl IntoIterator<Item = &'a PodKey>) -> Vec<String> {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for pod in pods {
-        groups.entry(stem(&pod.0)).or_default().push(&pod.0);
+        groups.entry(stem(pod.as_str())).or_default().push(pod.as_str());
     }
     groups
         .into_iter()
@@ -192,7 +192,7 @@ mod tests {
             "a/db-0",
             "b/solo",
         ];
-        let keys: Vec<PodKey> = keys.iter().map(|key| PodKey((*key).to_owned())).collect();
+        let keys: Vec<PodKey> = keys.iter().map(|key| PodKey::from(*key)).collect();
         assert_eq!(pods_text(&keys), ["a/api (2)", "a/db-0", "a/web (2)", "b/solo"]);
     }
 

@@ -19,9 +19,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use nap_clock::Clock;
-use nap_controllers::snapshot::{Catalogues, OverlayRefusal};
+use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
 use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
@@ -85,7 +84,7 @@ impl Problem {
         });
         let limits = limits.collect();
         let catalogues = Catalogues::build(state, of_classes, &Arc::default());
-        let snapshot = nap_controllers::snapshot::snapshot(state, &catalogues, now);
+        let snapshot = snapshot(state, &catalogues, &mut NodeCache::default(), now);
         for (name, refused) in &catalogues.refused {
             let why = match refused {
                 OverlayRefusal::Invalid(problem) => problem.as_str(),
@@ -212,10 +211,10 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
     let (cluster, problem) = gather(&source).await?;
     let wanted = if name.contains('/') { name.clone() } else { format!("default/{name}") };
     let is_of = |key: &PodKey| {
-        let number = key.0.strip_prefix(&wanted).and_then(|rest| rest.strip_prefix('-'));
-        key.0 == wanted || number.is_some_and(|number| number.parse::<u32>().is_ok())
+        let number = key.as_str().strip_prefix(&wanted).and_then(|rest| rest.strip_prefix('-'));
+        key.as_str() == wanted || number.is_some_and(|number| number.parse::<u32>().is_ok())
     };
-    let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.0 == wanted);
+    let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.as_str() == wanted);
     if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key)))
     {
         return show(&explain::explain(&problem, &problem.solve(Some(&pod.key)), pod));
@@ -223,7 +222,8 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
     if let Some((key, pod)) = cluster.state.pods().find(|(key, _)| is_of(key)) {
         return show(&format!("{key} needs no new place: {}\n", cluster::settled(pod)));
     }
-    let some: Vec<String> = cluster.state.pods().take(5).map(|(_, pod)| pod.name_any()).collect();
+    let some: Vec<String> =
+        cluster.state.pods().take(5).map(|(_, pod)| pod.name().to_owned()).collect();
     let hint = if some.is_empty() {
         "there are no pods at all".to_owned()
     } else {

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
+use nap_controllers::cluster::{self, pods};
 
 /// Label that distinguishes the pods of a Deployment's revisions.
 const TEMPLATE_HASH: &str = "pod-template-hash";
@@ -197,7 +198,7 @@ pub struct Expanded {
 pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expanded {
     let mut have: BTreeMap<Owner, usize> = BTreeMap::new();
     let mut hashes: BTreeMap<Owner, String> = BTreeMap::new();
-    for pod in existing.iter().filter(|pod| nap_controllers::cluster::pods::is_active(pod)) {
+    for pod in existing.iter().filter(|pod| is_active(pod)) {
         for owner in owners(pod, workloads) {
             *have.entry(owner.clone()).or_default() += 1;
             if let Some(hash) = pod.labels().get(TEMPLATE_HASH) {
@@ -239,6 +240,11 @@ pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expand
         }
     }
     expanded
+}
+
+/// Whether a pod has neither ended nor is being deleted.
+fn is_active(pod: &Pod) -> bool {
+    pods::is_active(&cluster::Pod::from(pod.clone()))
 }
 
 /// The workload of a pod and the owner of that workload.

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use nap_api::labels;
 use nap_engine::PodKey;
 
 use super::Index;
-use crate::cluster::kinds::is_news;
-use crate::cluster::{Dirty, pods};
+use crate::cluster::{Dirty, Pod, pods};
 
 impl Index {
-    pub(in crate::cluster) fn insert_pod(&mut self, key: PodKey, pod: Pod, now: Timestamp) {
-        let old = self.pods.get(&key).cloned();
-        if !is_news(old.as_ref(), &pod) {
+    pub(in crate::cluster) fn insert_pod(&mut self, mut pod: Pod, now: Timestamp) {
+        let old = self.pods.get(pod.key()).cloned();
+        if old.as_ref().is_some_and(|old| !pod.is_newer_than(old)) {
             return;
         }
+        self.shared_parts.share(&mut pod);
+        let key = pod.key().clone();
         let moved = old.as_ref().is_none_or(|old| {
-            pods::node_of(old) != pods::node_of(&pod)
-                || pods::is_terminal(old) != pods::is_terminal(&pod)
+            old.node() != pod.node()
+                || old.is_terminal() != pod.is_terminal()
                 || pods::is_terminating(old) != pods::is_terminating(&pod)
         });
         let protection = |pod: &Pod| pod.annotations().get(labels::DO_NOT_DISRUPT).cloned();
@@ -30,8 +30,8 @@ impl Index {
         if pods::was_tried(old.as_deref(), &pod) {
             self.last_attempt = Some(now);
         }
-        let old_node = old.as_ref().and_then(|old| pods::node_of(old));
-        if let Some(node) = old_node.filter(|node| Some(*node) != pods::node_of(&pod)) {
+        let old_node = old.as_ref().and_then(|old| old.node());
+        if let Some(node) = old_node.filter(|node| Some(*node) != pod.node()) {
             self.unbind(node, &key);
         }
         if !pods::is_provisionable(&pod) {
@@ -40,34 +40,64 @@ impl Index {
             self.unschedulable.insert(key.clone(), now);
             self.mark(Dirty::PendingPod);
         }
-        let node = pods::node_of(&pod).map(str::to_owned);
         let counts = !pods::is_daemon(&pod) && !pods::is_mirror(&pod);
-        self.pods.insert(key.clone(), Arc::new(pod));
-        let Some(node) = node else { return };
-        if moved {
-            if counts && self.is_synced() {
-                self.pod_events.insert(node.clone(), now);
-            }
-            self.mark_node_of_pod(&node);
-            self.mark_lost_places(&node, &key);
+        let node = pod.node().map(|node| self.bind(node, &key));
+        if let Some(node) = &node {
+            pod.share_node(node);
         }
-        self.pods_by_node.entry(node).or_default().insert(key);
+        if let Some(old) = &old {
+            self.release(old);
+        }
+        if let Some(daemon_set) = daemon_set_of(&pod) {
+            self.daemon_pods.entry(daemon_set).or_default().insert((pod.created(), key.clone()));
+        }
+        self.pods.insert(key.clone(), Arc::new(pod));
+        let Some(node) = node.filter(|_| moved) else { return };
+        if counts && self.is_synced() {
+            self.pod_events.insert(node.to_string(), now);
+        }
+        self.mark_node_of_pod(&node);
+        self.mark_lost_places(&node, &key);
     }
 
     pub(in crate::cluster) fn remove_pod(&mut self, key: &PodKey) {
         let Some(pod) = self.pods.remove(key) else { return };
         self.bump_generation();
         self.unschedulable.remove(key);
-        if let Some(node) = pods::node_of(&pod) {
+        if let Some(node) = pod.node() {
             self.unbind(node, key);
             self.mark_node_of_pod(node);
         }
+        self.release(&pod);
+    }
+
+    /// Forgets what is kept about a pod besides the pod itself.
+    fn release(&mut self, pod: &Pod) {
+        self.shared_parts.release(pod);
+        let Some(daemon_set) = daemon_set_of(pod) else { return };
+        if let Some(pods) = self.daemon_pods.get_mut(&daemon_set) {
+            pods.remove(&(pod.created(), pod.key().clone()));
+            if pods.is_empty() {
+                self.daemon_pods.remove(&daemon_set);
+            }
+        }
+    }
+
+    /// Counts a pod as bound to a node. Returns the name of the node as the index has it.
+    fn bind(&mut self, node: &str, key: &PodKey) -> Arc<str> {
+        let known = self.pods_by_node.get_key_value(node).map(|(node, _)| Arc::clone(node));
+        let node = known.unwrap_or_else(|| Arc::from(node));
+        let bound = self.pods_by_node.entry(Arc::clone(&node)).or_default();
+        bound.keys.insert(key.clone());
+        bound.stamp = self.stamps.next();
+        node
     }
 
     fn unbind(&mut self, node: &str, key: &PodKey) {
-        if let Some(pods) = self.pods_by_node.get_mut(node) {
-            pods.remove(key);
-            if pods.is_empty() {
+        if let Some(bound) = self.pods_by_node.get_mut(node) {
+            bound.keys.remove(key);
+            bound.stamp = self.stamps.next();
+            if bound.keys.is_empty() {
                 self.pods_by_node.remove(node);
             }
         }
@@ -78,8 +108,8 @@ impl Index {
     fn mark_lost_places(&mut self, node: &str, pod: &PodKey) {
         let claim = self.nodes.get(node).and_then(|node| self.claim_of_node(node));
         let plan = claim.and_then(|claim| self.plans.get(&claim.name_any()));
-        let lost = plan.filter(|plan| !plan.pods.contains(&pod.0)).is_some_and(|plan| {
-            plan.pods.iter().any(|one| self.unschedulable.contains_key(&PodKey(one.clone())))
+        let lost = plan.filter(|plan| !plan.pods.contains(pod.as_str())).is_some_and(|plan| {
+            plan.pods.iter().any(|one| self.unschedulable.contains_key(&PodKey::from(one.as_str())))
         });
         if lost {
             self.mark(Dirty::Provisioning);
@@ -98,4 +128,10 @@ impl Index {
             self.mark(Dirty::NodeClaim(claim));
         }
     }
+}
+
+/// `namespace/name` of the DaemonSet of a pod.
+fn daemon_set_of(pod: &Pod) -> Option<String> {
+    let owner = pod.owners().iter().find(|owner| owner.kind == "DaemonSet")?;
+    Some(format!("{}/{}", pod.namespace(), owner.name))
 }

@@ -1,6 +1,7 @@
 //! Carries out plans as the controllers do, with the real scheduler, and records the outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nap_api::labels;
@@ -187,6 +188,7 @@ fn left_by(
     }
     let mut left = after(before, &done);
     for (index, node) in left.nodes[before.nodes.len()..].iter_mut().enumerate() {
+        let node = Arc::make_mut(node);
         node.name = new_name(round, index);
         node.labels.insert(labels::HOSTNAME.to_owned(), format!("{prefix}{}", node.name));
         node.initialized = true;
