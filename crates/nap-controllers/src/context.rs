@@ -6,12 +6,16 @@ use std::time::Duration;
 use kube::Client;
 use nap_clock::Clock;
 use nap_cloud::{CloudError, CloudProvider};
+use tokio::sync::Semaphore;
 
 use crate::cluster::{Index, Indexed};
 use crate::decision_memory::DecisionMemory;
 use crate::events::Recorder;
 use crate::provisioning::SolverState;
 use crate::runtime::{LeaderElection, Leadership, RateLimit, guarded};
+
+/// Most instances that are created at the same time.
+const MAX_LAUNCHES: usize = 1024;
 
 /// Shared by all controllers.
 pub struct Context {
@@ -25,6 +29,9 @@ pub struct Context {
     pub cloud: Arc<dyn CloudProvider>,
     /// The only source of time.
     pub clock: Clock,
+    /// Places of launches. An instance takes minutes to create: launches beyond these wait, and
+    /// all other reconciles go on.
+    pub(crate) launches: Semaphore,
     index: Mutex<Index>,
     memory: Mutex<DecisionMemory>,
     pub(crate) solver: Arc<SolverState>,
@@ -43,8 +50,8 @@ pub struct Settings {
     pub batch_max: Duration,
     /// Options of the engine.
     pub engine: nap_engine::Options,
-    /// Whether plans for pending pods are made on a thread of their own. A simulation makes them in
-    /// its only thread, where a run can be repeated exactly.
+    /// Whether plans and disruption passes are made on threads of their own. A simulation makes
+    /// them in its only thread, where a run can be repeated exactly.
     pub solve_on_worker_thread: bool,
     /// Limit of requests to the API server.
     pub rate_limit: RateLimit,
@@ -105,6 +112,7 @@ impl Context {
             leadership,
             cloud,
             clock,
+            launches: Semaphore::new(MAX_LAUNCHES),
             index: Mutex::default(),
             memory: Mutex::default(),
             solver: Arc::default(),

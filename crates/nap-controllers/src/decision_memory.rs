@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
-use crate::disruption::{Backoff, Debounce};
+use crate::disruption::{Backoff, Seen};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
@@ -25,10 +25,8 @@ pub struct DecisionMemory {
     pub nominations: NominationRate,
     /// Pods whose nodes kube-scheduler refused.
     pub refused: RefusedPods,
-    /// Nodes that were found empty, and since when.
-    pub empty: Debounce,
-    /// Nodes whose consolidation saves money, and since when it does.
-    pub underutilized: Debounce,
+    /// Findings of disruption, and since when each has held.
+    pub seen: Seen,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
     /// Disruption commands that failed.

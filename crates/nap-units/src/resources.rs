@@ -104,7 +104,7 @@ impl Resources {
     /// Adds another vector.
     pub fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
-            let mine = self.0.entry(name.clone()).or_insert(0);
+            let mine = self.amount_mut(name);
             *mine = mine.saturating_add(*amount);
         }
     }
@@ -112,9 +112,18 @@ impl Resources {
     /// Takes another vector away; the result may be negative where this had too little.
     pub fn subtract(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
-            let mine = self.0.entry(name.clone()).or_insert(0);
+            let mine = self.amount_mut(name);
             *mine = mine.saturating_sub(*amount);
         }
+    }
+
+    /// The amount of one resource, set to zero if it was absent. Nearly all additions are of
+    /// resources that are there, and need no copy of the name.
+    fn amount_mut(&mut self, name: &str) -> &mut i64 {
+        if !self.0.contains_key(name) {
+            self.0.insert(name.to_owned(), 0);
+        }
+        self.0.get_mut(name).expect("it was inserted if it was absent")
     }
 
     /// The larger of both, resource by resource.

@@ -1,6 +1,7 @@
 //! The index itself: objects by key, the indexes over them, and what has changed.
 
 mod pod_changes;
+mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,20 +11,21 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim,
 };
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, conditions, labels};
 use nap_engine::PodKey;
 
+use super::disruption_budgets::DisruptionBudgets;
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
 use super::node_view::{
     NodeKey, NodeView, claim_is, is_ready, pool_of, provider_id, provider_id_of_claim,
 };
+use super::planned_pods::PlannedPods;
 use super::pod::SharedParts;
 use super::workloads::Workloads;
-use super::{Dirty, Pod, pods};
+use super::{Dirty, Pod};
 
 /// Keys of objects by something that they have in common.
 type GroupedKeys = BTreeMap<String, BTreeSet<String>>;
@@ -62,8 +64,7 @@ pub struct Index {
     pub(super) pools: Table<NodePool>,
     pub(super) classes: Table<AKSNodeClass>,
     pub(super) daemon_sets: Table<DaemonSet>,
-    /// By namespace.
-    pub(super) budgets: BTreeMap<String, Table<PodDisruptionBudget>>,
+    pub(super) budgets: DisruptionBudgets,
     pub(super) namespaces: Table<Namespace>,
     pub(super) limit_ranges: Table<LimitRange>,
     pub(super) volume_claims: Table<PersistentVolumeClaim>,
@@ -88,8 +89,7 @@ pub struct Index {
     claims_by_pool: GroupedKeys,
     claims_by_provider_id: GroupedKeys,
     nodes_by_provider_id: GroupedKeys,
-    /// Plan records by the name of their NodeClaim.
-    plans: BTreeMap<String, Arc<PlanRecord>>,
+    planned: PlannedPods,
     views: BTreeMap<NodeKey, NodeView>,
 
     /// Keys that the running list of a kind has shown so far.
@@ -262,7 +262,7 @@ impl Index {
         let pool = pool_of(&claim).map(str::to_owned);
         let old_pool = old.as_deref().and_then(pool_of);
         regroup(&mut self.claims_by_pool, &name, old_pool, pool.as_deref());
-        let in_command = self.plans.get(&name).is_some_and(|plan| !plan.replaces.is_empty())
+        let in_command = self.planned.plan(&name).is_some_and(|plan| !plan.replaces.is_empty())
             || claim_is(&claim, DISRUPTION_REASON);
         let deleting = claim.metadata.deletion_timestamp.is_some();
         self.claims.insert(name.clone(), Arc::new(claim));
@@ -273,6 +273,9 @@ impl Index {
         match &id {
             Some(id) => self.join(id),
             None => self.view_claim(&name, None),
+        }
+        if deleting {
+            self.planned.end(&name);
         }
         self.mark(Dirty::NodeClaim(name));
         if let Some(pool) = pool {
@@ -289,7 +292,7 @@ impl Index {
     pub(super) fn remove_claim(&mut self, name: &str) {
         let Some(claim) = self.claims.remove(name) else { return };
         self.bump_generation();
-        self.plans.remove(name);
+        self.planned.remove(name);
         self.views.remove(&NodeKey::NodeClaim(name.to_owned()));
         regroup(&mut self.claims_by_pool, name, pool_of(claim.as_ref()), None);
         if let Some(id) = provider_id_of_claim(&claim) {
@@ -311,11 +314,16 @@ impl Index {
         if old.is_some_and(|old| text(old) == text(claim)) {
             return;
         }
-        self.plans.remove(name);
         match PlanRecord::of(&claim.metadata) {
-            Some(Ok(plan)) => drop(self.plans.insert(name.to_owned(), Arc::new(plan))),
-            Some(Err(error)) => tracing::warn!(nodeclaim = name, %error, "ignored plan record"),
-            None => {}
+            Some(Ok(plan)) => {
+                let unschedulable = &self.unschedulable;
+                self.planned.insert(name, plan, |key| unschedulable.contains_key(key));
+            }
+            Some(Err(error)) => {
+                tracing::warn!(nodeclaim = name, %error, "ignored plan record");
+                self.planned.remove(name);
+            }
+            None => self.planned.remove(name),
         }
     }
 
@@ -397,194 +405,6 @@ impl Index {
         for pool in pools {
             self.mark(Dirty::NodePool(pool));
         }
-    }
-}
-
-/// Reading.
-impl Index {
-    /// Every pod, by key.
-    pub fn pods(&self) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
-        self.pods.iter()
-    }
-
-    /// A pod.
-    pub fn pod(&self, key: &PodKey) -> Option<&Arc<Pod>> {
-        self.pods.get(key)
-    }
-
-    /// The pods bound to a node, in key order.
-    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Pod>> + Clone {
-        let keys = self.pods_by_node.get(node).into_iter().flat_map(|bound| &bound.keys);
-        keys.filter_map(|key| self.pods.get(key))
-    }
-
-    /// Number of the last change of the pods that are bound to the Node of a view. It differs from
-    /// all earlier ones if they differ.
-    pub(crate) fn pods_stamp(&self, view: &NodeView) -> u64 {
-        let name = view.node.as_ref().and_then(|node| node.metadata.name.as_deref());
-        name.and_then(|name| self.pods_by_node.get(name)).map_or(0, |bound| bound.stamp)
-    }
-
-    /// Numbers of the last changes of what many nodes depend on.
-    pub(crate) fn stamps(&self) -> Stamps {
-        self.stamps
-    }
-
-    /// The newest active pod of a DaemonSet, by its `namespace/name`.
-    pub(crate) fn newest_pod_of(&self, daemon_set: &str) -> Option<&Arc<Pod>> {
-        let newest_first = self.daemon_pods.get(daemon_set)?.iter().rev();
-        let mut pods = newest_first.filter_map(|(_, key)| self.pods.get(key));
-        pods.find(|pod| pods::is_active(pod))
-    }
-
-    /// Pods that kube-scheduler marked unschedulable, in key order.
-    pub fn unschedulable_pods(&self) -> impl Iterator<Item = (&PodKey, &Arc<Pod>)> {
-        self.unschedulable.keys().filter_map(|key| Some((key, self.pods.get(key)?)))
-    }
-
-    /// Time at which a pod was first seen unschedulable; `None` if it is not.
-    pub fn unschedulable_since(&self, key: &PodKey) -> Option<Timestamp> {
-        self.unschedulable.get(key).copied()
-    }
-
-    /// Time at which kube-scheduler was last seen to have tried a pod in vain; `None` if never.
-    pub fn last_attempt(&self) -> Option<Timestamp> {
-        self.last_attempt
-    }
-
-    /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
-    /// the first list.
-    pub fn last_pod_event(&self, node: &str) -> Option<Timestamp> {
-        self.pod_events.get(node).copied()
-    }
-
-    /// Every Node, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = (&String, &Arc<Node>)> {
-        self.nodes.iter()
-    }
-
-    /// A Node.
-    pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
-        self.nodes.get(name)
-    }
-
-    /// The Nodes with a provider id, by name.
-    pub fn nodes_with_provider_id(&self, id: &str) -> Vec<Arc<Node>> {
-        let names = self.nodes_by_provider_id.get(id).into_iter().flatten();
-        names.filter_map(|name| self.nodes.get(name).cloned()).collect()
-    }
-
-    /// Every NodeClaim, by name.
-    pub fn claims(&self) -> impl Iterator<Item = &Arc<NodeClaim>> {
-        self.claims.values()
-    }
-
-    /// A NodeClaim.
-    pub fn claim(&self, name: &str) -> Option<&Arc<NodeClaim>> {
-        self.claims.get(name)
-    }
-
-    /// The NodeClaims of a NodePool, by name.
-    pub fn claims_of_pool(&self, pool: &str) -> impl Iterator<Item = &Arc<NodeClaim>> {
-        let names = self.claims_by_pool.get(pool).into_iter().flatten();
-        names.filter_map(|name| self.claims.get(name))
-    }
-
-    /// The NodeClaim that a Node came from; `None` if nap did not launch it.
-    pub fn claim_of_node(&self, node: &Node) -> Option<&Arc<NodeClaim>> {
-        let claims = self.claims_by_provider_id.get(provider_id(node)?)?;
-        self.claims.get(claims.first()?)
-    }
-
-    /// The plan behind a NodeClaim; `None` if it carries no usable record.
-    pub fn plan(&self, claim: &str) -> Option<&Arc<PlanRecord>> {
-        self.plans.get(claim)
-    }
-
-    /// Every view: NodeClaims by name, then Nodes without a NodeClaim by name.
-    pub fn views(&self) -> impl Iterator<Item = &NodeView> {
-        self.views.values()
-    }
-
-    /// The views of the NodeClaims of a NodePool, by name.
-    pub fn views_of_pool(&self, pool: &str) -> impl Iterator<Item = &NodeView> {
-        let names = self.claims_by_pool.get(pool).into_iter().flatten();
-        names.filter_map(|name| self.views.get(&NodeKey::NodeClaim(name.clone())))
-    }
-
-    /// The view of a NodeClaim or of a Node without one.
-    pub fn view(&self, key: &NodeKey) -> Option<&NodeView> {
-        self.views.get(key)
-    }
-
-    /// The key of the view that snapshots and plans call by this name: a Node's, or a NodeClaim's
-    /// before its Node joins.
-    pub fn key_of_view(&self, name: &str) -> Option<NodeKey> {
-        let of_node = self.nodes.get(name).map(|node| match self.claim_of_node(node) {
-            Some(claim) => NodeKey::NodeClaim(claim.name_any()),
-            None => NodeKey::Node(name.to_owned()),
-        });
-        let of_claim =
-            || self.claims.contains_key(name).then(|| NodeKey::NodeClaim(name.to_owned()));
-        of_node.or_else(of_claim)
-    }
-
-    /// Every NodePool, by name.
-    pub fn pools(&self) -> impl Iterator<Item = (&String, &Arc<NodePool>)> {
-        self.pools.iter()
-    }
-
-    /// A NodePool.
-    pub fn pool(&self, name: &str) -> Option<&Arc<NodePool>> {
-        self.pools.get(name)
-    }
-
-    /// Every AKSNodeClass, by name.
-    pub fn classes(&self) -> impl Iterator<Item = (&String, &Arc<AKSNodeClass>)> {
-        self.classes.iter()
-    }
-
-    /// An AKSNodeClass.
-    pub fn class(&self, name: &str) -> Option<&Arc<AKSNodeClass>> {
-        self.classes.get(name)
-    }
-
-    /// Every DaemonSet, by `namespace/name`.
-    pub fn daemon_sets(&self) -> impl Iterator<Item = (&String, &Arc<DaemonSet>)> {
-        self.daemon_sets.iter()
-    }
-
-    /// The LimitRanges of a namespace, by name.
-    pub fn limit_ranges_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<LimitRange>> {
-        let is_of = move |range: &&Arc<LimitRange>| range.namespace().as_deref() == Some(namespace);
-        self.limit_ranges.values().filter(is_of)
-    }
-
-    /// Every NodeOverlay, by name.
-    pub fn overlays(&self) -> impl Iterator<Item = (&String, &Arc<NodeOverlay>)> {
-        self.overlays.iter()
-    }
-
-    /// Every StorageClass, by name.
-    pub fn storage_classes(&self) -> impl Iterator<Item = (&String, &Arc<StorageClass>)> {
-        self.storage_classes.iter()
-    }
-
-    /// Every PersistentVolumeClaim, by `namespace/name`.
-    pub fn volume_claims(&self) -> impl Iterator<Item = (&String, &Arc<PersistentVolumeClaim>)> {
-        self.volume_claims.iter()
-    }
-
-    /// The selectors of Services and workload controllers.
-    pub fn workloads(&self) -> &Workloads {
-        &self.workloads
-    }
-
-    /// The PodDisruptionBudgets that cover a pod.
-    pub fn budgets_of(&self, pod: &Pod) -> Vec<Arc<PodDisruptionBudget>> {
-        let table = self.budgets.get(pod.namespace());
-        let budgets = table.into_iter().flat_map(BTreeMap::values);
-        budgets.filter(|budget| pods::budget_covers(budget, pod)).cloned().collect()
     }
 }
 

@@ -121,7 +121,7 @@ pub(super) fn is_news<K: Resource>(known: Option<&Arc<K>>, new: &K) -> bool {
 pub(super) type Table<K> = BTreeMap<String, Arc<K>>;
 
 /// Stores an object unless it is old news. Returns whether it was stored.
-fn store<K: Resource>(table: &mut Table<K>, key: String, object: K) -> bool {
+pub(super) fn store<K: Resource>(table: &mut Table<K>, key: String, object: K) -> bool {
     let news = is_news(table.get(&key), &object);
     if news {
         table.insert(key, Arc::new(object));
@@ -231,30 +231,23 @@ impl Indexed for PodDisruptionBudget {
     const KIND: Kind = Kind::PodDisruptionBudget;
 
     fn insert(self, index: &mut Index, key: String, _: Timestamp) {
-        let table = index.budgets.entry(self.namespace().unwrap_or_default()).or_default();
-        if store(table, key, self) {
+        if index.budgets.insert(key, self) {
             index.bump_generation();
         }
     }
 
     fn remove(index: &mut Index, key: &str) {
-        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
-        let Some(table) = index.budgets.get_mut(namespace) else { return };
-        if table.remove(key).is_some() {
-            if table.is_empty() {
-                index.budgets.remove(namespace);
-            }
+        if index.budgets.remove(key) {
             index.bump_generation();
         }
     }
 
     fn keys(index: &Index) -> Vec<String> {
-        index.budgets.values().flat_map(|table| table.keys().cloned()).collect()
+        index.budgets.keys()
     }
 
     fn get(index: &Index, key: &str) -> Option<Arc<Self>> {
-        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
-        index.budgets.get(namespace)?.get(key).cloned()
+        index.budgets.get(key).cloned()
     }
 }
 

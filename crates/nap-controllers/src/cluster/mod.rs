@@ -15,10 +15,12 @@
 //! A [`NodeView`] is a NodeClaim joined with its Node; the index keeps the join up to date.
 
 mod dirty;
+mod disruption_budgets;
 mod index;
 mod kinds;
 pub mod node_affinity;
 mod node_view;
+mod planned_pods;
 mod pod;
 mod pod_rules;
 pub mod pods;

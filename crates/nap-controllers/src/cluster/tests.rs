@@ -210,20 +210,6 @@ fn deleting_a_pod_disruption_budget_wakes_disruption() {
 }
 
 #[test]
-fn budgets_are_found_in_the_namespace_of_the_pod() {
-    let mut index = synced();
-    index.apply(budget("shop", "a", "web", 0), at(0));
-    index.apply(budget("shop", "b", "db", 0), at(0));
-    index.apply(budget("other", "c", "web", 0), at(0));
-    let web = pod("shop", "web", json!({ "metadata": { "labels": { "app": "web" } } })).into();
-    let names: Vec<String> = index.budgets_of(&web).iter().map(|one| one.name_any()).collect();
-    assert_eq!(names, ["a"]);
-    index.begin_list::<PodDisruptionBudget>();
-    index.end_list::<PodDisruptionBudget>();
-    assert!(index.budgets_of(&web).is_empty());
-}
-
-#[test]
 fn a_pending_pod_extends_the_batch_once() {
     let mut index = synced();
     assert_eq!(applied(&mut index, pending_pod("shop", "web")), (vec![Dirty::PendingPod], true));

@@ -18,6 +18,7 @@ use crate::decision_memory::DecisionMemory;
 use crate::snapshot::{Catalogues, planned_pods};
 
 /// A node that may be disrupted.
+#[derive(Clone)]
 pub struct Candidate {
     /// Its NodeClaim.
     pub claim: Arc<NodeClaim>,

@@ -23,11 +23,13 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use nap_api::nodepool::DisruptionReason;
 
-use crate::context::{Context, Outcome};
-use crate::snapshot::planned_pods;
+use crate::context::{Context, Error, Outcome};
+use crate::events::Severity;
+use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
-pub use debounce::Debounce;
-use pass::Pass;
+use budgets::closed_message;
+pub use pass::Seen;
+use pass::{Commands, Pass, still_standing};
 
 /// Interval between two passes.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -51,40 +53,54 @@ pub async fn reconcile(context: &Context) -> Outcome {
         index.generation()
     };
     let catalogues = context.catalogues().await;
-    let now = context.clock.now();
-    let (candidates, blocked) =
-        candidates::collect(&context.index(), &context.memory(), &catalogues, now);
+    let (pass, blocked) = {
+        let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
+        let mut nodes = context.solver.nodes();
+        let (candidates, blocked) = candidates::collect(&index, &memory, &catalogues, now);
+        (Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now), blocked)
+    };
     blockers::report(context, &blocked);
-    let mut pass = Pass::new(context, &candidates, &catalogues, now);
-    pass.report_closed_budgets();
-
-    let empty = pass.empty();
-    if !empty.commands.is_empty() {
-        pass.start(empty.commands, DisruptionReason::Empty).await?;
+    for (pool, reason) in pass.closed_budgets() {
+        let (severity, message) = (Severity::Normal, closed_message(reason));
+        context.events.publish(pool.as_ref(), severity, "DisruptionBlocked", &message);
+    }
+    let found = context.aside(move |solver| pass.decide(solver)).await;
+    context.memory().seen = found.seen;
+    blockers::report(context, &found.blocked);
+    if let Some((reason, commands)) = found.commands {
+        start(context, commands, reason, &catalogues).await?;
         return Ok(Some(BUSY_INTERVAL));
     }
-    let (drifted, blocked) = pass.drifted();
-    blockers::report(context, &blocked);
-    if !drifted.is_empty() {
-        pass.start(drifted, DisruptionReason::Drifted).await?;
-        return Ok(Some(BUSY_INTERVAL));
-    }
-    let underutilized = pass.underutilized();
-    if !underutilized.commands.is_empty() {
-        pass.start(underutilized.commands, DisruptionReason::Underutilized).await?;
-        return Ok(Some(BUSY_INTERVAL));
-    }
-
-    let wait = [empty.wait, underutilized.wait].into_iter().flatten().min();
     let now = context.clock.now();
     let (index, mut memory) = (context.index(), context.memory());
     let held = memory.has_nominations(now)
         || memory.backoff.is_any_resting(now)
         || !planned_pods(&index, now).is_empty();
-    if wait.is_none() && !held {
+    if found.wait.is_none() && !held {
         memory.remember_quiet_pass(generation, now);
     }
-    Ok(Some(wait.map_or(PASS_INTERVAL, |wait| wait.min(PASS_INTERVAL))))
+    Ok(Some(found.wait.map_or(PASS_INTERVAL, |wait| wait.min(PASS_INTERVAL))))
+}
+
+/// Starts the commands of a pass that still stand. None does while a plan for pending pods is being
+/// made, which may count on the nodes.
+async fn start(
+    context: &Context,
+    commands: Commands,
+    reason: DisruptionReason,
+    catalogues: &Catalogues,
+) -> Result<(), Error> {
+    if context.solver.is_planning() {
+        return Ok(());
+    }
+    let standing = {
+        let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
+        still_standing(commands, reason, &index, &memory, catalogues, now)
+    };
+    for (candidate, plan) in standing {
+        commands::start(context, &candidate, reason, &plan, catalogues).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::LAUNCHED;
 use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
@@ -58,6 +58,11 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
     }
     let plan = context.index().plan(name).cloned();
     let offerings = plan.as_ref().map(|plan| plan.offerings.as_slice()).unwrap_or_default();
+    let _place = tokio::select! {
+        biased;
+        place = context.launches.acquire() => place,
+        () = deleted(context, &claim) => return Ok(Step::Deleted),
+    };
     tokio::select! {
         biased;
         created = context.cloud.create(&claim, &class, offerings) => match created {
@@ -68,6 +73,14 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
             Interruption::Deleted => Ok(Step::Deleted),
             Interruption::TimedOut => time_out(context, &claim).await,
         },
+    }
+}
+
+/// Waits until a NodeClaim is gone or being deleted.
+async fn deleted(context: &Context, claim: &NodeClaim) {
+    let name = claim.name_any();
+    while live_claim(context, &name).is_some_and(|known| known.uid() == claim.uid()) {
+        context.clock.sleep(INTERRUPTION_INTERVAL).await;
     }
 }
 
@@ -114,17 +127,12 @@ enum Interruption {
 }
 
 async fn interruption(context: &Context, claim: &NodeClaim) -> Interruption {
-    let (name, now) = (claim.name_any(), context.clock.now());
-    let left = time_left(claim, LAUNCHED, LAUNCH_TIMEOUT, now).unwrap_or_default();
-    let left = SignedDuration::try_from(left.max(MIN_ATTEMPT)).unwrap_or(SignedDuration::MAX);
-    let until = now.checked_add(left).unwrap_or(Timestamp::MAX);
-    loop {
-        context.clock.sleep(INTERRUPTION_INTERVAL).await;
-        if live_claim(context, &name).is_none_or(|known| known.uid() != claim.uid()) {
-            return Interruption::Deleted;
-        }
-        if context.clock.now() >= until {
-            return Interruption::TimedOut;
+    let left = time_left(claim, LAUNCHED, LAUNCH_TIMEOUT, context.clock.now());
+    tokio::select! {
+        biased;
+        () = deleted(context, claim) => Interruption::Deleted,
+        () = context.clock.sleep(left.unwrap_or_default().max(MIN_ATTEMPT)) => {
+            Interruption::TimedOut
         }
     }
 }

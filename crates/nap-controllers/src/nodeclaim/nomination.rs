@@ -25,7 +25,7 @@ use serde_json::json;
 use super::{Step, live_claim};
 use crate::cluster::{Index, Pod, claim_is, is_ready, readiness};
 use crate::context::{Context, Error};
-use crate::snapshot::{engine_pod, is_plan_holding, planned_pods_of};
+use crate::snapshot::{engine_pod, is_plan_holding};
 
 /// Longest time that a ready Node is held closed for Nodes that precede it.
 const MAX_HOLD: SignedDuration = SignedDuration::from_secs(20);
@@ -159,11 +159,7 @@ fn is_busy(index: &Index, now: Timestamp) -> bool {
 
 /// Whether pods wait for NodeClaims that precede this one in the release order.
 fn others_go_first(index: &Index, claim: &NodeClaim) -> bool {
-    let slot = |claim: &NodeClaim| index.plan(&claim.name_any())?.release.clone();
-    let Some(own) = slot(claim) else { return false };
-    let live = index.claims().filter(|other| other.metadata.deletion_timestamp.is_none());
-    let mut first = live.filter(|other| slot(other).is_some_and(|other| other.precedes(&own)));
-    first.any(|other| !waiting_pods(index, other).is_empty())
+    index.is_preceded(&claim.name_any())
 }
 
 /// Whether kube-scheduler would bind pods to a Node, but for the unregistered taint.
@@ -178,9 +174,7 @@ fn taints_of(node: &Node) -> impl Iterator<Item = Taint> + '_ {
 
 /// Planned pods of a NodeClaim that are still unschedulable.
 pub fn waiting_pods(index: &Index, claim: &NodeClaim) -> Vec<PodKey> {
-    let plan = index.plan(&claim.name_any());
-    let planned = plan.into_iter().flat_map(|plan| planned_pods_of(plan));
-    planned.filter(|key| index.unschedulable_since(key).is_some()).collect()
+    index.waiting_pods(&claim.name_any()).cloned().collect()
 }
 
 /// Waiting pods of a NodeClaim that may be nominated together.

@@ -16,7 +16,7 @@ use nap_engine::{Launch, Plan, Snapshot, release_order};
 
 pub use batch::BatchWindow;
 pub use refused::RefusedPods;
-pub(crate) use solver::SolverState;
+pub(crate) use solver::{Solver, SolverState};
 
 use crate::context::{Context, Error, Outcome};
 use crate::events::Severity;
@@ -49,7 +49,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
     }
     let snapshot = Arc::new(snapshot);
-    let plan = context.solve_aside(&snapshot).await;
+    let plan = context.plan(&snapshot).await;
     {
         let (index, mut memory) = (context.index(), context.memory());
         memory.nominate(&index, &plan, now);

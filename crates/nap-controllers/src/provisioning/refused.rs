@@ -13,7 +13,7 @@ use nap_api::nodeclaim::condition::INITIALIZED;
 use nap_engine::PodKey;
 
 use crate::cluster::{Index, Pod, claim_is};
-use crate::snapshot::{has_unplanned_pods, is_plan_holding, planned_pods_of};
+use crate::snapshot::{has_unplanned_pods, is_plan_holding};
 
 /// Refused nodes after which a pod is held.
 const MAX_REFUSED: usize = 2;
@@ -45,8 +45,7 @@ impl RefusedPods {
         let mut held = Vec::new();
         for claim in index.claims().filter(|claim| has_failed(index, claim, now)) {
             let name = claim.name_any();
-            let planned = index.plan(&name).into_iter().flat_map(|plan| planned_pods_of(plan));
-            for key in planned.filter(|key| index.unschedulable_since(key).is_some()) {
+            for key in index.waiting_pods(&name).cloned() {
                 let uid = index.pod(&key).and_then(|pod| pod.uid()).map(str::to_owned);
                 let refused = self.0.entry(key.clone()).or_insert_with(|| Refused {
                     uid,
@@ -74,6 +73,7 @@ impl RefusedPods {
 /// room.
 fn has_failed(index: &Index, claim: &NodeClaim, now: Timestamp) -> bool {
     claim.metadata.deletion_timestamp.is_none()
+        && index.waiting_pods(&claim.name_any()).next().is_some()
         && claim_is(claim, INITIALIZED)
         && !is_plan_holding(claim, now)
         && !has_unplanned_pods(index, claim)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::join_all;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use nap_engine::{Plan, Snapshot, SolverCache, solve_with};
+use nap_engine::{Options, Plan, Snapshot, SolverCache, solve_with};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -52,28 +52,45 @@ impl Context {
         snapshot(&self.index(), catalogues, &mut self.solver.nodes(), now)
     }
 
-    /// The engine's plan for a snapshot.
-    pub fn solve(&self, snapshot: &Snapshot) -> Plan {
-        solve_with(&self.solver.cache_for(snapshot), snapshot, &self.settings.engine)
+    /// Computes something on a thread of its own if the settings say so: watches, drains and
+    /// registrations go on meanwhile.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Solver) -> T + Send + 'static,
+    ) -> T {
+        let solver =
+            Solver { state: Arc::clone(&self.solver), options: self.settings.engine.clone() };
+        if !self.settings.solve_on_worker_thread {
+            return work(&solver);
+        }
+        let mut worker = JoinSet::new();
+        worker.spawn_blocking(move || work(&solver));
+        match worker.join_next().await {
+            Some(Ok(result)) => result,
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The process is about to end.
+            _ => std::future::pending().await,
+        }
     }
 
-    /// The engine's plan for a snapshot, made on a thread of its own if the settings say so:
-    /// watches, drains and registrations go on meanwhile.
-    pub async fn solve_aside(&self, snapshot: &Arc<Snapshot>) -> Plan {
-        if !self.settings.solve_on_worker_thread {
-            return self.solve(snapshot);
-        }
-        let (solver, options) = (Arc::clone(&self.solver), self.settings.engine.clone());
+    /// The engine's plan for pending pods, made aside.
+    pub async fn plan(&self, snapshot: &Arc<Snapshot>) -> Plan {
         let snapshot = Arc::clone(snapshot);
-        let mut worker = JoinSet::new();
-        worker
-            .spawn_blocking(move || solve_with(&solver.cache_for(&snapshot), &snapshot, &options));
         let _planning = Planning::begin(&self.solver.planning);
-        match worker.join_next().await {
-            Some(Ok(plan)) => plan,
-            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            _ => Plan::default(),
-        }
+        self.aside(move |solver| solver.solve(&snapshot)).await
+    }
+}
+
+/// The engine with its options and caches.
+pub struct Solver {
+    state: Arc<SolverState>,
+    options: Options,
+}
+
+impl Solver {
+    /// The engine's plan for a snapshot.
+    pub fn solve(&self, snapshot: &Snapshot) -> Plan {
+        solve_with(&self.state.cache_for(snapshot), snapshot, &self.options)
     }
 }
 

@@ -20,8 +20,9 @@ use crate::context::{Context, Doing, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning};
 
-/// Most reconciles at once. Most of them wait for the cloud.
-const MAX_RUNNING: usize = 1024;
+/// Most reconciles at once, all kinds together; one NodeClaim each for the largest clusters. Most
+/// of them wait for the cloud or for the client's rate limit.
+const MAX_RUNNING: usize = 32_768;
 
 /// Wait before the NodeClaims of the leader before are listed again after a failure.
 const CATCH_UP_RETRY: Duration = Duration::from_secs(1);

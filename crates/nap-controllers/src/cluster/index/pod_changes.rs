@@ -35,9 +35,10 @@ impl Index {
             self.unbind(node, &key);
         }
         if !pods::is_provisionable(&pod) {
-            self.unschedulable.remove(&key);
+            self.no_longer_unschedulable(&key);
         } else if !self.unschedulable.contains_key(&key) {
             self.unschedulable.insert(key.clone(), now);
+            self.planned.set_waiting(&key, true);
             self.mark(Dirty::PendingPod);
         }
         let counts = !pods::is_daemon(&pod) && !pods::is_mirror(&pod);
@@ -63,12 +64,18 @@ impl Index {
     pub(in crate::cluster) fn remove_pod(&mut self, key: &PodKey) {
         let Some(pod) = self.pods.remove(key) else { return };
         self.bump_generation();
-        self.unschedulable.remove(key);
+        self.no_longer_unschedulable(key);
         if let Some(node) = pod.node() {
             self.unbind(node, key);
             self.mark_node_of_pod(node);
         }
         self.release(&pod);
+    }
+
+    fn no_longer_unschedulable(&mut self, key: &PodKey) {
+        if self.unschedulable.remove(key).is_some() {
+            self.planned.set_waiting(key, false);
+        }
     }
 
     /// Forgets what is kept about a pod besides the pod itself.
@@ -107,7 +114,7 @@ impl Index {
     /// may have lost their places.
     fn mark_lost_places(&mut self, node: &str, pod: &PodKey) {
         let claim = self.nodes.get(node).and_then(|node| self.claim_of_node(node));
-        let plan = claim.and_then(|claim| self.plans.get(&claim.name_any()));
+        let plan = claim.and_then(|claim| self.planned.plan(&claim.name_any()));
         let lost = plan.filter(|plan| !plan.pods.contains(pod.as_str())).is_some_and(|plan| {
             plan.pods.iter().any(|one| self.unschedulable.contains_key(&PodKey::from(one.as_str())))
         });

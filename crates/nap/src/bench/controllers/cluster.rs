@@ -1,12 +1,14 @@
 //! The rest of the synthetic cluster: NodePools, and nodes that are up and quiet.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
-use nap_api::{AKSNodeClass, NodeClaim, NodePool, hash, labels};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool, PlanRecord, hash, labels};
 use serde_json::{Value, json};
 
-use crate::bench::controllers::parsed;
+use crate::bench::controllers::{parsed, pods};
 
 /// Creates the node class.
 pub(super) async fn create_class(client: &Client) -> anyhow::Result<()> {
@@ -45,11 +47,13 @@ pub(super) async fn create_nodes(
     client: &Client,
     pool: &NodePool,
     count: usize,
+    pods: usize,
 ) -> anyhow::Result<()> {
     let claims: Api<NodeClaim> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
     for number in 0..count {
-        let claim = parsed(claim(pool, number))?;
+        let planned = (number..pods).step_by(count.max(1)).map(pods::running_pod_key);
+        let claim = parsed(claim(pool, number, planned.collect()))?;
         claims.create(&PostParams::default(), &claim).await?;
         let status = Patch::Merge(claim_status(number));
         claims.patch_status(&claim.name_any(), &PatchParams::default(), &status).await?;
@@ -76,7 +80,8 @@ fn provider_id(number: usize) -> String {
     )
 }
 
-fn claim(pool: &NodePool, number: usize) -> Value {
+fn claim(pool: &NodePool, number: usize, pods: BTreeSet<String>) -> Value {
+    let plan = PlanRecord { pods, ..PlanRecord::default() };
     json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
@@ -85,6 +90,7 @@ fn claim(pool: &NodePool, number: usize) -> Value {
             "annotations": {
                 labels::NODEPOOL_HASH: hash::nodepool_hash(&pool.spec),
                 labels::NODEPOOL_HASH_VERSION: hash::NODEPOOL_HASH_VERSION,
+                labels::PLAN: plan.to_annotation(),
             },
         },
         "spec": {

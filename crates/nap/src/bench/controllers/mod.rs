@@ -81,8 +81,8 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
     let client = world.client();
     cluster::create_class(&client).await?;
     let pool = cluster::create_pool(&client, "default").await?;
-    cluster::create_nodes(&client, &pool, nodes).await?;
     let pods = nodes * args.pods_per_node;
+    cluster::create_nodes(&client, &pool, nodes, pods).await?;
     let server = SyntheticServer::new(world.server().clone(), nodes, pods);
     let kubernetes = serve::bind(([127, 0, 0, 1], 0).into()).await?;
     let azure = serve::bind(([127, 0, 0, 1], 0).into()).await?;

@@ -244,9 +244,21 @@ fn running_pod(number: usize, node: usize) -> Value {
             "state": { "running": { "startedAt": since } },
         }],
     });
-    let app = format!("app-{}", number / 50);
     let spec = json!({ "nodeName": format!("node-{node}") });
-    pod(&format!("{app}-{number}"), &app, number, spec, &status)
+    let (app, name) = running_pod_name(number);
+    pod(&name, &app, number, spec, &status)
+}
+
+/// The workload of a running pod, and its name.
+fn running_pod_name(number: usize) -> (String, String) {
+    let app = format!("app-{}", number / 50);
+    let name = format!("{app}-{number}");
+    (app, name)
+}
+
+/// `namespace/name` of a running pod.
+pub(super) fn running_pod_key(number: usize) -> String {
+    format!("default/{}", running_pod_name(number).1)
 }
 
 fn pending_pod(pool: &str, number: usize) -> Value {
