@@ -155,6 +155,12 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
+/// Whether a write that failed may have been done: no answer came, or one that says that the API
+/// server does not know.
+pub fn may_be_done(error: &kube::Error) -> bool {
+    !matches!(error, kube::Error::Api(status) if status.code < 500)
+}
+
 /// Whether the object was changed concurrently.
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)

@@ -33,6 +33,8 @@ pub struct DecisionMemory {
     pub backoff: Backoff,
     /// Launches and registrations of each NodePool that succeeded or not.
     pub registrations: RegistrationHealth,
+    /// Whether the creation of a NodeClaim was not answered: it may exist outside of the index.
+    pub creation_unanswered: bool,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

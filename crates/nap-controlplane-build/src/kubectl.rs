@@ -17,15 +17,18 @@ impl Kubectl {
         Ok(Self { program: crate::kubectl()?, kubeconfig: kubeconfig.to_owned() })
     }
 
-    /// Runs kubectl to its end with a manifest on standard input. Its discovery cache is beside the
-    /// kubeconfig.
-    pub fn run(&self, arguments: &[&str], manifest: &str) -> std::io::Result<Output> {
+    /// kubectl with these arguments. Its discovery cache is beside the kubeconfig.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let home = self.kubeconfig.parent().unwrap_or(&self.kubeconfig);
-        let mut child = Command::new(&self.program)
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .args(arguments)
-            .env("HOME", home)
+        let mut command = Command::new(&self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments).env("HOME", home);
+        command
+    }
+
+    /// Runs kubectl to its end with a manifest on standard input.
+    pub fn run(&self, arguments: &[&str], manifest: &str) -> std::io::Result<Output> {
+        let mut child = self
+            .command(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

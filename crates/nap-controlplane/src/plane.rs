@@ -13,16 +13,25 @@ use serde_json::json;
 
 use crate::certificates::{Authority, Pem, signing_key};
 
-/// Supervisor script: runs a component until standard input ends, which happens when the parent
-/// stops it or dies. Then kills it by its process id and removes the plane's folder. Ignores
-/// signals from a terminal, because they reach the parent as well.
+/// Supervisor script: runs a component, and starts it again a second after it ended, until standard
+/// input ends, which happens when the parent stops it or dies. Then kills the component by its
+/// process id and removes the plane's folder. Ignores signals from a terminal, because they reach
+/// the parent as well.
 const SUPERVISOR: &str = r#"
 trap '' INT TERM HUP
-folder=$1 log=$2; shift 2
-"$@" >"$log" 2>&1 &
+folder=$1 name=$2; shift 2
+(
+    trap 'kill -9 $! 2>/dev/null; wait $! 2>/dev/null; exit 0' USR1
+    while :; do
+        "$@" >>"$folder/$name.log" 2>&1 &
+        echo $! >"$folder/$name.pid"
+        wait $!
+        sleep 1
+    done
+) 2>/dev/null &
 cat >/dev/null
-kill -9 $! 2>/dev/null
-wait $! 2>/dev/null
+kill -USR1 $!
+wait $!
 rm -rf "$folder" 2>/dev/null
 exit 0
 "#;
@@ -72,7 +81,9 @@ pub enum Error {
     },
 }
 
-/// A control plane on loopback, with its own ports, certificates and data; stopped on drop.
+/// A control plane on loopback, with its own ports, certificates and data; stopped on drop. A
+/// component that ends is started again, as the kubelet does with a static pod; its process id is
+/// in `<component>.pid` beside the kubeconfig.
 #[derive(Debug)]
 pub struct Plane {
     folder: PathBuf,
@@ -260,7 +271,7 @@ impl Plane {
         let supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "sh"])
             .arg(&self.folder)
-            .arg(self.folder.join(format!("{name}.log")))
+            .arg(name)
             .arg(self.binaries.join(name))
             .args(arguments)
             .stdin(Stdio::piped())

@@ -14,7 +14,7 @@ use nap_api::{
 use nap_engine::{ATTACHABLE_VOLUMES, Alternative, CapacityType, Catalogue, InstanceType, Launch};
 use nap_units::{Quantity, UsdPerHour};
 
-use crate::context::{Context, Doing, Error};
+use crate::context::{Context, Doing, Error, may_be_done};
 use crate::hash_migration::HashStamp;
 
 /// Most instance types in the requirements of a NodeClaim: enough to fall through a stock-out,
@@ -36,10 +36,11 @@ pub struct Replaces {
 /// Creates a NodeClaim and indexes it at once, so that the next plan counts on it.
 pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<NodeClaim, Error> {
     let api: Api<NodeClaim> = Api::all(context.client.clone());
-    let created = api
-        .create(&PostParams::default(), claim)
-        .await
-        .doing("creating a NodeClaim of NodePool", pool)?;
+    let created = api.create(&PostParams::default(), claim).await;
+    if created.as_ref().is_err_and(may_be_done) {
+        context.memory().creation_unanswered = true;
+    }
+    let created = created.doing("creating a NodeClaim of NodePool", pool)?;
     context.index().observe_created(created.clone(), context.clock.now());
     Ok(created)
 }

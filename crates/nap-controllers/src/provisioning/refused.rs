@@ -120,7 +120,6 @@ mod tests {
         let mut refused = RefusedPods::default();
         index.apply(pending_pod("shop", "web"), at(0));
         launched(&mut index, "a");
-        assert!(refused.observe(&index, at(10)).is_empty(), "the plan holds");
         assert!(refused.observe(&index, at(20)).is_empty(), "the first one");
         launched(&mut index, "b");
         assert_eq!(refused.observe(&index, at(30)), [(web(), at(330))]);
@@ -128,6 +127,36 @@ mod tests {
         assert!(refused.is_held(&web(), at(329)) && !refused.is_held(&web(), at(330)));
         launched(&mut index, "c");
         assert_eq!(refused.observe(&index, at(330)), [(web(), at(930))], "twice as long");
+    }
+
+    #[test]
+    fn a_node_is_not_refused_while_its_plan_holds() {
+        let mut index = Index::default();
+        let mut refused = RefusedPods::default();
+        index.apply(pending_pod("shop", "web"), at(0));
+        launched(&mut index, "a");
+        launched(&mut index, "b");
+        assert!(refused.observe(&index, at(10)).is_empty());
+        assert_eq!(refused.observe(&index, at(20)).len(), 1);
+    }
+
+    #[test]
+    fn a_pod_is_held_while_it_waits_but_another_of_its_name_is_not() {
+        let mut index = Index::default();
+        let mut refused = RefusedPods::default();
+        index.apply(pending_pod("shop", "web"), at(0));
+        launched(&mut index, "a");
+        launched(&mut index, "b");
+        refused.observe(&index, at(20));
+        index.delete::<NodeClaim>("a");
+        index.delete::<NodeClaim>("b");
+        refused.observe(&index, at(21));
+        assert!(refused.is_held(&web(), at(21)), "the nodes were removed, being empty");
+        let mut another = pending_pod("shop", "web");
+        another.metadata.uid = Some("another".to_owned());
+        index.apply(another, at(22));
+        refused.observe(&index, at(22));
+        assert!(!refused.is_held(&web(), at(22)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provi
 /// of them wait for the cloud or for the client's rate limit.
 const MAX_RUNNING: usize = 32_768;
 
-/// Wait before the NodeClaims of the leader before are listed again after a failure.
+/// Wait before NodeClaims are listed again after a failure.
 const CATCH_UP_RETRY: Duration = Duration::from_secs(1);
 /// Age at which a NodeClaim that no watch has shown is read.
 const CONFIRM_AFTER: SignedDuration = SignedDuration::from_secs(30);
@@ -39,7 +39,7 @@ const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(40);
 /// A unit of work in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// The NodeClaims of the leader before.
+    /// The NodeClaims of the leader before, and those whose creation was not answered.
     CatchUp,
     /// NodeClaims that nap created and no watch has shown.
     Unconfirmed,
@@ -104,7 +104,11 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
         context,
         queue: WorkQueue::new(),
         failing: FailingWatches::default(),
-        standing: Standing::StandBy,
+        standing: match context.settings.leader_election {
+            Some(_) => Standing::StandBy,
+            // There was no leader before.
+            None => Standing::Leading,
+        },
     };
     let mut running = FuturesUnordered::new();
     driver.add(Key::Disruption);
@@ -115,7 +119,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
         if !leads && driver.standing != Standing::StandBy {
             running.clear();
             driver.stand_by();
-        } else if leads && driver.standing == Standing::StandBy && context.index().is_synced() {
+        } else if leads && driver.may_have_missed_claims() {
             driver.standing = Standing::CatchingUp;
             running.push(start(context, Key::CatchUp));
         }
@@ -167,7 +171,7 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
 enum Standing {
     /// Keep the index, and nothing else.
     StandBy,
-    /// Read what the leader before has written last.
+    /// Read the NodeClaims that exist now.
     CatchingUp,
     /// Act.
     Leading,
@@ -203,6 +207,15 @@ impl Driver<'_> {
             && self.context.index().is_synced()
             && !self.failing.is_any_stale(self.context.clock.now());
         self.queue.next_due().filter(|_| may_act)
+    }
+
+    /// Whether NodeClaims may exist that neither a watch nor the answer to a creation has shown.
+    fn may_have_missed_claims(&self) -> bool {
+        match self.standing {
+            Standing::StandBy => self.context.index().is_synced(),
+            Standing::CatchingUp => false,
+            Standing::Leading => std::mem::take(&mut self.context.memory().creation_unanswered),
+        }
     }
 
     /// Stops acting. What was under way is due again.
@@ -245,11 +258,9 @@ impl Driver<'_> {
 }
 
 /// Reads the NodeClaims that exist now into the index. The watch may lag behind the last writes of
-/// the leader before, and a NodeClaim that is not known is bought again.
+/// the leader before and behind a creation that was not answered, and a NodeClaim that is not known
+/// is bought again.
 async fn catch_up(context: &Context) -> Outcome {
-    if context.settings.leader_election.is_none() {
-        return Ok(None);
-    }
     let api: Api<NodeClaim> = Api::all(context.client.clone());
     loop {
         match api.list(&ListParams::default()).await {

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Api, Client, Config};
 
 /// A process that holds a plane.
 pub(crate) struct Holder {
@@ -36,6 +38,12 @@ impl Holder {
         Client::try_from(config).unwrap()
     }
 
+    /// Process id of the API server.
+    fn api_server(&self) -> String {
+        let file = self.kubeconfig.with_file_name("kube-apiserver.pid");
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
     /// Sends SIGKILL to the process; the plane and its folder must be gone soon.
     pub(crate) fn kill(mut self) {
         let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
@@ -45,9 +53,11 @@ impl Holder {
             .and_then(|rest| rest.split('"').next())
             .unwrap();
         assert!(std::net::TcpStream::connect(server).is_ok());
+        let api_server = self.api_server();
         self.process.kill().unwrap();
         self.process.wait().unwrap();
-        soon("the server is gone", || std::net::TcpStream::connect(server).is_err());
+        soon("the server is gone", || !signal("-0", &api_server));
+        soon("its port is free", || std::net::TcpStream::connect(server).is_err());
         soon("its folder is gone", || !self.kubeconfig.parent().unwrap().exists());
     }
 }
@@ -58,6 +68,33 @@ impl Drop for Holder {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Sends a signal to a process. Returns whether it exists.
+fn signal(signal: &str, id: &str) -> bool {
+    Command::new("kill").args([signal, id]).stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[tokio::test]
+#[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
+async fn api_server_that_dies_is_started_again_with_what_it_had() {
+    let plane = Holder::start();
+    let namespaces: Api<Namespace> = Api::all(plane.client().await);
+    let shop = Namespace {
+        metadata: ObjectMeta { name: Some("shop".to_owned()), ..ObjectMeta::default() },
+        ..Namespace::default()
+    };
+    namespaces.create(&PostParams::default(), &shop).await.unwrap();
+    let first = plane.api_server();
+    assert!(signal("-KILL", &first));
+    soon("another one is started", || plane.api_server() != first);
+    for _ in 0..1500 {
+        if namespaces.get("shop").await.is_ok() {
+            return plane.kill();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it does not answer");
 }
 
 /// Waits until `holds`.

@@ -1,7 +1,9 @@
 //! nap with watches that show less than the cluster has: nothing is deleted because an object is
 //! missing from the index.
 
-use http::Request;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{Method, Request};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::PostParams;
@@ -123,6 +125,32 @@ async fn nodeclaims_that_no_watch_shows_are_read_and_not_bought_again() {
             user.until_running(6).await;
         };
         user.with_proxied_nap(without(&["nodeclaims"]), rest).await;
+    };
+    user.run_without_nap(script).await;
+}
+
+/// An API server that goes away after it has created a NodeClaim, and whose watch comes back late.
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_whose_creation_was_not_answered_is_not_bought_again() {
+    let user = User::new().await;
+    let lost = AtomicBool::new(false);
+    let fate = move |request: &Request<Body>| {
+        let is_creation =
+            request.method() == Method::POST && request.uri().path().ends_with("/nodeclaims");
+        if is_creation && !lost.swap(true, Ordering::Relaxed) {
+            return Fate::Lose;
+        }
+        hide(request, "nodeclaims")
+    };
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("web", 3, json!({})).await;
+        let rest = async {
+            user.until_running(3).await;
+            user.pass(120).await;
+            assert_eq!((user.machines_ever(), user.claims().await.len()), (1, 1));
+        };
+        user.with_proxied_nap(fate, rest).await;
     };
     user.run_without_nap(script).await;
 }

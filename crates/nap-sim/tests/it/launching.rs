@@ -52,7 +52,8 @@ async fn nodeclaim_of_a_class_that_is_not_ready_is_deleted_unless_it_was_launche
         user.patch::<AKSNodeClass>("default", json!({ "spec": { "fipsMode": "FIPS" } })).await;
         user.pass(30).await;
         user.standalone("after").await;
-        user.pass(30).await;
+        // Initialized NodeClaims are looked at every ten minutes.
+        user.pass(660).await;
         let left: Vec<String> = user.claims().await.iter().map(ResourceExt::name_any).collect();
         assert_eq!(left, ["before"]);
         let events = user.events("NodeClassNotReady").await;
@@ -163,13 +164,14 @@ async fn standalone_nodeclaim_expires_without_any_other_change() {
     user.run(async {
         let class =
             json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
-        let spec = json!({ "nodeClassRef": class, "requirements": [], "expireAfter": "30m" });
+        let spec = json!({ "nodeClassRef": class, "requirements": [], "expireAfter": "25m" });
         let object = json!({ "metadata": { "name": "short" }, "spec": spec });
         user.create::<NodeClaim>(object).await;
         until_true(&user, "Initialized").await;
-        user.pass(1500).await;
+        // Initialized NodeClaims are looked at every ten minutes in any case, but not at this time.
+        user.pass(1300).await;
         assert_eq!(user.machines(), 1);
-        user.pass(420).await;
+        user.pass(240).await;
         assert_eq!(user.machines(), 0);
     })
     .await;

@@ -19,6 +19,8 @@ pub enum Fate {
     Hide,
     /// The server answers with this status and message.
     Refuse(u16, &'static str),
+    /// The server does it, and the answer is lost.
+    Lose,
     /// The server never answers.
     Stall,
 }
@@ -42,6 +44,10 @@ fn client(inner: Client, fate: impl Fn(&Request<Body>) -> Fate + Send + Sync + '
         async move {
             match fate(&request) {
                 Fate::Pass => inner.send(request).await,
+                Fate::Lose => {
+                    inner.send(request).await?;
+                    Err(kube::Error::Service("connection reset".into()))
+                }
                 Fate::Hide => {
                     let uri = format!("{}&labelSelector=hidden", request.uri());
                     *request.uri_mut() = uri.parse::<Uri>().unwrap();

@@ -1,10 +1,17 @@
 //! Child processes of tests: `nap`, `nap try` with kubectl, `nap run`.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use nap_azure::AzureConfig;
+use nap_azure::arm::{ArmClient, ManagedIdentity, https_client};
+use nap_azure::machines::{Machine, Machines};
+use nap_clock::Clock;
 use nap_controlplane_build::Kubectl;
 
 /// Maximum time to wait for a condition.
@@ -41,21 +48,33 @@ impl Process {
         self.0.wait().expect("a killed process ends");
     }
 
+    /// Sends SIGKILL, and returns the output.
+    pub fn kill_with_output(mut self) -> String {
+        self.0.kill().expect("the process is ours to kill");
+        self.output()
+    }
+
     /// Sends SIGTERM, waits, and returns the rest of the output.
     pub fn stop(mut self) -> String {
         let id = self.0.id().to_string();
         assert!(
             Command::new("kill").args(["-TERM", &id]).status().is_ok_and(|status| status.success())
         );
-        let mut rest = String::new();
-        if let Some(stdout) = self.0.stdout.as_mut() {
-            stdout.read_to_string(&mut rest).expect("its output is text");
-        }
+        let rest = self.output();
         assert!(
             self.0.wait().is_ok_and(|status| status.success()),
             "it did not end cleanly: {rest}"
         );
         rest
+    }
+
+    /// Output until the process ends.
+    fn output(&mut self) -> String {
+        let mut output = String::new();
+        if let Some(stdout) = self.0.stdout.as_mut() {
+            stdout.read_to_string(&mut output).expect("its output is text");
+        }
+        output
     }
 }
 
@@ -101,19 +120,73 @@ impl Cluster {
         Process(child)
     }
 
-    /// A `nap run` on this cluster.
-    pub fn nap_run(&self) -> Process {
+    /// Environment of a `nap run` on this cluster.
+    fn environment(&self) -> BTreeMap<String, String> {
         let env = self.env.as_ref().expect("nap try runs without controllers");
         let env = std::fs::read_to_string(env).expect("nap try writes it");
+        let pairs = env.lines().filter_map(|line| line.split_once('='));
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    /// A `nap run` on this cluster. It adds to the [log](Self::log).
+    pub fn nap_run(&self) -> Process {
+        let log = File::options().create(true).append(true).open(self.log_path());
         let mut command = nap(&["run"]);
-        command.envs(env.lines().filter_map(|line| line.split_once('=')));
-        Process::start(&mut command)
+        command.envs(self.environment()).env("NAP_LOG", "info,kube_client=off");
+        Process::start(command.stderr(log.expect("the folder is ours")))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.join("nap-run.log")
+    }
+
+    /// Log of every `nap run` on this cluster.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// VMs of the emulated Azure.
+    pub fn vms(&self) -> Vec<Machine> {
+        let env = self.environment();
+        let config = AzureConfig::from_variables(|name| env.get(name).cloned());
+        let config = config.expect("nap try writes what nap run needs");
+        let listed = async {
+            let (service, clock) = (https_client().expect("a client"), Clock::wall());
+            let tokens = ManagedIdentity {
+                service: service.clone(),
+                clock: clock.clone(),
+                endpoint: config.arm_endpoint.clone(),
+                client_id: None,
+                resource: config.arm_endpoint.clone(),
+            };
+            let arm = ArmClient::new(service, Arc::new(tokens), clock, &config.arm_endpoint);
+            Machines::new(arm, &config).list().await.expect("the emulator answers")
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(listed)
+    }
+
+    /// Sends a signal to a component of a real control plane.
+    pub fn signal(&self, component: &str, signal: &str) {
+        let file = self.folder.join(format!("{component}.pid"));
+        let id = std::fs::read_to_string(file).expect("a real control plane writes it");
+        let status = Command::new("kill").args([signal, id.trim()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{component} does not run");
+    }
+
+    fn kubectl_command(&self) -> Kubectl {
+        let kubectl = Kubectl::new(&self.kubeconfig);
+        kubectl.expect("tests that need kubectl are ignored without it")
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
-        let kubectl = Kubectl::new(&self.kubeconfig);
-        let kubectl = kubectl.expect("tests that need kubectl are ignored without it");
-        kubectl.run(arguments, "").expect("kubectl starts")
+        self.kubectl_command().run(arguments, "").expect("kubectl starts")
+    }
+
+    /// A kubectl that runs on, such as `get --watch`; its output is read when it is stopped.
+    pub fn kubectl_watch(&self, arguments: &[&str]) -> Process {
+        let mut command = self.kubectl_command().command(arguments);
+        Process::start(command.stdout(Stdio::piped()))
     }
 
     /// Output of kubectl; it must succeed.
@@ -137,15 +210,31 @@ impl Cluster {
 
     /// Repeats kubectl until its output is as expected.
     pub fn until(&self, what: &str, arguments: &[&str], expected: impl Fn(&str) -> bool) -> String {
-        let mut last = String::new();
+        self.eventually(what, || self.ok(arguments), |text| expected(text))
+    }
+
+    /// Repeats kubectl until it succeeds, as after a restart of the API server.
+    pub fn until_it_answers(&self) {
+        let answers = || self.kubectl(&["get", "--raw", "/readyz"]);
+        self.eventually("the API server answers", answers, |output| output.status.success());
+    }
+
+    /// Looks until what is seen is as expected.
+    pub fn eventually<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        look: impl Fn() -> T,
+        expected: impl Fn(&T) -> bool,
+    ) -> T {
+        let mut seen = look();
         for _ in 0..PATIENCE.as_millis() / 200 {
-            last = self.ok(arguments);
-            if expected(&last) {
-                return last;
+            if expected(&seen) {
+                return seen;
             }
             std::thread::sleep(Duration::from_millis(200));
+            seen = look();
         }
-        panic!("never: {what}\n{last}");
+        panic!("never: {what}\n{seen:?}\n{}", self.log());
     }
 
     /// Stops `nap try`; returns its last lines, with the bill.
