@@ -32,6 +32,7 @@ use nap_clock::Clock;
 
 use plane::Plane;
 use queue::Queue;
+use realisation::Burst;
 use results::{Outcome, Record, Results};
 use specs::Spec;
 
@@ -57,6 +58,9 @@ struct Args {
     /// Measure how often plans come true on kube-scheduler instead, with this many runs per burst
     #[arg(long, value_name = "RUNS", conflicts_with_all = ["spec", "resume", "all", "list"])]
     realisation: Option<usize>,
+    /// Measure only this burst
+    #[arg(long, value_enum, requires = "realisation")]
+    burst: Option<Burst>,
     /// Print the names of the specs and run nothing
     #[arg(long)]
     list: bool,
@@ -64,6 +68,7 @@ struct Args {
 
 /// What all planes share.
 struct Session {
+    /// Folder with the suites; empty when none is run.
     suites: PathBuf,
     /// Folder with the manifests for the suites.
     manifests: PathBuf,
@@ -90,10 +95,14 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> anyhow::Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     nap_controlplane_build::build().map_err(anyhow::Error::msg)?;
-    let suites = nap_controlplane_build::build_suites().map_err(anyhow::Error::msg)?;
     let folder = root.join("target/conformance");
     std::fs::create_dir_all(&folder)?;
     let manifests = root.join("conformance/karpenter");
+    if let Some(runs) = args.realisation {
+        let session = session(args, &root, folder, manifests, PathBuf::new())?;
+        return realisation::measure(&session, args.planes, runs, args.burst);
+    }
+    let suites = nap_controlplane_build::build_suites().map_err(anyhow::Error::msg)?;
     let specs = specs::list(&suites, &manifests.join("specs"), &folder)?;
     let wanted: Vec<Spec> = specs
         .iter()
@@ -108,14 +117,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     }
-    let nap = folder.join("nap");
-    std::fs::copy(root.join(&args.nap), &nap)
-        .with_context(|| format!("{}; `cargo build -p nap` builds it", args.nap.display()))?;
-    let commit = commit(&root)?;
-    let session = Session { suites, manifests, folder, nap, commit, clock: Clock::wall() };
-    if let Some(runs) = args.realisation {
-        return realisation::measure(&session, args.planes, runs);
-    }
+    let session = session(args, &root, folder, manifests, suites)?;
     let results = Mutex::new(Results::open(&session.folder.join("results.jsonl"))?);
     let wanted = not_passed(wanted, args.resume, &session, &results);
     println!("{} specs on {} planes, at {}", wanted.len(), args.planes, session.commit);
@@ -128,6 +130,21 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         println!("wrote {}", file.display());
     }
     Ok(failed == 0)
+}
+
+/// What all planes share, with a copy of nap.
+fn session(
+    args: &Args,
+    root: &Path,
+    folder: PathBuf,
+    manifests: PathBuf,
+    suites: PathBuf,
+) -> anyhow::Result<Session> {
+    let nap = folder.join("nap");
+    std::fs::copy(root.join(&args.nap), &nap)
+        .with_context(|| format!("{}; `cargo build -p nap` builds it", args.nap.display()))?;
+    let commit = commit(root)?;
+    Ok(Session { suites, manifests, folder, nap, commit, clock: Clock::wall() })
 }
 
 fn not_passed(

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::plane::Plane;
@@ -17,8 +18,8 @@ use crate::{Session, start_plane};
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A kind of burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Burst {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Burst {
     /// Large and small pods that fill their nodes.
     Mixed,
     /// Pods spread over zones, and pods of which each has a node of its own.
@@ -26,8 +27,6 @@ enum Burst {
     /// The mixed burst, and small pods that arrive while its nodes come up.
     Arrivals,
 }
-
-const BURSTS: [Burst; 3] = [Burst::Mixed, Burst::Constrained, Burst::Arrivals];
 
 impl Burst {
     fn name(self) -> &'static str {
@@ -87,11 +86,23 @@ struct Run {
     /// Pods that run on the node that was planned for them.
     in_place: usize,
     pods: usize,
+    /// Time until every pod ran.
+    seconds: u64,
 }
 
-/// Runs every burst `runs` times, and prints a table. Returns whether 19 of 20 came true.
-pub(crate) fn measure(session: &Session, planes: u16, runs: usize) -> anyhow::Result<bool> {
-    let todo: Vec<Burst> = BURSTS.into_iter().cycle().take(BURSTS.len() * runs).collect();
+/// Runs every burst, or only one, `runs` times, and prints a table. Returns whether 19 of 20 came
+/// true.
+pub(crate) fn measure(
+    session: &Session,
+    planes: u16,
+    runs: usize,
+    only: Option<Burst>,
+) -> anyhow::Result<bool> {
+    let bursts: Vec<Burst> = match only {
+        Some(burst) => vec![burst],
+        None => Burst::value_variants().to_vec(),
+    };
+    let todo: Vec<Burst> = std::iter::repeat_n(&bursts, runs).flatten().copied().collect();
     let (next, results) = (&AtomicUsize::new(0), &Mutex::new(Vec::new()));
     let todo = &todo;
     std::thread::scope(|scope| {
@@ -119,25 +130,30 @@ pub(crate) fn measure(session: &Session, planes: u16, runs: usize) -> anyhow::Re
         ended.collect::<Vec<_>>().into_iter().collect::<anyhow::Result<()>>()
     })?;
     let results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Ok(print_table(&results))
+    Ok(print_table(&bursts, &results))
 }
 
-fn print_table(runs: &[Run]) -> bool {
-    println!("| burst | runs | as planned | machines | bought again | pods in their place |");
-    println!("|---|---:|---:|---:|---:|---:|");
+fn print_table(bursts: &[Burst], runs: &[Run]) -> bool {
+    println!(
+        "| burst | runs | as planned | machines | bought again | pods in their place | until all ran, median |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|");
     let mut all = true;
-    for burst in BURSTS {
-        let runs: Vec<&Run> = runs.iter().filter(|run| run.burst == burst).collect();
+    for burst in bursts {
+        let runs: Vec<&Run> = runs.iter().filter(|run| run.burst == *burst).collect();
         let count = runs.len();
         let good = runs.iter().filter(|run| run.again == 0).count();
         let sum = |of: fn(&Run) -> usize| runs.iter().map(|run| of(run)).sum::<usize>();
+        let mut seconds: Vec<u64> = runs.iter().map(|run| run.seconds).collect();
+        seconds.sort_unstable();
         println!(
-            "| {} | {count} | {good} | {} | {} | {} of {} |",
+            "| {} | {count} | {good} | {} | {} | {} of {} | {} s |",
             burst.name(),
             sum(|run| run.machines),
             sum(|run| run.again),
             sum(|run| run.in_place),
             sum(|run| run.pods),
+            seconds.get(count / 2).unwrap_or(&0),
         );
         all &= good * 20 >= count * 19;
     }
@@ -172,7 +188,8 @@ fn run(session: &Session, plane: &Plane, burst: Burst) -> anyhow::Result<Run> {
         ensure!(!late(), "{burst:?}: not all pods run after {} s", PATIENCE.as_secs());
         sleep(Duration::from_millis(500));
     };
-    let result = judge(burst, &pods, &list(plane, "nodeclaims")?)?;
+    let seconds = session.clock.now().duration_since(started).unsigned_abs().as_secs();
+    let result = Run { seconds, ..judge(burst, &pods, &list(plane, "nodeclaims")?)? };
     for arguments in [
         "delete pods --all --namespace default --grace-period 0 --force --wait=false",
         "delete nodepools --all --wait=false",
@@ -215,7 +232,7 @@ fn judge(burst: Burst, pods: &[Value], claims: &[Value]) -> anyhow::Result<Run> 
         (format!("{namespace}/{name}"), text(&pod["spec"]["nodeName"]))
     };
     let in_place = pods.iter().filter(|pod| places.contains(&place(pod))).count();
-    Ok(Run { burst, machines: claims.len(), again, in_place, pods: pods.len() })
+    Ok(Run { burst, machines: claims.len(), again, in_place, pods: pods.len(), seconds: 0 })
 }
 
 #[cfg(test)]
