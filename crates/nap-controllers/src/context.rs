@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::Client;
 use nap_clock::Clock;
 use nap_cloud::{CloudError, CloudProvider};
@@ -32,6 +33,9 @@ pub struct Context {
     /// Places of launches. An instance takes minutes to create: launches beyond these wait, and
     /// all other reconciles go on.
     pub(crate) launches: Semaphore,
+    /// Time at which a Node was last opened to pods. Held while one is: a nomination to a closed
+    /// Node is lost when another is opened.
+    pub(crate) opened: tokio::sync::Mutex<Option<Timestamp>>,
     index: Mutex<Index>,
     memory: Mutex<DecisionMemory>,
     pub(crate) solver: Arc<SolverState>,
@@ -113,6 +117,7 @@ impl Context {
             cloud,
             clock,
             launches: Semaphore::new(MAX_LAUNCHES),
+            opened: tokio::sync::Mutex::default(),
             index: Mutex::default(),
             memory: Mutex::default(),
             solver: Arc::default(),

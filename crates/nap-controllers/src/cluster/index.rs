@@ -81,8 +81,8 @@ pub struct Index {
     stamps: Stamps,
     /// Unschedulable pods, and when each was first seen so.
     unschedulable: BTreeMap<PodKey, Timestamp>,
-    /// Time at which kube-scheduler was last seen to have tried a pod in vain.
-    last_attempt: Option<Timestamp>,
+    /// Time at which kube-scheduler was last seen to have tried a pod again.
+    last_retry: Option<Timestamp>,
     /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
     /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,

@@ -27,6 +27,11 @@ impl PlannedPods {
         self.waiting.get(claim).into_iter().flatten()
     }
 
+    /// NodeClaims that a pod was planned onto.
+    pub(super) fn claims_of(&self, pod: &PodKey) -> impl Iterator<Item = &str> {
+        self.claims_by_pod.get(pod).into_iter().flatten().map(AsRef::as_ref)
+    }
+
     /// Whether pods wait for NodeClaims that precede a slot in its plan.
     pub(super) fn is_preceded(&self, slot: &ReleaseSlot) -> bool {
         let first = self.slots.get(&slot.plan).and_then(|numbers| numbers.keys().next());

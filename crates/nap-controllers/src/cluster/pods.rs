@@ -48,15 +48,17 @@ pub fn is_provisionable(pod: &Pod) -> bool {
         && !is_mirror(pod)
 }
 
-/// Whether a change of a pod shows that kube-scheduler has tried it in vain: its `PodScheduled`
-/// condition changed, or its nomination was cleared.
-pub fn was_tried(old: Option<&Pod>, new: &Pod) -> bool {
-    if !is_provisionable(new) {
-        return false;
-    }
-    let Some(old) = old else { return true };
-    old.attempt() != new.attempt()
-        || (old.nominated_node().is_some() && new.nominated_node().is_none())
+/// Whether a change of a pod shows that kube-scheduler has tried it again: a pod that was
+/// unschedulable is bound, its `PodScheduled` condition changed, or its nomination was cleared. The
+/// first attempt does not count: a new pod in the queue makes it try no other.
+pub fn was_retried(old: Option<&Pod>, new: &Pod) -> bool {
+    let Some(old) = old.filter(|old| is_provisionable(old)) else { return false };
+    old.attempt() != new.attempt() || lost_nomination(old, new)
+}
+
+/// Whether a pod that is still unbound is no longer nominated: kube-scheduler tried it in vain.
+pub fn lost_nomination(old: &Pod, new: &Pod) -> bool {
+    old.nominated_node().is_some() && new.nominated_node().is_none() && new.node().is_none()
 }
 
 /// Whether a pod needs capacity elsewhere when its node is removed. A terminating pod of a
@@ -245,19 +247,22 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_of_the_scheduler_shows_in_the_pod() {
+    fn another_attempt_of_the_scheduler_shows_in_the_pod() {
         let pending = pending_pod("shop", "web");
         let mut nominated = pending.clone();
         nominated.status.as_mut().unwrap().nominated_node_name = Some("n".to_owned());
         let mut told = pending.clone();
         let conditions = told.status.as_mut().unwrap().conditions.as_mut().unwrap();
         conditions[0].message = Some("0/3 nodes are available".to_owned());
-        let [pending, nominated, told] = [pending, nominated, told].map(Pod::from);
-        assert!(was_tried(None, &pending) && was_tried(Some(&pending), &told));
-        assert!(was_tried(Some(&nominated), &pending), "a nomination was cleared");
-        assert!(!was_tried(Some(&pending), &nominated), "a nomination is nap's own");
-        assert!(!was_tried(Some(&pending), &pending));
+        let bound = pod("shop", "web", json!({ "spec": { "nodeName": "n" } }));
+        let [pending, nominated, told, bound] = [pending, nominated, told, bound].map(Pod::from);
+        assert!(was_retried(Some(&pending), &bound) && !lost_nomination(&nominated, &bound));
+        assert!(was_retried(Some(&pending), &told));
+        assert!(was_retried(Some(&nominated), &pending), "a nomination was cleared");
+        assert!(!was_retried(Some(&pending), &nominated), "a nomination is nap's own");
+        assert!(!was_retried(Some(&pending), &pending));
+        assert!(!was_retried(None, &pending), "a first attempt makes it try no other pod");
         let untried = Pod::from(pod("shop", "web", json!({})));
-        assert!(!was_tried(None, &untried), "it has not been tried");
+        assert!(!was_retried(Some(&untried), &pending), "likewise");
     }
 }

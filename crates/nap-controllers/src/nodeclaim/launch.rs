@@ -323,7 +323,7 @@ mod tests {
         let problem = Readiness::NotReady("no subnet".to_owned());
         assert_eq!(readiness(&class(&ready("False", Some(2)))), problem);
         let mut leaving = class(&ready("True", Some(2)));
-        let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+        let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
         leaving.metadata.deletion_timestamp = Some(now);
         assert!(matches!(readiness(&leaving), Readiness::NotReady(_)));
     }

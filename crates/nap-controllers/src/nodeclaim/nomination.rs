@@ -25,13 +25,13 @@ use serde_json::json;
 use super::{Step, live_claim};
 use crate::cluster::{Index, Pod, claim_is, is_ready, readiness};
 use crate::context::{Context, Error};
-use crate::snapshot::{engine_pod, is_plan_holding};
+use crate::snapshot::{engine_pod, fits, is_plan_holding, room_left};
 
 /// Longest time that a ready Node is held closed for Nodes that precede it.
 const MAX_HOLD: SignedDuration = SignedDuration::from_secs(20);
 /// Longest time that a ready Node is held closed until kube-scheduler is idle.
-const MAX_IDLE_HOLD: SignedDuration = SignedDuration::from_secs(5);
-/// Time without a failed attempt after which kube-scheduler counts as idle. After a Node is opened
+const MAX_IDLE_HOLD: SignedDuration = SignedDuration::from_secs(10);
+/// Time without another attempt after which kube-scheduler counts as idle. After a Node is opened
 /// it tries all pending pods again, one after the other.
 const IDLE_AFTER: SignedDuration = SignedDuration::from_millis(100);
 /// Interval at which waiting pods without a nomination are nominated again.
@@ -115,17 +115,31 @@ fn nominations(index: &Index, claim: &NodeClaim, now: Timestamp) -> Option<(Stri
     let node = index.node(&name)?;
     let startup = &claim.spec.startup_taints;
     let starting = taints_of(node).any(|taint| startup.iter().any(|one| one.matches(&taint)));
-    let pods = || without_nomination(index, nominable_pods(index, claim), &name);
+    let room = room_left(index, claim);
+    let has_room = |key: &PodKey| {
+        room.as_ref().is_none_or(|room| index.pod(key).is_some_and(|pod| fits(pod, room)))
+    };
+    let pods = || {
+        let mut pods = without_nomination(index, nominable_pods(index, claim), &name);
+        // kube-scheduler would clear a nomination without room, and try other pods again for it.
+        pods.retain(has_room);
+        pods
+    };
     (is_up(node) && !starting).then(|| (name.clone(), pods()))
 }
 
 /// Nominates the planned pods of a ready Node before it is opened. Returns why it should stay
 /// closed for now; `None` if it may be opened.
-pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Option<Hold> {
+pub async fn prepare(
+    context: &Context,
+    claim: &NodeClaim,
+    node: &Node,
+    opened: Option<Timestamp>,
+) -> Option<Hold> {
     let name = node.name_any();
     let (hold, pods) = {
         let index = context.index();
-        let hold = release_hold(&index, claim, node, context.clock.now());
+        let hold = release_hold(&index, claim, node, opened, context.clock.now());
         (hold, without_nomination(&index, nominable_pods(&index, claim), &name))
     };
     if hold.is_none() {
@@ -134,8 +148,14 @@ pub async fn prepare(context: &Context, claim: &NodeClaim, node: &Node) -> Optio
     hold
 }
 
-/// Reason to hold a ready Node closed now, if any.
-fn release_hold(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) -> Option<Hold> {
+/// Reason to hold a ready Node closed now, if any. Another Node was last opened at `opened`.
+fn release_hold(
+    index: &Index,
+    claim: &NodeClaim,
+    node: &Node,
+    opened: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Hold> {
     if waiting_pods(index, claim).is_empty() {
         return None;
     }
@@ -145,16 +165,18 @@ fn release_hold(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) -
     let in_order = index.plan(&claim.name_any()).is_some_and(|plan| plan.release.is_some());
     if within(MAX_HOLD) && others_go_first(index, claim) {
         Some(Hold::ReleaseOrder)
-    } else if within(if in_order { MAX_HOLD } else { MAX_IDLE_HOLD }) && is_busy(index, now) {
+    } else if within(if in_order { MAX_HOLD } else { MAX_IDLE_HOLD }) && is_busy(index, opened, now)
+    {
         Some(Hold::Scheduler)
     } else {
         None
     }
 }
 
-/// Whether kube-scheduler was just seen to have tried a pod in vain.
-fn is_busy(index: &Index, now: Timestamp) -> bool {
-    index.last_attempt().is_some_and(|attempt| now.duration_since(attempt) < IDLE_AFTER)
+/// Whether kube-scheduler was just seen to have tried a pod again, or is about to.
+fn is_busy(index: &Index, opened: Option<Timestamp>, now: Timestamp) -> bool {
+    let recent = |time: Timestamp| now.duration_since(time) < IDLE_AFTER;
+    index.last_retry().is_some_and(recent) || opened.is_some_and(recent)
 }
 
 /// Whether pods wait for NodeClaims that precede this one in the release order.
@@ -349,7 +371,7 @@ mod tests {
         index.apply(pending_pod("shop", "x"), at(-60));
         index.apply(pending_pod("shop", "y"), at(-60));
         let node = ready_node("b", None);
-        let hold = |seconds| release_hold(&index, &second, &node, at(seconds));
+        let hold = |seconds| release_hold(&index, &second, &node, None, at(seconds));
         assert_eq!((hold(19), hold(20)), (Some(Hold::ReleaseOrder), None));
         assert_eq!(hold(-19), Some(Hold::ReleaseOrder), "the kubelet's clock is ahead");
     }
@@ -363,14 +385,46 @@ mod tests {
         let claim = planned("a", "x", None);
         let mut index = index([claim.clone()]);
         let node = ready_node("a", None);
-        assert_eq!(release_hold(&index, &claim, &node, millis(1010)), None, "no pod waits");
-        index.apply(pending_pod("shop", "x"), millis(1000));
-        let hold = |index: &Index, time| release_hold(index, &claim, &node, millis(time));
-        assert_eq!(hold(&index, 1099), Some(Hold::Scheduler));
-        assert_eq!(hold(&index, 1100), None);
-        index.apply(pending_pod("shop", "z"), millis(4990));
-        assert_eq!(hold(&index, 4999), Some(Hold::Scheduler));
-        assert_eq!(hold(&index, 5000), None, "no longer than five seconds");
+        let opened = Some(millis(1000));
+        let hold =
+            |index: &Index, opened, time| release_hold(index, &claim, &node, opened, millis(time));
+        assert_eq!(hold(&index, opened, 1010), None, "no pod waits");
+        index.apply(pending_pod("shop", "x"), millis(0));
+        assert_eq!(hold(&index, None, 10), None, "a first attempt");
+        assert_eq!(hold(&index, opened, 1099), Some(Hold::Scheduler), "a node was opened");
+        assert_eq!(hold(&index, opened, 1100), None);
+        index.apply(pending_pod("shop", "z"), millis(9000));
+        let bound = crate::testing::pod("shop", "z", json!({ "spec": { "nodeName": "n" } }));
+        index.apply(bound, millis(9990));
+        assert_eq!(hold(&index, None, 9999), Some(Hold::Scheduler), "a pod was bound");
+        assert_eq!(hold(&index, None, 10_000), None, "no longer than ten seconds");
+    }
+
+    #[test]
+    fn a_pod_that_lost_its_room_is_not_nominated_again() {
+        let claim = planned("a", "x", None);
+        let mut index = index([claim.clone()]);
+        let mut small = ready_node("a", None);
+        small.status.as_mut().unwrap().allocatable =
+            serde_json::from_value(json!({ "pods": "1" })).unwrap();
+        index.apply(small, at(0));
+        index.apply(pending_pod("shop", "x"), at(0));
+        let found = |index: &Index| nominations(index, &claim, at(0)).unwrap().1.len();
+        assert_eq!(found(&index), 1);
+        let other = crate::testing::pod("shop", "other", json!({ "spec": { "nodeName": "a" } }));
+        index.apply(other, at(0));
+        assert_eq!(found(&index), 0);
+    }
+
+    #[test]
+    fn a_cleared_nomination_wakes_the_nodeclaim_of_the_plan() {
+        let mut index = index([planned("a", "x", None)]);
+        let mut pod = pending_pod("shop", "x");
+        pod.status.as_mut().unwrap().nominated_node_name = Some("a".to_owned());
+        index.apply(pod, at(0));
+        index.take_dirty();
+        index.apply(pending_pod("shop", "x"), at(1));
+        assert!(index.take_dirty().contains(&crate::cluster::Dirty::NodeClaim("a".to_owned())));
     }
 
     #[test]

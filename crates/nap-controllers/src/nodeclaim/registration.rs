@@ -12,10 +12,10 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use nap_api::nodeclaim::condition::REGISTERED;
-use nap_api::{Effect, NodeClaim, Taint, labels, taints};
+use nap_api::{Effect, NodeClaim, Taint, conditions, labels, taints};
 
 use super::{Step, live_claim, nomination, registration_health, time_left};
-use crate::cluster::{Index, claim_is, provider_id_of_claim};
+use crate::cluster::{Index, claim_conditions, claim_is, provider_id_of_claim};
 use crate::context::{Context, Error};
 use crate::events::Severity;
 use crate::patch::add_finalizer;
@@ -64,12 +64,17 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         }
     };
     let usable = nomination::is_up(&node) && claim.spec.startup_taints.is_empty();
-    if usable && let Some(hold) = nomination::prepare(context, claim, &node).await {
-        context
-            .edit_claim_status(&name, |edit| {
-                edit.set_unknown(REGISTERED, hold.reason(), hold.message());
-            })
-            .await?;
+    let mut opened = context.opened.lock().await;
+    if usable && let Some(hold) = nomination::prepare(context, claim, &node, *opened).await {
+        drop(opened);
+        let known = conditions::get(claim_conditions(claim), REGISTERED);
+        if known.is_none_or(|known| known.reason != hold.reason()) {
+            context
+                .edit_claim_status(&name, |edit| {
+                    edit.set_unknown(REGISTERED, hold.reason(), hold.message());
+                })
+                .await?;
+        }
         return Ok(Some(hold.retry_after()));
     }
     if !is_held_closed(&node) {
@@ -86,6 +91,8 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
             *node != before
         })
         .await?;
+    *opened = Some(context.clock.now());
+    drop(opened);
     context
         .edit_claim_status(&name, |edit| {
             edit.status.node_name = Some(node_name.clone());

@@ -17,8 +17,8 @@ use nap_engine::Snapshot;
 pub use catalogues::{Catalogues, OverlayRefusal};
 pub use nodes::NodeCache;
 pub use pods::{
-    PLAN_HOLDS, engine_pod, has_unplanned_pods, is_plan_holding, pending_pods, planned_pods,
-    planned_pods_of,
+    PLAN_HOLDS, engine_pod, fits, has_unplanned_pods, is_plan_holding, pending_pods, planned_pods,
+    planned_pods_of, room_left,
 };
 pub use pools::{pool_requirements, pool_usage};
 pub use simulate::Removals;

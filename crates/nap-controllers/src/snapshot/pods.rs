@@ -60,7 +60,7 @@ pub fn planned_pods(index: &Index, now: Timestamp) -> BTreeMap<PodKey, String> {
 
 /// Free resources of the Node of a NodeClaim on which pods run that were not planned for it; `None`
 /// without such pods. A planned pod that no longer fits has lost its place.
-fn room_left(index: &Index, claim: &NodeClaim) -> Option<Resources> {
+pub fn room_left(index: &Index, claim: &NodeClaim) -> Option<Resources> {
     if !claim_is(claim, REGISTERED) || !has_unplanned_pods(index, claim) {
         return None;
     }
@@ -72,7 +72,8 @@ fn room_left(index: &Index, claim: &NodeClaim) -> Option<Resources> {
     Some(free)
 }
 
-fn fits(pod: &Pod, room: &Resources) -> bool {
+/// Whether the requests of a pod fit.
+pub fn fits(pod: &Pod, room: &Resources) -> bool {
     let mut requests = pod.requests().into_iter().flat_map(Resources::iter);
     requests.all(|(name, amount)| amount == 0 || room.get(name) >= amount)
 }

@@ -27,8 +27,11 @@ impl Index {
         if moved || old.as_ref().is_none_or(|old| protection(old) != protection(&pod)) {
             self.bump_generation();
         }
-        if pods::was_tried(old.as_deref(), &pod) {
-            self.last_attempt = Some(now);
+        if pods::was_retried(old.as_deref(), &pod) {
+            self.last_retry = Some(now);
+        }
+        if old.as_ref().is_some_and(|old| pods::lost_nomination(old, &pod)) {
+            self.mark_planned_for(&key);
         }
         let old_node = old.as_ref().and_then(|old| old.node());
         if let Some(node) = old_node.filter(|node| Some(*node) != pod.node()) {
@@ -120,6 +123,15 @@ impl Index {
         });
         if lost {
             self.mark(Dirty::Provisioning);
+        }
+    }
+
+    /// A planned pod lost its nomination, and other pods may take its room until it is nominated
+    /// again.
+    fn mark_planned_for(&mut self, pod: &PodKey) {
+        let claims: Vec<String> = self.planned.claims_of(pod).map(str::to_owned).collect();
+        for claim in claims {
+            self.mark(Dirty::NodeClaim(claim));
         }
     }
 

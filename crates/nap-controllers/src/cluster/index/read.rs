@@ -60,9 +60,9 @@ impl Index {
         self.unschedulable.get(key).copied()
     }
 
-    /// Time at which kube-scheduler was last seen to have tried a pod in vain; `None` if never.
-    pub fn last_attempt(&self) -> Option<Timestamp> {
-        self.last_attempt
+    /// Time at which kube-scheduler was last seen to have tried a pod again; `None` if never.
+    pub fn last_retry(&self) -> Option<Timestamp> {
+        self.last_retry
     }
 
     /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
