@@ -7,16 +7,13 @@ use jiff::Timestamp;
 use kube::Client;
 use nap_clock::Clock;
 use nap_cloud::{CloudError, CloudProvider};
-use tokio::sync::Semaphore;
 
 use crate::cluster::{Index, Indexed};
 use crate::decision_memory::DecisionMemory;
 use crate::events::Recorder;
+use crate::nodeclaim::Launches;
 use crate::provisioning::SolverState;
 use crate::runtime::{LeaderElection, Leadership, RateLimit, guarded};
-
-/// Most instances that are created at the same time.
-const MAX_LAUNCHES: usize = 1024;
 
 /// Shared by all controllers.
 pub struct Context {
@@ -30,9 +27,8 @@ pub struct Context {
     pub cloud: Arc<dyn CloudProvider>,
     /// The only source of time.
     pub clock: Clock,
-    /// Places of launches. An instance takes minutes to create: launches beyond these wait, and
-    /// all other reconciles go on.
-    pub(crate) launches: Semaphore,
+    /// Launches that wait for the cloud.
+    pub(crate) launches: Launches,
     /// Time at which a Node was last opened to pods. Held while one is: a nomination to a closed
     /// Node is lost when another is opened.
     pub(crate) opened: tokio::sync::Mutex<Option<Timestamp>>,
@@ -116,7 +112,7 @@ impl Context {
             leadership,
             cloud,
             clock,
-            launches: Semaphore::new(MAX_LAUNCHES),
+            launches: Launches::default(),
             opened: tokio::sync::Mutex::default(),
             index: Mutex::default(),
             memory: Mutex::default(),

@@ -1,5 +1,6 @@
 //! PodDisruptionBudgets, found by the labels of a pod.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ impl DisruptionBudgets {
             return false;
         }
         if let Some(old) = old {
-            of_namespace.unlist(&old, &key);
+            of_namespace.unlist(old, &key);
         }
         of_namespace.by_label.entry(label).or_default().insert(key);
         true
@@ -41,7 +42,7 @@ impl DisruptionBudgets {
         let namespace = namespace_of(key);
         let Some(of_namespace) = self.0.get_mut(namespace) else { return false };
         let Some(old) = of_namespace.budgets.remove(key) else { return false };
-        of_namespace.unlist(&required_label(&old), key);
+        of_namespace.unlist(required_label(&old), key);
         if of_namespace.budgets.is_empty() {
             self.0.remove(namespace);
         }
@@ -70,11 +71,11 @@ impl DisruptionBudgets {
 }
 
 impl OfNamespace {
-    fn unlist(&mut self, label: &Option<(String, String)>, key: &str) {
-        if let Some(keys) = self.by_label.get_mut(label) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_label.remove(label);
+    fn unlist(&mut self, label: Option<(String, String)>, key: &str) {
+        if let Entry::Occupied(mut keys) = self.by_label.entry(label) {
+            keys.get_mut().remove(key);
+            if keys.get().is_empty() {
+                keys.remove();
             }
         }
     }

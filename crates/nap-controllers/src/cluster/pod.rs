@@ -531,7 +531,9 @@ mod tests {
     fn parts_without_a_pod_are_forgotten() {
         let mut parts = SharedParts::default();
         let mut pods = ["a", "b"].map(|name| Pod::from(of_web(name, "1")));
-        pods.iter_mut().for_each(|pod| parts.share(pod));
+        for pod in &mut pods {
+            parts.share(pod);
+        }
         let [a, b] = pods;
         parts.release(&a);
         drop(a);

@@ -13,7 +13,11 @@ pub(super) fn metadata(metadata: &mut ObjectMeta) {
 pub(super) fn node(node: &mut Node) {
     metadata(&mut node.metadata);
     if let Some(status) = &mut node.status {
+        status.addresses = None;
+        status.config = None;
+        status.daemon_endpoints = None;
         status.images = None;
+        status.node_info = None;
         status.volumes_attached = None;
         status.volumes_in_use = None;
         status.features = None;

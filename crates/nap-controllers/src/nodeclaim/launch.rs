@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -9,6 +10,7 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::LAUNCHED;
 use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
 use nap_cloud::{CloudError, ErrorClass, Instance};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::{Step, live_claim, nomination, registration_health, time_left};
 use crate::cluster::{claim_is, provider_id_of_claim};
@@ -27,10 +29,63 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const CLASS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which a running launch looks for the deletion of its NodeClaim.
 const INTERRUPTION_INTERVAL: Duration = Duration::from_secs(1);
+/// Most instances that are created at the same time.
+const MAX_LAUNCHES: usize = 1024;
 /// Event reason of a launch for which no offering is left.
 const INSUFFICIENT_CAPACITY: &str = "InsufficientCapacityError";
 /// Longest message that is copied from the cloud into a condition, in characters.
 const MAX_MESSAGE: usize = 1024;
+
+/// Launches that wait for the cloud. A creation takes minutes: it keeps no other reconcile from
+/// running, and launches beyond [`MAX_LAUNCHES`] wait for one to end.
+#[derive(Debug)]
+pub struct Launches {
+    places: Semaphore,
+    /// Launches that have a place or wait for one.
+    running: AtomicUsize,
+    changed: Notify,
+}
+
+/// A launch, until it is dropped.
+pub struct Launching<'a> {
+    launches: &'a Launches,
+    place: Option<SemaphorePermit<'a>>,
+}
+
+impl Default for Launches {
+    fn default() -> Self {
+        let places = Semaphore::new(MAX_LAUNCHES);
+        Self { places, running: AtomicUsize::new(0), changed: Notify::new() }
+    }
+}
+
+impl Launches {
+    /// Number of launches that wait for the cloud or for each other.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Waits until a launch begins or ends.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    async fn begin(&self) -> Launching<'_> {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        self.changed.notify_one();
+        let mut launching = Launching { launches: self, place: None };
+        // The semaphore is never closed.
+        launching.place = self.places.acquire().await.ok();
+        launching
+    }
+}
+
+impl Drop for Launching<'_> {
+    fn drop(&mut self) {
+        self.launches.running.fetch_sub(1, Ordering::AcqRel);
+        self.launches.changed.notify_one();
+    }
+}
 
 /// Creates the instance, or adopts the one that an earlier attempt created, and records it. A
 /// NodeClaim with a provider id counts as launched, whoever wrote it.
@@ -58,9 +113,9 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
     }
     let plan = context.index().plan(name).cloned();
     let offerings = plan.as_ref().map(|plan| plan.offerings.as_slice()).unwrap_or_default();
-    let _place = tokio::select! {
+    let _launching = tokio::select! {
         biased;
-        place = context.launches.acquire() => place,
+        launching = context.launches.begin() => launching,
         () = deleted(context, &claim) => return Ok(Step::Deleted),
     };
     tokio::select! {

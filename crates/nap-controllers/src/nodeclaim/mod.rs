@@ -23,6 +23,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::{NodeClaim, conditions, labels};
 
+pub use launch::Launches;
 pub use nomination::NominationRate;
 
 use crate::cluster::claim_conditions;

@@ -55,7 +55,7 @@ pub fn node_claim(
 ) -> NodeClaim {
     let offerings = offerings(pool, launch, catalogue, replaces);
     let record = PlanRecord {
-        pods: launch.pods.iter().map(|key| key.to_string()).collect(),
+        pods: launch.pods.iter().map(ToString::to_string).collect(),
         offerings: offerings.iter().take(MAX_OFFERINGS).cloned().collect(),
         release,
         replaces: replaces.iter().map(|replaces| replaces.claim.clone()).collect(),

@@ -20,9 +20,9 @@ use crate::context::{Context, Doing, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning};
 
-/// Most reconciles at once, all kinds together; one NodeClaim each for the largest clusters. Most
-/// of them wait for the cloud or for the client's rate limit.
-const MAX_RUNNING: usize = 32_768;
+/// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
+/// memory, and the API server gets no more requests at a time.
+const MAX_RUNNING: usize = 256;
 
 /// Wait before NodeClaims are listed again after a failure.
 const CATCH_UP_RETRY: Duration = Duration::from_secs(1);
@@ -123,13 +123,15 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
             driver.standing = Standing::CatchingUp;
             running.push(start(context, Key::CatchUp));
         }
-        let due = driver.next_due().filter(|_| running.len() < MAX_RUNNING);
+        let is_full = running.len() >= MAX_RUNNING + context.launches.running();
+        let due = driver.next_due().filter(|_| !is_full);
         tokio::select! {
             biased;
             () = &mut shutdown => break,
             Ok(()) = leadership.changed() => {}
             Some(update) = updates.next() => driver.apply(update),
             Some((key, outcome)) = running.next() => driver.finish(key, outcome),
+            () = context.launches.changed(), if is_full => {}
             () = wait_until(due) => {
                 if let Some(key) = driver.queue.pop(Instant::now()) {
                     running.push(start(context, key));

@@ -391,7 +391,7 @@ fn busy_cluster() -> Index {
     for name in ["node-0", "node-1", "node-2"] {
         index.apply(four_cores(name, &json!({ "spec": { "providerID": provider(name) } })), at(0));
     }
-    index.apply(on_node("web", "node-0", json!({})), at(0));
+    index.apply(on_node("web", "node-0", &json!({})), at(0));
     index
 }
 
@@ -399,7 +399,7 @@ fn provider(node: &str) -> String {
     node.replace("node-", "azure:///")
 }
 
-fn on_node(name: &str, node: &str, spec: Value) -> Pod {
+fn on_node(name: &str, node: &str, spec: &Value) -> Pod {
     let container = json!({ "name": "c", "resources": { "requests": { "cpu": "1" } } });
     let mut object = json!({
         "metadata": { "labels": { "app": "web" } },
@@ -417,9 +417,9 @@ type Change = (&'static str, fn(&mut Index));
 
 /// Changes of everything that a node of a snapshot depends on.
 const CHANGES: [Change; 15] = [
-    ("a pod is bound", |index| index.apply(on_node("db", "node-1", json!({})), at(1))),
+    ("a pod is bound", |index| index.apply(on_node("db", "node-1", &json!({})), at(1))),
     ("a pod ends", |index| {
-        let mut ended = on_node("web", "node-0", json!({}));
+        let mut ended = on_node("web", "node-0", &json!({}));
         ended.status = kind(json!({ "phase": "Succeeded" }));
         index.apply(ended, at(1));
     }),
@@ -427,7 +427,7 @@ const CHANGES: [Change; 15] = [
     ("a pod with a host port", |index| {
         let ports = json!([{ "containerPort": 80, "hostPort": 80 }]);
         let container = json!([{ "name": "c", "ports": ports }]);
-        index.apply(on_node("port", "node-2", json!({ "containers": container })), at(1));
+        index.apply(on_node("port", "node-2", &json!({ "containers": container })), at(1));
     }),
     ("a pod with anti-affinity to namespaces", |index| {
         let term = json!({
@@ -437,7 +437,7 @@ const CHANGES: [Change; 15] = [
         let affinity = json!({ "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [term],
         } });
-        index.apply(on_node("apart", "node-2", json!({ "affinity": affinity })), at(1));
+        index.apply(on_node("apart", "node-2", &json!({ "affinity": affinity })), at(1));
     }),
     ("a namespace that it selects", |index| {
         let metadata = json!({ "name": "red", "labels": { "team": "red" } });
@@ -456,7 +456,7 @@ const CHANGES: [Change; 15] = [
     }),
     ("a pod with a volume", |index| {
         let volume = json!([{ "name": "d", "persistentVolumeClaim": { "claimName": "data" } }]);
-        index.apply(on_node("disk", "node-1", json!({ "volumes": volume })), at(1));
+        index.apply(on_node("disk", "node-1", &json!({ "volumes": volume })), at(1));
     }),
     ("its volume", |index| {
         index.apply(
@@ -488,7 +488,7 @@ const CHANGES: [Change; 15] = [
     ("a pod of the DaemonSet", |index| {
         let owner =
             json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "u" }]);
-        let mut daemon = on_node("agent-1", "node-1", json!({}));
+        let mut daemon = on_node("agent-1", "node-1", &json!({}));
         daemon.metadata.owner_references = kind(owner);
         index.apply(daemon, at(1));
     }),

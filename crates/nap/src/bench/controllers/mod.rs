@@ -95,12 +95,15 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
     let measured = async {
         let mut nap = Nap::start(&env, &args.run_log)?;
         let mut row = rest(args, &server, &mut nap, (nodes, pods)).await?;
-        for (round, count) in args.burst.iter().enumerate() {
+        let pools = (0..args.burst.len()).map(|round| format!("burst-{round}"));
+        let pools: Vec<String> = pools.collect();
+        for name in &pools {
+            cluster::create_pool(&client, name).await?;
+        }
+        for (name, count) in pools.iter().zip(&args.burst) {
             eprintln!("{nodes} nodes: a burst of {count} pods …");
-            let name = format!("burst-{round}");
-            cluster::create_pool(&client, &name).await?;
             tokio::time::sleep(Duration::from_secs(3)).await;
-            row.bursts.push(burst(&server, &mut nap, &name, *count).await?);
+            row.bursts.push(burst(&server, &mut nap, name, *count).await?);
         }
         row.peak_mib = nap.memory_mib("VmHWM:")?;
         anyhow::Ok(row)
