@@ -49,7 +49,16 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
     }
     let snapshot = Arc::new(snapshot);
+    let taken = context.clock.now();
     let plan = context.plan(&snapshot).await;
+    tracing::debug!(
+        pods = snapshot.pods.len(),
+        nodes = snapshot.nodes.len(),
+        launches = plan.launches.len(),
+        snapshot = %taken.duration_since(now),
+        solve = %context.clock.now().duration_since(taken),
+        "planned for pending pods"
+    );
     {
         let (index, mut memory) = (context.index(), context.memory());
         memory.nominate(&index, &plan, now);

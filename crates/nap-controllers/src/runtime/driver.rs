@@ -53,6 +53,9 @@ enum Key {
     GarbageCollection,
 }
 
+/// The key that goes first.
+const URGENT: Key = Key::Provisioning;
+
 impl From<Dirty> for Key {
     fn from(dirty: Dirty) -> Self {
         match dirty {
@@ -124,7 +127,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
             running.push(start(context, Key::CatchUp));
         }
         let is_full = running.len() >= MAX_RUNNING + context.launches.running();
-        let due = driver.next_due().filter(|_| !is_full);
+        let due = driver.next_due(is_full);
         tokio::select! {
             biased;
             () = &mut shutdown => break,
@@ -133,7 +136,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
             Some((key, outcome)) = running.next() => driver.finish(key, outcome),
             () = context.launches.changed(), if is_full => {}
             () = wait_until(due) => {
-                if let Some(key) = driver.queue.pop(Instant::now()) {
+                if let Some(key) = driver.pop(is_full) {
                     running.push(start(context, key));
                 }
             }
@@ -204,11 +207,19 @@ impl Driver<'_> {
 
     /// Due time of the next reconcile; `None` if none may run. An index that is incomplete or old
     /// leads to wrong decisions: a Node that it lacks looks gone.
-    fn next_due(&self) -> Option<Instant> {
+    fn next_due(&self, is_full: bool) -> Option<Instant> {
         let may_act = self.standing == Standing::Leading
             && self.context.index().is_synced()
             && !self.failing.is_any_stale(self.context.clock.now());
-        self.queue.next_due().filter(|_| may_act)
+        let next = if is_full { self.queue.due_at(&URGENT) } else { self.queue.next_due() };
+        next.filter(|_| may_act)
+    }
+
+    /// Takes the next key that is due. Pending pods do not wait behind a backlog of other keys.
+    fn pop(&mut self, is_full: bool) -> Option<Key> {
+        let now = Instant::now();
+        let urgent = self.queue.pop_key(&URGENT, now);
+        if is_full { urgent } else { urgent.or_else(|| self.queue.pop(now)) }
     }
 
     /// Whether NodeClaims may exist that neither a watch nor the answer to a creation has shown.

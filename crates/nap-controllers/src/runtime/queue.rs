@@ -58,13 +58,21 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.due.first().map(|(at, _)| *at)
     }
 
+    /// Due time of a key; `None` if it is not in the queue.
+    pub fn due_at(&self, key: &K) -> Option<Instant> {
+        self.when.get(key).copied()
+    }
+
     /// Takes the next key if it is due.
     pub fn pop(&mut self, now: Instant) -> Option<K> {
-        let (at, _) = self.due.first()?;
-        if *at > now {
-            return None;
-        }
-        let (_, key) = self.due.pop_first()?;
+        let (_, key) = self.due.first()?;
+        self.pop_key(&key.clone(), now)
+    }
+
+    /// Takes a key out of its turn, if it is due.
+    pub fn pop_key(&mut self, key: &K, now: Instant) -> Option<K> {
+        let at = self.due_at(key).filter(|at| *at <= now)?;
+        let (_, key) = self.due.take(&(at, key.clone()))?;
         self.when.remove(&key);
         self.running.insert(key.clone());
         Some(key)
@@ -122,6 +130,18 @@ mod tests {
         queue.succeeded("a", None);
         assert_eq!(queue.pop(now), Some("a"));
         assert_eq!(queue.next_due(), Some(now + Duration::from_secs(5)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_due_can_be_taken_out_of_its_turn() {
+        let now = Instant::now();
+        let mut queue = WorkQueue::new();
+        queue.add("a", now);
+        queue.add("c", now + Duration::from_secs(1));
+        assert_eq!(queue.pop_key(&"c", now), None, "it is not due");
+        let later = now + Duration::from_secs(1);
+        assert_eq!(queue.pop_key(&"c", later), Some("c"));
+        assert_eq!((queue.pop_key(&"c", later), queue.pop(later)), (None, Some("a")));
     }
 
     #[tokio::test(start_paused = true)]

@@ -133,7 +133,8 @@ async fn rest(
         (Some(since), Some(at)) => at.duration_since(since),
         _ => Duration::ZERO,
     };
-    tokio::time::sleep(Duration::from_secs(15)).await;
+    eprintln!("{nodes} nodes: settling …");
+    nap.settle().await?;
     eprintln!("{nodes} nodes: at rest for {} s …", args.rest);
     let (cpu, since) = (nap.cpu_seconds()?, Instant::now());
     tokio::time::sleep(Duration::from_secs(args.rest)).await;
@@ -201,6 +202,20 @@ impl Nap {
         }
         let message = format!("`nap run` did nothing for {} s", PATIENCE.as_secs());
         Err(UserError::new(message, "see the file of `--run-log`").into())
+    }
+
+    /// Waits until the controllers have written what they write once after a start.
+    async fn settle(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        tokio::time::sleep(SETTLED).await;
+        while begun.elapsed() < PATIENCE {
+            let before = self.cpu_seconds()?;
+            tokio::time::sleep(SETTLED).await;
+            if self.cpu_seconds()? - before < SETTLED.as_secs_f64() / 50.0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn memory_mib(&self, name: &str) -> anyhow::Result<f64> {
