@@ -48,13 +48,8 @@ fn capacity(
 ) -> Snapshot {
     let daemons = daemons::daemons(index);
     let expected = pods::expected_pods(index, now);
-    let builder = nodes::NodeBuilder {
-        index,
-        catalogues,
-        interest,
-        expected: &expected,
-        daemons: daemons.clone().into(),
-    };
+    let builder =
+        nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };
     let nodes = builder.nodes(cache);
     let pools =
         index.pools().filter_map(|(_, pool)| pools::pool(index, pool, catalogues)).collect();

@@ -20,7 +20,13 @@ use crate::cluster::{
 /// Nodes of earlier snapshots, by view. A node is built again only after something that it depends
 /// on has changed.
 #[derive(Debug, Default)]
-pub struct NodeCache(BTreeMap<NodeKey, CachedNode>);
+pub struct NodeCache {
+    nodes: BTreeMap<NodeKey, CachedNode>,
+    /// The daemons that all of them were built with.
+    daemons: Vec<Daemon>,
+    /// The stamp of Namespaces that all of them were built at.
+    namespaces: u64,
+}
 
 /// A node without the pods that are expected on it, and what it was built from.
 #[derive(Clone, Debug)]
@@ -28,10 +34,9 @@ struct CachedNode {
     built: Arc<Node>,
     from: NodeView,
     csi_node: Option<Arc<CSINode>>,
+    /// The stamp of its pods.
     pods: u64,
-    daemons: Arc<[Daemon]>,
-    namespaces: u64,
-    /// `None` if no pod of the node has volumes.
+    /// The stamp of volumes; `None` if no pod of the node has any.
     volumes: Option<u64>,
 }
 
@@ -43,13 +48,18 @@ pub(super) struct NodeBuilder<'a> {
     pub interest: &'a Interest,
     /// Unbound pods that will be bound to a node without further decisions.
     pub expected: &'a BTreeMap<NodeKey, Vec<Arc<Pod>>>,
-    pub daemons: Arc<[Daemon]>,
+    pub daemons: &'a [Daemon],
 }
 
 impl NodeBuilder<'_> {
     /// Nodes that stay, in the engine's terms.
     pub fn nodes(&self, cache: &mut NodeCache) -> Vec<Arc<Node>> {
-        let mut old = std::mem::take(&mut cache.0);
+        let namespaces = self.index.stamps().namespaces;
+        if cache.daemons != self.daemons || cache.namespaces != namespaces {
+            *cache =
+                NodeCache { daemons: self.daemons.to_vec(), namespaces, ..NodeCache::default() };
+        }
+        let mut old = std::mem::take(&mut cache.nodes);
         let mut nodes = Vec::new();
         for view in self.index.views().filter(|view| !view.is_leaving()) {
             let key = view.key();
@@ -61,38 +71,29 @@ impl NodeBuilder<'_> {
             let known = old.remove(&key).filter(|known| self.is_current(known, view));
             let known = known.unwrap_or_else(|| self.cached(view));
             nodes.push(self.with_interest(&known.built, view));
-            cache.0.insert(key, known);
+            cache.nodes.insert(key, known);
         }
         nodes
     }
 
     fn is_current(&self, known: &CachedNode, view: &NodeView) -> bool {
-        let stamps = self.index.stamps();
+        let volumes = self.index.stamps().volumes;
         known.from.is_same_version(view)
             && known.csi_node.as_ref().map(Arc::as_ptr)
                 == self.index.csi_node(view).map(Arc::as_ptr)
             && known.pods == self.index.pods_stamp(view)
-            && (Arc::ptr_eq(&known.daemons, &self.daemons) || known.daemons == self.daemons)
-            && known.namespaces == stamps.namespaces
-            && known.volumes.is_none_or(|volumes| volumes == stamps.volumes)
+            && known.volumes.is_none_or(|known| known == volumes)
     }
 
     fn cached(&self, view: &NodeView) -> CachedNode {
-        let stamps = self.index.stamps();
         let uses_volumes = self.bound(view).any(|pod| !pod.volumes().is_empty());
-        let plain = NodeBuilder {
-            interest: &Interest::default(),
-            daemons: Arc::clone(&self.daemons),
-            ..*self
-        };
+        let plain = NodeBuilder { interest: &Interest::default(), ..*self };
         CachedNode {
             built: Arc::new(plain.node(view, &[])),
             from: view.clone(),
             csi_node: self.index.csi_node(view).cloned(),
             pods: self.index.pods_stamp(view),
-            daemons: Arc::clone(&self.daemons),
-            namespaces: stamps.namespaces,
-            volumes: uses_volumes.then_some(stamps.volumes),
+            volumes: uses_volumes.then(|| self.index.stamps().volumes),
         }
     }
 
