@@ -60,21 +60,14 @@ pub struct OfferingRef {
     pub price: UsdPerHour,
 }
 
-/// Position of a node in the order in which the nodes of one plan are opened to pods.
+/// Position of a node in the order in which the nodes of one plan are opened to pods. Slots of
+/// different plans are not ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseSlot {
     /// Identifies the plan.
     pub plan: String,
     /// Nodes with a lower number are opened first.
     pub number: u32,
-}
-
-impl ReleaseSlot {
-    /// Whether this node is opened before another one of the same plan. Slots of different plans
-    /// are not ordered.
-    pub fn precedes(&self, other: &Self) -> bool {
-        self.plan == other.plan && self.number < other.number
-    }
 }
 
 /// A record that this build cannot use.
@@ -179,13 +172,5 @@ mod tests {
     #[test]
     fn an_object_without_the_annotation_has_no_record() {
         assert!(PlanRecord::of(&ObjectMeta::default()).is_none());
-    }
-
-    #[test]
-    fn release_slots_are_ordered_within_a_plan_only() {
-        let slot = |plan: &str, number| ReleaseSlot { plan: plan.to_owned(), number };
-        assert!(slot("a", 0).precedes(&slot("a", 1)));
-        assert!(!slot("a", 1).precedes(&slot("a", 1)));
-        assert!(!slot("a", 0).precedes(&slot("b", 1)));
     }
 }

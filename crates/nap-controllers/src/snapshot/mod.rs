@@ -18,7 +18,7 @@ pub use catalogues::{Catalogues, OverlayRefusal};
 pub use nodes::NodeCache;
 pub use pods::{
     PLAN_HOLDS, engine_pod, fits, has_unplanned_pods, is_plan_holding, pending_pods, planned_pods,
-    planned_pods_of, room_left,
+    room_left,
 };
 pub use pools::{pool_requirements, pool_usage};
 pub use simulate::Removals;

@@ -33,7 +33,7 @@ pub fn is_plan_holding(claim: &NodeClaim, now: Timestamp) -> bool {
 }
 
 /// The pods of a plan record.
-pub fn planned_pods_of(plan: &PlanRecord) -> impl Iterator<Item = PodKey> + '_ {
+fn planned_pods_of(plan: &PlanRecord) -> impl Iterator<Item = PodKey> + '_ {
     plan.pods.iter().map(|key| PodKey::from(key.as_str()))
 }
 
