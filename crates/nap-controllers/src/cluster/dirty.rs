@@ -15,7 +15,7 @@ pub enum Dirty {
     Unconfirmed,
     /// The status of every NodeOverlay.
     Overlays,
-    /// A pod became unschedulable: the batch window grows.
+    /// A pod became unschedulable, or lost its planned place: the batch window grows.
     PendingPod,
     /// Pending pods may have other options than before.
     Provisioning,

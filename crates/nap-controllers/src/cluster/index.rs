@@ -55,6 +55,15 @@ impl Stamps {
     }
 }
 
+/// What the index knows of an unschedulable pod besides the pod itself.
+#[derive(Clone, Copy, Debug)]
+struct Unschedulable {
+    /// Time at which it was first seen unschedulable.
+    since: Timestamp,
+    /// Time at which kube-scheduler was last seen to have tried it.
+    tried: Timestamp,
+}
+
 /// The cluster index.
 #[derive(Default)]
 pub struct Index {
@@ -79,10 +88,11 @@ pub struct Index {
     /// Pods by `namespace/name` of their DaemonSet, the newest last.
     daemon_pods: BTreeMap<String, BTreeSet<(Option<Timestamp>, PodKey)>>,
     stamps: Stamps,
-    /// Unschedulable pods, and when each was first seen so.
-    unschedulable: BTreeMap<PodKey, Timestamp>,
+    unschedulable: BTreeMap<PodKey, Unschedulable>,
     /// Time at which kube-scheduler was last seen to have tried a pod again.
     last_retry: Option<Timestamp>,
+    /// Time at which a Node was last seen to join.
+    last_join: Option<Timestamp>,
     /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
     /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,
@@ -211,10 +221,13 @@ impl Index {
 
 /// Changes of Nodes and NodeClaims, and the join of the two.
 impl Index {
-    pub(super) fn insert_node(&mut self, name: String, node: Node) {
+    pub(super) fn insert_node(&mut self, name: String, node: Node, now: Timestamp) {
         let old = self.nodes.get(&name).cloned();
         if !is_news(old.as_ref(), &node) {
             return;
+        }
+        if old.is_none() {
+            self.last_join = Some(now);
         }
         if old.as_ref().is_none_or(|old| !is_same_to_disruption(old, &node)) {
             self.bump_generation();

@@ -278,8 +278,8 @@ impl Indexed for Node {
         slim::node(self);
     }
 
-    fn insert(self, index: &mut Index, key: String, _: Timestamp) {
-        index.insert_node(key, self);
+    fn insert(self, index: &mut Index, key: String, now: Timestamp) {
+        index.insert_node(key, self, now);
     }
 
     fn remove(index: &mut Index, key: &str) {

@@ -34,6 +34,13 @@ const MAX_IDLE_HOLD: SignedDuration = SignedDuration::from_secs(10);
 /// Time without another attempt after which kube-scheduler counts as idle. After a Node is opened
 /// it tries all pending pods again, one after the other.
 const IDLE_AFTER: SignedDuration = SignedDuration::from_millis(100);
+/// Time without a visible attempt after which kube-scheduler counts as idle although it was not
+/// seen to try the planned pods: it tries none that the last opened Node could not hold.
+const MAX_SILENCE: SignedDuration = SignedDuration::from_secs(1);
+/// Longest time that the watch may take to show nominations before the Node is opened regardless.
+const MAX_UNSEEN: Duration = Duration::from_millis(500);
+/// Interval at which the watch is looked at for nominations.
+const SEEN_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which waiting pods without a nomination are nominated again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Most nominations per second.
@@ -137,15 +144,36 @@ pub async fn prepare(
     opened: Option<Timestamp>,
 ) -> Option<Hold> {
     let name = node.name_any();
-    let (hold, pods) = {
-        let index = context.index();
-        let hold = release_hold(&index, claim, node, opened, context.clock.now());
-        (hold, without_nomination(&index, nominable_pods(&index, claim), &name))
-    };
-    if hold.is_none() {
-        nominate_all(context, &pods, &name).await;
+    let hold = || release_hold(&context.index(), claim, node, opened, context.clock.now());
+    if let Some(hold) = hold() {
+        return Some(hold);
     }
-    hold
+    let pods = {
+        let index = context.index();
+        without_nomination(&index, nominable_pods(&index, claim), &name)
+    };
+    let nominated = nominate_all(context, &pods, &name).await;
+    wait_until_seen(context, nominated, &name).await;
+    // If kube-scheduler has tried pods meanwhile, nominations were cleared.
+    hold()
+}
+
+/// Waits until the watch shows nominations: kube-scheduler's watch then does too, so that it does
+/// not see the Node open before the room is reserved.
+async fn wait_until_seen(context: &Context, mut pods: Vec<PodKey>, node: &str) {
+    let since = context.clock.now();
+    loop {
+        {
+            let index = context.index();
+            pods = without_nomination(&index, pods, node);
+            pods.retain(|key| index.unschedulable_since(key).is_some());
+        }
+        let waited = context.clock.now().duration_since(since).unsigned_abs();
+        if pods.is_empty() || waited >= MAX_UNSEEN {
+            return;
+        }
+        context.clock.sleep(SEEN_INTERVAL).await;
+    }
 }
 
 /// Reason to hold a ready Node closed now, if any. Another Node was last opened at `opened`.
@@ -165,7 +193,8 @@ fn release_hold(
     let in_order = index.plan(&claim.name_any()).is_some_and(|plan| plan.release.is_some());
     if within(MAX_HOLD) && others_go_first(index, claim) {
         Some(Hold::ReleaseOrder)
-    } else if within(if in_order { MAX_HOLD } else { MAX_IDLE_HOLD }) && is_busy(index, opened, now)
+    } else if within(if in_order { MAX_HOLD } else { MAX_IDLE_HOLD })
+        && is_busy(index, claim, opened, now)
     {
         Some(Hold::Scheduler)
     } else {
@@ -173,10 +202,17 @@ fn release_hold(
     }
 }
 
-/// Whether kube-scheduler was just seen to have tried a pod again, or is about to.
-fn is_busy(index: &Index, opened: Option<Timestamp>, now: Timestamp) -> bool {
-    let recent = |time: Timestamp| now.duration_since(time) < IDLE_AFTER;
-    index.last_retry().is_some_and(recent) || opened.is_some_and(recent)
+/// Whether kube-scheduler may still try the planned pods of a NodeClaim while its Node is closed,
+/// and clear their nominations. After a Node is opened it tries every pending pod that the Node
+/// could hold, and after a Node has joined some of them.
+fn is_busy(index: &Index, claim: &NodeClaim, opened: Option<Timestamp>, now: Timestamp) -> bool {
+    let last = index.last_retry().max(index.last_join()).max(opened);
+    let within = |most| last.is_some_and(|last| now.duration_since(last) < most);
+    let untried = || {
+        let name = claim.name_any();
+        index.waiting_pods(&name).any(|key| index.last_tried(key) < opened)
+    };
+    within(IDLE_AFTER) || within(MAX_SILENCE) && untried()
 }
 
 /// Whether pods wait for NodeClaims that precede this one in the release order.
@@ -236,23 +272,29 @@ fn without_nomination(index: &Index, mut pods: Vec<PodKey>, node: &str) -> Vec<P
     pods
 }
 
-/// Nominates pods to a Node, as many as this second allows.
-async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) {
+/// Nominates pods to a Node, as many as this second allows. Returns those that are nominated.
+async fn nominate_all(context: &Context, pods: &[PodKey], node: &str) -> Vec<PodKey> {
     let most = context.memory().nominations.take(pods.len(), context.clock.now());
-    join_all(pods.iter().take(most).map(|key| nominate_one(context, key, node))).await;
+    let nominate = |key| async move { nominate_one(context, key, node).await.then(|| key.clone()) };
+    join_all(pods.iter().take(most).map(nominate)).await.into_iter().flatten().collect()
 }
 
-async fn nominate_one(context: &Context, key: &PodKey, node: &str) {
+/// Returns whether the pod is nominated.
+async fn nominate_one(context: &Context, key: &PodKey, node: &str) -> bool {
     let (namespace, name) = key.parts();
     let api: Api<core::Pod> = Api::namespaced(context.client.clone(), namespace);
     let patch = Patch::Merge(json!({ "status": { "nominatedNodeName": node } }));
     match api.patch_status(name, &PatchParams::default(), &patch).await {
-        Ok(_) => tracing::debug!(pod = %key, node, "nominated pod"),
+        Ok(_) => {
+            tracing::debug!(pod = %key, node, "nominated pod");
+            true
+        }
         // Deleted or bound in the meantime.
-        Err(KubeError::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
+        Err(KubeError::Api(status)) if matches!(status.code, 404 | 409 | 422) => false,
         // The plan is then only less likely to be realised.
         Err(error) => {
             tracing::warn!(pod = %key, node, %error, "nomination failed; check RBAC of pods/status");
+            false
         }
     }
 }
@@ -380,24 +422,48 @@ mod tests {
         Timestamp::from_millisecond(milliseconds).unwrap()
     }
 
+    /// A pod that kube-scheduler has tried again, with another result.
+    fn tried_again(name: &str, message: &str) -> core::Pod {
+        let mut pod = pending_pod("shop", name);
+        let conditions = pod.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions[0].message = Some(message.to_owned());
+        pod
+    }
+
     #[test]
     fn a_node_is_not_opened_while_the_scheduler_tries_pods() {
         let claim = planned("a", "x", None);
         let mut index = index([claim.clone()]);
         let node = ready_node("a", None);
-        let opened = Some(millis(1000));
-        let hold =
-            |index: &Index, opened, time| release_hold(index, &claim, &node, opened, millis(time));
-        assert_eq!(hold(&index, opened, 1010), None, "no pod waits");
+        let hold = |index: &Index, time| release_hold(index, &claim, &node, None, millis(time));
         index.apply(pending_pod("shop", "x"), millis(0));
-        assert_eq!(hold(&index, None, 10), None, "a first attempt");
-        assert_eq!(hold(&index, opened, 1099), Some(Hold::Scheduler), "a node was opened");
-        assert_eq!(hold(&index, opened, 1100), None);
+        assert_eq!(hold(&index, 10), None, "a first attempt");
         index.apply(pending_pod("shop", "z"), millis(9000));
         let bound = crate::testing::pod("shop", "z", json!({ "spec": { "nodeName": "n" } }));
-        index.apply(bound, millis(9990));
-        assert_eq!(hold(&index, None, 9999), Some(Hold::Scheduler), "a pod was bound");
-        assert_eq!(hold(&index, None, 10_000), None, "no longer than ten seconds");
+        index.apply(bound, millis(9800));
+        assert_eq!(hold(&index, 9899), Some(Hold::Scheduler), "a pod was bound");
+        assert_eq!(hold(&index, 9900), None);
+        index.apply(ready_node("other", None), millis(9990));
+        assert_eq!(hold(&index, 9999), Some(Hold::Scheduler), "a node has joined");
+        assert_eq!(hold(&index, 10_000), None, "no longer than ten seconds");
+    }
+
+    #[test]
+    fn a_node_waits_until_its_pods_were_tried_on_the_node_opened_before() {
+        let claim = planned("a", "x", None);
+        let mut index = index([claim.clone()]);
+        let node = ready_node("a", None);
+        let opened = Some(millis(1000));
+        let hold = |index: &Index, time| release_hold(index, &claim, &node, opened, millis(time));
+        assert_eq!(hold(&index, 1010), None, "no pod waits");
+        index.apply(pending_pod("shop", "x"), millis(0));
+        index.apply(pending_pod("shop", "other"), millis(0));
+        assert_eq!(hold(&index, 1010), Some(Hold::Scheduler), "a node was opened");
+        index.apply(tried_again("other", "1 Insufficient cpu"), millis(1200));
+        assert_eq!(hold(&index, 1900), Some(Hold::Scheduler), "its pod was not tried yet");
+        assert_eq!(hold(&index, 2200), None, "nothing was tried for a second");
+        index.apply(tried_again("x", "1 Insufficient cpu"), millis(2300));
+        assert_eq!((hold(&index, 2399), hold(&index, 2400)), (Some(Hold::Scheduler), None));
     }
 
     #[test]

@@ -84,6 +84,7 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         context.events.publish(claim, Severity::Warning, reason, &message);
     }
     let node_name = node.name_any();
+    let now = context.clock.now();
     context
         .update::<Node>(&node_name, |node| {
             let before = node.clone();
@@ -91,7 +92,7 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
             *node != before
         })
         .await?;
-    *opened = Some(context.clock.now());
+    *opened = Some(now);
     drop(opened);
     context
         .edit_claim_status(&name, |edit| {

@@ -1,10 +1,12 @@
 //! Provisioning: pending pods in, NodeClaims out.
 
 mod batch;
+mod in_flight;
 pub(crate) mod nodeclaims;
 mod refused;
 mod solver;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use futures::{StreamExt, future, stream};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use nap_api::ReleaseSlot;
-use nap_engine::{Launch, Plan, Snapshot, release_order};
+use nap_engine::{Launch, Plan, PodKey, Snapshot, release_order};
 
 pub use batch::BatchWindow;
 pub use refused::RefusedPods;
@@ -42,23 +44,29 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
     hold_refused(context, now);
-    let mut snapshot = context.snapshot(&catalogues, now);
-    snapshot.pods.retain(|pod| !context.memory().refused.is_held(&pod.key, now));
+    let (mut snapshot, mut plan) = plan(context, &catalogues, &BTreeSet::new()).await;
     if snapshot.pods.is_empty() {
         let unschedulable = context.index().unschedulable_pods().next().is_some();
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
     }
-    let snapshot = Arc::new(snapshot);
-    let taken = context.clock.now();
-    let plan = context.plan(&snapshot).await;
-    tracing::debug!(
-        pods = snapshot.pods.len(),
-        nodes = snapshot.nodes.len(),
-        launches = plan.launches.len(),
-        snapshot = %taken.duration_since(now),
-        solve = %context.clock.now().duration_since(taken),
-        "planned for pending pods"
-    );
+    let mut recorded = false;
+    let movable = in_flight::movable_pods(&context.index());
+    if !plan.launches.is_empty() && !movable.is_empty() {
+        let (with_moved, moving) = self::plan(context, &catalogues, &movable).await;
+        if in_flight::is_better(&moving, &plan)
+            && in_flight::record(context, &moving, &movable).await?
+        {
+            tracing::info!(
+                pods = movable.len(),
+                saved = %(plan.cost - moving.cost),
+                "moved pods between nodeclaims in flight"
+            );
+            (snapshot, plan, recorded) = (with_moved, moving, true);
+        }
+    }
+    if !recorded {
+        in_flight::record(context, &plan, &BTreeSet::new()).await?;
+    }
     {
         let (index, mut memory) = (context.index(), context.memory());
         memory.nominate(&index, &plan, now);
@@ -73,6 +81,33 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let failures: Vec<Error> =
         created.filter_map(|created| future::ready(created.err())).collect().await;
     failures.into_iter().next().map_or(Ok(Some(REPLAN_INTERVAL)), Err)
+}
+
+/// The plan for pending pods, and for those that are `moved`.
+async fn plan(
+    context: &Context,
+    catalogues: &Catalogues,
+    moved: &BTreeSet<PodKey>,
+) -> (Arc<Snapshot>, Plan) {
+    let now = context.clock.now();
+    let mut snapshot = context.snapshot(catalogues, moved, now);
+    snapshot.pods.retain(|pod| !context.memory().refused.is_held(&pod.key, now));
+    let snapshot = Arc::new(snapshot);
+    if snapshot.pods.is_empty() {
+        return (snapshot, Plan::default());
+    }
+    let taken = context.clock.now();
+    let plan = context.plan(&snapshot).await;
+    tracing::debug!(
+        pods = snapshot.pods.len(),
+        moved = moved.len(),
+        nodes = snapshot.nodes.len(),
+        launches = plan.launches.len(),
+        snapshot = %taken.duration_since(now),
+        solve = %context.clock.now().duration_since(taken),
+        "planned for pending pods"
+    );
+    (snapshot, plan)
 }
 
 /// Creates the NodeClaim of a launch.

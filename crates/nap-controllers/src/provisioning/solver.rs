@@ -1,17 +1,17 @@
 //! Calls of the engine, with the catalogues and the solver cache kept between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::join_all;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use nap_engine::{Options, Plan, Snapshot, SolverCache, solve_with};
+use nap_engine::{Options, Plan, PodKey, Snapshot, SolverCache, solve_with};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
-use crate::snapshot::{Catalogues, NodeCache, snapshot};
+use crate::snapshot::{Catalogues, NodeCache, snapshot_moving};
 
 /// State that is kept between calls of the engine because it does not depend on pods.
 #[derive(Default)]
@@ -47,9 +47,14 @@ impl Context {
         Arc::clone(&kept)
     }
 
-    /// The snapshot for provisioning.
-    pub fn snapshot(&self, catalogues: &Catalogues, now: Timestamp) -> Snapshot {
-        snapshot(&self.index(), catalogues, &mut self.solver.nodes(), now)
+    /// The snapshot for provisioning. Pods that are `moved` are planned again.
+    pub fn snapshot(
+        &self,
+        catalogues: &Catalogues,
+        moved: &BTreeSet<PodKey>,
+        now: Timestamp,
+    ) -> Snapshot {
+        snapshot_moving(&self.index(), catalogues, &mut self.solver.nodes(), moved, now)
     }
 
     /// Computes something on a thread of its own if the settings say so: watches, drains and

@@ -9,10 +9,10 @@ mod simulate;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use nap_engine::Snapshot;
+use nap_engine::{PodKey, Snapshot};
 
 pub use catalogues::{Catalogues, OverlayRefusal};
 pub use nodes::NodeCache;
@@ -33,21 +33,38 @@ pub fn snapshot(
     cache: &mut NodeCache,
     now: Timestamp,
 ) -> Snapshot {
-    let pods = pods::pods_without_capacity(index, now);
-    let capacity = capacity(index, &Interest::of(&pods), catalogues, cache, now);
+    snapshot_moving(index, catalogues, cache, &BTreeSet::new(), now)
+}
+
+/// As [`snapshot`], with further pods to place that were planned onto a node: those that are
+/// `moved`.
+pub fn snapshot_moving(
+    index: &Index,
+    catalogues: &Catalogues,
+    cache: &mut NodeCache,
+    moved: &BTreeSet<PodKey>,
+    now: Timestamp,
+) -> Snapshot {
+    let mut pods = pods::pods_without_capacity(index, now);
+    pods.extend(moved.iter().filter_map(|key| Some(engine_pod(index, index.pod(key)?))));
+    pods.sort_by(|one, other| one.key.cmp(&other.key));
+    let capacity = capacity(index, &Interest::of(&pods), catalogues, cache, moved, now);
     Snapshot { pods, ..capacity }
 }
 
-/// A snapshot without pods: nodes that stay, pools, daemons and catalogues.
+/// A snapshot without pods: nodes that stay, pools, daemons and catalogues. Pods that are `moved`
+/// take no room where they were planned.
 fn capacity(
     index: &Index,
     interest: &Interest,
     catalogues: &Catalogues,
     cache: &mut NodeCache,
+    moved: &BTreeSet<PodKey>,
     now: Timestamp,
 ) -> Snapshot {
     let daemons = daemons::daemons(index);
-    let expected = pods::expected_pods(index, now);
+    let mut expected = pods::expected_pods(index, now);
+    expected.values_mut().for_each(|pods| pods.retain(|pod| !moved.contains(pod.key())));
     let builder =
         nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };
     let nodes = builder.nodes(cache);

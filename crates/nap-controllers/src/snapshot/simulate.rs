@@ -56,7 +56,7 @@ impl Removals {
         let waiting = pods::waiting_or_leaving(index, memory, now);
         let interest =
             Interest::of(removable.values().flat_map(|one| &one.pods).chain(waiting.iter()));
-        let snapshot = capacity(index, &interest, catalogues, cache, now);
+        let snapshot = capacity(index, &interest, catalogues, cache, &BTreeSet::new(), now);
         let usage = index.pools().filter_map(|(name, pool)| {
             Some((name.clone(), LimitUsage::of(index, pool, catalogues.of(name)?)))
         });

@@ -101,7 +101,7 @@ fn a_planned_pod_is_not_planned_again_while_the_plan_holds() {
 }
 
 #[test]
-fn a_pod_whose_room_was_taken_is_planned_again_at_once() {
+fn a_pod_whose_room_was_taken_is_planned_again() {
     let mut index = Index::default();
     index.apply(four_cores("node", &json!({ "spec": { "providerID": "azure:///1" } })), at(0));
     index.apply(planned(&json!({})), at(0));
@@ -118,14 +118,14 @@ fn a_pod_whose_room_was_taken_is_planned_again_at_once() {
 }
 
 #[test]
-fn a_pod_that_is_bound_to_a_node_planned_for_others_starts_provisioning() {
+fn a_pod_that_is_bound_to_a_node_planned_for_others_begins_a_batch() {
     let mut index = Index::default();
     index.apply(four_cores("node", &json!({ "spec": { "providerID": "azure:///1" } })), at(0));
     index.apply(planned(&json!({})), at(0));
     index.apply(pending("web", None), at(0));
     index.take_dirty();
     index.apply(pod("shop", "thief", json!({ "spec": { "nodeName": "node" } })), at(1));
-    assert!(index.take_dirty().contains(&Dirty::Provisioning));
+    assert!(index.take_dirty().contains(&Dirty::PendingPod));
 }
 
 #[test]

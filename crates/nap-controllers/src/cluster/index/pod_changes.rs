@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use nap_api::labels;
 use nap_engine::PodKey;
 
-use super::Index;
+use super::{Index, Unschedulable};
 use crate::cluster::{Dirty, Pod, pods};
 
 impl Index {
@@ -29,6 +29,9 @@ impl Index {
         }
         if pods::was_retried(old.as_deref(), &pod) {
             self.last_retry = Some(now);
+            if let Some(known) = self.unschedulable.get_mut(&key) {
+                known.tried = now;
+            }
         }
         if old.as_ref().is_some_and(|old| pods::lost_nomination(old, &pod)) {
             self.mark_planned_for(&key);
@@ -40,7 +43,7 @@ impl Index {
         if !pods::is_provisionable(&pod) {
             self.no_longer_unschedulable(&key);
         } else if !self.unschedulable.contains_key(&key) {
-            self.unschedulable.insert(key.clone(), now);
+            self.unschedulable.insert(key.clone(), Unschedulable { since: now, tried: now });
             self.planned.set_waiting(&key, true);
             self.mark(Dirty::PendingPod);
         }
@@ -114,7 +117,7 @@ impl Index {
     }
 
     /// A pod was bound to a node that it was not planned for. Planned pods that wait for the node
-    /// may have lost their places.
+    /// may have lost their places, several of them in a row: they are planned in one batch.
     fn mark_lost_places(&mut self, node: &str, pod: &PodKey) {
         let claim = self.nodes.get(node).and_then(|node| self.claim_of_node(node));
         let plan = claim.and_then(|claim| self.planned.plan(&claim.name_any()));
@@ -122,7 +125,7 @@ impl Index {
             plan.pods.iter().any(|one| self.unschedulable.contains_key(&PodKey::from(one.as_str())))
         });
         if lost {
-            self.mark(Dirty::Provisioning);
+            self.mark(Dirty::PendingPod);
         }
     }
 

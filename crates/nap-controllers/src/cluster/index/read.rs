@@ -57,12 +57,22 @@ impl Index {
 
     /// Time at which a pod was first seen unschedulable; `None` if it is not.
     pub fn unschedulable_since(&self, key: &PodKey) -> Option<Timestamp> {
-        self.unschedulable.get(key).copied()
+        self.unschedulable.get(key).map(|known| known.since)
+    }
+
+    /// Time at which kube-scheduler was last seen to have tried an unschedulable pod.
+    pub fn last_tried(&self, key: &PodKey) -> Option<Timestamp> {
+        self.unschedulable.get(key).map(|known| known.tried)
     }
 
     /// Time at which kube-scheduler was last seen to have tried a pod again; `None` if never.
     pub fn last_retry(&self) -> Option<Timestamp> {
         self.last_retry
+    }
+
+    /// Time at which a Node was last seen to join; `None` if never.
+    pub fn last_join(&self) -> Option<Timestamp> {
+        self.last_join
     }
 
     /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since

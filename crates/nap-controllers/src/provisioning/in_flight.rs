@@ -1,0 +1,186 @@
+//! NodeClaims in flight: until its Node is open to pods, the plan of a NodeClaim may still change.
+//!
+//! Pods that arrive later join the plan record of the node that has room for them, so that they are
+//! nominated like the first ones. Where a launch can be spared or made smaller by it, pods move
+//! from one node in flight to another: a large pod that lost its place to smaller ones takes the
+//! room of pods that fit elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use kube::ResourceExt;
+use nap_api::nodeclaim::condition::REGISTERED;
+use nap_api::{NodeClaim, PlanRecord, labels};
+use nap_engine::{Plan, PodKey};
+
+use crate::cluster::{Index, NodeKey, claim_is};
+use crate::context::{Context, Error};
+
+/// Pods that wait for NodeClaims in flight and may be planned again. Where the release order of a
+/// plan matters, its pods stay: the order was computed for their places.
+pub(super) fn movable_pods(index: &Index) -> BTreeSet<PodKey> {
+    let claims = index.claims().filter(|claim| is_in_flight(claim));
+    let may_change = |claim: &&_| {
+        let plan = index.plan(&ResourceExt::name_any(*claim));
+        plan.is_some_and(|plan| plan.release.is_none() && plan.replaces.is_empty())
+    };
+    let names = claims.filter(|claim| may_change(&claim.as_ref())).map(|claim| claim.name_any());
+    names.flat_map(|name| index.waiting_pods(&name).cloned().collect::<Vec<_>>()).collect()
+}
+
+/// Whether the Node of a NodeClaim is not open to pods yet.
+fn is_in_flight(claim: &NodeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_none() && !claim_is(claim, REGISTERED)
+}
+
+/// Whether a plan that moves pods is better than one that does not: it places at least the same
+/// pods, for less.
+pub(super) fn is_better(moving: &Plan, plan: &Plan) -> bool {
+    let unplaced: BTreeSet<&PodKey> = plan.unplaced.iter().map(|one| &one.pod).collect();
+    moving.cost < plan.cost && moving.unplaced.iter().all(|one| unplaced.contains(&one.pod))
+}
+
+/// Writes the pods that a plan places on NodeClaims in flight into their plan records, and takes
+/// the pods that are `moved` out of those that they leave. Returns `false`, with nothing written,
+/// if pods would leave a NodeClaim whose Node is open by now.
+pub(super) async fn record(
+    context: &Context,
+    plan: &Plan,
+    moved: &BTreeSet<PodKey>,
+) -> Result<bool, Error> {
+    // No Node is opened meanwhile: its pods are nominated by the record.
+    let opening = context.opened.lock().await;
+    let Some(changed) = changed_records(&context.index(), plan, moved) else { return Ok(false) };
+    let write = |(name, record): (String, PlanRecord)| async move {
+        let annotation = (labels::PLAN.to_owned(), record.to_annotation());
+        context.annotate::<NodeClaim>(&name, [annotation]).await
+    };
+    let written = join_all(changed.into_iter().map(write)).await;
+    drop(opening);
+    written.into_iter().collect::<Result<(), Error>>().map(|()| true)
+}
+
+/// The plan records that a plan changes, by NodeClaim; `None` if a pod that is `moved` is no longer
+/// in the record of a NodeClaim in flight.
+fn changed_records(
+    index: &Index,
+    plan: &Plan,
+    moved: &BTreeSet<PodKey>,
+) -> Option<BTreeMap<String, PlanRecord>> {
+    if !moved.is_subset(&movable_pods(index)) {
+        return None;
+    }
+    let mut placed: BTreeMap<NodeKey, Vec<&PodKey>> = BTreeMap::new();
+    for placement in &plan.placements {
+        if let Some(key) = index.key_of_view(&placement.node) {
+            placed.entry(key).or_default().push(&placement.pod);
+        }
+    }
+    let mut changed = BTreeMap::new();
+    for claim in index.claims().filter(|claim| is_in_flight(claim)) {
+        let name = claim.name_any();
+        let Some(known) = index.plan(&name) else { continue };
+        let mut record = known.as_ref().clone();
+        record.pods.retain(|pod| !moved.contains(&PodKey::from(pod.as_str())));
+        let added = placed.get(&NodeKey::NodeClaim(name.clone())).into_iter().flatten();
+        record.pods.extend(added.map(ToString::to_string));
+        if record != **known {
+            changed.insert(name, record);
+        }
+    }
+    Some(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use nap_units::UsdPerHour;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{
+        at, claim, condition, index, pending_pod, placement, plan_without_places,
+    };
+
+    /// A NodeClaim with a plan record of pods that wait.
+    fn planned(name: &str, pods: &[&str], more: serde_json::Value) -> NodeClaim {
+        let mut record = json!({ "version": 1, "pods": pods });
+        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let annotations = json!({ labels::PLAN: record.to_string() });
+        claim(name, json!({ "metadata": { "annotations": annotations } }))
+    }
+
+    fn with_pending(claims: impl IntoIterator<Item = NodeClaim>, pods: &[&str]) -> Index {
+        let mut index = index(claims);
+        pods.iter().for_each(|name| index.apply(pending_pod("shop", name), at(0)));
+        index
+    }
+
+    fn open(mut claim: NodeClaim) -> NodeClaim {
+        let status = json!({ "conditions": [condition("Registered", "True")] });
+        claim.status = serde_json::from_value(status).unwrap();
+        claim
+    }
+
+    fn keys(names: &[&str]) -> BTreeSet<PodKey> {
+        names.iter().map(|name| PodKey::new("shop", name)).collect()
+    }
+
+    fn placing(places: &[(&str, &str)]) -> Plan {
+        let placed = places.iter().map(|(pod, node)| placement(&PodKey::new("shop", pod), node));
+        Plan { placements: placed.collect(), ..Plan::default() }
+    }
+
+    fn pods(records: &BTreeMap<String, PlanRecord>, name: &str) -> Vec<String> {
+        records[name].pods.iter().cloned().collect()
+    }
+
+    #[test]
+    fn pods_move_while_their_node_is_closed_and_its_order_does_not_matter() {
+        let ordered = json!({ "release": { "plan": "1", "number": 0 } });
+        let index = with_pending(
+            [
+                planned("a", &["shop/a", "shop/bound"], json!({})),
+                planned("b", &["shop/b"], ordered),
+                planned("c", &["shop/c"], json!({ "replaces": ["old"], "siblings": 1 })),
+                open(planned("d", &["shop/d"], json!({}))),
+            ],
+            &["a", "b", "c", "d"],
+        );
+        assert_eq!(movable_pods(&index), keys(&["a"]));
+    }
+
+    #[test]
+    fn later_pods_join_the_record_of_a_node_in_flight() {
+        let claims =
+            [planned("a", &["shop/a"], json!({})), open(planned("b", &["shop/b"], json!({})))];
+        let index = with_pending(claims, &["a", "late", "later"]);
+        let plan = placing(&[("late", "a"), ("later", "b")]);
+        let changed = changed_records(&index, &plan, &BTreeSet::new()).unwrap();
+        assert_eq!(changed.len(), 1, "an open node takes pods without a record");
+        assert_eq!(pods(&changed, "a"), ["shop/a", "shop/late"]);
+    }
+
+    #[test]
+    fn pods_that_move_leave_one_record_for_another() {
+        let claims = ["a", "b"].map(|name| planned(name, &[&format!("shop/{name}")], json!({})));
+        let index = with_pending(claims.clone(), &["a", "b", "large"]);
+        let plan = placing(&[("a", "b"), ("b", "b"), ("large", "a")]);
+        let changed = changed_records(&index, &plan, &keys(&["a", "b"])).unwrap();
+        assert_eq!(pods(&changed, "a"), ["shop/large"]);
+        assert_eq!(pods(&changed, "b"), ["shop/a", "shop/b"]);
+        let opened =
+            with_pending([open(claims[0].clone()), claims[1].clone()], &["a", "b", "large"]);
+        assert_eq!(changed_records(&opened, &plan, &keys(&["a", "b"])), None, "one was opened");
+    }
+
+    #[test]
+    fn pods_move_only_if_that_costs_less_and_leaves_no_pod_without_a_place() {
+        let plan = |micros, unplaced: &[&str]| {
+            let cost = UsdPerHour::from_micros(micros);
+            Plan { cost, ..plan_without_places(keys(unplaced)) }
+        };
+        assert!(is_better(&plan(1, &["x"]), &plan(2, &["x"])));
+        assert!(!is_better(&plan(2, &[]), &plan(2, &[])));
+        assert!(!is_better(&plan(1, &["y"]), &plan(2, &["x"])));
+    }
+}
