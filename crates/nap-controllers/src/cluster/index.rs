@@ -91,8 +91,9 @@ pub struct Index {
     unschedulable: BTreeMap<PodKey, Unschedulable>,
     /// Time at which kube-scheduler was last seen to have tried a pod again.
     last_retry: Option<Timestamp>,
-    /// Time at which a Node was last seen to join.
-    last_join: Option<Timestamp>,
+    /// Time of the last change that makes kube-scheduler try pending pods again: a Node joined, or
+    /// a nomination was cleared.
+    scheduler_woken: Option<Timestamp>,
     /// Time of the last pod that was bound to a node or left it, by node name. Pods that the first
     /// list showed do not count.
     pod_events: BTreeMap<String, Timestamp>,
@@ -227,7 +228,7 @@ impl Index {
             return;
         }
         if old.is_none() {
-            self.last_join = Some(now);
+            self.scheduler_woken = Some(now);
         }
         if old.as_ref().is_none_or(|old| !is_same_to_disruption(old, &node)) {
             self.bump_generation();

@@ -29,14 +29,12 @@ use crate::snapshot::{engine_pod, fits, is_plan_holding, room_left};
 
 /// Longest time that a ready Node is held closed for Nodes that precede it.
 const MAX_HOLD: SignedDuration = SignedDuration::from_secs(20);
-/// Longest time that a ready Node is held closed until kube-scheduler is idle.
+/// Longest time that a ready Node is held closed until kube-scheduler has tried its pods.
 const MAX_IDLE_HOLD: SignedDuration = SignedDuration::from_secs(10);
-/// Time without another attempt after which kube-scheduler counts as idle. After a Node is opened
-/// it tries all pending pods again, one after the other.
-const IDLE_AFTER: SignedDuration = SignedDuration::from_millis(100);
 /// Time without a visible attempt after which kube-scheduler counts as idle although it was not
-/// seen to try the planned pods: it tries none that the last opened Node could not hold.
-const MAX_SILENCE: SignedDuration = SignedDuration::from_secs(1);
+/// seen to try the planned pods: it tries none that the change could not help, and an attempt with
+/// the same result as the last one shows nowhere.
+const IDLE_AFTER: SignedDuration = SignedDuration::from_secs(1);
 /// Longest time that the watch may take to show nominations before the Node is opened regardless.
 const MAX_UNSEEN: Duration = Duration::from_millis(500);
 /// Interval at which the watch is looked at for nominations.
@@ -203,16 +201,14 @@ fn release_hold(
 }
 
 /// Whether kube-scheduler may still try the planned pods of a NodeClaim while its Node is closed,
-/// and clear their nominations. After a Node is opened it tries every pending pod that the Node
-/// could hold, and after a Node has joined some of them.
+/// and clear their nominations. It tries pending pods again, one after the other, when a Node was
+/// opened and when something else woke it, and each of them once.
 fn is_busy(index: &Index, claim: &NodeClaim, opened: Option<Timestamp>, now: Timestamp) -> bool {
-    let last = index.last_retry().max(index.last_join()).max(opened);
-    let within = |most| last.is_some_and(|last| now.duration_since(last) < most);
-    let untried = || {
-        let name = claim.name_any();
-        index.waiting_pods(&name).any(|key| index.last_tried(key) < opened)
-    };
-    within(IDLE_AFTER) || within(MAX_SILENCE) && untried()
+    let woken = index.scheduler_woken().max(opened);
+    let seen = index.last_retry().max(woken);
+    let name = claim.name_any();
+    seen.is_some_and(|seen| now.duration_since(seen) < IDLE_AFTER)
+        && index.waiting_pods(&name).any(|key| index.last_tried(key) < woken)
 }
 
 /// Whether pods wait for NodeClaims that precede this one in the release order.
@@ -431,24 +427,6 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_not_opened_while_the_scheduler_tries_pods() {
-        let claim = planned("a", "x", None);
-        let mut index = index([claim.clone()]);
-        let node = ready_node("a", None);
-        let hold = |index: &Index, time| release_hold(index, &claim, &node, None, millis(time));
-        index.apply(pending_pod("shop", "x"), millis(0));
-        assert_eq!(hold(&index, 10), None, "a first attempt");
-        index.apply(pending_pod("shop", "z"), millis(9000));
-        let bound = crate::testing::pod("shop", "z", json!({ "spec": { "nodeName": "n" } }));
-        index.apply(bound, millis(9800));
-        assert_eq!(hold(&index, 9899), Some(Hold::Scheduler), "a pod was bound");
-        assert_eq!(hold(&index, 9900), None);
-        index.apply(ready_node("other", None), millis(9990));
-        assert_eq!(hold(&index, 9999), Some(Hold::Scheduler), "a node has joined");
-        assert_eq!(hold(&index, 10_000), None, "no longer than ten seconds");
-    }
-
-    #[test]
     fn a_node_waits_until_its_pods_were_tried_on_the_node_opened_before() {
         let claim = planned("a", "x", None);
         let mut index = index([claim.clone()]);
@@ -460,10 +438,31 @@ mod tests {
         index.apply(pending_pod("shop", "other"), millis(0));
         assert_eq!(hold(&index, 1010), Some(Hold::Scheduler), "a node was opened");
         index.apply(tried_again("other", "1 Insufficient cpu"), millis(1200));
-        assert_eq!(hold(&index, 1900), Some(Hold::Scheduler), "its pod was not tried yet");
-        assert_eq!(hold(&index, 2200), None, "nothing was tried for a second");
-        index.apply(tried_again("x", "1 Insufficient cpu"), millis(2300));
-        assert_eq!((hold(&index, 2399), hold(&index, 2400)), (Some(Hold::Scheduler), None));
+        assert_eq!(hold(&index, 2199), Some(Hold::Scheduler), "its pod was not tried yet");
+        assert_eq!(hold(&index, 2200), None, "no pod was tried for a second");
+        index.apply(tried_again("x", "1 Insufficient cpu"), millis(1300));
+        assert_eq!(hold(&index, 1301), None, "its pod was tried");
+    }
+
+    #[test]
+    fn a_node_is_not_opened_right_after_the_scheduler_was_woken() {
+        let claim = planned("a", "x", None);
+        let mut index = index([claim.clone()]);
+        let node = ready_node("a", None);
+        let hold = |index: &Index, time| release_hold(index, &claim, &node, None, millis(time));
+        index.apply(pending_pod("shop", "x"), millis(0));
+        assert_eq!(hold(&index, 10), None, "a first attempt");
+        index.apply(ready_node("other", None), millis(5000));
+        assert_eq!(hold(&index, 5999), Some(Hold::Scheduler), "a node has joined");
+        assert_eq!(hold(&index, 6000), None);
+        let mut nominated = pending_pod("shop", "z");
+        nominated.status.as_mut().unwrap().nominated_node_name = Some("n".to_owned());
+        index.apply(nominated, millis(7000));
+        index.apply(pending_pod("shop", "z"), millis(8000));
+        assert_eq!(hold(&index, 8999), Some(Hold::Scheduler), "a nomination was cleared");
+        index.apply(ready_node("third", None), millis(9990));
+        assert_eq!(hold(&index, 9999), Some(Hold::Scheduler));
+        assert_eq!(hold(&index, 10_000), None, "no longer than ten seconds");
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Index {
             }
         }
         if old.as_ref().is_some_and(|old| pods::lost_nomination(old, &pod)) {
+            self.scheduler_woken = Some(now);
             self.mark_planned_for(&key);
         }
         let old_node = old.as_ref().and_then(|old| old.node());

@@ -70,9 +70,10 @@ impl Index {
         self.last_retry
     }
 
-    /// Time at which a Node was last seen to join; `None` if never.
-    pub fn last_join(&self) -> Option<Timestamp> {
-        self.last_join
+    /// Time of the last change that makes kube-scheduler try pending pods again, besides the
+    /// opening of a Node; `None` if there was none.
+    pub fn scheduler_woken(&self) -> Option<Timestamp> {
+        self.scheduler_woken
     }
 
     /// Time at which a pod was last seen being bound to a node or leaving it; `None` if not since
