@@ -1,9 +1,10 @@
 //! The plan behind a NodeClaim, as one versioned JSON annotation.
 //!
-//! The controllers write the record once, when they create the NodeClaim, and parse it once, when
-//! the NodeClaim enters the cluster index. It carries everything about the plan that must survive a
-//! restart: the pods, the offerings in the order to try them, the release slot and the NodeClaims
-//! that are replaced. A NodeClaim made by a user or by another controller has no record.
+//! The controllers write the record when they create the NodeClaim, and parse it when the NodeClaim
+//! enters the cluster index. It carries everything about the plan that must survive a restart: the
+//! pods, the offerings in the order to try them, the release slot and the NodeClaims that are
+//! replaced. Only the pods may change, until the Node is open. A NodeClaim made by a user or by
+//! another controller has no record.
 
 use std::collections::BTreeSet;
 

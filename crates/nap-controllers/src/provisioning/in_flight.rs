@@ -50,23 +50,29 @@ pub(super) async fn record(
 ) -> Result<bool, Error> {
     // No Node is opened meanwhile: its pods are nominated by the record.
     let opening = context.opened.lock().await;
-    let Some(changed) = changed_records(&context.index(), plan, moved) else { return Ok(false) };
-    let write = |(name, record): (String, PlanRecord)| async move {
-        let annotation = (labels::PLAN.to_owned(), record.to_annotation());
-        context.annotate::<NodeClaim>(&name, [annotation]).await
+    let Some(places) = changed_places(&context.index(), plan, moved) else { return Ok(false) };
+    let write = |(name, pods): (String, BTreeSet<String>)| async move {
+        let set_pods = |claim: &mut NodeClaim| {
+            let Some(Ok(mut record)) = PlanRecord::of(&claim.metadata) else { return false };
+            record.pods.clone_from(&pods);
+            let annotation = record.to_annotation();
+            claim.annotations_mut().insert(labels::PLAN.to_owned(), annotation);
+            true
+        };
+        context.update::<NodeClaim>(&name, set_pods).await
     };
-    let written = join_all(changed.into_iter().map(write)).await;
+    let written = join_all(places.into_iter().map(write)).await;
     drop(opening);
     written.into_iter().collect::<Result<(), Error>>().map(|()| true)
 }
 
-/// The plan records that a plan changes, by NodeClaim; `None` if a pod that is `moved` is no longer
-/// in the record of a NodeClaim in flight.
-fn changed_records(
+/// The pods of each NodeClaim in flight whose plan record a plan changes; `None` if a pod that is
+/// `moved` may not move any more.
+fn changed_places(
     index: &Index,
     plan: &Plan,
     moved: &BTreeSet<PodKey>,
-) -> Option<BTreeMap<String, PlanRecord>> {
+) -> Option<BTreeMap<String, BTreeSet<String>>> {
     if !moved.is_subset(&movable_pods(index)) {
         return None;
     }
@@ -80,12 +86,12 @@ fn changed_records(
     for claim in index.claims().filter(|claim| is_in_flight(claim)) {
         let name = claim.name_any();
         let Some(known) = index.plan(&name) else { continue };
-        let mut record = known.as_ref().clone();
-        record.pods.retain(|pod| !moved.contains(&PodKey::from(pod.as_str())));
+        let stays = |pod: &&String| !moved.contains(&PodKey::from(pod.as_str()));
+        let mut pods: BTreeSet<String> = known.pods.iter().filter(stays).cloned().collect();
         let added = placed.get(&NodeKey::NodeClaim(name.clone())).into_iter().flatten();
-        record.pods.extend(added.map(ToString::to_string));
-        if record != **known {
-            changed.insert(name, record);
+        pods.extend(added.map(ToString::to_string));
+        if pods != known.pods {
+            changed.insert(name, pods);
         }
     }
     Some(changed)
@@ -125,13 +131,13 @@ mod tests {
         names.iter().map(|name| PodKey::new("shop", name)).collect()
     }
 
+    fn strings(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
     fn placing(places: &[(&str, &str)]) -> Plan {
         let placed = places.iter().map(|(pod, node)| placement(&PodKey::new("shop", pod), node));
         Plan { placements: placed.collect(), ..Plan::default() }
-    }
-
-    fn pods(records: &BTreeMap<String, PlanRecord>, name: &str) -> Vec<String> {
-        records[name].pods.iter().cloned().collect()
     }
 
     #[test]
@@ -155,9 +161,9 @@ mod tests {
             [planned("a", &["shop/a"], json!({})), open(planned("b", &["shop/b"], json!({})))];
         let index = with_pending(claims, &["a", "late", "later"]);
         let plan = placing(&[("late", "a"), ("later", "b")]);
-        let changed = changed_records(&index, &plan, &BTreeSet::new()).unwrap();
+        let changed = changed_places(&index, &plan, &BTreeSet::new()).unwrap();
         assert_eq!(changed.len(), 1, "an open node takes pods without a record");
-        assert_eq!(pods(&changed, "a"), ["shop/a", "shop/late"]);
+        assert_eq!(changed["a"], strings(&["shop/a", "shop/late"]));
     }
 
     #[test]
@@ -165,12 +171,12 @@ mod tests {
         let claims = ["a", "b"].map(|name| planned(name, &[&format!("shop/{name}")], json!({})));
         let index = with_pending(claims.clone(), &["a", "b", "large"]);
         let plan = placing(&[("a", "b"), ("b", "b"), ("large", "a")]);
-        let changed = changed_records(&index, &plan, &keys(&["a", "b"])).unwrap();
-        assert_eq!(pods(&changed, "a"), ["shop/large"]);
-        assert_eq!(pods(&changed, "b"), ["shop/a", "shop/b"]);
+        let changed = changed_places(&index, &plan, &keys(&["a", "b"])).unwrap();
+        assert_eq!(changed["a"], strings(&["shop/large"]));
+        assert_eq!(changed["b"], strings(&["shop/a", "shop/b"]));
         let opened =
             with_pending([open(claims[0].clone()), claims[1].clone()], &["a", "b", "large"]);
-        assert_eq!(changed_records(&opened, &plan, &keys(&["a", "b"])), None, "one was opened");
+        assert_eq!(changed_places(&opened, &plan, &keys(&["a", "b"])), None, "one was opened");
     }
 
     #[test]
