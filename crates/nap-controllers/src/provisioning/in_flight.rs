@@ -1,9 +1,9 @@
 //! NodeClaims in flight: until its Node is open to pods, the plan of a NodeClaim may still change.
 //!
 //! Pods that arrive later join the plan record of the node that has room for them, so that they are
-//! nominated like the first ones. Where a launch can be spared or made smaller by it, pods move
-//! from one node in flight to another: a large pod that lost its place to smaller ones takes the
-//! room of pods that fit elsewhere.
+//! nominated like the first ones. If a pod has lost its place to others and the launch for it can
+//! be spared, pods move from one node in flight to another: a large pod takes the room of small
+//! ones, which fit into what is left elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::REGISTERED;
 use nap_api::{NodeClaim, PlanRecord, labels};
-use nap_engine::{Plan, PodKey};
+use nap_engine::{Plan, Pod, PodKey};
 
 use crate::cluster::{Index, NodeKey, claim_is};
 use crate::context::{Context, Error};
@@ -33,11 +33,41 @@ fn is_in_flight(claim: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && !claim_is(claim, REGISTERED)
 }
 
+/// Whether any of these pods had a place on a node that is open, and lost it to others.
+pub(super) fn has_displaced(index: &Index, pods: &[Pod]) -> bool {
+    pods.iter().any(|pod| index.was_planned(&pod.key))
+}
+
 /// Whether a plan that moves pods is better than one that does not: it places at least the same
 /// pods, for less.
 pub(super) fn is_better(moving: &Plan, plan: &Plan) -> bool {
     let unplaced: BTreeSet<&PodKey> = plan.unplaced.iter().map(|one| &one.pod).collect();
     moving.cost < plan.cost && moving.unplaced.iter().all(|one| unplaced.contains(&one.pod))
+}
+
+/// Gives the pods that are `moved` places on nodes that exist or are in flight, in exchange with
+/// equal pods: they must not wait for a launch now. Returns whether that was possible.
+pub(super) fn keep_off_launches(plan: &mut Plan, pods: &[Pod], moved: &BTreeSet<PodKey>) -> bool {
+    let launched = || plan.launches.iter().flat_map(|launch| &launch.pods);
+    if launched().all(|key| !moved.contains(key)) {
+        return true;
+    }
+    let nameless = |pod: &Pod| Pod { key: PodKey::new(pod.key.parts().0, ""), ..pod.clone() };
+    let shapes: BTreeMap<&PodKey, Pod> = pods.iter().map(|pod| (&pod.key, nameless(pod))).collect();
+    let mut partners: BTreeMap<&Pod, Vec<usize>> = BTreeMap::new();
+    for (number, placement) in plan.placements.iter().enumerate() {
+        if let Some(shape) = shapes.get(&placement.pod).filter(|_| !moved.contains(&placement.pod))
+        {
+            partners.entry(shape).or_default().push(number);
+        }
+    }
+    let launched = plan.launches.iter_mut().flat_map(|launch| &mut launch.pods);
+    for key in launched.filter(|key| moved.contains(key)) {
+        let partner = shapes.get(key).and_then(|shape| partners.get_mut(shape)?.pop());
+        let Some(partner) = partner else { return false };
+        std::mem::swap(key, &mut plan.placements[partner].pod);
+    }
+    true
 }
 
 /// Writes the pods that a plan places on NodeClaims in flight into their plan records, and takes
@@ -99,12 +129,13 @@ fn changed_places(
 
 #[cfg(test)]
 mod tests {
+    use nap_engine::Launch;
     use nap_units::UsdPerHour;
     use serde_json::json;
 
     use super::*;
     use crate::testing::{
-        at, claim, condition, index, pending_pod, placement, plan_without_places,
+        at, claim, condition, index, launch, pending_pod, placement, plan_without_places,
     };
 
     /// A NodeClaim with a plan record of pods that wait.
@@ -188,5 +219,34 @@ mod tests {
         assert!(is_better(&plan(1, &["x"]), &plan(2, &["x"])));
         assert!(!is_better(&plan(2, &[]), &plan(2, &[])));
         assert!(!is_better(&plan(1, &["y"]), &plan(2, &["x"])));
+    }
+
+    #[test]
+    fn pods_that_move_do_not_wait_for_a_launch() {
+        let pod = |name: &str, priority| Pod {
+            key: PodKey::new("shop", name),
+            priority,
+            ..Pod::default()
+        };
+        let pods = [pod("waits", 0), pod("new", 0), pod("other", 1)];
+        let planned = |launched: &str, placed: &str| {
+            let launches =
+                vec![Launch { pods: keys(&[launched]).into_iter().collect(), ..launch("D4", 1) }];
+            Plan { launches, ..placing(&[(placed, "a")]) }
+        };
+        let mut plan = planned("waits", "new");
+        assert!(keep_off_launches(&mut plan, &pods, &keys(&["waits"])));
+        assert_eq!(plan, planned("new", "waits"));
+        assert!(keep_off_launches(&mut plan, &pods, &keys(&["waits"])), "nothing to do");
+        let mut plan = planned("waits", "other");
+        assert!(!keep_off_launches(&mut plan, &pods, &keys(&["waits"])), "another kind of pod");
+    }
+
+    #[test]
+    fn a_pod_was_displaced_if_a_nodeclaim_was_planned_for_it() {
+        let index = with_pending([open(planned("a", &["shop/a"], json!({})))], &["a", "new"]);
+        let pod = |name| Pod { key: PodKey::new("shop", name), ..Pod::default() };
+        assert!(has_displaced(&index, &[pod("new"), pod("a")]));
+        assert!(!has_displaced(&index, &[pod("new")]));
     }
 }

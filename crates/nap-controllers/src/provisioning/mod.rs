@@ -50,17 +50,15 @@ pub async fn reconcile(context: &Context) -> Outcome {
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
     }
     let mut recorded = false;
-    let movable = in_flight::movable_pods(&context.index());
-    if !plan.launches.is_empty() && !movable.is_empty() {
-        let (with_moved, moving) = self::plan(context, &catalogues, &movable).await;
+    if !plan.launches.is_empty() && in_flight::has_displaced(&context.index(), &snapshot.pods) {
+        let moved = in_flight::movable_pods(&context.index());
+        let (with_moved, mut moving) = self::plan(context, &catalogues, &moved).await;
         if in_flight::is_better(&moving, &plan)
-            && in_flight::record(context, &moving, &movable).await?
+            && in_flight::keep_off_launches(&mut moving, &with_moved.pods, &moved)
+            && in_flight::record(context, &moving, &moved).await?
         {
-            tracing::info!(
-                pods = movable.len(),
-                saved = %(plan.cost - moving.cost),
-                "moved pods between nodeclaims in flight"
-            );
+            let saved = plan.cost - moving.cost;
+            tracing::info!(%saved, "moved pods between nodeclaims in flight");
             (snapshot, plan, recorded) = (with_moved, moving, true);
         }
     }

@@ -125,6 +125,11 @@ impl Index {
         self.planned.plan(claim)
     }
 
+    /// Whether a NodeClaim that is not being deleted was planned for a pod.
+    pub fn was_planned(&self, pod: &PodKey) -> bool {
+        self.planned.claims_of(pod).next().is_some()
+    }
+
     /// Planned pods of a NodeClaim that are still unschedulable, in key order. None wait for a
     /// NodeClaim that is being deleted.
     pub fn waiting_pods(&self, claim: &str) -> impl Iterator<Item = &PodKey> {
