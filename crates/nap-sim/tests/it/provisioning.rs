@@ -7,7 +7,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use nap_api::{AKSNodeClass, NodePool, Requirement, conditions, labels};
+use nap_api::{AKSNodeClass, NodePool, PlanRecord, Requirement, conditions, labels};
 use nap_cloud::CloudProvider as _;
 use nap_controllers::Settings;
 use nap_engine::{
@@ -282,6 +282,34 @@ async fn tight_plan_is_bound_without_further_launches() {
 
 /// The urgent pods have anti-affinity to all others and fit on any node, so theirs must be released
 /// first.
+#[tokio::test(start_paused = true)]
+async fn pods_that_arrive_while_a_node_comes_up_join_its_plan() {
+    let user = User::in_region_with(Settings::default(), &["Standard_D8as_v5"]).await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("first", 4, json!({})).await;
+        let launched = async || {
+            let claims = user.claims().await;
+            claims.iter().any(|claim| {
+                claim.status.as_ref().is_some_and(|status| status.provider_id.is_some())
+            })
+        };
+        user.until("a VM is launched", launched).await;
+        user.deploy("late", 2, json!({})).await;
+        let planned = async || {
+            let claims = user.claims().await;
+            assert_eq!(claims.len(), 1, "there is room for all of them");
+            let record = PlanRecord::of(&claims[0].metadata).unwrap().unwrap();
+            assert!(user.nodes().await.is_empty(), "the node has joined: {record:?}");
+            record.pods.len() == 6
+        };
+        user.until("the plan names all pods", planned).await;
+        user.until_running(6).await;
+        assert_eq!(user.machines_ever(), 1);
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn nodes_of_high_priority_pods_are_released_first() {
     // A node waits for its slot for at most 20 s.
