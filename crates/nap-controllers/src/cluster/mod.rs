@@ -28,6 +28,7 @@ mod slim;
 #[cfg(test)]
 mod tests;
 mod volumes;
+mod watched_pod;
 mod workloads;
 
 pub use dirty::Dirty;
@@ -38,4 +39,5 @@ pub(crate) use node_view::{claim_conditions, provider_id_of_claim};
 pub use pod::{Attempt, Labels, Owner, Pod, PodVolume, VolumeSource};
 pub(crate) use pod_rules::{Interest, host_ports, spread};
 pub(crate) use volumes::counted_by_driver;
+pub use watched_pod::WatchedPod;
 pub use workloads::{WORKLOAD_SELECTOR_KINDS, WorkloadSelectorKind, Workloads};
