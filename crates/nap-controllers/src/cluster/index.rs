@@ -92,8 +92,8 @@ pub struct Index {
     planned: PlannedPods,
     views: BTreeMap<NodeKey, NodeView>,
 
-    /// Keys that the running list of a kind has shown so far.
-    listing: BTreeMap<Kind, BTreeSet<String>>,
+    /// Keys that were known when the running list of a kind began, less those that it has shown.
+    not_listed: BTreeMap<Kind, BTreeSet<String>>,
     /// NodeClaims that nap created and no watch has shown yet, and since when.
     unconfirmed: BTreeMap<String, Timestamp>,
     synced: BTreeSet<Kind>,
@@ -107,8 +107,8 @@ impl Index {
     pub fn apply<K: Indexed>(&mut self, mut object: K, now: Timestamp) {
         object.slim();
         let key = key_of(&object);
-        if let Some(shown) = self.listing.get_mut(&K::KIND) {
-            shown.insert(key.clone());
+        if let Some(not_listed) = self.not_listed.get_mut(&K::KIND) {
+            not_listed.remove(&key);
         }
         if K::KIND == Kind::NodeClaim {
             self.unconfirmed.remove(&key);
@@ -156,16 +156,14 @@ impl Index {
 
     /// Begins a list of a kind. Its objects follow by [`Index::apply`].
     pub fn begin_list<K: Indexed>(&mut self) {
-        self.listing.insert(K::KIND, BTreeSet::new());
+        let known = K::keys(self).into_iter().collect();
+        self.not_listed.insert(K::KIND, known);
     }
 
     /// Ends a list of a kind: objects that it did not show are dropped, and the kind is synced.
     pub fn end_list<K: Indexed>(&mut self) {
-        let shown = self.listing.remove(&K::KIND).unwrap_or_default();
-        let unconfirmed =
-            |key: &String| K::KIND == Kind::NodeClaim && self.unconfirmed.contains_key(key);
-        let mut gone = K::keys(self);
-        gone.retain(|key| !shown.contains(key) && !unconfirmed(key));
+        let mut gone = self.not_listed.remove(&K::KIND).unwrap_or_default();
+        gone.retain(|key| K::KIND != Kind::NodeClaim || !self.unconfirmed.contains_key(key));
         for key in &gone {
             K::remove(self, key);
         }
