@@ -17,6 +17,7 @@ use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, conditions, labels};
 use nap_engine::PodKey;
 
+use super::decided_claims::DecidedClaims;
 use super::disruption_budgets::DisruptionBudgets;
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
 use super::node_view::{
@@ -90,6 +91,7 @@ pub struct Index {
     claims_by_provider_id: GroupedKeys,
     nodes_by_provider_id: GroupedKeys,
     planned: PlannedPods,
+    pub(super) decided: DecidedClaims,
     views: BTreeMap<NodeKey, NodeView>,
 
     /// Keys that were known when the running list of a kind began, less those that it has shown.

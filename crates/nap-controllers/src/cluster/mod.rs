@@ -14,6 +14,7 @@
 //!
 //! A [`NodeView`] is a NodeClaim joined with its Node; the index keeps the join up to date.
 
+mod decided_claims;
 mod dirty;
 mod disruption_budgets;
 mod index;
@@ -31,6 +32,7 @@ mod volumes;
 mod watched_pod;
 mod workloads;
 
+pub use decided_claims::{DecidedClaim, DecidedId};
 pub use dirty::Dirty;
 pub use index::Index;
 pub use kinds::{Indexed, KINDS, Kind, key_of};
