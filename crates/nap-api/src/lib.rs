@@ -37,6 +37,7 @@ pub mod requirement;
 mod schema;
 pub mod taints;
 pub mod validation;
+pub mod values;
 
 pub use aksnodeclass::{AKSNodeClass, AKSNodeClassSpec, AKSNodeClassStatus};
 pub use capacitybuffer::CapacityBuffer;

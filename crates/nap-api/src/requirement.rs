@@ -5,13 +5,16 @@
 //! matter: what is left when two sides both insist ([`Requirement::intersection`]), and may
 //! something with these labels take something with those wishes ([`Requirements::compatible`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::labels;
+use crate::values::Values;
 
 /// The operators of a requirement, as users write them.
 #[derive(
@@ -66,7 +69,7 @@ pub struct NodeSelectorRequirement {
 pub struct Requirement {
     /// `values` are the excluded ones instead of the allowed ones.
     complement: bool,
-    values: BTreeSet<String>,
+    values: Values,
     at_least: Option<i64>,
     at_most: Option<i64>,
     min_values: Option<i64>,
@@ -75,12 +78,12 @@ pub struct Requirement {
 impl Requirement {
     /// The requirement that an operator with values stands for. A numeric operator without an
     /// integer allows nothing.
-    pub fn new<V: Into<String>>(operator: Operator, values: impl IntoIterator<Item = V>) -> Self {
-        let values: BTreeSet<String> = values.into_iter().map(Into::into).collect();
+    pub fn new<V: Into<Arc<str>>>(operator: Operator, values: impl IntoIterator<Item = V>) -> Self {
+        let values: Values = values.into_iter().collect();
         let number = || values.first().and_then(|value| value.parse::<i64>().ok());
         let none = Self {
             complement: false,
-            values: BTreeSet::new(),
+            values: Values::default(),
             at_least: None,
             at_most: None,
             min_values: None,
@@ -111,7 +114,7 @@ impl Requirement {
     }
 
     /// Exactly these values.
-    pub fn is_in<V: Into<String>>(values: impl IntoIterator<Item = V>) -> Self {
+    pub fn is_in<V: Into<Arc<str>>>(values: impl IntoIterator<Item = V>) -> Self {
         Self::new(Operator::In, values)
     }
 
@@ -131,14 +134,14 @@ impl Requirement {
     }
 
     /// The allowed values, or the excluded ones of a complement.
-    pub fn values(&self) -> &BTreeSet<String> {
+    pub fn values(&self) -> &Values {
         &self.values
     }
 
     /// The single value that is left, if only one is.
     pub fn single(&self) -> Option<&str> {
         match (self.complement, self.values.len()) {
-            (false, 1) => self.values.first().map(String::as_str),
+            (false, 1) => self.values.first(),
             _ => None,
         }
     }
@@ -148,7 +151,7 @@ impl Requirement {
     /// be absent.
     pub fn pick(&self) -> Option<String> {
         if !self.complement {
-            return self.values.first().cloned();
+            return self.values.first().map(str::to_owned);
         }
         let excluded = |number: &i64| self.values.contains(&number.to_string());
         let high = self.at_most.unwrap_or(i64::MAX);
@@ -200,13 +203,13 @@ impl Requirement {
         {
             return nothing;
         }
-        let values: BTreeSet<String> = match (self.complement, other.complement) {
-            (true, true) => self.values.union(&other.values).cloned().collect(),
-            (true, false) => other.values.difference(&self.values).cloned().collect(),
-            (false, true) => self.values.difference(&other.values).cloned().collect(),
-            (false, false) => self.values.intersection(&other.values).cloned().collect(),
+        let within = |value: &str| within(value, at_least, at_most);
+        let values = match (self.complement, other.complement) {
+            (true, true) => self.values.union(&other.values).filtered(within),
+            (true, false) => other.values.filtered(|one| within(one) && !self.values.contains(one)),
+            (false, true) => self.values.filtered(|one| within(one) && !other.values.contains(one)),
+            (false, false) => self.values.filtered(|one| within(one) && other.values.contains(one)),
         };
-        let values = values.into_iter().filter(|value| within(value, at_least, at_most)).collect();
         if self.complement && other.complement {
             Self { complement: true, values, at_least, at_most, min_values }
         } else {
@@ -248,7 +251,7 @@ impl Requirement {
             items.push(item(Operator::Lte, vec![high.to_string()]));
         }
         if items.is_empty() || !self.values.is_empty() {
-            items.push(item(self.operator(), self.values.iter().cloned().collect()));
+            items.push(item(self.operator(), self.values.iter().map(str::to_owned).collect()));
         }
         items
     }
@@ -264,7 +267,7 @@ fn within(value: &str, at_least: Option<i64>, at_most: Option<i64>) -> bool {
 
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = self.values.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let values = self.values.iter().collect::<Vec<_>>().join(", ");
         match self.operator() {
             Operator::In => write!(f, "In [{values}]")?,
             Operator::NotIn => write!(f, "NotIn [{values}]")?,
@@ -282,9 +285,38 @@ impl fmt::Display for Requirement {
 }
 
 /// One requirement per label key. Adding to a key that is there already intersects.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Requirements(BTreeMap<String, Requirement>);
+///
+/// There is one of these for every instance type and every node: it is a sorted list, which takes
+/// less space than a map, and the keys that every type has are not copied.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(from = "BTreeMap<String, Requirement>")]
+pub struct Requirements(Vec<(Key, Requirement)>);
+
+/// The key of a label; borrowed if it is well known.
+type Key = Cow<'static, str>;
+
+fn shared(key: &str) -> Key {
+    let known = labels::WELL_KNOWN.iter().find(|one| **one == key);
+    known.map_or_else(|| Cow::Owned(key.to_owned()), |known| Cow::Borrowed(*known))
+}
+
+impl From<BTreeMap<String, Requirement>> for Requirements {
+    fn from(map: BTreeMap<String, Requirement>) -> Self {
+        Self(map.into_iter().map(|(key, requirement)| (shared(&key), requirement)).collect())
+    }
+}
+
+impl Serialize for Requirements {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl fmt::Debug for Requirements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
 
 /// Whether labels that a side does not define can still be given to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,39 +377,55 @@ impl Requirements {
 
     /// The list as a manifest writes it, in key order.
     pub fn to_specs(&self) -> Vec<NodeSelectorRequirement> {
-        self.0.iter().flat_map(|(key, requirement)| requirement.to_specs(key)).collect()
+        self.iter().flat_map(|(key, requirement)| requirement.to_specs(key)).collect()
     }
 
     /// Insists on one more requirement.
     pub fn add(&mut self, key: &str, requirement: Requirement) {
         let key = labels::normalise(key);
-        let merged = match self.0.get(key) {
-            Some(mine) => mine.intersection(&requirement),
-            None => requirement,
-        };
-        self.0.insert(key.to_owned(), merged);
+        match self.position(key) {
+            Ok(position) => {
+                let mine = &mut self.0[position].1;
+                *mine = mine.intersection(&requirement);
+            }
+            Err(position) => self.0.insert(position, (shared(key), requirement)),
+        }
     }
 
     /// Insists on everything that the other side does.
     pub fn extend(&mut self, other: &Self) {
-        for (key, requirement) in &other.0 {
+        for (key, requirement) in other.iter() {
             self.add(key, requirement.clone());
         }
     }
 
     /// Replaces what is said about a key.
     pub fn set(&mut self, key: &str, requirement: Requirement) {
-        self.0.insert(labels::normalise(key).to_owned(), requirement);
+        let key = labels::normalise(key);
+        match self.position(key) {
+            Ok(position) => self.0[position].1 = requirement,
+            Err(position) => self.0.insert(position, (shared(key), requirement)),
+        }
     }
 
     /// The requirement on a key, if any.
     pub fn get(&self, key: &str) -> Option<&Requirement> {
-        self.0.get(key)
+        self.position(key).ok().map(|position| &self.0[position].1)
+    }
+
+    /// Gives back the space that is reserved for further keys.
+    pub fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
+    /// The place of a key, or the one where it belongs.
+    fn position(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(one, _)| one.as_ref().cmp(key))
     }
 
     /// Every key with its requirement, in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Requirement)> {
-        self.0.iter().map(|(key, requirement)| (key.as_str(), requirement))
+        self.0.iter().map(|(key, requirement)| (key.as_ref(), requirement))
     }
 
     /// Nothing is required.
@@ -387,20 +435,19 @@ impl Requirements {
 
     /// The labels that are fixed to one value.
     pub fn labels(&self) -> BTreeMap<String, String> {
-        self.0
-            .iter()
-            .filter_map(|(key, requirement)| Some((key.clone(), requirement.single()?.to_owned())))
+        self.iter()
+            .filter_map(|(key, one)| Some((key.to_owned(), one.single()?.to_owned())))
             .collect()
     }
 
     /// Whether no shared key conflicts.
     pub fn intersects(&self, other: &Self) -> Result<(), Incompatible> {
-        for (key, theirs) in &other.0 {
-            let Some(ours) = self.0.get(key) else { continue };
+        for (key, theirs) in other.iter() {
+            let Some(ours) = self.get(key) else { continue };
             let both_may_lack_it = ours.allows_absent() && theirs.allows_absent();
             if !both_may_lack_it && !ours.intersects(theirs) {
                 return Err(Incompatible::Conflict {
-                    key: key.clone(),
+                    key: key.to_owned(),
                     ours: ours.to_string(),
                     theirs: theirs.to_string(),
                 });
@@ -411,11 +458,11 @@ impl Requirements {
 
     /// Whether this (a node, or the template of one) can take what `wanted` (a pod) asks for.
     pub fn compatible(&self, wanted: &Self, undefined: Undefined) -> Result<(), Incompatible> {
-        for (key, theirs) in &wanted.0 {
-            let defined = self.0.contains_key(key) || theirs.allows_absent();
+        for (key, theirs) in wanted.iter() {
+            let defined = self.get(key).is_some() || theirs.allows_absent();
             let allowed = undefined == Undefined::AllowWellKnown && labels::is_well_known(key);
             if !defined && !allowed {
-                return Err(Incompatible::Undefined { key: key.clone() });
+                return Err(Incompatible::Undefined { key: key.to_owned() });
             }
         }
         self.intersects(wanted)

@@ -13,7 +13,7 @@ use crate::disruption::{Backoff, Seen};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
-use crate::provisioning::{BatchWindow, RefusedPods};
+use crate::provisioning::{BatchWindow, CreationBackoff, Creations, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
 
 /// Memory of past decisions.
@@ -21,6 +21,10 @@ use crate::snapshot::PLAN_HOLDS;
 pub struct DecisionMemory {
     /// The batch of pending pods that is being collected.
     pub batch: BatchWindow,
+    /// NodeClaims whose creation is to begin, plan by plan.
+    pub creations: Vec<Creations>,
+    /// Wait after creations that failed.
+    pub creation_backoff: CreationBackoff,
     /// Nominations in the current second.
     pub nominations: NominationRate,
     /// Pods whose nodes kube-scheduler refused.

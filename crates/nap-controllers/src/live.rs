@@ -5,18 +5,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{self as core, Node};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim};
 
-use crate::cluster::{Pod, provider_id, provider_id_of_claim};
+use crate::cluster::{Pod, WatchedPod, provider_id, provider_id_of_claim};
 use crate::context::{Context, Doing, Error};
 
 impl Context {
     /// The pods that are bound to a Node.
     pub async fn read_pods_on(&self, node: &str) -> Result<Vec<Arc<Pod>>, Error> {
-        let api: Api<core::Pod> = Api::all(self.client.clone());
+        let api: Api<WatchedPod> = Api::all(self.client.clone());
         let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = api.list(&bound).await.doing("listing the Pods of Node", node)?;
         Ok(pods.items.into_iter().map(Pod::from).map(Arc::new).collect())

@@ -195,7 +195,7 @@ impl<'a> Judge<'a> {
                 let others = launch.alternatives.iter();
                 let others =
                     others.map(|other| (&*other.instance_type, &*other.zone, other.capacity_type));
-                let mut values: BTreeSet<&String> = BTreeSet::new();
+                let mut values: BTreeSet<&str> = BTreeSet::new();
                 for (name, zone, capacity_type) in others.chain([chosen]) {
                     if let Some((kind, offering)) =
                         find(self.snapshot, pool, name, zone, capacity_type)

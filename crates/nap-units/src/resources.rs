@@ -1,8 +1,10 @@
 //! Resource vectors: what a pod asks for and what a node has.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Quantity;
 
@@ -29,9 +31,38 @@ pub enum Rounding {
 ///
 /// A resource that is absent counts as zero. Zero amounts are kept if they were set: a limit of
 /// zero is not "no limit".
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Resources(BTreeMap<String, i64>);
+///
+/// A list in name order: there are few resources, and one vector or more for every instance type,
+/// node and pending pod.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(from = "BTreeMap<String, i64>")]
+pub struct Resources(Vec<(Name, i64)>);
+
+/// The name of a resource; borrowed if every node has it.
+type Name = Cow<'static, str>;
+
+fn shared(name: &str) -> Name {
+    let known = [CPU, MEMORY, PODS, EPHEMERAL_STORAGE].into_iter().find(|one| *one == name);
+    known.map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed)
+}
+
+impl From<BTreeMap<String, i64>> for Resources {
+    fn from(map: BTreeMap<String, i64>) -> Self {
+        Self(map.into_iter().map(|(name, amount)| (shared(&name), amount)).collect())
+    }
+}
+
+impl Serialize for Resources {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl fmt::Debug for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
 
 impl Resources {
     /// The empty vector.
@@ -40,60 +71,59 @@ impl Resources {
     }
 
     /// Reads a Kubernetes resource list. Amounts beyond `i64` saturate.
-    pub fn from_quantities<'a, N: Into<String>>(
+    pub fn from_quantities<'a, N: AsRef<str>>(
         list: impl IntoIterator<Item = (N, &'a Quantity)>,
         rounding: Rounding,
     ) -> Self {
         let mut resources = Self::new();
         for (name, quantity) in list {
-            let name = name.into();
+            let name = name.as_ref();
             let amount =
                 if name == CPU { quantity.to_milli(rounding) } else { quantity.to_units(rounding) };
-            resources.0.insert(name, amount);
+            resources.set(name, amount);
         }
         resources
     }
 
     /// The vector as a Kubernetes resource list.
     pub fn to_quantities(&self) -> BTreeMap<String, Quantity> {
-        self.0
-            .iter()
+        self.iter()
             .map(|(name, amount)| {
-                let quantity = match name.as_str() {
-                    CPU => Quantity::from_milli(*amount),
-                    MEMORY | EPHEMERAL_STORAGE => Quantity::from_bytes(*amount),
-                    _ => Quantity::from_units(*amount),
+                let quantity = match name {
+                    CPU => Quantity::from_milli(amount),
+                    MEMORY | EPHEMERAL_STORAGE => Quantity::from_bytes(amount),
+                    _ => Quantity::from_units(amount),
                 };
-                (name.clone(), quantity)
+                (name.to_owned(), quantity)
             })
             .collect()
     }
 
     /// The amount of one resource; zero if absent.
     pub fn get(&self, name: &str) -> i64 {
-        self.0.get(name).copied().unwrap_or(0)
+        self.position(name).map_or(0, |position| self.0[position].1)
     }
 
     /// Whether the resource was named at all, even with zero.
     pub fn contains(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.position(name).is_ok()
     }
 
     /// Sets one amount.
-    pub fn set(&mut self, name: impl Into<String>, amount: i64) {
-        self.0.insert(name.into(), amount);
+    pub fn set(&mut self, name: impl AsRef<str>, amount: i64) {
+        *self.amount_mut(name.as_ref()) = amount;
     }
 
     /// This, with one amount set.
     #[must_use]
-    pub fn with(mut self, name: impl Into<String>, amount: i64) -> Self {
+    pub fn with(mut self, name: impl AsRef<str>, amount: i64) -> Self {
         self.set(name, amount);
         self
     }
 
     /// Every named resource, in name order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
-        self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
+        self.0.iter().map(|(name, amount)| (name.as_ref(), *amount))
     }
 
     /// No resource is named.
@@ -117,22 +147,27 @@ impl Resources {
         }
     }
 
-    /// The amount of one resource, set to zero if it was absent. Nearly all additions are of
-    /// resources that are there, and need no copy of the name.
+    /// The amount of one resource, set to zero if it was absent.
     fn amount_mut(&mut self, name: &str) -> &mut i64 {
-        if !self.0.contains_key(name) {
-            self.0.insert(name.to_owned(), 0);
-        }
-        self.0.get_mut(name).expect("it was inserted if it was absent")
+        let position = self.position(name).unwrap_or_else(|position| {
+            self.0.insert(position, (shared(name), 0));
+            position
+        });
+        &mut self.0[position].1
+    }
+
+    /// The place of a resource, or the one where it belongs.
+    fn position(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(one, _)| one.as_ref().cmp(name))
     }
 
     /// The larger of both, resource by resource.
     #[must_use]
     pub fn larger(&self, other: &Self) -> Self {
         let mut result = self.clone();
-        for (name, amount) in &other.0 {
-            let mine = result.0.entry(name.clone()).or_insert(*amount);
-            *mine = (*mine).max(*amount);
+        for (name, amount) in other.iter() {
+            let larger = result.position(name).map_or(amount, |at| result.0[at].1.max(amount));
+            result.set(name, larger);
         }
         result
     }
@@ -146,14 +181,18 @@ impl Resources {
     pub fn first_shortage(&self, free: &Self) -> Option<&str> {
         self.0
             .iter()
-            .find(|(name, amount)| **amount > 0 && **amount > free.get(name))
-            .map(|(name, _)| name.as_str())
+            .find(|(name, amount)| *amount > 0 && *amount > free.get(name))
+            .map(|(name, _)| name.as_ref())
     }
 }
 
-impl<N: Into<String>> FromIterator<(N, i64)> for Resources {
+impl<N: AsRef<str>> FromIterator<(N, i64)> for Resources {
     fn from_iter<I: IntoIterator<Item = (N, i64)>>(iter: I) -> Self {
-        Self(iter.into_iter().map(|(name, amount)| (name.into(), amount)).collect())
+        let mut resources = Self::new();
+        for (name, amount) in iter {
+            resources.set(name, amount);
+        }
+        resources
     }
 }
 

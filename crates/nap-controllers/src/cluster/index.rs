@@ -17,6 +17,7 @@ use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, conditions, labels};
 use nap_engine::PodKey;
 
+use super::decided_claims::DecidedClaims;
 use super::disruption_budgets::DisruptionBudgets;
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
 use super::node_view::{
@@ -101,10 +102,11 @@ pub struct Index {
     claims_by_provider_id: GroupedKeys,
     nodes_by_provider_id: GroupedKeys,
     planned: PlannedPods,
+    pub(super) decided: DecidedClaims,
     views: BTreeMap<NodeKey, NodeView>,
 
-    /// Keys that the running list of a kind has shown so far.
-    listing: BTreeMap<Kind, BTreeSet<String>>,
+    /// Keys that were known when the running list of a kind began, less those that it has shown.
+    not_listed: BTreeMap<Kind, BTreeSet<String>>,
     /// NodeClaims that nap created and no watch has shown yet, and since when.
     unconfirmed: BTreeMap<String, Timestamp>,
     synced: BTreeSet<Kind>,
@@ -118,8 +120,8 @@ impl Index {
     pub fn apply<K: Indexed>(&mut self, mut object: K, now: Timestamp) {
         object.slim();
         let key = key_of(&object);
-        if let Some(shown) = self.listing.get_mut(&K::KIND) {
-            shown.insert(key.clone());
+        if let Some(not_listed) = self.not_listed.get_mut(&K::KIND) {
+            not_listed.remove(&key);
         }
         if K::KIND == Kind::NodeClaim {
             self.unconfirmed.remove(&key);
@@ -167,16 +169,14 @@ impl Index {
 
     /// Begins a list of a kind. Its objects follow by [`Index::apply`].
     pub fn begin_list<K: Indexed>(&mut self) {
-        self.listing.insert(K::KIND, BTreeSet::new());
+        let known = K::keys(self).into_iter().collect();
+        self.not_listed.insert(K::KIND, known);
     }
 
     /// Ends a list of a kind: objects that it did not show are dropped, and the kind is synced.
     pub fn end_list<K: Indexed>(&mut self) {
-        let shown = self.listing.remove(&K::KIND).unwrap_or_default();
-        let unconfirmed =
-            |key: &String| K::KIND == Kind::NodeClaim && self.unconfirmed.contains_key(key);
-        let mut gone = K::keys(self);
-        gone.retain(|key| !shown.contains(key) && !unconfirmed(key));
+        let mut gone = self.not_listed.remove(&K::KIND).unwrap_or_default();
+        gone.retain(|key| K::KIND != Kind::NodeClaim || !self.unconfirmed.contains_key(key));
         for key in &gone {
             K::remove(self, key);
         }

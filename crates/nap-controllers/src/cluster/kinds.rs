@@ -18,7 +18,7 @@ use nap_engine::PodKey;
 use serde::de::DeserializeOwned;
 
 use super::workloads::WorkloadSelectorKind;
-use super::{Dirty, Index, slim};
+use super::{Dirty, Index, WatchedPod, slim};
 
 /// A kind of object in the index. Decisions wait until every kind has been listed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -264,6 +264,29 @@ impl Indexed for Pod {
 
     fn keys(index: &Index) -> Vec<String> {
         index.pods.keys().map(|key| key.as_str().to_owned()).collect()
+    }
+
+    fn get(_: &Index, _: &str) -> Option<Arc<Self>> {
+        None
+    }
+}
+
+impl Indexed for WatchedPod {
+    const KIND: Kind = Kind::Pod;
+
+    /// It has no managed fields.
+    fn slim(&mut self) {}
+
+    fn insert(self, index: &mut Index, key: String, now: Timestamp) {
+        self.0.insert(index, key, now);
+    }
+
+    fn remove(index: &mut Index, key: &str) {
+        Pod::remove(index, key);
+    }
+
+    fn keys(index: &Index) -> Vec<String> {
+        Pod::keys(index)
     }
 
     fn get(_: &Index, _: &str) -> Option<Arc<Self>> {

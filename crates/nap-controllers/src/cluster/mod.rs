@@ -14,6 +14,7 @@
 //!
 //! A [`NodeView`] is a NodeClaim joined with its Node; the index keeps the join up to date.
 
+mod decided_claims;
 mod dirty;
 mod disruption_budgets;
 mod index;
@@ -28,8 +29,10 @@ mod slim;
 #[cfg(test)]
 mod tests;
 mod volumes;
+mod watched_pod;
 mod workloads;
 
+pub use decided_claims::{DecidedClaim, DecidedId};
 pub use dirty::Dirty;
 pub use index::Index;
 pub use kinds::{Indexed, KINDS, Kind, key_of};
@@ -38,4 +41,5 @@ pub(crate) use node_view::{claim_conditions, provider_id_of_claim};
 pub use pod::{Attempt, Labels, Owner, Pod, PodVolume, VolumeSource};
 pub(crate) use pod_rules::{Interest, host_ports, spread};
 pub(crate) use volumes::counted_by_driver;
+pub use watched_pod::WatchedPod;
 pub use workloads::{WORKLOAD_SELECTOR_KINDS, WorkloadSelectorKind, Workloads};

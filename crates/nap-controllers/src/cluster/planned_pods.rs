@@ -32,6 +32,11 @@ impl PlannedPods {
         self.claims_by_pod.get(pod).into_iter().flatten().map(AsRef::as_ref)
     }
 
+    /// The key of a planned pod as the plans have it, to be shared.
+    pub(super) fn key_of(&self, pod: &PodKey) -> Option<&PodKey> {
+        self.claims_by_pod.get_key_value(pod).map(|(key, _)| key)
+    }
+
     /// Whether pods wait for NodeClaims that precede a slot in its plan.
     pub(super) fn is_preceded(&self, slot: &ReleaseSlot) -> bool {
         let first = self.slots.get(&slot.plan).and_then(|numbers| numbers.keys().next());
@@ -51,7 +56,10 @@ impl PlannedPods {
         self.remove(claim);
         let claim: Arc<str> = claim.into();
         for key in plan.pods.iter().map(|key| PodKey::from(key.as_str())) {
-            self.claims_by_pod.entry(key.clone()).or_default().push(Arc::clone(&claim));
+            // Nearly every pod is planned once.
+            let claims = self.claims_by_pod.entry(key.clone()).or_default();
+            claims.reserve_exact(1);
+            claims.push(Arc::clone(&claim));
             if is_unschedulable(&key) {
                 self.waiting.entry(Arc::clone(&claim)).or_default().insert(key);
             }

@@ -236,6 +236,11 @@ impl Pod {
         }
     }
 
+    /// Replaces its key by an equal one that is shared.
+    pub(super) fn share_key(&mut self, key: &PodKey) {
+        self.key = key.clone();
+    }
+
     /// Replaces the name of its node by an equal one that is shared.
     pub(super) fn share_node(&mut self, node: &Arc<str>) {
         self.node = Some(Arc::clone(node));

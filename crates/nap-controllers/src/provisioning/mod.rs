@@ -1,6 +1,7 @@
 //! Provisioning: pending pods in, NodeClaims out.
 
 mod batch;
+mod creations;
 mod in_flight;
 pub(crate) mod nodeclaims;
 mod refused;
@@ -10,36 +11,43 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, future, stream};
 use jiff::Timestamp;
-use kube::ResourceExt;
 use nap_api::ReleaseSlot;
-use nap_engine::{Launch, Plan, PodKey, Snapshot, release_order};
+use nap_engine::{Plan, PodKey, Snapshot, release_order};
 
 pub use batch::BatchWindow;
+use creations::Creation;
+pub use creations::{CreationBackoff, Creations};
 pub use refused::RefusedPods;
 pub(crate) use solver::{Solver, SolverState};
 
-use crate::context::{Context, Error, Outcome};
+use crate::context::{Context, Outcome};
 use crate::events::Severity;
 use crate::snapshot::Catalogues;
 
 /// Interval at which pending pods are planned for again when nothing else happens.
 const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
-/// Most NodeClaims that are created at the same time.
-const MAX_CREATES: usize = 20;
+/// Most NodeClaims that wait to be created when a further plan is made.
+const MAX_DECIDED: usize = 5000;
+/// Wait while there are more.
+const DECIDED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Plans for every pending pod once the batch is closed, and creates the planned NodeClaims.
+/// Plans for every pending pod once the batch is closed, and decides the planned NodeClaims. They
+/// are created beside the next plan, which counts on them.
 pub async fn reconcile(context: &Context) -> Outcome {
     let settings = &context.settings;
     let now = context.clock.now();
     {
         let mut memory = context.memory();
         let wait = memory.batch.closes_in(settings.batch_idle, settings.batch_max, now);
+        let wait = wait.max(memory.creation_backoff.wait(now));
         if !wait.is_zero() {
             return Ok(Some(wait));
         }
         memory.batch.close();
+    }
+    if context.index().decided().len() >= MAX_DECIDED {
+        return Ok(Some(DECIDED_INTERVAL));
     }
     let catalogues = context.catalogues().await;
     let now = context.clock.now();
@@ -72,13 +80,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     publish_unplaced(context, &plan);
     let slots = release_slots(&snapshot, &plan, now);
-    let launches = plan.launches.iter().zip(slots);
-    let create = |(launch, release)| create(context, &catalogues, &plan, launch, release);
-    let created = stream::iter(launches).map(create).buffered(MAX_CREATES);
-    // A NodeClaim that cannot be created keeps no other from being created.
-    let failures: Vec<Error> =
-        created.filter_map(|created| future::ready(created.err())).collect().await;
-    failures.into_iter().next().map_or(Ok(Some(REPLAN_INTERVAL)), Err)
+    decide(context, &catalogues, &plan, slots);
+    Ok(Some(REPLAN_INTERVAL))
 }
 
 /// The plan for pending pods, and for those that are `moved`.
@@ -108,35 +111,26 @@ async fn plan(
     (snapshot, plan)
 }
 
-/// Creates the NodeClaim of a launch.
-async fn create(
+/// Counts on the NodeClaims of a plan from now on, and hands them over to be created.
+fn decide(
     context: &Context,
     catalogues: &Catalogues,
     plan: &Plan,
-    launch: &Launch,
-    release: Option<ReleaseSlot>,
-) -> Result<(), Error> {
-    let pool = context.index().pool(&launch.pool).cloned();
-    let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { return Ok(()) };
-    let claim = nodeclaims::node_claim(&pool, launch, catalogue, release, None);
-    let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
-    let why = plan.explain_launch(launch);
-    tracing::info!(
-        nodepool = launch.pool,
-        nodeclaim = claim.name_any(),
-        pods = launch.pods.len(),
-        why,
-        "created nodeclaim"
-    );
-    context.events.publish(&claim, Severity::Normal, "Launching", &why);
-    let message = format!("Pod should schedule on: nodeclaim/{}", claim.name_any());
-    for key in &launch.pods {
-        let pod = context.index().pod(key).cloned();
-        if let Some(pod) = pod {
-            context.events.publish(pod.as_ref(), Severity::Normal, "Nominated", &message);
-        }
+    slots: Vec<Option<ReleaseSlot>>,
+) {
+    let mut index = context.index();
+    let mut creations = Vec::new();
+    for (launch, release) in plan.launches.iter().zip(slots) {
+        let pool = index.pool(&launch.pool).cloned();
+        let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { continue };
+        let claim = nodeclaims::node_claim(&pool, launch, catalogue, release, None);
+        let (pods, why) = (launch.pods.clone(), plan.explain_launch(launch));
+        let id = index.decide(&claim, pods.clone());
+        creations.push(Creation { id, pool: launch.pool.clone(), claim, pods, why });
     }
-    Ok(())
+    if !creations.is_empty() {
+        context.memory().creations.push(Creations::new(creations));
+    }
 }
 
 /// Looks for pods whose nodes kube-scheduler refused, and says so on those that are held.

@@ -221,7 +221,7 @@ impl<'r> MissingValues<'r> {
     fn add(&mut self, instance_type: &InstanceType) {
         for (key, found) in &mut self.found {
             let values = instance_type.requirements.get(key).map(Requirement::values);
-            found.extend(values.into_iter().flatten().cloned());
+            found.extend(values.into_iter().flatten().map(str::to_owned));
         }
     }
 }
@@ -288,7 +288,13 @@ mod tests {
 
     fn types(claim: &NodeClaim) -> BTreeSet<String> {
         let requirements = nap_api::Requirements::from_specs(&claim.spec.requirements);
-        requirements.get(labels::INSTANCE_TYPE).unwrap().values().iter().cloned().collect()
+        requirements
+            .get(labels::INSTANCE_TYPE)
+            .unwrap()
+            .values()
+            .iter()
+            .map(str::to_owned)
+            .collect()
     }
 
     fn names(offerings: &[OfferingRef]) -> Vec<&str> {

@@ -16,7 +16,7 @@ use super::leader_election::{compete, release};
 use super::queue::WorkQueue;
 use super::watches::{Update, watch_cluster, watch_workload_selectors};
 use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
-use crate::context::{Context, Doing, Outcome};
+use crate::context::{Context, Doing, Error, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning};
 
@@ -114,6 +114,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
         },
     };
     let mut running = FuturesUnordered::new();
+    let mut creating = FuturesUnordered::new();
     driver.add(Key::Disruption);
     driver.add(Key::GarbageCollection);
     loop {
@@ -121,11 +122,14 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
         let leads = context.leadership.is_held(context.clock.now());
         if !leads && driver.standing != Standing::StandBy {
             running.clear();
+            creating.clear();
             driver.stand_by();
         } else if leads && driver.may_have_missed_claims() {
             driver.standing = Standing::CatchingUp;
             running.push(start(context, Key::CatchUp));
         }
+        let creations = std::mem::take(&mut context.memory().creations);
+        creating.extend(creations.into_iter().map(|plan| plan.create(context)));
         let is_full = running.len() >= MAX_RUNNING + context.launches.running();
         let due = driver.next_due(is_full);
         tokio::select! {
@@ -134,6 +138,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
             Ok(()) = leadership.changed() => {}
             Some(update) = updates.next() => driver.apply(update),
             Some((key, outcome)) = running.next() => driver.finish(key, outcome),
+            Some(created) = creating.next() => driver.created(created),
             () = context.launches.changed(), if is_full => {}
             () = wait_until(due) => {
                 if let Some(key) = driver.pop(is_full) {
@@ -234,6 +239,8 @@ impl Driver<'_> {
     /// Stops acting. What was under way is due again.
     fn stand_by(&mut self) {
         self.standing = Standing::StandBy;
+        self.context.memory().creations.clear();
+        self.context.index().forget_decided();
         self.queue.requeue_running(Instant::now());
     }
 
@@ -246,6 +253,18 @@ impl Driver<'_> {
         }
         for dirty in dirty {
             self.add(dirty.into());
+        }
+    }
+
+    /// Records that the NodeClaims of a plan were created, or that some could not be.
+    fn created(&self, created: Result<(), Error>) {
+        let mut memory = self.context.memory();
+        match created {
+            Ok(()) => memory.creation_backoff.succeeded(),
+            Err(error) => {
+                let wait = memory.creation_backoff.failed(self.context.clock.now());
+                tracing::warn!(%error, ?wait, "creating nodeclaims failed, planning again");
+            }
         }
     }
 

@@ -6,8 +6,8 @@ use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Service,
+    LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController,
+    Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -16,7 +16,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
 
-use crate::cluster::{Index, Indexed, Kind, key_of};
+use crate::cluster::{Index, Indexed, Kind, WatchedPod, key_of};
 
 /// Longest wait between two attempts of a watch.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ pub fn watch_cluster(client: &Client) -> SelectAll<BoxStream<'static, Update>> {
         watch::<PersistentVolumeClaim>(client),
         watch::<CSINode>(client),
         watch::<NodeOverlay>(client),
-        watch::<Pod>(client),
+        watch::<WatchedPod>(client),
     ])
 }
 

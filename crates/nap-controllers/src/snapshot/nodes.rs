@@ -52,7 +52,7 @@ pub(super) struct NodeBuilder<'a> {
 }
 
 impl NodeBuilder<'_> {
-    /// Nodes that stay, in the engine's terms.
+    /// Nodes that stay or are decided, in the engine's terms.
     pub fn nodes(&self, cache: &mut NodeCache) -> Vec<Arc<Node>> {
         let namespaces = self.index.stamps().namespaces;
         if cache.daemons != self.daemons || cache.namespaces != namespaces {
@@ -61,7 +61,8 @@ impl NodeBuilder<'_> {
         }
         let mut old = std::mem::take(&mut cache.nodes);
         let mut nodes = Vec::new();
-        for view in self.index.views().filter(|view| !view.is_leaving()) {
+        let decided = self.index.decided().map(|decided| &decided.view);
+        for view in self.index.views().filter(|view| !view.is_leaving()).chain(decided) {
             let key = view.key();
             let expected = self.expected.get(&key).map(Vec::as_slice).unwrap_or_default();
             if !expected.is_empty() || !view.is_initialized() {

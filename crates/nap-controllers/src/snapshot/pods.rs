@@ -38,7 +38,7 @@ fn planned_pods_of(plan: &PlanRecord) -> impl Iterator<Item = PodKey> + '_ {
 }
 
 /// Pods without capacity that were planned onto a NodeClaim whose plan holds, with the NodeClaim's
-/// name.
+/// name. A NodeClaim that is not created yet counts.
 pub fn planned_pods(index: &Index, now: Timestamp) -> BTreeMap<PodKey, String> {
     let mut planned = BTreeMap::new();
     let live = index.claims().filter(|claim| claim.metadata.deletion_timestamp.is_none());
@@ -54,6 +54,12 @@ pub fn planned_pods(index: &Index, now: Timestamp) -> BTreeMap<PodKey, String> {
                 planned.insert(key, name.clone());
             }
         }
+    }
+    for decided in index.decided() {
+        let name = decided.name();
+        let waits = |key: &&PodKey| index.pod(key).is_some_and(|pod| needs_capacity(index, pod));
+        let waiting = decided.pods.iter().filter(waits);
+        planned.extend(waiting.map(|key| (key.clone(), name.clone())));
     }
     planned
 }

@@ -67,7 +67,10 @@ impl LimitUsage {
             return Self::default();
         }
         let mut usage = Self { limits, ..Self::default() };
-        for view in index.views_of_pool(&pool.name_any()) {
+        let name = pool.name_any();
+        let decided = index.decided().map(|decided| &decided.view);
+        let decided = decided.filter(|view| view.pool() == Some(name.as_str()));
+        for view in index.views_of_pool(&name).chain(decided) {
             let Some(claim) = &view.claim else { continue };
             let capacity = claim_capacity(claim, Some(catalogue));
             usage.total.add(&capacity);

@@ -247,6 +247,37 @@ fn usage_counts_capacity_and_the_largest_type_that_an_unlaunched_nodeclaim_allow
     assert_eq!(capacity, Resources::new().with("cpu", 8000).with("nodes", 1));
 }
 
+#[test]
+fn a_decided_nodeclaim_counts_until_its_creation_has_failed() {
+    let mut index = Index::default();
+    let limited = pool("p", json!({ "spec": { "limits": { "nodes": "1" } } }));
+    index.apply(limited.clone(), at(0));
+    index.apply(pending("db", None), at(0));
+    index.apply(pending("web", None), at(0));
+    let mut wanted = claim(
+        "",
+        json!({
+            "metadata": { "labels": { labels::NODEPOOL: "p" }, "generateName": "p-" },
+            "spec": { "resources": { "requests": { "cpu": "4" } } },
+        }),
+    );
+    wanted.metadata.name = None;
+    let headroom = |index: &Index| {
+        pools::LimitUsage::of(index, &limited, &Catalogue::default()).headroom().get("nodes")
+    };
+    let before = (headroom(&index), taken(&index, at(0)).nodes.len());
+    assert_eq!(before, (1, 0));
+    index.take_dirty();
+    let id = index.decide(&wanted, vec![PodKey::new("shop", "web")]);
+    let during = taken(&index, at(0));
+    assert_eq!((headroom(&index), keys(&during)), (0, vec!["shop/db"]));
+    assert_eq!(during.nodes[0].free.get("cpu"), 1000, "its room is promised to its pods");
+    index.decided_has_failed(id);
+    let after = taken(&index, at(0));
+    assert_eq!((headroom(&index), keys(&after)), (1, vec!["shop/db", "shop/web"]));
+    assert!(after.nodes.is_empty() && index.take_dirty().contains(&Dirty::Provisioning));
+}
+
 /// Nodes `a` and `b` with four cores and a pod of their name of three each.
 fn two_nodes() -> Index {
     let mut index = Index::default();

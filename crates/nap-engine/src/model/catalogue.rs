@@ -8,7 +8,7 @@ use nap_api::Requirements;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::intern::Interner;
-use crate::model::InstanceType;
+use crate::model::{InstanceType, Offering};
 
 /// The instance types that one node class can launch.
 ///
@@ -52,24 +52,42 @@ impl Catalogue {
 }
 
 impl From<Vec<InstanceType>> for Catalogue {
-    fn from(mut types: Vec<InstanceType>) -> Self {
-        share(&mut types);
+    fn from(types: Vec<InstanceType>) -> Self {
+        Self::from_iter(types)
+    }
+}
+
+impl FromIterator<InstanceType> for Catalogue {
+    fn from_iter<I: IntoIterator<Item = InstanceType>>(types: I) -> Self {
+        let mut shared = SharedRequirements::default();
+        let slim = |mut one: InstanceType| {
+            one.requirements.shrink();
+            shared.share(&mut one.offerings);
+            one
+        };
+        let mut types: Vec<InstanceType> = types.into_iter().map(slim).collect();
+        types.shrink_to_fit();
         Self { types, derived: OnceLock::new() }
     }
 }
 
 /// Makes offerings share equal requirements: there are thousands of offerings, but few combinations
 /// of zone and capacity type.
-fn share(types: &mut [InstanceType]) {
-    let mut known: Interner<Arc<Requirements>> = Interner::default();
-    // Most types are offered in the same zones, in the same order.
-    let mut before: Vec<Arc<Requirements>> = Vec::new();
-    for offerings in types.iter_mut().map(|instance_type| &mut instance_type.offerings) {
-        before.resize_with(before.len().max(offerings.len()), Arc::default);
-        for (offering, before) in offerings.iter_mut().zip(&mut before) {
+#[derive(Default)]
+struct SharedRequirements {
+    known: Interner<Arc<Requirements>>,
+    /// Those of the type before, in the order of its offerings. Most types are offered in the same
+    /// zones, in the same order.
+    before: Vec<Arc<Requirements>>,
+}
+
+impl SharedRequirements {
+    fn share(&mut self, offerings: &mut [Offering]) {
+        self.before.resize_with(self.before.len().max(offerings.len()), Arc::default);
+        for (offering, before) in offerings.iter_mut().zip(&mut self.before) {
             if offering.requirements != *before {
-                let number = known.intern(Arc::clone(&offering.requirements));
-                *before = Arc::clone(&known.items[number]);
+                let number = self.known.intern(Arc::clone(&offering.requirements));
+                *before = Arc::clone(&self.known.items[number]);
             }
             offering.requirements = Arc::clone(before);
         }
@@ -79,12 +97,6 @@ fn share(types: &mut [InstanceType]) {
 impl Serialize for Catalogue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.types.serialize(serializer)
-    }
-}
-
-impl FromIterator<InstanceType> for Catalogue {
-    fn from_iter<I: IntoIterator<Item = InstanceType>>(types: I) -> Self {
-        Self::from(Vec::from_iter(types))
     }
 }
 

@@ -176,7 +176,7 @@ fn compatible_types(table: &PoolTable<'_>, requirements: &Requirements) -> Index
 /// Values that a requirement lists; none if it lists excluded values.
 pub(crate) fn listed(requirement: &Requirement) -> impl Iterator<Item = &str> {
     let lists = requirement.operator() == Operator::In;
-    requirement.values().iter().filter(move |_| lists).map(String::as_str)
+    requirement.values().iter().filter(move |_| lists)
 }
 
 /// Whether an offering with these labels belongs to no zone in particular. Among equal offerings

@@ -233,7 +233,7 @@ fn take(free: &mut Resources, requests: &Resources, count: usize) {
 /// The values of an `In` requirement; empty for other operators.
 fn listed(wanted: &Requirement) -> BTreeSet<String> {
     if wanted.operator() == nap_api::Operator::In {
-        wanted.values().clone()
+        wanted.values().iter().map(str::to_owned).collect()
     } else {
         BTreeSet::new()
     }

@@ -49,15 +49,21 @@ pub(super) struct ControllersArgs {
     /// Running pods on each node
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(super) pods_per_node: usize,
-    /// Bursts of pending pods, one after the other
-    #[arg(long, value_name = "N", num_args = 0.., default_values_t = [1000, 1000, 1000])]
+    /// Sizes of bursts of pending pods
+    #[arg(long, value_name = "N", num_args = 0.., default_values_t = [1000])]
     pub(super) burst: Vec<usize>,
+    /// Number of bursts of each size, one after the other; a p99 needs a hundred
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(super) repeat: usize,
     /// Seconds over which CPU time at rest is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) rest: u64,
     /// Azure region of the VM sizes and prices
     #[arg(long, default_value = "eastus")]
     pub(super) region: String,
+    /// The `nap` whose controllers are measured; default: this one
+    #[arg(long, value_name = "BINARY")]
+    pub(super) nap: Option<PathBuf>,
     /// Log file of `nap run`
     #[arg(long, value_name = "FILE", default_value = "/dev/null")]
     pub(super) run_log: PathBuf,

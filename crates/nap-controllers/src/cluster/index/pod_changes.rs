@@ -17,6 +17,9 @@ impl Index {
             return;
         }
         self.shared_parts.share(&mut pod);
+        if let Some(key) = self.planned.key_of(pod.key()) {
+            pod.share_key(key);
+        }
         let key = pod.key().clone();
         let moved = old.as_ref().is_none_or(|old| {
             old.node() != pod.node()

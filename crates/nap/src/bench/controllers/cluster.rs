@@ -1,12 +1,14 @@
 //! The rest of the synthetic cluster: NodePools, and nodes that are up and quiet.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, PlanRecord, hash, labels};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::bench::controllers::{parsed, pods};
 
@@ -58,6 +60,23 @@ pub(super) async fn create_nodes(
         let status = Patch::Merge(claim_status(number));
         claims.patch_status(&claim.name_any(), &PatchParams::default(), &status).await?;
         nodes.create(&PostParams::default(), &parsed(node(pool, number))?).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the NodeClaims of a NodePool, and waits until the controllers have removed them.
+pub(super) async fn delete_claims(
+    client: &Client,
+    pool: &str,
+    patience: Duration,
+) -> anyhow::Result<()> {
+    let claims: Api<NodeClaim> = Api::all(client.clone());
+    let of_pool = ListParams::default().labels(&format!("{}={pool}", labels::NODEPOOL));
+    claims.delete_collection(&DeleteParams::default(), &of_pool).await?;
+    let begun = Instant::now();
+    while !claims.list(&of_pool).await?.items.is_empty() {
+        anyhow::ensure!(begun.elapsed() < patience, "`nap run` does not remove NodeClaims");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! synthetic.
 
 mod cluster;
+mod pod_text;
 mod pods;
 
 use std::path::Path;
@@ -18,16 +19,24 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::args::ControllersArgs;
+use super::measure::Seconds;
 use super::process;
 use crate::serve;
 use crate::try_cluster::files::{self, Folder};
 use crate::user_error::UserError;
-use pods::{Log, SyntheticServer};
+use pods::{Log, Pending, SyntheticServer};
 
 /// Longest wait for the controllers to take in the cluster or to plan for a burst.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// Time without a further create after which a burst counts as planned.
+/// Time over which CPU time shows whether the controllers have settled after their start.
 const SETTLED: Duration = Duration::from_secs(5);
+/// Time without a further create after which a burst counts as planned.
+const PLANNED: Duration = Duration::from_secs(2);
+/// Time between two bursts.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Factor on the times that emulated VMs take: bursts come one after the other on the same cluster,
+/// without the nodes of the one before.
+const VM_DELAYS: f64 = 0.01;
 /// The default of `--batch-idle-duration`: the wait that is no latency.
 const BATCH_IDLE: Duration = Duration::from_secs(1);
 
@@ -39,15 +48,16 @@ struct Row {
     peak_mib: f64,
     taken_in: Duration,
     rest_percent: f64,
-    bursts: Vec<Burst>,
+    bursts: Vec<Bursts>,
 }
 
-/// One burst of pending pods.
-struct Burst {
+/// Bursts of the same number of pending pods.
+struct Bursts {
     pods: usize,
+    /// Most NodeClaims that one of them was given.
     claims: usize,
-    /// From the last pod to the last create, without the batch window.
-    latency: Duration,
+    /// From the last pod to the last create, without the batch window, in seconds.
+    latencies: Vec<f64>,
 }
 
 /// Measures each size and prints a table, or one JSON object per size.
@@ -55,7 +65,7 @@ pub(super) fn measure(args: &ControllersArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     if !args.json {
         println!(
-            "| nodes | pods | RSS | peak | taken in | CPU at rest | bursts: pods → claims, latency |"
+            "| nodes | pods | RSS | peak | taken in | CPU at rest | bursts: pods → claims, median and p99 latency |"
         );
         println!("|---:|---:|---:|---:|---:|---:|---|");
     }
@@ -72,7 +82,7 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
         seed: 1,
         speed: 1,
         epoch: Clock::wall().now(),
-        vm_delays: 1.0,
+        vm_delays: VM_DELAYS,
         sizes: std::collections::BTreeSet::new(),
     };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
@@ -93,7 +103,7 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
     let endpoint = format!("http://{}", azure.local_addr()?);
     let env = folder.write_env(world.azure(), Some(&kubeconfig), &endpoint, 1)?;
     let measured = async {
-        let mut nap = Nap::start(&env, &args.run_log)?;
+        let mut nap = Nap::start(args, &env)?;
         let mut row = rest(args, &server, &mut nap, (nodes, pods)).await?;
         let pools = (0..args.burst.len()).map(|round| format!("burst-{round}"));
         let pools: Vec<String> = pools.collect();
@@ -101,9 +111,18 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
             cluster::create_pool(&client, name).await?;
         }
         for (name, count) in pools.iter().zip(&args.burst) {
-            eprintln!("{nodes} nodes: a burst of {count} pods …");
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            row.bursts.push(burst(&server, &mut nap, name, *count).await?);
+            eprintln!("{nodes} nodes: {} bursts of {count} pods …", args.repeat);
+            let mut bursts = Bursts { pods: *count, claims: 0, latencies: Vec::new() };
+            for round in 0..args.repeat {
+                tokio::time::sleep(PAUSE).await;
+                let burst = Pending { pool: name.clone(), round, pods: *count };
+                let (claims, latency) = measure_burst(&server, &mut nap, &burst).await?;
+                bursts.claims = bursts.claims.max(claims);
+                bursts.latencies.push(latency.as_secs_f64());
+                server.remove_pending(&burst);
+                cluster::delete_claims(&client, name, PATIENCE).await?;
+            }
+            row.bursts.push(bursts);
         }
         row.peak_mib = nap.memory_mib("VmHWM:")?;
         anyhow::Ok(row)
@@ -144,41 +163,42 @@ async fn rest(
     Ok(Row { nodes, pods, resident_mib, peak_mib, taken_in, rest_percent, bursts })
 }
 
-async fn burst(
+/// The number of NodeClaims that a burst is given, and the time that it takes.
+async fn measure_burst(
     server: &SyntheticServer,
     nap: &mut Nap,
-    pool: &str,
-    count: usize,
-) -> anyhow::Result<Burst> {
-    server.add_pending(pool, count);
+    burst: &Pending,
+) -> anyhow::Result<(usize, Duration)> {
+    server.add_pending(burst);
     let last_pod = Instant::now();
-    let created = |log: &Log| log.creates.get(pool).copied();
+    let created = |log: &Log| log.creates.get(&burst.pool).copied();
     nap.wait(server, |log| created(log).is_some()).await?;
     let (claims, last) = loop {
-        tokio::time::sleep(SETTLED).await;
+        tokio::time::sleep(PLANNED).await;
         let now = created(&server.log().borrow());
-        if let Some((claims, last)) = now.filter(|(_, last)| last.elapsed() >= SETTLED) {
+        if let Some((claims, last)) = now.filter(|(_, last)| last.elapsed() >= PLANNED) {
             break (claims, last);
         }
     };
-    let latency = last.duration_since(last_pod).saturating_sub(BATCH_IDLE);
-    Ok(Burst { pods: count, claims, latency })
+    Ok((claims, last.duration_since(last_pod).saturating_sub(BATCH_IDLE)))
 }
 
 /// A `nap run` that is measured from outside. It ends with this value.
 struct Nap(Child);
 
 impl Nap {
-    fn start(env: &Path, log: &Path) -> anyhow::Result<Self> {
-        let log = std::fs::File::create(log)
-            .with_context(|| format!("--run-log: creating {}", log.display()))?;
-        let mut command = Command::new(std::env::current_exe()?);
+    fn start(args: &ControllersArgs, env: &Path) -> anyhow::Result<Self> {
+        let log = std::fs::File::create(&args.run_log)
+            .with_context(|| format!("--run-log: creating {}", args.run_log.display()))?;
+        let program = args.nap.clone().map_or_else(std::env::current_exe, Ok)?;
+        let mut command = Command::new(&program);
         for line in std::fs::read_to_string(env)?.lines() {
             if let Some((name, value)) = line.split_once('=') {
                 command.env(name, value);
             }
         }
-        let child = command.arg("run").stdout(Stdio::null()).stderr(log).spawn()?;
+        let child = command.arg("run").stdout(Stdio::null()).stderr(log).spawn();
+        let child = child.with_context(|| format!("--nap: starting {}", program.display()))?;
         Ok(Self(child))
     }
 
@@ -236,9 +256,11 @@ impl Drop for Nap {
 
 impl Row {
     fn markdown(&self) -> String {
-        let one = |burst: &Burst| {
-            let milliseconds = burst.latency.as_millis();
-            format!("{} → {}, {milliseconds} ms", burst.pods, burst.claims)
+        let one = |bursts: &Bursts| {
+            let seconds = Seconds::of(bursts.latencies.clone());
+            let (median, p99) = (seconds.median * 1e3, seconds.p99 * 1e3);
+            let times = bursts.latencies.len();
+            format!("{times} × {} → {}, {median:.0} ms, {p99:.0} ms", bursts.pods, bursts.claims)
         };
         let bursts: Vec<String> = self.bursts.iter().map(one).collect();
         format!(
@@ -257,10 +279,11 @@ impl Row {
         let bursts: Vec<Value> = self
             .bursts
             .iter()
-            .map(|burst| {
+            .map(|bursts| {
                 json!({
-                    "pods": burst.pods, "nodeClaims": burst.claims,
-                    "latencySeconds": burst.latency.as_secs_f64(),
+                    "pods": bursts.pods, "nodeClaims": bursts.claims,
+                    "latencySeconds": Seconds::of(bursts.latencies.clone()),
+                    "latencies": bursts.latencies,
                 })
             })
             .collect();

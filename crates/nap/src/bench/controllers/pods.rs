@@ -1,7 +1,6 @@
 //! An API server with any number of synthetic pods, in front of the embedded one.
 //!
 //! Pods are made as they are listed, so that a cluster of half a million pods needs no memory here.
-//! They look as a real cluster shows them, with managed fields and a status.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,6 +17,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tower::Service;
 
+use super::pod_text::PodText;
+
 /// The server. Clones share everything.
 #[derive(Clone)]
 pub(super) struct SyntheticServer {
@@ -28,8 +29,20 @@ pub(super) struct SyntheticServer {
 struct Shared {
     nodes: usize,
     pods: usize,
+    running: PodText,
     watchers: Mutex<Vec<mpsc::UnboundedSender<String>>>,
     log: watch::Sender<Log>,
+}
+
+/// A burst of pods that are pending.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    /// The NodePool whose nodes they select.
+    pub(super) pool: String,
+    /// Number of the burst among those of the NodePool.
+    pub(super) round: usize,
+    /// Number of pods.
+    pub(super) pods: usize,
 }
 
 /// What the controllers asked for, and when.
@@ -47,7 +60,8 @@ impl SyntheticServer {
     /// A server with `pods` running pods on `nodes` nodes that are called `node-0`, `node-1`, ….
     pub(super) fn new(inner: ApiServer, nodes: usize, pods: usize) -> Self {
         let (watchers, log) = (Mutex::default(), watch::Sender::new(Log::default()));
-        Self { inner, shared: Arc::new(Shared { nodes, pods, watchers, log }) }
+        let running = PodText::running();
+        Self { inner, shared: Arc::new(Shared { nodes, pods, running, watchers, log }) }
     }
 
     /// What the controllers have asked for, and its changes.
@@ -55,13 +69,30 @@ impl SyntheticServer {
         self.shared.log.subscribe()
     }
 
-    /// Shows new pods that kube-scheduler could not place, for a NodePool of their own.
-    pub(super) fn add_pending(&self, pool: &str, count: usize) {
+    /// Shows new pods that kube-scheduler could not place, for a NodePool of their own. Forgets the
+    /// NodeClaims that the NodePool had before.
+    pub(super) fn add_pending(&self, burst: &Pending) {
+        self.shared.log.send_modify(|log| {
+            log.creates.remove(&burst.pool);
+        });
+        self.send("ADDED", burst);
+    }
+
+    /// Shows that the pods are gone.
+    pub(super) fn remove_pending(&self, burst: &Pending) {
+        self.send("DELETED", burst);
+    }
+
+    fn send(&self, event: &str, burst: &Pending) {
+        let pending = PodText::pending(&burst.pool);
         let mut lines = String::new();
-        for number in 0..count {
-            let pod = pending_pod(pool, number);
-            lines.push_str(&json!({ "type": "ADDED", "object": pod }).to_string());
-            lines.push('\n');
+        for number in 0..burst.pods {
+            // A real API server writes the type first, which lets a client parse the object at once.
+            lines.push_str(&format!(r#"{{"type":"{event}","object":"#));
+            let name = format!("{}-{}-{number}", burst.pool, burst.round);
+            let version = 2_000_000 + burst.round * burst.pods + number;
+            pending.write(&mut lines, &name, &burst.pool, version, "");
+            lines.push_str("}\n");
         }
         let mut watchers = self.shared.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|watcher| watcher.send(lines.clone()).is_ok());
@@ -83,7 +114,9 @@ impl SyntheticServer {
             if number > first {
                 text.push(',');
             }
-            text.push_str(&running_pod(number, number % self.shared.nodes.max(1)).to_string());
+            let (app, name) = running_pod_name(number);
+            let node = format!("node-{}", number % self.shared.nodes.max(1));
+            self.shared.running.write(&mut text, &name, &app, number, &node);
         }
         text.push_str("]}");
         answer(Body::from(text))
@@ -160,95 +193,6 @@ impl Service<Request<Body>> for SyntheticServer {
     }
 }
 
-/// What a real API server shows beside the fields that matter.
-fn managed_fields() -> Value {
-    let fields: BTreeMap<String, Value> = ["image", "imagePullPolicy", "name", "resources"]
-        .iter()
-        .map(|name| (format!("f:{name}"), json!({})))
-        .collect();
-    let container = json!({ "f:containers": { "k:{\"name\":\"app\"}": fields } });
-    json!([
-        {
-            "manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
-            "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1",
-            "fieldsV1": { "f:metadata": { "f:generateName": {}, "f:labels": { ".": {}, "f:app": {} },
-                "f:ownerReferences": { ".": {} } }, "f:spec": container },
-        },
-        {
-            "manager": "kubelet", "operation": "Update", "apiVersion": "v1",
-            "time": "2026-01-01T00:00:10Z", "fieldsType": "FieldsV1", "subresource": "status",
-            "fieldsV1": { "f:status": { "f:conditions": { "k:{\"type\":\"Ready\"}": { ".": {},
-                "f:lastProbeTime": {}, "f:lastTransitionTime": {}, "f:status": {}, "f:type": {} } },
-                "f:containerStatuses": {}, "f:hostIP": {}, "f:phase": {}, "f:podIP": {} } },
-        },
-    ])
-}
-
-fn pod(name: &str, app: &str, number: usize, spec: Value, status: &Value) -> Value {
-    let owner = json!({
-        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "controller": true,
-        "blockOwnerDeletion": true, "uid": format!("rs-{app}"),
-    });
-    let mut pod = json!({
-        "metadata": {
-            "name": name, "namespace": "default", "uid": format!("pod-{name}"),
-            "resourceVersion": (number + 1).to_string(),
-            "creationTimestamp": "2026-01-01T00:00:00Z", "generateName": format!("{app}-"),
-            "labels": { "app": app, "pod-template-hash": "6b7c8d9f5d", "version": "v1" },
-            "ownerReferences": [owner], "managedFields": managed_fields(),
-        },
-        "spec": {
-            "containers": [{
-                "name": "app", "image": "registry.example.com/team/app:1.2.3",
-                "imagePullPolicy": "IfNotPresent",
-                "env": [{ "name": "REGION", "value": "eastus" }, { "name": "LOG", "value": "info" }],
-                "ports": [{ "containerPort": 8080, "protocol": "TCP" }],
-                "resources": { "requests": { "cpu": "200m", "memory": "256Mi" } },
-                "readinessProbe": { "httpGet": { "path": "/ready", "port": 8080 }, "periodSeconds": 10 },
-                "terminationMessagePath": "/dev/termination-log",
-                "volumeMounts": [{ "name": format!("kube-api-access-{number}"), "readOnly": true,
-                    "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount" }],
-            }],
-            "volumes": [{ "name": format!("kube-api-access-{number}"), "projected": { "defaultMode": 420,
-                "sources": [{ "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } }] } }],
-            "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst",
-            "serviceAccountName": "default", "schedulerName": "default-scheduler", "priority": 0,
-            "enableServiceLinks": true, "securityContext": {},
-            "tolerations": [
-                { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 },
-                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 },
-            ],
-        },
-        "status": status,
-    });
-    if let (Some(into), Value::Object(more)) = (pod["spec"].as_object_mut(), spec) {
-        into.extend(more);
-    }
-    pod
-}
-
-fn running_pod(number: usize, node: usize) -> Value {
-    let since = "2026-01-01T00:00:10Z";
-    let condition =
-        |type_: &str| json!({ "type": type_, "status": "True", "lastTransitionTime": since });
-    let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
-    let status = json!({
-        "phase": "Running", "qosClass": "Burstable", "startTime": since, "hostIP": "10.224.0.4",
-        "podIP": "10.244.0.7", "podIPs": [{ "ip": "10.244.0.7" }],
-        "conditions": conditions,
-        "containerStatuses": [{
-            "name": "app", "ready": true, "started": true, "restartCount": 0,
-            "image": "registry.example.com/team/app:1.2.3",
-            "imageID": format!("registry.example.com/team/app@sha256:{:064x}", 7),
-            "containerID": format!("containerd://{number:064x}"),
-            "state": { "running": { "startedAt": since } },
-        }],
-    });
-    let spec = json!({ "nodeName": format!("node-{node}") });
-    let (app, name) = running_pod_name(number);
-    pod(&name, &app, number, spec, &status)
-}
-
 /// The workload of a running pod, and its name.
 fn running_pod_name(number: usize) -> (String, String) {
     let app = format!("app-{}", number / 50);
@@ -259,14 +203,4 @@ fn running_pod_name(number: usize) -> (String, String) {
 /// `namespace/name` of a running pod.
 pub(super) fn running_pod_key(number: usize) -> String {
     format!("default/{}", running_pod_name(number).1)
-}
-
-fn pending_pod(pool: &str, number: usize) -> Value {
-    let condition = json!({
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-        "message": "0/1 nodes are available", "lastTransitionTime": "2026-01-01T00:00:10Z",
-    });
-    let status = json!({ "phase": "Pending", "conditions": [condition] });
-    let spec = json!({ "nodeSelector": { "bench": pool } });
-    pod(&format!("{pool}-{number}"), pool, 2_000_000 + number, spec, &status)
 }

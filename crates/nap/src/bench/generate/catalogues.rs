@@ -90,7 +90,7 @@ fn written(kind: CatalogueKind, one: &nap_engine::InstanceType) -> InstanceType 
     for (key, requirement) in one.requirements.iter() {
         let said_otherwise = [labels::INSTANCE_TYPE, labels::ARCH, labels::OS].contains(&key);
         if requirement.operator() == Operator::In && !said_otherwise {
-            own.insert(key.to_owned(), requirement.values().iter().cloned().collect());
+            own.insert(key.to_owned(), requirement.values().iter().map(str::to_owned).collect());
         }
     }
     // Attachable volumes have no field in the format.
