@@ -158,13 +158,25 @@ impl AzureProvider {
         }
     }
 
+    /// Whether AKS runs node auto-provisioning in the cluster itself.
+    pub async fn is_managed_provisioning_on(&self) -> Result<bool, CloudError> {
+        let cluster = self.managed_cluster().await?;
+        let mode = cluster.pointer("/properties/nodeProvisioningProfile/mode");
+        let mode = mode.and_then(serde_json::Value::as_str).unwrap_or_default();
+        Ok(mode.eq_ignore_ascii_case("Auto"))
+    }
+
+    async fn managed_cluster(&self) -> Result<serde_json::Value, CloudError> {
+        let path = format!("{}?api-version={API_VERSION}", self.config.cluster_path());
+        self.arm.get("get the managed cluster", &path).await
+    }
+
     /// Kubernetes version of new machines: the configured one, or the control plane's.
     async fn kubernetes_version(&self) -> Result<String, CloudError> {
         if let Some(version) = &self.config.kubernetes_version {
             return Ok(version.clone());
         }
-        let path = format!("{}?api-version={API_VERSION}", self.config.cluster_path());
-        let cluster = self.arm.get("get the managed cluster", &path).await?;
+        let cluster = self.managed_cluster().await?;
         let current = ["currentKubernetesVersion", "kubernetesVersion"]
             .iter()
             .find_map(|name| cluster.pointer(&format!("/properties/{name}"))?.as_str());
@@ -484,4 +496,34 @@ fn no_offering_left(operation: String, last: Option<CloudError>) -> CloudError {
         ("InsufficientCapacity".to_owned(), message.to_owned())
     };
     CloudError::new(ErrorClass::Capacity, operation, code, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Full;
+
+    use super::*;
+    use crate::arm::{StaticToken, http_service};
+
+    #[tokio::test]
+    async fn managed_node_auto_provisioning_is_seen() {
+        for (profile, expected) in [
+            (r#"{"nodeProvisioningProfile":{"mode":"Auto"}}"#, true),
+            (r#"{"nodeProvisioningProfile":{"mode":"Manual"}}"#, false),
+            (r#"{"nodeProvisioningProfile":null}"#, false),
+            ("{}", false),
+        ] {
+            let body = format!(r#"{{"properties":{profile}}}"#);
+            let service = http_service(tower::service_fn(move |_: Request<Full<Bytes>>| {
+                let body = Full::new(Bytes::from(body.clone()));
+                async { Ok::<_, std::convert::Infallible>(Response::new(body)) }
+            }));
+            let config = AzureConfig::new("s", "rg", "c", "eastus");
+            let token = Arc::new(StaticToken("t".to_owned()));
+            let provider = AzureProvider::new(config, Clock::wall(), service, token);
+            assert_eq!(provider.is_managed_provisioning_on().await.unwrap(), expected, "{profile}");
+        }
+    }
 }

@@ -101,6 +101,7 @@ impl UnavailableOfferings {
             Failure::OverconstrainedZonal => (this_zone, &this_type, HOUR),
             Failure::Overconstrained => (scope, &this_type, HOUR),
             Failure::SkuNotSupported => (every, &both, ALMOST_A_DAY),
+            Failure::Policy => (every, &both, HOUR),
             Failure::RegionalQuota
             | Failure::Throttled
             | Failure::NotFound
@@ -110,9 +111,14 @@ impl UnavailableOfferings {
             | Failure::Transient => return false,
         };
         let until = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
+        // A policy allows sizes by name; a lack of capacity concerns the larger ones of a family too.
+        let with_family = failure != Failure::Policy;
         for zone in zones {
             for capacity_type in types {
                 self.mark(sku, &zone, *capacity_type, until, now);
+                if with_family {
+                    self.mark_family(sku, &zone, *capacity_type, until);
+                }
             }
         }
         true
@@ -134,6 +140,15 @@ impl UnavailableOfferings {
             .entry((sku.name.clone(), zone.to_owned(), capacity_type))
             .or_insert(until);
         *entry = (*entry).max(until);
+    }
+
+    fn mark_family(
+        &mut self,
+        sku: &Sku,
+        zone: &str,
+        capacity_type: CapacityType,
+        until: Timestamp,
+    ) {
         let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
         let (vcpus, end) = self.families.entry(key).or_insert((sku.vcpus, until));
         *vcpus = (*vcpus).min(sku.vcpus);
@@ -155,6 +170,20 @@ mod tests {
             .unwrap()
             .to_resource_sku(region);
         Sku::read(&row, "eastus").unwrap()
+    }
+
+    #[test]
+    fn a_policy_excludes_a_size_and_not_its_family() {
+        let mut memory = UnavailableOfferings::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let (refused, larger) = (sku("Standard_D4s_v5"), sku("Standard_D8s_v5"));
+        let policy = Failure::of(None, "RequestDisallowedByPolicy", "");
+        let on_demand = CapacityType::OnDemand;
+        assert!(memory.learn(policy, &refused, "eastus", "eastus-1", on_demand, now));
+        for zone in ["eastus-1", "eastus-2", REGIONAL] {
+            assert!(memory.contains(&refused, zone, CapacityType::Spot, now), "{zone}");
+            assert!(!memory.contains(&larger, zone, on_demand, now), "{zone}");
+        }
     }
 
     #[test]

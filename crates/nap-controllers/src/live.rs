@@ -34,7 +34,7 @@ impl Context {
             let all = api.list(&ListParams::default()).await;
             all.doing("listing the Nodes of NodeClaim", &claim.name_any())?.items
         };
-        nodes.retain(|node| provider_id(node) == Some(id));
+        nodes.retain(|node| provider_id(node).is_some_and(|one| one.eq_ignore_ascii_case(id)));
         Ok(nodes)
     }
 

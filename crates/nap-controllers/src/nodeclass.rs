@@ -51,7 +51,10 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             let before = status.clone();
             let created = class.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
             conditions::initialise(&mut status.conditions, &DEPENDENTS, generation, created);
-            status.kubernetes_version.clone_from(&report.kubernetes_version);
+            // Kubernetes does not support nodes newer than the control plane, and AKS never
+            // downgrades one: an older version is an answer of the past.
+            let known = status.kubernetes_version.take();
+            status.kubernetes_version = newer_version(known, report.kubernetes_version.clone());
             status.images.clone_from(&report.images);
             status.local_dns_state = Some(LocalDnsState::Disabled);
             for type_ in DEPENDENTS {
@@ -83,6 +86,15 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     Ok(Some(if has_problems { PROBLEM_INTERVAL } else { INTERVAL }))
 }
 
+/// The newer of two Kubernetes versions; one that cannot be parsed gives way.
+fn newer_version(known: Option<String>, read: Option<String>) -> Option<String> {
+    let parts = |version: &Option<String>| {
+        let version = version.as_deref()?.trim_start_matches('v');
+        version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>()
+    };
+    if parts(&known) > parts(&read) { known } else { read }
+}
+
 /// Removes the finalizer once no NodeClaim refers to the class.
 async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
     let name = class.name_any();
@@ -104,4 +116,21 @@ async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
         })
         .await?;
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubernetes_version_only_goes_up() {
+        let newer = |known: &str, read: Option<&str>| {
+            newer_version(Some(known.to_owned()), read.map(str::to_owned)).unwrap()
+        };
+        assert_eq!(newer("1.34.2", Some("1.35.0")), "1.35.0");
+        assert_eq!(newer("1.34.10", Some("1.34.9")), "1.34.10");
+        assert_eq!(newer("1.34.2", None), "1.34.2");
+        assert_eq!(newer("unknown", Some("1.34.9")), "1.34.9");
+        assert_eq!(newer_version(None, None), None);
+    }
 }

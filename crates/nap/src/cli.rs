@@ -176,6 +176,9 @@ pub struct RunArgs {
     /// Namespace of the leader election Lease; default: the pod's own, or kube-system
     #[arg(long, env = "LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
     pub leader_election_namespace: Option<String>,
+    /// Start although AKS runs node auto-provisioning in the cluster, and act on its nodes
+    #[arg(long, env = "NAP_TAKE_OVER", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub take_over: bool,
     /// Speed of timers relative to real time, to match `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,

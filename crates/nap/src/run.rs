@@ -33,11 +33,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     } else {
         Clock::wall()
     };
-    let version = client.apiserver_version().await?.git_version;
-    let read = |name: &str| {
-        std::env::var(name).ok().or_else(|| (name == "KUBERNETES_VERSION").then(|| version.clone()))
-    };
-    let azure = AzureConfig::from_variables(read).map_err(|error| {
+    let azure = AzureConfig::from_variables(|name| std::env::var(name).ok()).map_err(|error| {
         UserError::new(
             error.to_string(),
             "set it as the AKS provider does; `docs/running.md` lists every variable",
@@ -45,11 +41,32 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     })?;
     let location = azure.location.clone();
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
+    if !args.take_over {
+        refuse_beside_managed(&cloud).await?;
+    }
     let context = Context::new(client, cloud, clock, settings);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
     nap_controllers::run(&context, interrupted()?).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Fails if AKS itself runs node auto-provisioning in the cluster: both would act on the same
+/// NodeClaims. What cannot be read refuses nothing, or a restart during an outage of Azure would
+/// leave the cluster alone.
+async fn refuse_beside_managed(cloud: &AzureProvider) -> anyhow::Result<()> {
+    match cloud.is_managed_provisioning_on().await {
+        Ok(true) => Err(UserError::new(
+            "AKS runs node auto-provisioning in this cluster (`nodeProvisioningProfile.mode` is `Auto`)",
+            "disable it with `az aks update --node-provisioning-mode Manual`, or take its nodes over with `--take-over`",
+        )
+        .into()),
+        Ok(false) => Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, "cannot tell whether AKS runs node auto-provisioning itself");
+            Ok(())
+        }
+    }
 }
 
 /// The Lease to compete for. The holder is `<pod>_<id>`, by which tools find the pod that leads.

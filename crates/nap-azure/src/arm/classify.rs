@@ -74,6 +74,8 @@ pub enum Failure {
     Overconstrained,
     /// The subscription cannot have the size at all.
     SkuNotSupported,
+    /// `RequestDisallowedByPolicy`: an Azure Policy refuses the request, most often for its size.
+    Policy,
     /// The quota of cores of the size's family is used up; `limit_zero` if there never was any.
     FamilyQuota {
         /// Whether the quota is zero.
@@ -89,8 +91,8 @@ pub enum Failure {
     NotFound,
     /// The credentials are missing, expired or insufficient.
     Auth,
-    /// The request is refused by a policy, a full subnet or its own content: another size would be
-    /// refused too.
+    /// The request is refused for a full subnet or its own content: another size would be refused
+    /// too.
     Invalid,
     /// Another operation holds the resource, such as a NIC that is reserved for 180 s.
     Conflict,
@@ -126,6 +128,13 @@ impl Failure {
             "BadRequest" if message.contains("is not supported for subscription") => {
                 Self::SkuNotSupported
             }
+            // The size is not sold in the zone.
+            "AvailabilityZoneNotSupported" => Self::SkuNotAvailable,
+            "RequestDisallowedByPolicy" => Self::Policy,
+            // AKS's own check: "… remaining 0 for family …".
+            "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => {
+                Self::FamilyQuota { limit_zero: false }
+            }
             "QuotaExceeded" => quota(),
             "OperationNotAllowed" if is_quota() => quota(),
             "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
@@ -135,10 +144,7 @@ impl Failure {
             "InvalidParameter" if message.contains("Cannot find any valid machines") => {
                 Self::NotFound
             }
-            "RequestDisallowedByPolicy"
-            | "InsufficientSubnetSize"
-            | "SubnetIsFull"
-            | "InvalidParameter" => Self::Invalid,
+            "InsufficientSubnetSize" | "SubnetIsFull" | "InvalidParameter" => Self::Invalid,
             "AuthorizationFailed"
             | "AuthenticationFailed"
             | "InvalidAuthenticationToken"
@@ -179,7 +185,8 @@ impl Failure {
             | Self::RegionalCapacity
             | Self::OverconstrainedZonal
             | Self::Overconstrained
-            | Self::SkuNotSupported => ErrorClass::Capacity,
+            | Self::SkuNotSupported
+            | Self::Policy => ErrorClass::Capacity,
             Self::FamilyQuota { .. } | Self::SpotQuota | Self::RegionalQuota => ErrorClass::Quota,
             Self::Throttled => ErrorClass::Throttled,
             Self::NotFound => ErrorClass::NotFound,
@@ -238,7 +245,14 @@ mod tests {
                 ErrorClass::Quota,
             ),
             (Some(409), "OperationNotAllowed", "the cluster is stopped", ErrorClass::Transient),
-            (Some(403), "RequestDisallowedByPolicy", "", ErrorClass::Invalid),
+            (Some(403), "RequestDisallowedByPolicy", "", ErrorClass::Capacity),
+            (Some(400), "AvailabilityZoneNotSupported", "", ErrorClass::Capacity),
+            (
+                Some(400),
+                "ErrCode_InsufficientVCPUQuota",
+                "Insufficient vcpu quota requested 2, remaining 0 for family X for region eastus",
+                ErrorClass::Quota,
+            ),
             (Some(400), "InsufficientSubnetSize", "", ErrorClass::Invalid),
             (
                 Some(400),

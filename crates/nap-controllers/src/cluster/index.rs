@@ -21,7 +21,7 @@ use super::decided_claims::DecidedClaims;
 use super::disruption_budgets::DisruptionBudgets;
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
 use super::node_view::{
-    NodeKey, NodeView, claim_is, is_ready, pool_of, provider_id, provider_id_of_claim,
+    NodeKey, NodeView, claim_is, is_ready, pool_of, provider_id, provider_id_of_claim, provider_key,
 };
 use super::planned_pods::PlannedPods;
 use super::pod::SharedParts;
@@ -234,8 +234,8 @@ impl Index {
             self.bump_generation();
         }
         let deleting = node.metadata.deletion_timestamp.is_some();
-        let old_id = old.as_deref().and_then(provider_id).map(str::to_owned);
-        let id = provider_id(&node).map(str::to_owned);
+        let old_id = old.as_deref().and_then(provider_id).map(provider_key);
+        let id = provider_id(&node).map(provider_key);
         self.nodes.insert(name.clone(), Arc::new(node));
         regroup(&mut self.nodes_by_provider_id, &name, old_id.as_deref(), id.as_deref());
         if let Some(old_id) = old_id.filter(|old| Some(old) != id.as_ref()) {
@@ -257,10 +257,10 @@ impl Index {
         self.bump_generation();
         self.pod_events.remove(name);
         self.views.remove(&NodeKey::Node(name.to_owned()));
-        if let Some(id) = provider_id(&node) {
-            regroup(&mut self.nodes_by_provider_id, name, Some(id), None);
-            self.join(id);
-            self.mark_claim_with_id(Some(id));
+        if let Some(id) = provider_id(&node).map(provider_key) {
+            regroup(&mut self.nodes_by_provider_id, name, Some(&id), None);
+            self.join(&id);
+            self.mark_claim_with_id(Some(&id));
         }
     }
 
@@ -271,8 +271,8 @@ impl Index {
         }
         self.bump_generation();
         self.keep_plan(&name, old.as_deref(), &claim);
-        let old_id = old.as_deref().and_then(provider_id_of_claim).map(str::to_owned);
-        let id = provider_id_of_claim(&claim).map(str::to_owned);
+        let old_id = old.as_deref().and_then(provider_id_of_claim).map(provider_key);
+        let id = provider_id_of_claim(&claim).map(provider_key);
         let pool = pool_of(&claim).map(str::to_owned);
         let old_pool = old.as_deref().and_then(pool_of);
         regroup(&mut self.claims_by_pool, &name, old_pool, pool.as_deref());
@@ -309,9 +309,9 @@ impl Index {
         self.planned.remove(name);
         self.views.remove(&NodeKey::NodeClaim(name.to_owned()));
         regroup(&mut self.claims_by_pool, name, pool_of(claim.as_ref()), None);
-        if let Some(id) = provider_id_of_claim(&claim) {
-            regroup(&mut self.claims_by_provider_id, name, Some(id), None);
-            self.join(id);
+        if let Some(id) = provider_id_of_claim(&claim).map(provider_key) {
+            regroup(&mut self.claims_by_provider_id, name, Some(&id), None);
+            self.join(&id);
         }
         if let Some(pool) = pool_of(claim.as_ref()) {
             self.mark(Dirty::NodePool(pool.to_owned()));

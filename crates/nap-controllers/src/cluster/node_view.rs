@@ -100,6 +100,12 @@ pub(crate) fn provider_id_of_claim(claim: &NodeClaim) -> Option<&str> {
     claim.status.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
 }
 
+/// A provider id in the form in which two of them are compared. Azure treats resource ids without
+/// regard to case, and its components write them differently.
+pub(crate) fn provider_key(id: &str) -> String {
+    id.to_ascii_lowercase()
+}
+
 /// Whether a Node reports `Ready=True`.
 pub fn is_ready(node: &Node) -> bool {
     readiness(node).is_some()

@@ -581,3 +581,21 @@ fn dirty_entries_are_taken_once() {
     assert!(!index.take_dirty().is_empty());
     assert!(index.take_dirty().is_empty());
 }
+
+#[test]
+fn provider_ids_are_compared_without_regard_to_case() {
+    let mut index = Index::default();
+    let launched =
+        json!({ "status": { "providerID": "azure:///subscriptions/s/resourceGroups/MC_x/1" } });
+    index.apply(claim("c", launched), at(0));
+    let joined =
+        json!({ "spec": { "providerID": "azure:///subscriptions/s/resourceGroups/mc_x/1" } });
+    index.apply(node("n", joined), at(0));
+    let found = index.node("n").and_then(|node| index.claim_of_node(node));
+    assert_eq!(found.map(|claim| claim.name_any()).as_deref(), Some("c"));
+    assert_eq!(index.views().count(), 1, "they are one node");
+    index.delete::<Node>("n");
+    assert!(
+        index.nodes_with_provider_id("azure:///subscriptions/s/resourcegroups/mc_x/1").is_empty()
+    );
+}

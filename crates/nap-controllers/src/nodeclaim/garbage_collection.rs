@@ -11,7 +11,7 @@ use nap_api::NodeClaim;
 use nap_api::nodeclaim::condition::REGISTERED;
 use nap_cloud::Instance;
 
-use crate::cluster::{Index, claim_is, is_ready, provider_id_of_claim};
+use crate::cluster::{Index, claim_is, is_ready, provider_id_of_claim, provider_key};
 use crate::context::{Context, Error, Outcome};
 use crate::events::Severity;
 
@@ -81,11 +81,11 @@ fn orphans<'i>(
     instances: &'i [Instance],
     now: Timestamp,
 ) -> Vec<&'i Instance> {
-    let ids: BTreeSet<&str> =
-        claims.iter().filter_map(|claim| provider_id_of_claim(claim)).collect();
+    let ids = claims.iter().filter_map(|claim| provider_id_of_claim(claim));
+    let ids: BTreeSet<String> = ids.map(provider_key).collect();
     let names: BTreeSet<String> = claims.iter().map(|claim| claim.name_any()).collect();
     let is_named = |instance: &Instance| {
-        ids.contains(instance.provider_id.as_str())
+        ids.contains(&provider_key(&instance.provider_id))
             || instance.node_claim.as_ref().is_some_and(|name| names.contains(name))
     };
     let is_old = |instance: &Instance| {
@@ -102,12 +102,13 @@ fn without_instance(
     instances: &[Instance],
 ) -> Vec<Arc<NodeClaim>> {
     let existing = instances.iter().filter(|instance| !instance.lost);
-    let ids: BTreeSet<&str> = existing.map(|instance| instance.provider_id.as_str()).collect();
+    let ids: BTreeSet<String> =
+        existing.map(|instance| provider_key(&instance.provider_id)).collect();
     let is_lost = |claim: &&Arc<NodeClaim>| {
         let Some(id) = provider_id_of_claim(claim) else { return false };
         claim.metadata.deletion_timestamp.is_none()
             && claim_is(claim, REGISTERED)
-            && !ids.contains(id)
+            && !ids.contains(&provider_key(id))
             && !index.nodes_with_provider_id(id).iter().any(|node| is_ready(node))
     };
     claims.iter().filter(is_lost).cloned().collect()

@@ -12,7 +12,7 @@ use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord};
 use nap_engine::PodKey;
 
 use super::{Index, Stamps};
-use crate::cluster::{NodeKey, NodeView, Pod, Workloads, pods, provider_id};
+use crate::cluster::{NodeKey, NodeView, Pod, Workloads, pods, provider_id, provider_key};
 
 impl Index {
     /// Every pod, by key.
@@ -94,7 +94,7 @@ impl Index {
 
     /// The Nodes with a provider id, by name.
     pub fn nodes_with_provider_id(&self, id: &str) -> Vec<Arc<Node>> {
-        let names = self.nodes_by_provider_id.get(id).into_iter().flatten();
+        let names = self.nodes_by_provider_id.get(&provider_key(id)).into_iter().flatten();
         names.filter_map(|name| self.nodes.get(name).cloned()).collect()
     }
 
@@ -116,7 +116,7 @@ impl Index {
 
     /// The NodeClaim that a Node came from; `None` if nap did not launch it.
     pub fn claim_of_node(&self, node: &Node) -> Option<&Arc<NodeClaim>> {
-        let claims = self.claims_by_provider_id.get(provider_id(node)?)?;
+        let claims = self.claims_by_provider_id.get(&provider_key(provider_id(node)?))?;
         self.claims.get(claims.first()?)
     }
 
