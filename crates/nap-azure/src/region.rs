@@ -1,14 +1,18 @@
 //! The catalogue of a region: sizes, prices and quota, refreshed when they are old, less the
 //! offerings that failed.
 //!
-//! Only the caller that refreshes waits for the refresh; others use the old data meanwhile.
+//! Only the first caller waits for the data, and for prices only some seconds: the embedded list
+//! prices stand in. Later refreshes run on a task of their own, beside plans on the old data.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use nap_cloud::{CloudError, ErrorClass};
 use nap_engine::{CapacityType, Catalogue};
+use tokio::task::JoinSet;
 
 use crate::AzureConfig;
 use crate::arm::{ArmClient, Failure};
@@ -29,11 +33,20 @@ const QUOTA_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 const MAX_QUOTA_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// Wait after a failed refresh.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// Longest time that the first plan waits for prices. The price endpoint is not among those that
+/// AKS needs, and a firewall may drop what is sent to it.
+const MAX_PRICE_WAIT: Duration = Duration::from_secs(10);
 /// Most catalogues that are kept. Node classes differ in few settings.
 const MAX_CATALOGUES: usize = 16;
 
 /// The offerings of a region, as this cluster sees them.
 pub(crate) struct RegionCatalogue {
+    region: Arc<Region>,
+    /// The refresh that is under way; dropping it ends it.
+    refresh: Mutex<JoinSet<()>>,
+}
+
+struct Region {
     config: AzureConfig,
     arm: ArmClient,
     price_client: ArmClient,
@@ -82,13 +95,14 @@ fn later(now: Timestamp, duration: SignedDuration) -> Timestamp {
 
 impl RegionCatalogue {
     pub(crate) fn new(config: AzureConfig, arm: ArmClient, price_client: ArmClient) -> Self {
-        Self {
+        let region = Region {
             config,
             arm,
             price_client,
             state: Mutex::default(),
             refreshing: tokio::sync::Mutex::new(()),
-        }
+        };
+        Self { region: Arc::new(region), refresh: Mutex::default() }
     }
 
     /// The instance types for some settings.
@@ -97,8 +111,8 @@ impl RegionCatalogue {
         settings: &Settings,
     ) -> Result<Arc<Catalogue>, CloudError> {
         self.ensure_fresh().await?;
-        let now = self.arm.clock().now();
-        let mut state = self.state();
+        let now = self.region.arm.clock().now();
+        let mut state = self.region.state();
         let generation = state.generation + state.unavailable.generation();
         let hit = state.catalogues.iter().find(|computed| {
             computed.generation == generation
@@ -128,7 +142,7 @@ impl RegionCatalogue {
     /// A size by its name.
     pub(crate) async fn sku(&self, name: &str) -> Result<Option<Sku>, CloudError> {
         self.ensure_fresh().await?;
-        Ok(self.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
+        Ok(self.region.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
     }
 
     /// Holds quota for a launch that is about to be tried. Dropping the hold releases the quota;
@@ -136,11 +150,60 @@ impl RegionCatalogue {
     pub(crate) fn hold_quota(&self, sku: &Sku, capacity_type: CapacityType) -> QuotaHold<'_> {
         let vcpus = if capacity_type == CapacityType::OnDemand { sku.vcpus } else { 0 };
         let family = sku.family.clone();
-        let counted_at = self.state().quota.at;
-        self.change_quota(|quota| quota.hold(&family, vcpus));
-        QuotaHold { region: self, family, vcpus, counted_at }
+        let counted_at = self.region.state().quota.at;
+        self.region.change_quota(|quota| quota.hold(&family, vcpus));
+        QuotaHold { region: &self.region, family, vcpus, counted_at }
     }
 
+    /// Remembers a failed launch. Returns whether any offering is unavailable because of it.
+    pub(crate) fn learn(
+        &self,
+        error: &CloudError,
+        sku: &Sku,
+        zone: &str,
+        capacity_type: CapacityType,
+    ) -> bool {
+        let now = self.region.arm.clock().now();
+        let (failure, location) = (Failure::of_error(error), &self.region.config.location);
+        self.region.state().unavailable.learn(failure, sku, location, zone, capacity_type, now)
+    }
+
+    /// Waits for the first data. Older data is refreshed on a task of its own.
+    async fn ensure_fresh(&self) -> Result<(), CloudError> {
+        match self.region.freshness() {
+            Freshness::Fresh => Ok(()),
+            Freshness::Missing => {
+                let _guard = self.region.refreshing.lock().await;
+                self.region.refresh().await
+            }
+            Freshness::Old => {
+                let mut refresh = self.refresh.lock().unwrap_or_else(PoisonError::into_inner);
+                while refresh.try_join_next().is_some() {}
+                if refresh.is_empty() {
+                    let region = Arc::clone(&self.region);
+                    refresh.spawn(async move {
+                        if let Err(error) = region.refresh().await {
+                            tracing::warn!(%error, "catalogue of the region not refreshed");
+                        }
+                    });
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// State of the data of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freshness {
+    /// There is none to plan with.
+    Missing,
+    /// It is due to be refreshed.
+    Old,
+    Fresh,
+}
+
+impl Region {
     fn change_quota(&self, change: impl FnOnce(&mut Quota)) {
         let mut state = self.state();
         let before = state.fits_quota();
@@ -153,45 +216,20 @@ impl RegionCatalogue {
         }
     }
 
-    /// Remembers a failed launch. Returns whether any offering is unavailable because of it.
-    pub(crate) fn learn(
-        &self,
-        error: &CloudError,
-        sku: &Sku,
-        zone: &str,
-        capacity_type: CapacityType,
-    ) -> bool {
-        let now = self.arm.clock().now();
-        let (failure, region) = (Failure::of_error(error), &self.config.location);
-        self.state().unavailable.learn(failure, sku, region, zone, capacity_type, now)
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ensure_fresh(&self) -> Result<(), CloudError> {
+    fn freshness(&self) -> Freshness {
         let now = self.arm.clock().now();
-        let (usable, fresh) = {
-            let state = self.state();
-            let fresh = now < state.skus.next && now < state.prices.next && now < state.quota.next;
-            (state.skus.data.is_some() && state.prices.data.is_some(), fresh)
-        };
-        if fresh && usable {
-            return Ok(());
-        }
-        let guard = if usable {
-            match self.refreshing.try_lock() {
-                Ok(guard) => guard,
-                // Another caller refreshes; the old data is good enough meanwhile.
-                Err(_) => return Ok(()),
-            }
+        let state = self.state();
+        if state.skus.data.is_none() || state.prices.data.is_none() {
+            Freshness::Missing
+        } else if now < state.skus.next && now < state.prices.next && now < state.quota.next {
+            Freshness::Fresh
         } else {
-            self.refreshing.lock().await
-        };
-        let result = self.refresh().await;
-        drop(guard);
-        result
+            Freshness::Old
+        }
     }
 
     async fn refresh(&self) -> Result<(), CloudError> {
@@ -237,7 +275,7 @@ impl RegionCatalogue {
             Err(error) if state.skus.data.is_none() => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, "VM sizes not refreshed, using old ones");
-                state.skus.next = later(now, RETRY_INTERVAL);
+                state.skus.next = later(self.arm.clock().now(), RETRY_INTERVAL);
             }
         }
         Ok(())
@@ -246,19 +284,27 @@ impl RegionCatalogue {
     /// Refreshes prices, which fall back to older ones and then to the embedded list prices.
     async fn refresh_prices(&self, now: Timestamp) {
         let region = &self.config.location;
-        let fetched = prices::fetch(&self.price_client, region).await;
+        let is_first = self.state().prices.data.is_none();
+        let fetch = prices::fetch(&self.price_client, region);
+        let fetched = if is_first {
+            tokio::time::timeout(MAX_PRICE_WAIT, fetch).await.ok()
+        } else {
+            Some(fetch.await)
+        };
         let mut state = self.state();
         let error = match fetched {
-            Ok(prices) if !prices.on_demand.is_empty() => {
+            Some(Ok(prices)) if !prices.on_demand.is_empty() => {
                 state.prices.store(prices, now, PRICE_LIFETIME);
                 state.generation += 1;
                 return;
             }
-            Ok(_) => "no prices for the region".to_owned(),
-            Err(error) => error.to_string(),
+            Some(Ok(_)) => "no prices for the region".to_owned(),
+            Some(Err(error)) => error.to_string(),
+            None => format!("no answer within {} s", MAX_PRICE_WAIT.as_secs()),
         };
-        tracing::warn!(error, "prices not refreshed, using old ones");
-        if state.prices.data.is_none() {
+        tracing::warn!(error, "prices not refreshed, using old or built-in ones");
+        let now = self.arm.clock().now();
+        if is_first {
             let prices = EmbeddedCatalogue::embedded().prices_in(region);
             state.prices.store(prices, now, RETRY_INTERVAL);
             state.generation += 1;
@@ -279,7 +325,7 @@ impl RegionCatalogue {
                 if state.quota.at.is_none_or(|at| now >= later(at, MAX_QUOTA_AGE)) {
                     state.quota.data = None;
                 }
-                state.quota.next = later(now, RETRY_INTERVAL);
+                state.quota.next = later(self.arm.clock().now(), RETRY_INTERVAL);
             }
         }
         if state.fits_quota() != before {
@@ -290,7 +336,7 @@ impl RegionCatalogue {
 
 /// Quota held for a launch until it succeeds or fails.
 pub(crate) struct QuotaHold<'a> {
-    region: &'a RegionCatalogue,
+    region: &'a Region,
     family: String,
     /// Zero once the hold is kept.
     vcpus: i64,
@@ -369,11 +415,11 @@ mod tests {
 
     fn count(region: &RegionCatalogue, sku: &Sku, now: Timestamp) {
         let quota = Quota::with_left(&sku.family, 10);
-        region.state().quota.store(quota, now, QUOTA_LIFETIME);
+        region.region.state().quota.store(quota, now, QUOTA_LIFETIME);
     }
 
     fn fits(region: &RegionCatalogue, sku: &Sku) -> bool {
-        region.state().quota.data.as_ref().unwrap().fits(&sku.family, sku.vcpus)
+        region.region.state().quota.data.as_ref().unwrap().fits(&sku.family, sku.vcpus)
     }
 
     #[test]
@@ -409,5 +455,48 @@ mod tests {
         let (region, sku) = region();
         region.hold_quota(&sku, CapacityType::Spot).keep();
         assert!(fits(&region, &sku));
+    }
+
+    /// A region whose sizes and quota are answered, and whose price endpoint never is.
+    fn region_without_prices() -> RegionCatalogue {
+        let embedded = EmbeddedCatalogue::embedded();
+        let row = embedded.skus_in("eastus").find(|sku| sku.name == "Standard_D8s_v5").unwrap();
+        let row = row.to_resource_sku(embedded.region("eastus").unwrap());
+        let sizes = serde_json::json!({ "value": [row] }).to_string();
+        let service =
+            crate::arm::http_service(tower::service_fn(move |request: Request<Full<Bytes>>| {
+                let path = request.uri().path().to_owned();
+                let body =
+                    if path.ends_with("/skus") { sizes.clone() } else { r#"{"value":[]}"#.into() };
+                async move {
+                    if path.contains("retail") {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(body))))
+                }
+            }));
+        let client = ArmClient::anonymous(
+            service,
+            Clock::starting_at(Timestamp::UNIX_EPOCH, 1),
+            "https://arm.example",
+        );
+        RegionCatalogue::new(AzureConfig::new("s", "rg", "c", "eastus"), client.clone(), client)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_price_endpoint_that_drops_requests_delays_only_the_first_plan_by_some_seconds() {
+        let region = region_without_prices();
+        let settings = Settings::new(&region.region.config, &nap_api::AKSNodeClass::default());
+        let begun = tokio::time::Instant::now();
+        let catalogue = region.catalogue(&settings).await.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), MAX_PRICE_WAIT.as_secs());
+        assert!(catalogue.types()[0].offerings.iter().any(|one| one.available), "built-in prices");
+        for _ in 0..10 {
+            // Prices are due again after a minute, and still nothing answers.
+            tokio::time::sleep(Duration::from_mins(2)).await;
+            let begun = tokio::time::Instant::now();
+            region.catalogue(&settings).await.unwrap();
+            assert!(begun.elapsed().is_zero());
+        }
     }
 }
