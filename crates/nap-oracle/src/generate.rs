@@ -160,7 +160,7 @@ fn instance_type(dice: &mut Dice, number: i64) -> InstanceType {
     let mut requirements = Requirements::new();
     requirements.add(labels::INSTANCE_TYPE, Requirement::is_in([name.as_str()]));
     requirements.add(labels::SKU_CPU, Requirement::is_in([cpu.to_string()]));
-    InstanceType { name, requirements, capacity, allocatable, offerings }
+    InstanceType { name, requirements, capacity, allocatable, offerings, closed: false }
 }
 
 fn pool(dice: &mut Dice, number: i64) -> Pool {

@@ -283,6 +283,7 @@ impl InstanceType {
             capacity: self.capacity.resources(),
             allocatable: self.allocatable(),
             offerings: offerings.collect(),
+            closed: false,
         }
     }
 }

@@ -53,7 +53,7 @@ enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct WorldArgs {
     /// Azure region of the VM sizes and prices
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = region)]
     pub region: String,
     /// Seed of names, ids and delays
     #[arg(long, default_value_t = 1)]
@@ -202,12 +202,23 @@ pub struct SourceArgs {
     #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
     pub files: Vec<PathBuf>,
     /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
-    #[arg(long)]
+    #[arg(long, value_parser = region)]
     pub region: Option<String>,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+/// Source of VM sizes and prices.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CatalogueArgs {
+    /// Folder of `nap azure catalogue refresh` with the VM sizes and prices to use instead of the
+    /// built-in ones
+    #[arg(long, value_name = "FOLDER", env = "NAP_CATALOGUE")]
+    pub catalogue: Option<PathBuf>,
 }
 
 /// Output formats of a plan.
@@ -274,11 +285,19 @@ pub struct LintArgs {
     #[arg(short = 'f', long = "file", value_name = "FILE", required = true, num_args = 1..)]
     pub files: Vec<PathBuf>,
     /// Azure region of the VM sizes that requirements are checked against
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = region)]
     pub region: String,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
     /// Fail on warnings too
     #[arg(long)]
     pub deny_warnings: bool,
+}
+
+/// The short spelling of a region, such as `eastus` for `East US`.
+pub fn region(text: &str) -> Result<String, String> {
+    let name = nap_azure::canonical_region(text);
+    if name.is_empty() { Err("name a region such as `eastus`".to_owned()) } else { Ok(name) }
 }
 
 fn factor(text: &str) -> Result<f64, String> {

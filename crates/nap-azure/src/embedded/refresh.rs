@@ -7,6 +7,7 @@ use super::{CatalogueSku, EmbeddedCatalogue, Region};
 use crate::AzureError;
 use crate::arm::ArmClient;
 use crate::config::canonical_region;
+use crate::skus::ResourceSku;
 use crate::{prices, skus};
 
 /// Result of a refresh.
@@ -39,11 +40,20 @@ pub async fn refresh(
         .collect();
     let display_name =
         catalogue.region(&name).map_or(name.clone(), |known| known.display_name.clone());
-    let sizes: Vec<CatalogueSku> =
-        rows.iter().filter_map(CatalogueSku::from_resource_sku).collect();
-    let priced = sizes.iter().filter(|sku| prices.on_demand.contains_key(&sku.name)).count();
+    let zones_of = |row: &ResourceSku| {
+        let places = row.location_info.iter().filter(|info| here(&info.location));
+        let zones: BTreeSet<String> = places.flat_map(|info| info.zones.iter().cloned()).collect();
+        zones.into_iter().collect()
+    };
+    let sizes: Vec<(CatalogueSku, Vec<String>)> = rows
+        .iter()
+        .filter_map(|row| Some((CatalogueSku::from_resource_sku(row)?, zones_of(row))))
+        .collect();
+    let priced = sizes.iter().filter(|(sku, _)| prices.on_demand.contains_key(&sku.name)).count();
     let result = Refreshed { sizes: priced, unpriced: sizes.len() - priced };
-    let region = Region { name, display_name, zones: zones.into_iter().collect() };
+    let prices_of = price_client.clock().now().strftime("%Y-%m-%d").to_string();
+    let zones = zones.into_iter().collect();
+    let region = Region { name, display_name, zones, prices_of, is_live: true };
     catalogue.replace_region(region, sizes, &prices);
     Ok(result)
 }

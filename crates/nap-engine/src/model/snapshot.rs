@@ -265,6 +265,9 @@ pub struct InstanceType {
     pub allocatable: Resources,
     /// Zones and capacity types in which it is sold.
     pub offerings: Vec<Offering>,
+    /// Whether new customers cannot get it. Of equal prices, that of another type is chosen.
+    #[serde(default)]
+    pub closed: bool,
 }
 
 /// An instance type in a zone with a capacity type.

@@ -18,6 +18,7 @@ use nap_apiserver::{ApiServer, Config};
 use nap_clock::Clock;
 use serde_json::Value;
 
+use crate::catalogue;
 use crate::cli::LintArgs;
 use crate::user_error::UserError;
 
@@ -108,7 +109,8 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
         }
     }
     let workloads: Vec<&Value> = objects.iter().map(|object| &object.value).collect();
-    for (place, text) in suspicious::find(&pools, &classes, &workloads, &args.region)? {
+    let sizes = catalogue::load(&args.catalogue)?;
+    for (place, text) in suspicious::find(&pools, &classes, &workloads, (&sizes, &args.region))? {
         findings.push(Finding { level: Level::Warning, place, text });
     }
     conclude(&findings, &args)

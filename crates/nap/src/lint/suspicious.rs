@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use nap_api::budget::{self, Oddity};
 use nap_api::requirement::Undefined;
 use nap_api::{AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration};
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_engine::InstanceType;
 use nap_units::{CPU, MEMORY, Resources, Rounding};
 use serde_json::Value;
@@ -19,7 +20,7 @@ pub fn find(
     pools: &[(String, NodePool)],
     classes: &[AKSNodeClass],
     objects: &[&Value],
-    region: &str,
+    (sizes, region): (&EmbeddedCatalogue, &str),
 ) -> anyhow::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let workloads: Vec<Vec<Toleration>> =
@@ -30,7 +31,7 @@ pub fn find(
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
         let allowed = AllowedOfferings::new(
             pool,
-            catalogue::instance_types(&catalogue::settings(region, class))?.types(),
+            catalogue::instance_types(sizes, &catalogue::settings(region, class))?.types(),
         );
         let mut say = |text: String| found.push((place.clone(), text));
         budgets(pool, &mut say);

@@ -1,6 +1,7 @@
 //! `nap plan` and `nap explain` on manifests: no cluster, no cloud.
 
 mod documents;
+mod estimates;
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
