@@ -20,6 +20,7 @@ pub mod images;
 pub mod instance_types;
 mod kube_reserved;
 pub mod machines;
+pub mod not_offered;
 mod offering_selection;
 pub mod prices;
 mod provider;

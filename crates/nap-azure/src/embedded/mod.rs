@@ -172,6 +172,19 @@ impl EmbeddedCatalogue {
         self.sales.get(name)?.get(region)
     }
 
+    /// Reason why the price of a size in a region was left out of the built-in catalogue.
+    pub fn left_out(name: &str, region: &str) -> Option<&'static str> {
+        let text = include_str!("../../catalogue/left_out.csv");
+        text.lines().skip(1).find_map(|line| {
+            let (place, rest) = line.split_once(',')?;
+            let (pattern, reason) = rest.split_once(',')?;
+            let (front, back) = pattern.split_once('*').unwrap_or((pattern, ""));
+            let middle = name.strip_prefix(front)?.strip_suffix(back)?;
+            let matches = place == region && middle.bytes().all(|byte| byte.is_ascii_digit());
+            matches.then_some(reason)
+        })
+    }
+
     /// Item of the Resource SKUs API for a size, in the zones that sell it.
     pub fn resource_sku(&self, sku: &CatalogueSku, region: &Region) -> ResourceSku {
         let mut row = sku.to_resource_sku(region);

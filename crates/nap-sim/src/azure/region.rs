@@ -28,7 +28,10 @@ impl RegionCatalogue {
         let region = catalogue.region(&config.region)?;
         let prices = catalogue.prices_in(&region.name);
         let sold = |name: &str| config.sizes.is_empty() || config.sizes.contains(name);
-        let rows = catalogue.skus_in(&region.name).map(|sku| sku.to_resource_sku(region));
+        let retired = catalogue.gone_in(&region.name).map(|(sku, _)| sku);
+        let retired = retired.filter(|_| config.retired_sizes);
+        let skus = catalogue.skus_in(&region.name).chain(retired);
+        let rows = skus.map(|sku| catalogue.resource_sku(sku, region));
         let mut items = price_items(&region.name, &prices);
         items.retain(|item| sold(&item.arm_sku_name));
         Ok(Self { rows: rows.filter(|row| sold(&row.name)).collect(), items, prices })

@@ -3,6 +3,7 @@
 //! The manifests are applied to an embedded API server, so the verdict is that of a cluster.
 //! Accepted objects are then read as nap reads them and searched for suspicious settings.
 
+mod sizes;
 mod suspicious;
 
 use std::fmt;
@@ -38,6 +39,12 @@ struct Finding {
     level: Level,
     place: String,
     text: String,
+}
+
+impl Finding {
+    fn new(level: Level, place: &str, text: String) -> Self {
+        Self { level, place: place.to_owned(), text }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -110,9 +117,7 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
     }
     let workloads: Vec<&Value> = objects.iter().map(|object| &object.value).collect();
     let sizes = catalogue::load(&args.catalogue)?;
-    for (place, text) in suspicious::find(&pools, &classes, &workloads, (&sizes, &args.region))? {
-        findings.push(Finding { level: Level::Warning, place, text });
-    }
+    findings.extend(suspicious::find(&pools, &classes, &workloads, (&sizes, &args.region))?);
     conclude(&findings, &args)
 }
 

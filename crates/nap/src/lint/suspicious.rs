@@ -1,4 +1,4 @@
-//! Suspicious settings: budgets that never or always block, requirements that no VM size meets,
+//! Suspicious settings: sizes that are gone or dear, budgets that never or always block, requirements that no VM size meets,
 //! limits below one node, NodePools that no pod can reach.
 
 use std::collections::BTreeSet;
@@ -12,30 +12,34 @@ use nap_engine::InstanceType;
 use nap_units::{CPU, MEMORY, Resources, Rounding};
 use serde_json::Value;
 
+use super::{Finding, Level, sizes};
 use crate::catalogue;
 
-/// Checks NodePools against the node classes and workloads of the same files. Returns pairs of
-/// place and text.
+/// Checks NodePools against the node classes and workloads of the same files.
 pub fn find(
     pools: &[(String, NodePool)],
     classes: &[AKSNodeClass],
     objects: &[&Value],
     (sizes, region): (&EmbeddedCatalogue, &str),
-) -> anyhow::Result<Vec<(String, String)>> {
+) -> anyhow::Result<Vec<Finding>> {
     let mut found = Vec::new();
+    let warning = |place: &String, text| Finding::new(Level::Warning, place, text);
     let workloads: Vec<Vec<Toleration>> =
         objects.iter().filter_map(|object| tolerations(object)).collect();
     let mut all_allowed = Vec::new();
     for (place, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let allowed = AllowedOfferings::new(
-            pool,
-            catalogue::instance_types(sizes, &catalogue::settings(region, class))?.types(),
-        );
-        let mut say = |text: String| found.push((place.clone(), text));
+        let settings = catalogue::settings(region, class);
+        let types = catalogue::instance_types(sizes, &settings)?;
+        let allowed = AllowedOfferings::new(pool, types.types());
+        let gone = sizes::not_offered(pool, (sizes, region), &settings, types.types())?;
+        let is_error = gone.iter().any(|finding| finding.level == Level::Error);
+        found.extend(gone.into_iter().map(|finding| Finding { place: place.clone(), ..finding }));
+        let mut say = |text: String| found.push(warning(place, text));
         budgets(pool, &mut say);
-        allowed.unmet.iter().cloned().for_each(&mut say);
+        // Without a size that is offered nothing else can be met.
+        allowed.unmet.iter().filter(|_| !is_error).cloned().for_each(&mut say);
         limits(pool, &allowed, &mut say);
         tolerated(pool, &workloads, &mut say);
         all_allowed.push(allowed);
@@ -50,7 +54,7 @@ pub fn find(
                      of this one",
                     other.metadata.name.as_deref().unwrap_or_default()
                 );
-                found.push((place.clone(), text));
+                found.push(warning(place, text));
                 break;
             }
         }
@@ -145,6 +149,9 @@ fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<Str
         })
     };
     for (index, requirement) in pool.spec.template.spec.requirements.iter().enumerate() {
+        if sizes::names_sizes(requirement) {
+            continue;
+        }
         let field = format!("spec.template.spec.requirements[{index}]");
         let wanted = Requirements::from_specs([requirement]);
         if !any(&wanted) {

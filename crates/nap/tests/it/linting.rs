@@ -125,7 +125,7 @@ fn suspicious_settings_are_warnings() {
                 "",
                 "{ key: node.kubernetes.io/instance-type, operator: In, values: [Standard_D2s_v5, Standard_D3s_v5] }",
             ),
-            "has `Standard_D3s_v5`",
+            "`Standard_D3s_v5` is not offered in eastus: no such size is known",
         ),
         (
             "together",
