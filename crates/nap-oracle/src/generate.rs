@@ -75,6 +75,9 @@ pub fn generate_options(seed: u64) -> Options {
         },
         default_spread: if dice.chance(50) { vec![default] } else { Vec::new() },
         slack_percent: if dice.chance(25) { 10 } else { 0 },
+        max_node_price: dice
+            .chance(15)
+            .then(|| UsdPerHour::from_micros(dice.between(50, 400) * 1_000)),
     }
 }
 
@@ -197,6 +200,7 @@ fn pool(dice: &mut Dice, number: i64) -> Pool {
         },
         headroom,
         catalogue: "all".to_owned(),
+        max_price: None,
     }
 }
 

@@ -124,6 +124,7 @@ impl Problem {
                 taints: taints.clone(),
                 headroom: self.headroom(pool),
                 catalogue: CATALOGUE.to_owned(),
+                max_price: None,
             });
         }
         let mut pods = Vec::with_capacity(self.pending());

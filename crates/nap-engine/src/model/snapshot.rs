@@ -216,6 +216,9 @@ pub struct Pool {
     pub headroom: Resources,
     /// Key of the pool's catalogue in [`Snapshot::catalogues`].
     pub catalogue: String,
+    /// Highest price of a node; `None` without a ceiling.
+    #[serde(default)]
+    pub max_price: Option<UsdPerHour>,
 }
 
 /// `on-demand`, `spot` or `reserved`.

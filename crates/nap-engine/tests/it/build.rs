@@ -86,6 +86,7 @@ pub fn pool(name: &str) -> Pool {
         taints: Vec::new(),
         headroom: Resources::new(),
         catalogue: "all".to_owned(),
+        max_price: None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! NodePools that name sizes which Azure has retired.
+//! NodePools that name sizes which Azure has retired, and NodePools with a price ceiling.
 
 use nap_api::nodepool::INSTANCE_TYPES_OFFERED;
 use nap_api::{NodePool, conditions};
@@ -78,6 +78,32 @@ async fn a_region_with_retired_sizes_sells_them() {
         let nodes = user.nodes().await;
         let size = &nodes[0].metadata.labels.as_ref().unwrap()["node.kubernetes.io/instance-type"];
         assert_eq!(size, "Standard_NC6s_v3");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_price_ceiling_holds_in_the_controllers() {
+    let user = User::new().await;
+    user.run(async {
+        let key = "nap.karpenter.sh/max-price-per-node-hour";
+        user.default_pool(json!({ "metadata": { "annotations": { key: "0.1" } } })).await;
+        user.deploy("inflate", 6, json!({})).await;
+        user.until_running(6).await;
+        let micros = user.world.azure().bill().iter().map(|one| one.price.micros()).max();
+        assert!(micros.unwrap() <= 100_000, "{micros:?}");
+        assert!(user.machines() >= 3, "one node for all pods would be cheaper to manage");
+
+        user.patch::<NodePool>("default", json!({ "metadata": { "annotations": { key: "x" } } }))
+            .await;
+        let message = async || {
+            let pool: NodePool = user.api().get("default").await.unwrap();
+            let list = pool.status.unwrap_or_default().conditions;
+            let found = conditions::get(&list, "ValidationSucceeded").cloned();
+            found.map(|one| one.message).unwrap_or_default()
+        };
+        user.until("the ceiling is refused", async || message().await.contains(key)).await;
+        assert!(message().await.contains("`x` is not a price in dollars per hour"));
     })
     .await;
 }

@@ -191,6 +191,7 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
         PoolRejection::Offerings { available: 0, .. } => "availability",
         PoolRejection::MinValues { .. } => "minValues",
         PoolRejection::Limit(_) => "limit",
+        PoolRejection::PriceCeiling { .. } => "priceCeiling",
         PoolRejection::Rule(Rule::Spread(_)) => "spread",
         PoolRejection::Rule(Rule::Affinity(_)) => "affinity",
         PoolRejection::Rule(Rule::AntiAffinity(_)) => "antiAffinity",

@@ -1,5 +1,6 @@
 //! `nap plan` and `nap explain` on manifests: no cluster, no cloud.
 
+mod ceiling;
 mod documents;
 mod estimates;
 

@@ -231,6 +231,7 @@ fn tight() -> Snapshot {
             taints: Vec::new(),
             headroom: Resources::new(),
             catalogue: "all".to_owned(),
+            max_price: None,
         }],
         catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
         ..Snapshot::default()
