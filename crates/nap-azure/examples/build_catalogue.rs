@@ -217,7 +217,7 @@ fn spot_ratios(facts: &Path) -> Result<BTreeMap<String, i64>, String> {
         list.sort_by(f64::total_cmp);
         let (low, high) = (list[(list.len() - 1) / 2], list[list.len() / 2]);
         #[expect(clippy::cast_possible_truncation, reason = "a ratio of prices")]
-        let milli = ((low + high) / 2.0 * 1000.0).round_ties_even() as i64;
+        let milli = (f64::midpoint(low, high) * 1000.0).round_ties_even() as i64;
         milli
     };
     Ok(ratios.into_iter().map(|(name, list)| (name, median(list))).collect())

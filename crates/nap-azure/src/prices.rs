@@ -90,15 +90,17 @@ impl Prices {
     /// the one of the primary region counts, then the newest, then the cheapest: the order of items
     /// does not matter.
     pub fn from_items(items: &[PriceItem]) -> Self {
-        let mut best: BTreeMap<(bool, &str), (Reverse<(bool, &str)>, UsdPerHour)> = BTreeMap::new();
+        // By spot and size: whether the meter is of a secondary region, newest start, price.
+        let mut best: BTreeMap<(bool, &str), (bool, Reverse<&str>, UsdPerHour)> = BTreeMap::new();
         for item in items.iter().filter(|item| item.is_linux_vm()) {
             let Some(price) = item.price() else { continue };
-            let rank = Reverse((item.is_primary_meter_region, item.effective_start_date.as_str()));
-            let entry = best.entry((item.is_spot(), &item.arm_sku_name)).or_insert((rank, price));
-            *entry = (*entry).min((rank, price));
+            let start = Reverse(item.effective_start_date.as_str());
+            let rank = (!item.is_primary_meter_region, start, price);
+            let entry = best.entry((item.is_spot(), &item.arm_sku_name)).or_insert(rank);
+            *entry = (*entry).min(rank);
         }
         let mut prices = Self::default();
-        for ((is_spot, name), (_, price)) in best {
+        for ((is_spot, name), (_, _, price)) in best {
             let table = if is_spot { &mut prices.spot } else { &mut prices.on_demand };
             table.insert(name.to_owned(), price);
         }

@@ -95,7 +95,7 @@ fn cases() -> Vec<Case> {
         (*name).clone_into(&mut row.name);
         (*family).clone_into(&mut row.family);
         let short = name.strip_prefix("Standard_").unwrap_or(name);
-        row.size = if size.is_empty() { short } else { size }.to_owned();
+        if size.is_empty() { short } else { size }.clone_into(&mut row.size);
         row.capabilities = capabilities
             .split(';')
             .filter_map(|pair| pair.split_once('='))
@@ -197,13 +197,12 @@ fn marks(given: &Value, skus: &BTreeMap<String, Sku>, region: &str) -> Unavailab
     for mark in given.get("marks").and_then(Value::as_array).into_iter().flatten() {
         let text = |key: &str| mark[key].as_str().unwrap();
         let any = skus.values().next().unwrap();
-        let (sku, failure, capacity_type) = match text("Kind") {
-            "spot" => (any, Failure::SpotQuota, CapacityType::Spot),
-            _ => {
-                let Some(sku) = skus.get(text("SKU")) else { continue };
-                let capacity_type = CapacityType::parse(text("Capacity")).unwrap();
-                (sku, Failure::OverconstrainedZonal, capacity_type)
-            }
+        let (sku, failure, capacity_type) = if text("Kind") == "spot" {
+            (any, Failure::SpotQuota, CapacityType::Spot)
+        } else {
+            let Some(sku) = skus.get(text("SKU")) else { continue };
+            let capacity_type = CapacityType::parse(text("Capacity")).unwrap();
+            (sku, Failure::OverconstrainedZonal, capacity_type)
         };
         unavailable.learn(failure, sku, region, text("Zone"), capacity_type, now);
     }

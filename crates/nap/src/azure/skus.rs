@@ -141,7 +141,7 @@ fn rows(
 ) -> Vec<Row> {
     let prices = sizes.prices_in(&region.name);
     // Names that the files do not have can only be asked for: a retired size without a price.
-    let asked = wanted.get(labels::INSTANCE_TYPE).into_iter().flat_map(|names| names.values());
+    let asked = wanted.get(labels::INSTANCE_TYPE).into_iter().flat_map(Requirement::values);
     let known = sizes.skus().map(|sku| sku.name.clone());
     let mut names: Vec<String> = known.chain(asked.cloned()).collect();
     names.sort();

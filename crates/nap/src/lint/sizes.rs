@@ -1,5 +1,7 @@
 //! Sizes that a NodePool names although they are not offered, with sizes that serve instead.
 
+use std::fmt::Write as _;
+
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{NodePool, Operator, labels};
 use nap_azure::embedded::EmbeddedCatalogue;
@@ -47,7 +49,7 @@ pub fn not_offered(
                 instead.iter().map(|(name, price)| format!("`{name}` ({price}/h)")).collect();
             let mut text = format!("{field}: `{name}` is not offered in {}: {why}", region.name);
             if !instead.is_empty() {
-                text.push_str(&format!("; instead serve {}", instead.join(", ")));
+                let _ = write!(text, "; instead serve {}", instead.join(", "));
             }
             findings.push(Finding::new(if all { Level::Error } else { Level::Warning }, "", text));
         }

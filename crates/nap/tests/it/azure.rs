@@ -27,7 +27,7 @@ spec:
   limits: { cpu: "24", memory: 448Gi }
 "#;
 
-const GPU_POD: &str = r#"
+const GPU_POD: &str = r"
 apiVersion: v1
 kind: Pod
 metadata: { name: train }
@@ -35,7 +35,7 @@ spec:
   tolerations: [{ key: nvidia.com/gpu, operator: Exists, effect: NoSchedule }]
   containers:
     - { name: c, image: example.com/train:1, resources: { limits: { nvidia.com/gpu: 1 }, requests: { cpu: 1 } } }
-"#;
+";
 
 fn skus(arguments: &[&str]) -> String {
     let command = [&["azure", "skus"], arguments].concat();
