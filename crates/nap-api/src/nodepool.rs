@@ -290,6 +290,9 @@ pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
 /// spelling, and its message says how that was understood. It is absent where there is nothing to
 /// say.
 pub const NORMALISED: &str = "Normalised";
+/// Condition of a NodePool: `False` if the cloud offers none of the instance types that its
+/// requirements name, with the reason of each. It is absent otherwise.
+pub const INSTANCE_TYPES_OFFERED: &str = "InstanceTypesOffered";
 /// Condition of a NodePool: its node class is ready.
 pub const NODE_CLASS_READY: &str = "NodeClassReady";
 

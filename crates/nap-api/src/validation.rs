@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use nap_units::UsdPerHour;
+
 use crate::aksnodeclass::{
     AKSNodeClassSpec, FipsMode, GpuMode, KubeletConfiguration, LocalDnsMode, SysctlConfiguration,
 };
@@ -14,6 +16,9 @@ use crate::taints::Taint;
 pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
     let mut problems = Vec::new();
     let spec = &pool.spec;
+    if let Err(problem) = max_price(pool) {
+        problems.push(problem);
+    }
     template_labels(spec, &mut problems);
     taints(spec, &mut problems);
     for (index, requirement) in spec.template.spec.requirements.iter().enumerate() {
@@ -34,6 +39,22 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Highest price of a node, by the annotation of a NodePool; `None` without one.
+pub fn max_price(pool: &NodePool) -> Result<Option<UsdPerHour>, String> {
+    let key = labels::MAX_PRICE_PER_NODE_HOUR;
+    let Some(text) = pool.metadata.annotations.as_ref().and_then(|all| all.get(key)) else {
+        return Ok(None);
+    };
+    UsdPerHour::parse(text.trim()).filter(|price| *price > UsdPerHour::ZERO).map(Some).ok_or_else(
+        || {
+            format!(
+                "metadata.annotations[{key}]: `{text}` is not a price in dollars per hour; write \
+                 one such as `2.50`"
+            )
+        },
+    )
 }
 
 /// The fields of an AKSNodeClass that ask for something nap cannot do yet. A node without it

@@ -192,7 +192,7 @@ impl AzureConfig {
 }
 
 /// Short spelling of a region: `West Europe` becomes `westeurope`.
-pub(crate) fn canonical_region(name: &str) -> String {
+pub fn canonical_region(name: &str) -> String {
     name.chars().filter(|character| !character.is_whitespace()).collect::<String>().to_lowercase()
 }
 

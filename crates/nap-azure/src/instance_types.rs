@@ -8,7 +8,7 @@ use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
 use nap_engine::{CapacityType, InstanceType, Offering};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
 
-use crate::embedded::EmbeddedCatalogue;
+use crate::embedded::{EmbeddedCatalogue, Lifecycle};
 use crate::kube_reserved::{
     EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity,
 };
@@ -84,6 +84,7 @@ pub fn instance_type(
         allocatable: allocatable(sku, &capacity),
         capacity,
         offerings: offerings(sku, settings, prices, is_available),
+        closed: Lifecycle::built_in().closed_since(&sku.name).is_some(),
     }
 }
 
@@ -97,7 +98,7 @@ pub fn from_catalogue(
     let prices = catalogue.prices_in(&region.name);
     Ok(catalogue
         .skus_in(&region.name)
-        .filter_map(|row| Sku::read(&row.to_resource_sku(region), &region.name).ok())
+        .filter_map(|row| Sku::read(&catalogue.resource_sku(row, region), &region.name).ok())
         .filter(|sku| suits(sku, settings))
         .map(|sku| instance_type(&sku, settings, &prices, |_, _| true))
         .collect())

@@ -20,6 +20,7 @@ pub mod images;
 pub mod instance_types;
 mod kube_reserved;
 pub mod machines;
+pub mod not_offered;
 mod offering_selection;
 pub mod prices;
 mod provider;
@@ -30,7 +31,7 @@ pub mod skus;
 mod subnet;
 pub mod unavailable_offerings;
 
-pub use config::{AzureConfig, NetworkPlugin};
+pub use config::{AzureConfig, NetworkPlugin, canonical_region};
 pub use error::AzureError;
 pub use kube_reserved::{EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory};
 pub use provider::AzureProvider;

@@ -67,7 +67,8 @@ pub(crate) fn first_planned<'c>(
 }
 
 /// The cheapest available offering that satisfies the NodeClaim; of equal prices spot before
-/// on-demand, zonal before regional, then by name. Zones of one size are spread over NodeClaims by
+/// on-demand, zonal before regional, sizes that are open to new subscriptions first, then by name.
+/// Zones of one size are spread over NodeClaims by
 /// a hash of the NodeClaim's name, so that a burst does not land in one zone and a retry finds the
 /// same zone.
 pub(crate) fn cheapest<'c>(
@@ -80,6 +81,7 @@ pub(crate) fn cheapest<'c>(
             offering.price,
             offering.capacity_type == CapacityType::OnDemand,
             offering.zone == REGIONAL,
+            one.closed,
             one.name.as_str(),
             fnv1(&format!("{claim}/{}", offering.zone)),
         )

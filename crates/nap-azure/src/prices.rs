@@ -1,5 +1,6 @@
 //! Prices from the public retail price API.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use nap_cloud::CloudError;
@@ -43,6 +44,36 @@ pub struct PriceItem {
     #[serde(rename = "type")]
     #[serde(deserialize_with = "nullable")]
     pub kind: String,
+    #[serde(deserialize_with = "nullable")]
+    pub is_primary_meter_region: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub effective_start_date: String,
+}
+
+impl PriceItem {
+    /// Whether the item is a pay-as-you-go or spot price of a Linux VM per hour. Cloud Services
+    /// have meters for the same sizes, at the price of Windows.
+    fn is_linux_vm(&self) -> bool {
+        let product = self.product_name.to_lowercase().replace(' ', "");
+        let is_low_priority = |text: &str| text.to_lowercase().contains("low priority");
+        self.kind == "Consumption"
+            && (self.unit_of_measure.is_empty() || self.unit_of_measure == "1 Hour")
+            && !self.arm_sku_name.is_empty()
+            && !product.contains("cloudservices")
+            && !product.contains("windows")
+            && !is_low_priority(&self.meter_name)
+            && !is_low_priority(&self.sku_name)
+    }
+
+    fn is_spot(&self) -> bool {
+        self.sku_name.ends_with(" Spot") || self.meter_name.ends_with(" Spot")
+    }
+
+    /// The price; `None` for zero, a placeholder for sizes that are not sold yet.
+    fn price(&self) -> Option<UsdPerHour> {
+        UsdPerHour::parse(&format!("{:.9}", self.retail_price.max(0.0)))
+            .filter(|price| *price > UsdPerHour::ZERO)
+    }
 }
 
 impl Prices {
@@ -56,30 +87,22 @@ impl Prices {
     }
 
     /// Builds the table from the Linux pay-as-you-go and spot items. Of several meters for one size
-    /// the most expensive counts: the order of items then does not matter, and a plan never costs
-    /// more than stated.
+    /// the one of the primary region counts, then the newest, then the cheapest: the order of items
+    /// does not matter.
     pub fn from_items(items: &[PriceItem]) -> Self {
+        // By spot and size: whether the meter is of a secondary region, newest start, price.
+        let mut best: BTreeMap<(bool, &str), (bool, Reverse<&str>, UsdPerHour)> = BTreeMap::new();
+        for item in items.iter().filter(|item| item.is_linux_vm()) {
+            let Some(price) = item.price() else { continue };
+            let start = Reverse(item.effective_start_date.as_str());
+            let rank = (!item.is_primary_meter_region, start, price);
+            let entry = best.entry((item.is_spot(), &item.arm_sku_name)).or_insert(rank);
+            *entry = (*entry).min(rank);
+        }
         let mut prices = Self::default();
-        for item in items {
-            let wanted = item.kind == "Consumption"
-                && (item.unit_of_measure.is_empty() || item.unit_of_measure == "1 Hour")
-                && !item.arm_sku_name.is_empty()
-                && !item.product_name.ends_with(" Windows")
-                && !item.meter_name.ends_with(" Low Priority")
-                && !item.sku_name.ends_with(" Low Priority");
-            // Zero is a placeholder for sizes that are not sold yet.
-            let Some(price) = UsdPerHour::parse(&format!("{:.9}", item.retail_price.max(0.0)))
-                .filter(|price| wanted && *price > UsdPerHour::ZERO)
-            else {
-                continue;
-            };
-            let table = if item.sku_name.ends_with(" Spot") {
-                &mut prices.spot
-            } else {
-                &mut prices.on_demand
-            };
-            let entry = table.entry(item.arm_sku_name.clone()).or_insert(price);
-            *entry = (*entry).max(price);
+        for ((is_spot, name), (_, _, price)) in best {
+            let table = if is_spot { &mut prices.spot } else { &mut prices.on_demand };
+            table.insert(name.to_owned(), price);
         }
         prices
     }
@@ -103,41 +126,65 @@ pub async fn fetch(client: &ArmClient, region: &str) -> Result<Prices, CloudErro
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_linux_pay_as_you_go_and_spot_rows_count() {
-        let item = |product: &str, sku: &str, meter: &str, kind: &str, price: f64| PriceItem {
+    fn item(product: &str, suffix: &str, kind: &str, price: f64) -> PriceItem {
+        PriceItem {
             retail_price: price,
-            product_name: product.into(),
-            sku_name: sku.into(),
-            meter_name: meter.into(),
-            arm_sku_name: "Standard_D4s_v5".into(),
+            product_name: format!("Virtual Machines {product}"),
+            sku_name: format!("D4as v5{suffix}"),
+            meter_name: format!("D4as v5{suffix}"),
+            arm_sku_name: "Standard_D4as_v5".into(),
             unit_of_measure: "1 Hour".into(),
             kind: kind.into(),
+            is_primary_meter_region: true,
+            effective_start_date: "2024-01-01T00:00:00Z".into(),
             ..PriceItem::default()
-        };
-        let mut items = vec![
-            item("Dsv5 Series", "D4s v5", "D4s v5", "Consumption", 0.192),
-            item("Dsv5 Series", "D4s v5", "D4s v5", "Consumption", 0.0),
-            item("Dsv5 Series Windows", "D4s v5", "D4s v5", "Consumption", 0.376),
-            item("Dsv5 Series", "D4s v5 Spot", "D4s v5 Spot", "Consumption", 0.021_12),
-            item(
-                "Dsv5 Series",
-                "D4s v5 Low Priority",
-                "D4s v5 Low Priority",
-                "Consumption",
-                0.0384,
-            ),
-            item("Dsv5 Series", "D4s v5", "D4s v5", "Reservation", 1000.0),
-            item("Dsv5 Series", "D4s v5", "D4s v5", "DevTestConsumption", 0.19),
-            item("Dsv5 Series", "D4s v5", "D4s v5", "Consumption", 0.18),
-        ];
+        }
+    }
+
+    fn of(mut items: Vec<PriceItem>) -> (Option<UsdPerHour>, Option<UsdPerHour>) {
         let prices = Prices::from_items(&items);
-        assert_eq!(
-            prices.get("Standard_D4s_v5", CapacityType::OnDemand),
-            UsdPerHour::parse("0.192")
-        );
-        assert_eq!(prices.get("Standard_D4s_v5", CapacityType::Spot), UsdPerHour::parse("0.02112"));
         items.reverse();
         assert_eq!(Prices::from_items(&items), prices, "the order of the answer does not matter");
+        let get = |kind| prices.get("Standard_D4as_v5", kind);
+        (get(CapacityType::OnDemand), get(CapacityType::Spot))
+    }
+
+    #[test]
+    fn only_linux_pay_as_you_go_and_spot_rows_count() {
+        let found = of(vec![
+            item("Dasv5 Series", "", "Consumption", 0.172),
+            item("Dasv5 Series", "", "Consumption", 0.0),
+            item("Dasv5 Series Windows", "", "Consumption", 0.356),
+            item("Dasv5 Series Windows Preview", "", "Consumption", 0.1),
+            item("Dasv5 Series Cloud Services", "", "Consumption", 0.1),
+            item("Dasv5 Series CloudServices", "", "Consumption", 0.1),
+            item("Dasv5 Series", " Spot", "Consumption", 0.021_12),
+            item("Dasv5 Series Windows", " Spot", "Consumption", 0.01),
+            item("Dasv5 Series", " Low Priority", "Consumption", 0.0384),
+            item("Dasv5 Series", "", "Reservation", 1000.0),
+            item("Dasv5 Series", "", "DevTestConsumption", 0.1),
+            PriceItem {
+                unit_of_measure: "1 Month".into(),
+                ..item("Dasv5 Series", "", "Consumption", 0.1)
+            },
+        ]);
+        assert_eq!(found, (UsdPerHour::parse("0.172"), UsdPerHour::parse("0.02112")));
+    }
+
+    #[test]
+    fn of_several_meters_the_primary_then_the_newest_then_the_cheapest_counts() {
+        let meter = |primary, start: &str, price| PriceItem {
+            is_primary_meter_region: primary,
+            effective_start_date: format!("{start}T00:00:00Z"),
+            ..item("Dasv5 Series", "", "Consumption", price)
+        };
+        let on_demand = |items| of(items).0;
+        let secondary = meter(false, "2026-01-01", 0.1);
+        let old = meter(true, "2021-06-01", 0.15);
+        let (dear, cheap) = (meter(true, "2024-01-01", 0.18), meter(true, "2024-01-01", 0.172));
+        let all = vec![secondary.clone(), old.clone(), dear, cheap];
+        assert_eq!(on_demand(all), UsdPerHour::parse("0.172"));
+        assert_eq!(on_demand(vec![secondary.clone(), old]), UsdPerHour::parse("0.15"));
+        assert_eq!(on_demand(vec![secondary]), UsdPerHour::parse("0.1"));
     }
 }

@@ -17,6 +17,7 @@ use nap_units::{Resources, Rounding};
 use crate::arm::{
     ArmClient, HttpService, POLL_BOUND, TokenProvider, https_client, tokens_from_env,
 };
+use crate::embedded::Lifecycle;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
     API_VERSION, Machine, MachineRequest, Machines, NODEPOOL_TAG, ProvisioningState, is_vm_in,
@@ -447,6 +448,12 @@ impl CloudProvider for AzureProvider {
 
     async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError> {
         self.region.catalogue(&Settings::new(&self.config, class)).await
+    }
+
+    fn why_not_offered(&self, instance_type: &str) -> Option<String> {
+        let today = self.arm().clock().now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let gone = Lifecycle::built_in().gone(instance_type, &self.config.location, today);
+        gone.map(|gone| gone.to_string())
     }
 
     /// Drift of images, Kubernetes versions and subnets is not detected yet: no instance drifts.

@@ -1,6 +1,7 @@
 //! VM sizes from the Resource SKUs API, and why some are excluded.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use nap_cloud::CloudError;
 use serde::{Deserialize, Serialize};
@@ -165,6 +166,24 @@ pub enum Exclusion {
     Confidential,
     /// The processor architecture is not stated.
     UnknownArchitecture,
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAVirtualMachine => "not a virtual machine",
+            Self::OtherRegion => "listed for another region",
+            Self::RestrictedName => "AKS does not accept it for nodes",
+            Self::UnknownName => "its name does not follow the grammar of sizes",
+            Self::RestrictedLocation => "the subscription may not use it in the region",
+            Self::TooFewCpus => "fewer than 2 vCPUs",
+            Self::TooLittleMemory => "less than 3.5 GiB of memory",
+            Self::UnsupportedGpu => "AKS has no driver for its accelerators",
+            Self::ConstrainedCpus => "some of its vCPUs are disabled",
+            Self::Confidential => "a confidential VM",
+            Self::UnknownArchitecture => "its architecture is not stated",
+        })
+    }
 }
 
 const RESTRICTED: &[&str] = &[

@@ -111,7 +111,7 @@ impl UnavailableOfferings {
             | Failure::Transient => return false,
         };
         let until = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
-        // A policy allows sizes by name; a lack of capacity concerns the larger ones of a family too.
+        // A policy allows sizes by name; a lack of capacity concerns larger ones of the family too.
         let with_family = failure != Failure::Policy;
         for zone in zones {
             for capacity_type in types {

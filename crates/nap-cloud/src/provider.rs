@@ -144,6 +144,12 @@ pub trait CloudProvider: Send + Sync {
     /// Every instance type for a node class, unavailable ones included.
     async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError>;
 
+    /// Why an instance type that [`CloudProvider::instance_types`] lacks cannot be had, for people;
+    /// `None` if nothing is known about it.
+    fn why_not_offered(&self, _instance_type: &str) -> Option<String> {
+        None
+    }
+
     /// Drift of an instance from its node class; `None` if there is none.
     async fn drift(
         &self,

@@ -198,7 +198,7 @@ fn run(session: &Session, plane: &Plane, burst: Burst) -> anyhow::Result<Run> {
     };
     let seconds = session.clock.now().duration_since(started).unsigned_abs().as_secs();
     let again = bought.again;
-    let result = Run { seconds, again, ..judge(burst, &pods, &claims)? };
+    let result = Run { again, seconds, ..judge(burst, &pods, &claims)? };
     for arguments in [
         "delete pods --all --namespace default --grace-period 0 --force --wait=false",
         "delete nodepools --all --wait=false",

@@ -1,19 +1,32 @@
 //! NodePools: status, drift hash and conditions.
 
+use std::time::Duration;
+
 use nap_api::nodepool::{
-    NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED,
+    INSTANCE_TYPES_OFFERED, NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, NORMALISED,
+    NodePoolStatus, VALIDATION_SUCCEEDED,
 };
-use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions, labels, validation};
+use nap_api::{
+    AKSNodeClass, NodeClaim, NodePool, Operator, Requirements, conditions, labels, validation,
+};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
 use crate::cluster::pool_of;
 use crate::context::{Context, Outcome};
+use crate::events::Severity;
 use crate::hash_migration::HashStamp;
 use crate::nodeclaim::registration_health::is_outdated;
 use crate::snapshot::pool_usage;
 
 /// The conditions that `Ready` depends on.
 const DEPENDENTS: [&str; 2] = [VALIDATION_SUCCEEDED, NODE_CLASS_READY];
+
+/// Reason of the condition and the event of a NodePool whose instance types are not offered.
+const NO_INSTANCE_TYPE: &str = "NoInstanceTypeOffered";
+/// Interval at which such a NodePool is looked at again: the cloud may offer other types.
+const OFFERED_INTERVAL: Duration = Duration::from_mins(10);
+/// Most instance types that a message explains.
+const MAX_NAMED_TYPES: usize = 10;
 
 /// Updates the hash and the status of one NodePool.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
@@ -38,6 +51,13 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     };
     if is_outdated(&pool, pool.status.as_ref(), class.as_deref()) {
         context.memory().registrations.reset(name);
+    }
+    let not_offered = match &class {
+        Some(class) => not_offered(context, &pool, class).await,
+        None => None,
+    };
+    if let Some(message) = &not_offered {
+        context.events.publish(&*pool, Severity::Warning, NO_INSTANCE_TYPE, message);
     }
     context
         .update_status::<NodePool>(name, |pool| {
@@ -75,6 +95,16 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                 );
             }
             set_normalised(&mut status, pool, now);
+            match &not_offered {
+                Some(message) => {
+                    let (type_, value) = (INSTANCE_TYPES_OFFERED, conditions::Status::False);
+                    let list = &mut status.conditions;
+                    conditions::set(list, type_, value, NO_INSTANCE_TYPE, message, generation, now);
+                }
+                None => {
+                    conditions::clear(&mut status.conditions, INSTANCE_TYPES_OFFERED);
+                }
+            }
             set_node_class_ready(&mut status, pool, class.as_deref(), now);
             conditions::summarise(&mut status.conditions, &DEPENDENTS, generation, now);
             let changed = pool.status.as_ref() != Some(&status);
@@ -82,7 +112,26 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             changed
         })
         .await?;
-    Ok(None)
+    Ok(not_offered.map(|_| OFFERED_INTERVAL))
+}
+
+/// Why the cloud offers none of the instance types that the requirements name; `None` if it offers
+/// one, if they name none, or if the cloud does not answer.
+async fn not_offered(context: &Context, pool: &NodePool, class: &AKSNodeClass) -> Option<String> {
+    let requirements = Requirements::from_specs(&pool.spec.template.spec.requirements);
+    let named = requirements.get(labels::INSTANCE_TYPE);
+    let named = named.filter(|named| named.operator() == Operator::In)?;
+    let offered = context.cloud.instance_types(class).await.ok()?;
+    let is_offered = |name: &str| offered.types().iter().any(|one| one.name == name);
+    if offered.types().is_empty() || named.values().iter().any(is_offered) {
+        return None;
+    }
+    let reasons = named.values().iter().take(MAX_NAMED_TYPES).map(|name| {
+        let why = context.cloud.why_not_offered(name);
+        format!("{name} is {}", why.as_deref().unwrap_or("not offered in the region"))
+    });
+    let reasons: Vec<String> = reasons.collect();
+    Some(format!("no instance type that the requirements name is offered: {}", reasons.join("; ")))
 }
 
 /// Reports old spellings in the spec and how they were read.

@@ -10,6 +10,7 @@ use nap_engine::{
 use nap_units::{CPU, Resources, UsdPerHour};
 
 use crate::cluster::{Labels, NodeState, Running, obstacle, selected};
+use crate::places::is_too_dear;
 
 /// A violation, as one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +138,9 @@ impl<'a> Judge<'a> {
             machine("new", &launch.requirements, pool, kind, offering, &self.snapshot.daemons);
         if self.options.max_cpu_per_node.is_some_and(|most| kind.capacity.get(CPU) > most * 1000) {
             self.say(format!("{} is larger than the options allow", kind.name));
+        }
+        if is_too_dear(pool, self.options, offering.price) {
+            self.say(format!("{} costs more than the ceiling", kind.name));
         }
         let mut left = machine.clone();
         for pod in self.snapshot.pods.iter().filter(|pod| launch.pods.contains(&pod.key)) {

@@ -75,6 +75,9 @@ pub fn generate_options(seed: u64) -> Options {
         },
         default_spread: if dice.chance(50) { vec![default] } else { Vec::new() },
         slack_percent: if dice.chance(25) { 10 } else { 0 },
+        max_node_price: dice
+            .chance(15)
+            .then(|| UsdPerHour::from_micros(dice.between(50, 400) * 1_000)),
     }
 }
 
@@ -160,7 +163,7 @@ fn instance_type(dice: &mut Dice, number: i64) -> InstanceType {
     let mut requirements = Requirements::new();
     requirements.add(labels::INSTANCE_TYPE, Requirement::is_in([name.as_str()]));
     requirements.add(labels::SKU_CPU, Requirement::is_in([cpu.to_string()]));
-    InstanceType { name, requirements, capacity, allocatable, offerings }
+    InstanceType { name, requirements, capacity, allocatable, offerings, closed: false }
 }
 
 fn pool(dice: &mut Dice, number: i64) -> Pool {
@@ -197,6 +200,7 @@ fn pool(dice: &mut Dice, number: i64) -> Pool {
         },
         headroom,
         catalogue: "all".to_owned(),
+        max_price: None,
     }
 }
 

@@ -8,7 +8,7 @@ use nap_engine::{
     CapacityType, InstanceType, Node, Offering, Options, Pod, PodKey, Pool, RESERVATION_ID,
     Snapshot,
 };
-use nap_units::CPU;
+use nap_units::{CPU, UsdPerHour};
 
 use crate::check::{existing, machine};
 use crate::cluster::NodeState;
@@ -69,6 +69,11 @@ impl Place<'_> {
     }
 }
 
+/// Whether a node at this price is above the ceiling of the pool or of the options.
+pub(crate) fn is_too_dear(pool: &Pool, options: &Options, price: UsdPerHour) -> bool {
+    [pool.max_price, options.max_node_price].iter().flatten().any(|ceiling| price > *ceiling)
+}
+
 /// Candidate nodes of a snapshot, existing ones first. Unavailable offerings are left out.
 pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place<'s>> {
     let standing =
@@ -83,7 +88,8 @@ pub(crate) fn places<'s>(snapshot: &'s Snapshot, options: &Options) -> Vec<Place
             if large || pool.requirements.intersects(&kind.requirements).is_err() {
                 continue;
             }
-            for offering in kind.offerings.iter().filter(|offering| offering.available) {
+            let sold = kind.offerings.iter().filter(|offering| offering.available);
+            for offering in sold.filter(|one| !is_too_dear(pool, options, one.price)) {
                 let bought = Bought { pool, kind, offering };
                 let is_left = match bought.reservation() {
                     Some(name) => snapshot.reservations.get(name).is_some_and(|count| *count > 0),

@@ -124,6 +124,7 @@ impl Problem {
                 taints: taints.clone(),
                 headroom: self.headroom(pool),
                 catalogue: CATALOGUE.to_owned(),
+                max_price: None,
             });
         }
         let mut pods = Vec::with_capacity(self.pending());
@@ -283,6 +284,7 @@ impl InstanceType {
             capacity: self.capacity.resources(),
             allocatable: self.allocatable(),
             offerings: offerings.collect(),
+            closed: false,
         }
     }
 }

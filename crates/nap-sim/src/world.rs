@@ -41,6 +41,8 @@ pub struct WorldConfig {
     pub epoch: Timestamp,
     /// VM sizes that the region sells; empty for all of the catalogue.
     pub sizes: BTreeSet<String>,
+    /// Whether the region still sells sizes that Azure has retired.
+    pub retired_sizes: bool,
     /// Factor on the delays of VMs.
     pub vm_delays: f64,
 }
@@ -97,6 +99,7 @@ impl World {
         KUBERNETES_VERSION.clone_into(&mut emulator.kubernetes_version);
         emulator.any_subnet = true;
         emulator.sizes.clone_from(&config.sizes);
+        emulator.retired_sizes = config.retired_sizes;
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;
         let git_version = format!("v{KUBERNETES_VERSION}");

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
-use crate::{bench, crds, demo, lint, plan, run, sim, try_cluster};
+use crate::{azure, bench, crds, demo, lint, plan, run, sim, try_cluster};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -43,6 +43,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
     Lint(LintArgs),
+    /// Show what Azure sells, or refresh the catalogue of it
+    Azure(AzureArgs),
     /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
     /// Print the version
@@ -53,7 +55,7 @@ enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct WorldArgs {
     /// Azure region of the VM sizes and prices
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = region)]
     pub region: String,
     /// Seed of names, ids and delays
     #[arg(long, default_value_t = 1)]
@@ -105,6 +107,9 @@ pub struct TryArgs {
     /// a node within 10 s
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     pub vm_delays: f64,
+    /// Let the emulated region still sell sizes that Azure has retired, for guides that name them
+    #[arg(long)]
+    pub retired_sizes: bool,
     /// Speed of VM boots and timers relative to real time; only with the embedded control plane
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub speed: u32,
@@ -205,12 +210,23 @@ pub struct SourceArgs {
     #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
     pub files: Vec<PathBuf>,
     /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
-    #[arg(long)]
+    #[arg(long, value_parser = region)]
     pub region: Option<String>,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+/// Source of VM sizes and prices.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CatalogueArgs {
+    /// Folder of `nap azure catalogue refresh` with the VM sizes and prices to use instead of the
+    /// built-in ones
+    #[arg(long, value_name = "FOLDER", env = "NAP_CATALOGUE")]
+    pub catalogue: Option<PathBuf>,
 }
 
 /// Output formats of a plan.
@@ -277,11 +293,104 @@ pub struct LintArgs {
     #[arg(short = 'f', long = "file", value_name = "FILE", required = true, num_args = 1..)]
     pub files: Vec<PathBuf>,
     /// Azure region of the VM sizes that requirements are checked against
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = region)]
     pub region: String,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
     /// Fail on warnings too
     #[arg(long)]
     pub deny_warnings: bool,
+}
+
+/// Options of `nap azure`.
+#[derive(Clone, Debug, Args)]
+pub struct AzureArgs {
+    #[command(subcommand)]
+    pub command: AzureCommand,
+}
+
+/// Subcommands of `nap azure`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum AzureCommand {
+    /// Show the VM sizes that would be considered, and why others are excluded
+    Skus(SkusArgs),
+    /// Manage the catalogue of VM sizes and prices
+    Catalogue {
+        #[command(subcommand)]
+        command: CatalogueCommand,
+    },
+}
+
+/// Subcommands of `nap azure catalogue`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CatalogueCommand {
+    /// Rebuild regions of the catalogue from the live APIs, and print what changed
+    Refresh(RefreshArgs),
+}
+
+/// Access to the live Azure APIs.
+#[derive(Clone, Debug, Args)]
+pub struct LiveArgs {
+    /// Id of the subscription
+    #[arg(long, env = "AZURE_SUBSCRIPTION_ID", value_name = "ID")]
+    pub subscription: Option<String>,
+    /// URL of ARM
+    #[arg(long, env = "NAP_ARM_ENDPOINT", value_name = "URL", default_value = "https://management.azure.com", value_parser = azure::endpoint)]
+    pub arm_endpoint: String,
+    /// URL of the retail price API
+    #[arg(long, env = "NAP_PRICES_ENDPOINT", value_name = "URL", default_value = "https://prices.azure.com", value_parser = azure::endpoint)]
+    pub prices_endpoint: String,
+}
+
+/// Output formats of `nap azure skus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SkusFormat {
+    /// Considered sizes by price, then the reasons of exclusion
+    Table,
+    /// JSON document
+    Json,
+}
+
+/// Options of `nap azure skus`.
+#[derive(Clone, Debug, Args)]
+pub struct SkusArgs {
+    /// Azure region
+    #[arg(long, default_value = "eastus", value_parser = region)]
+    pub region: String,
+    /// Requirements as `key=value`, with `|` between the values of one key
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
+    pub requirements: Vec<String>,
+    /// Manifest with a NodePool whose requirements count, and perhaps its AKSNodeClass
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
+    #[command(flatten)]
+    pub live: LiveArgs,
+    /// Output format
+    #[arg(short = 'o', long, value_enum, default_value = "table")]
+    pub output: SkusFormat,
+}
+
+/// Options of `nap azure catalogue refresh`.
+#[derive(Clone, Debug, Args)]
+pub struct RefreshArgs {
+    /// Azure region to rebuild; may be repeated
+    #[arg(long = "region", value_name = "REGION", required = true, value_parser = region)]
+    pub regions: Vec<String>,
+    /// Folder for the files of the catalogue
+    #[arg(long, value_name = "FOLDER")]
+    pub folder: PathBuf,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
+    #[command(flatten)]
+    pub live: LiveArgs,
+}
+
+/// The short spelling of a region, such as `eastus` for `East US`.
+pub fn region(text: &str) -> Result<String, String> {
+    let name = nap_azure::canonical_region(text);
+    if name.is_empty() { Err("name a region such as `eastus`".to_owned()) } else { Ok(name) }
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -317,6 +426,12 @@ pub fn main() -> anyhow::Result<()> {
         }
         Command::Replay(args) => plan::replay(&args),
         Command::Lint(args) => block_on(lint::lint(args)),
+        Command::Azure(AzureArgs { command: AzureCommand::Skus(args) }) => {
+            block_on(azure::skus(args))
+        }
+        Command::Azure(AzureArgs {
+            command: AzureCommand::Catalogue { command: CatalogueCommand::Refresh(args) },
+        }) => block_on(azure::refresh(args)),
         Command::Crds(CrdsArgs { command: None }) => crds::print(),
         Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {
             block_on(crds::install(cluster))

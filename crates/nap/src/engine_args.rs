@@ -34,6 +34,9 @@ pub struct EngineArgs {
     /// Maximum number of vCPUs of a new node
     #[arg(long, env = "NAP_MAX_VCPUS_PER_NODE", value_name = "COUNT", value_parser = clap::value_parser!(i64).range(1..))]
     max_vcpus_per_node: Option<i64>,
+    /// Highest price of a new node in dollars per hour; a lower ceiling of a NodePool counts
+    #[arg(long, env = "NAP_MAX_NODE_PRICE", value_name = "DOLLARS", value_parser = price)]
+    max_node_price: Option<UsdPerHour>,
     /// Overhead cost of each node in dollars per hour; a higher cost favors fewer and larger nodes
     #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0", value_parser = dollars)]
     node_cost: UsdPerHour,
@@ -41,6 +44,11 @@ pub struct EngineArgs {
     /// pods of a plan in its own order; for clusters where nap may not nominate pods
     #[arg(long, env = "NAP_SLACK_PERCENT", value_name = "PERCENT", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=90))]
     slack_percent: u8,
+}
+
+fn price(text: &str) -> Result<UsdPerHour, String> {
+    let price = dollars(text)?;
+    if price > UsdPerHour::ZERO { Ok(price) } else { Err(format!("`{text}` is not above zero")) }
 }
 
 fn dollars(text: &str) -> Result<UsdPerHour, String> {
@@ -83,6 +91,7 @@ impl EngineArgs {
             default_spread: default_spread(&self.scheduler_config)?,
             max_pods_per_node: self.max_pods_per_node,
             max_cpu_per_node: self.max_vcpus_per_node,
+            max_node_price: self.max_node_price,
             node_cost: self.node_cost,
             slack_percent: self.slack_percent,
         })

@@ -1,5 +1,6 @@
 //! The `nap` command.
 
+mod azure;
 mod bench;
 mod catalogue;
 mod cli;

@@ -43,6 +43,7 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
         epoch,
         vm_delays: 1.0,
         sizes: BTreeSet::new(),
+        retired_sizes: false,
     };
     let world = World::new(&config).map_err(try_cluster::explain_region)?;
     world.install_crds().await?;

@@ -62,7 +62,8 @@ pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
 /// and phrases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// `SkuNotAvailable`: the size is not sold in the tried placement (zonal or regional).
+    /// `SkuNotAvailable`, `AvailabilityZoneNotSupported`: the size is not sold in the tried
+    /// placement (zonal or regional).
     SkuNotAvailable,
     /// `ZonalAllocationFailed`: the zone is full, for both priorities.
     ZonalCapacity,
@@ -119,7 +120,7 @@ impl Failure {
         let is_quota =
             || message.to_lowercase().contains("quota") || message.contains("LowPriorityCores");
         Some(match code {
-            "SkuNotAvailable" => Self::SkuNotAvailable,
+            "SkuNotAvailable" | "AvailabilityZoneNotSupported" => Self::SkuNotAvailable,
             "ZonalAllocationFailed" => Self::ZonalCapacity,
             "AllocationFailed" => Self::RegionalCapacity,
             "OverconstrainedZonalAllocationRequest" => Self::OverconstrainedZonal,
@@ -128,8 +129,6 @@ impl Failure {
             "BadRequest" if message.contains("is not supported for subscription") => {
                 Self::SkuNotSupported
             }
-            // The size is not sold in the zone.
-            "AvailabilityZoneNotSupported" => Self::SkuNotAvailable,
             "RequestDisallowedByPolicy" => Self::Policy,
             // AKS's own check: "… remaining 0 for family …".
             "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => {

@@ -177,6 +177,7 @@ mod tests {
                 available: false,
                 requirements: Arc::new(Requirements::new()),
             }],
+            closed: false,
         };
         assert!(is_sold(&claim, &[sold("D4", "z-1"), sold("D2", "z-1")]));
         assert!(!is_sold(&claim, &[sold("D4", "z-1"), sold("D2", "z-2")]));

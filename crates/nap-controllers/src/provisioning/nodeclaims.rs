@@ -261,6 +261,7 @@ mod tests {
             capacity: Resources::new().with("cpu", *cpu),
             allocatable: Resources::new(),
             offerings: Vec::new(),
+            closed: false,
         };
         sizes.iter().map(size).collect()
     }
@@ -416,6 +417,7 @@ mod tests {
                 capacity: Resources::new(),
                 allocatable: Resources::new(),
                 offerings: Vec::new(),
+                closed: false,
             }
         };
         let sizes: Catalogue =

@@ -88,6 +88,7 @@ impl Catalogues {
             taints: Vec::new(),
             headroom: Resources::new(),
             catalogue: pool.spec.template.spec.node_class_ref.name.clone(),
+            max_price: None,
         });
         let pools: Vec<Pool> =
             pools.filter(|pool| of_classes.contains_key(&pool.catalogue)).collect();

@@ -64,7 +64,9 @@ fn capacity(
 ) -> Snapshot {
     let daemons = daemons::daemons(index);
     let mut expected = pods::expected_pods(index, now);
-    expected.values_mut().for_each(|pods| pods.retain(|pod| !moved.contains(pod.key())));
+    for pods in expected.values_mut() {
+        pods.retain(|pod| !moved.contains(pod.key()));
+    }
     let builder =
         nodes::NodeBuilder { index, catalogues, interest, expected: &expected, daemons: &daemons };
     let nodes = builder.nodes(cache);

@@ -1,7 +1,7 @@
 //! NodePools of a snapshot: requirements, taints and headroom under limits.
 
 use kube::ResourceExt;
-use nap_api::{NodeClaim, NodePool, Requirement, Requirements, conditions, labels};
+use nap_api::{NodeClaim, NodePool, Requirement, Requirements, conditions, labels, validation};
 use nap_engine::{Catalogue, NODES, Pool};
 use nap_units::{Resources, Rounding};
 
@@ -25,6 +25,8 @@ pub(super) fn pool(index: &Index, pool: &NodePool, catalogues: &Catalogues) -> O
         taints: pool.spec.template.spec.taints.clone(),
         headroom: LimitUsage::of(index, pool, catalogue).headroom(),
         catalogue: catalogues.of_pools.get(&name)?.clone(),
+        // A malformed ceiling has made the pool not ready.
+        max_price: validation::max_price(pool).ok().flatten(),
         name,
     })
 }

@@ -239,6 +239,7 @@ fn usage_counts_capacity_and_the_largest_type_that_an_unlaunched_nodeclaim_allow
         capacity: Resources::new().with("cpu", cpu),
         allocatable: Resources::new(),
         offerings: Vec::new(),
+        closed: false,
     };
     let catalogue: Catalogue =
         [size("small", 2000), size("large", 8000), size("other", 64_000)].into_iter().collect();

@@ -63,6 +63,12 @@ impl fmt::Display for PoolRejection {
             Self::Requirements(RequirementsConflict::VolumeTopology) => {
                 f.write_str("the pod's volumes are where its node affinity does not allow it to be")
             }
+            Self::PriceCeiling { ceiling, excluded, cheapest } => write!(
+                f,
+                "its price ceiling of {ceiling}/h excludes all {} that could be launched; the \
+                 cheapest costs {cheapest}/h",
+                offerings(*excluded)
+            ),
             Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
             Self::MinValues { key, wanted, found } => {
                 write!(

@@ -54,13 +54,25 @@ impl RefusalBuilder<'_, '_> {
             shortage: self.shortage(pool, class, &funnel),
         };
         if available.is_empty() {
-            return offerings;
+            return self.price_ceiling(pool, &funnel).unwrap_or(offerings);
         }
         // Something could be launched, so another rule is in the way.
         self.min_values(pool, class)
             .or_else(|| self.limit(pool, &available))
             .or_else(|| self.rule(pool, class))
             .unwrap_or(offerings)
+    }
+
+    /// The price ceiling, if it excludes offerings that could be launched.
+    fn price_ceiling(&self, pool: PoolId, funnel: &OfferingFunnel<'_>) -> Option<PoolRejection> {
+        let table = &self.offerings.pools[pool];
+        let too_dear = funnel.too_dear();
+        let (cheapest, _) = table.offering(*too_dear.first()?);
+        Some(PoolRejection::PriceCeiling {
+            ceiling: table.ceiling?,
+            excluded: too_dear.len(),
+            cheapest: cheapest.price,
+        })
     }
 
     /// The first dimension of which no compatible type has enough, if no type is large enough.

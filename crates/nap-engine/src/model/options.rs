@@ -14,6 +14,10 @@ pub struct Options {
     /// Upper limit on the vCPUs of one new node; `None` means any size in the catalogue.
     #[serde(default)]
     pub max_cpu_per_node: Option<i64>,
+    /// Highest price of a node in every pool; `None` without a ceiling. A lower one of the pool
+    /// counts.
+    #[serde(default)]
+    pub max_node_price: Option<UsdPerHour>,
     /// Cost of a node besides its price (a disk, an address, operations). It counts when packings
     /// are compared; the prices and the cost of the plan exclude it.
     #[serde(default)]

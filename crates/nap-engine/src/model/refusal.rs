@@ -2,6 +2,7 @@
 
 use nap_api::Taint;
 use nap_api::requirement::Incompatible;
+use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
 /// Reason why a pod has no place.
@@ -86,6 +87,15 @@ pub enum PoolRejection {
         /// Dimension of which even the largest compatible type has too little; `None` if no single
         /// dimension rules out every type.
         shortage: Option<Shortage>,
+    },
+    /// The price ceiling rules out every offering that could be launched.
+    PriceCeiling {
+        /// The highest price of a node.
+        ceiling: UsdPerHour,
+        /// Number of offerings that are large enough and available, but cost more.
+        excluded: usize,
+        /// Price of the cheapest of them.
+        cheapest: UsdPerHour,
     },
     /// A limit of the pool leaves no room (name of the resource).
     Limit(String),

@@ -216,6 +216,9 @@ pub struct Pool {
     pub headroom: Resources,
     /// Key of the pool's catalogue in [`Snapshot::catalogues`].
     pub catalogue: String,
+    /// Highest price of a node; `None` without a ceiling.
+    #[serde(default)]
+    pub max_price: Option<UsdPerHour>,
 }
 
 /// `on-demand`, `spot` or `reserved`.
@@ -265,6 +268,9 @@ pub struct InstanceType {
     pub allocatable: Resources,
     /// Zones and capacity types in which it is sold.
     pub offerings: Vec<Offering>,
+    /// Whether new customers cannot get it. Of equal prices, that of another type is chosen.
+    #[serde(default)]
+    pub closed: bool,
 }
 
 /// An instance type in a zone with a capacity type.

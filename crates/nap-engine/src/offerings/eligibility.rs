@@ -36,7 +36,8 @@ pub(crate) struct EligibleOfferings {
     pub(crate) requirements: Arc<Requirements>,
     /// Offerings that satisfy the requirements, available or not.
     pub(crate) compatible: FixedBitSet,
-    /// Compatible offerings that are available and whose type holds at least its daemons.
+    /// Compatible offerings that are available, within the price ceiling, and whose type holds at
+    /// least its daemons.
     pub(crate) usable: FixedBitSet,
     /// Label sets of the usable offerings.
     pub(super) label_sets: FixedBitSet,
@@ -95,7 +96,7 @@ impl EligibleOfferings {
                 continue;
             }
             eligible.compatible.insert(offering);
-            if !row.is_available || !has_room[id] {
+            if !row.is_available || !has_room[id] || !table.affords(row.price) {
                 continue;
             }
             eligible.usable.insert(offering);

@@ -26,6 +26,8 @@ pub(crate) struct OfferingFunnel<'a> {
     /// Offerings of types that hold the pod beside the daemons and are no larger than allowed.
     large_enough: FixedBitSet,
     available: FixedBitSet,
+    /// Offerings within the price ceiling.
+    affordable: FixedBitSet,
 }
 
 impl OfferingFunnel<'_> {
@@ -39,10 +41,22 @@ impl OfferingFunnel<'_> {
         self.near_volumes.intersection(&self.large_enough).count()
     }
 
+    /// Offerings that pass every step but the price ceiling, cheapest first.
+    fn at_any_price(&self) -> impl Iterator<Item = usize> {
+        let each = self.near_volumes.intersection(&self.large_enough);
+        each.filter(|one| self.available.contains(*one))
+    }
+
     /// Offerings that pass every step, cheapest first.
     pub(crate) fn available(&self) -> Vec<OfferingId> {
-        let each = self.near_volumes.intersection(&self.large_enough);
-        each.filter(|one| self.available.contains(*one)).map(OfferingId::new).collect()
+        let each = self.at_any_price().filter(|one| self.affordable.contains(*one));
+        each.map(OfferingId::new).collect()
+    }
+
+    /// Offerings that only the price ceiling excludes, cheapest first.
+    pub(crate) fn too_dear(&self) -> Vec<OfferingId> {
+        let each = self.at_any_price().filter(|one| !self.affordable.contains(*one));
+        each.map(OfferingId::new).collect()
     }
 }
 
@@ -58,7 +72,8 @@ impl<'a> OfferingIndex<'a> {
             near_volumes: none.clone(),
             agrees: false,
             large_enough: none.clone(),
-            available: none,
+            available: none.clone(),
+            affordable: none,
         };
         if funnel.taint.is_some() {
             return funnel;
@@ -82,6 +97,7 @@ impl<'a> OfferingIndex<'a> {
         for (offering, row) in table.catalogue.offerings().enumerate() {
             funnel.large_enough.set(offering.index(), is_large(row.instance_type));
             funnel.available.set(offering.index(), row.is_available);
+            funnel.affordable.set(offering.index(), table.affords(row.price));
         }
         funnel
     }

@@ -74,7 +74,7 @@ impl<'a> OfferingIndex<'a> {
         let pools = by_weight(&snapshot.pools).into_iter().zip(cache.overheads());
         let table = |(pool, overheads)| {
             let catalogue = sorted(snapshot, pool);
-            PoolTable::new(pool, overheads, catalogue, dimensions, options.slack_percent)
+            PoolTable::new(pool, overheads, catalogue, dimensions, options)
         };
         let pools: IndexVec<PoolId, PoolTable<'a>> = pools.map(table).collect();
         let mut index = Self {

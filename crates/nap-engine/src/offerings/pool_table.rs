@@ -1,10 +1,10 @@
 //! The types of a pool as integer tables: capacity for pods, and charges against the limits.
 
-use nap_units::CPU;
+use nap_units::{CPU, UsdPerHour};
 
 use crate::classes::dimensions::{Dimensions, amount_if_unnamed};
 use crate::ids::{Id, IndexVec, OfferingId, TypeId};
-use crate::model::{InstanceType, NODES, Offering, Pool};
+use crate::model::{InstanceType, NODES, Offering, Options, Pool};
 use crate::offerings::daemon_overhead::{DaemonOverhead, DaemonOverheads};
 use crate::offerings::sorted_catalogue::{AmountColumn, OfferingRow, SortedCatalogue};
 
@@ -30,6 +30,8 @@ pub(crate) struct PoolTable<'a> {
     pub(crate) by_size: Vec<TypeId>,
     /// Limited resources with the amount that may still be added.
     pub(crate) limits: Vec<(&'a str, i64)>,
+    /// Highest price of a node.
+    pub(crate) ceiling: Option<UsdPerHour>,
 }
 
 impl<'a> PoolTable<'a> {
@@ -38,8 +40,9 @@ impl<'a> PoolTable<'a> {
         overheads: &'a DaemonOverheads,
         catalogue: SortedCatalogue<'a>,
         dimensions: &Dimensions<'a>,
-        slack_percent: u8,
+        options: &Options,
     ) -> Self {
+        let ceiling = pool.max_price.into_iter().chain(options.max_node_price).min();
         let limits: Vec<(&str, i64)> = pool.headroom.iter().collect();
         let amount = |amounts: Option<&AmountColumn>, id: TypeId| {
             amounts.and_then(|amounts| amounts[id]).unwrap_or(0).max(0)
@@ -63,12 +66,12 @@ impl<'a> PoolTable<'a> {
         let mut free = allocatable(catalogue, dimensions);
         for (row, free) in types.iter().zip(free.chunks_exact_mut(width.max(1))) {
             dimensions.take(free, &row.daemons.requests, &row.daemons.ports);
-            dimensions.take_slack(free, slack_percent);
+            dimensions.take_slack(free, options.slack_percent);
         }
         let of = |id: TypeId| &free[id.index() * width..][..width];
         let mut by_size: Vec<TypeId> = types.ids().collect();
         by_size.sort_by(|a, b| of(*b).cmp(of(*a)).then_with(|| a.cmp(b)));
-        Self { pool, catalogue, types, free, width, by_size, limits }
+        Self { pool, catalogue, types, free, width, by_size, limits, ceiling }
     }
 
     /// Capacity of a type for pods, by dimension, beside its daemons.
@@ -80,6 +83,11 @@ impl<'a> PoolTable<'a> {
     /// `left` stands for no limits.
     pub(crate) fn within_limits(&self, id: TypeId, left: &[i64]) -> bool {
         self.types[id].charge.iter().zip(left).all(|(charge, left)| charge <= left)
+    }
+
+    /// Whether a node at this price is within the ceiling.
+    pub(crate) fn affords(&self, price: UsdPerHour) -> bool {
+        self.ceiling.is_none_or(|ceiling| price <= ceiling)
     }
 
     /// Number of offerings in the catalogue.

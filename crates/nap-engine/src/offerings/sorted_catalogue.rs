@@ -1,7 +1,8 @@
 //! A catalogue as sorted tables, independent of pools and pods.
 //!
-//! Types are sorted by name, offerings by price. Labels and amounts are stored by column, so that a
-//! requirement is compared with each distinct value once instead of with each type.
+//! Types are sorted by name, closed ones last; offerings by price, then in the order of types.
+//! Labels and amounts are stored by column, so that a requirement is compared with each distinct
+//! value once instead of with each type.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ impl Tables {
         let mut order: Vec<usize> = (0..types.len()).collect();
         order.sort_by(|a, b| {
             let (a, b) = (&types[*a], &types[*b]);
-            a.name.cmp(&b.name).then_with(|| a.allocatable.cmp(&b.allocatable))
+            (a.closed, &a.name, &a.allocatable).cmp(&(b.closed, &b.name, &b.allocatable))
         });
         let sorted: Vec<&InstanceType> = order.iter().map(|position| &types[*position]).collect();
         let OfferingRows { all: mut offerings, distinct, zones } = OfferingRows::of(&sorted);
@@ -237,7 +238,7 @@ impl<'a> SortedCatalogue<'a> {
         self.types.len()
     }
 
-    /// All types, sorted by name.
+    /// All types by name, closed ones last.
     pub(crate) fn ids(self) -> impl ExactSizeIterator<Item = TypeId> {
         (0..self.len()).map(TypeId::new)
     }
@@ -316,6 +317,7 @@ mod tests {
             capacity: Resources::new(),
             allocatable: Resources::new(),
             offerings: vec![offering("z-2"), offering("z-1")],
+            closed: false,
         }
     }
 
@@ -344,6 +346,8 @@ mod tests {
             offering.price = UsdPerHour::from_micros(3);
         }
         assert_eq!(in_order(&catalogue), expected(["a", "b", "c"]));
+        catalogue.edit()[2].closed = true;
+        assert_eq!(in_order(&catalogue), expected(["b", "a", "c"]), "closed types lose ties");
     }
 
     #[test]

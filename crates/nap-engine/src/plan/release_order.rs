@@ -263,6 +263,7 @@ mod tests {
                 taints: taints.to_vec(),
                 headroom: Resources::new(),
                 catalogue: String::new(),
+                max_price: None,
             });
             plan.launches.push(Launch {
                 pool: name,

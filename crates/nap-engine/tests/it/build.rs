@@ -66,6 +66,7 @@ pub fn instance_type(name: &str, vcpu: i64, gib: i64, micros: i64) -> InstanceTy
         offerings: ["z-1", "z-2", "z-3"]
             .map(|zone| offering(zone, CapacityType::OnDemand, micros))
             .to_vec(),
+        closed: false,
     }
 }
 
@@ -85,6 +86,7 @@ pub fn pool(name: &str) -> Pool {
         taints: Vec::new(),
         headroom: Resources::new(),
         catalogue: "all".to_owned(),
+        max_price: None,
     }
 }
 

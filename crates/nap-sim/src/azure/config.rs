@@ -19,6 +19,8 @@ pub struct EmulatorConfig {
     pub region: String,
     /// VM sizes that are sold; empty for all of the catalogue.
     pub sizes: BTreeSet<String>,
+    /// Whether sizes are still sold that Azure has retired.
+    pub retired_sizes: bool,
     /// Seed of every random number.
     pub seed: u64,
     /// Clock of all delays.
@@ -72,6 +74,7 @@ impl EmulatorConfig {
         Self {
             region: region.to_owned(),
             sizes: BTreeSet::new(),
+            retired_sizes: false,
             seed,
             clock,
             subscription_id,

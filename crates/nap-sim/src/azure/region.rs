@@ -28,7 +28,10 @@ impl RegionCatalogue {
         let region = catalogue.region(&config.region)?;
         let prices = catalogue.prices_in(&region.name);
         let sold = |name: &str| config.sizes.is_empty() || config.sizes.contains(name);
-        let rows = catalogue.skus_in(&region.name).map(|sku| sku.to_resource_sku(region));
+        let retired = catalogue.gone_in(&region.name).map(|(sku, _)| sku);
+        let retired = retired.filter(|_| config.retired_sizes);
+        let skus = catalogue.skus_in(&region.name).chain(retired);
+        let rows = skus.map(|sku| catalogue.resource_sku(sku, region));
         let mut items = price_items(&region.name, &prices);
         items.retain(|item| sold(&item.arm_sku_name));
         Ok(Self { rows: rows.filter(|row| sold(&row.name)).collect(), items, prices })
@@ -142,13 +145,14 @@ pub(crate) fn published_images(
         .collect()
 }
 
-/// Rows of the retail price API, including those that a client must filter out.
+/// Rows of the retail price API, including those that a client must not take for the price: Windows
+/// and Cloud Services, an outdated price, one of another meter region, low priority, dev/test.
 fn price_items(region: &str, prices: &Prices) -> Vec<PriceItem> {
     let mut items = Vec::new();
     for (name, price) in &prices.on_demand {
         let short = name.trim_start_matches("Standard_").replace('_', " ");
         let series = format!("Virtual Machines {short} Series");
-        let item = |suffix: &str, product: &str, kind: &str, micros: i64| PriceItem {
+        let item = |suffix: &str, product: &str, micros: i64| PriceItem {
             currency_code: "USD".to_owned(),
             retail_price: dollars(micros),
             arm_region_name: region.to_owned(),
@@ -157,13 +161,31 @@ fn price_items(region: &str, prices: &Prices) -> Vec<PriceItem> {
             meter_name: format!("{short}{suffix}"),
             arm_sku_name: name.clone(),
             unit_of_measure: "1 Hour".to_owned(),
-            kind: kind.to_owned(),
+            kind: "Consumption".to_owned(),
+            is_primary_meter_region: true,
+            effective_start_date: "2024-05-01T00:00:00Z".to_owned(),
         };
-        items.push(item("", &series, "Consumption", price.micros()));
-        items.push(item("", &format!("{series} Windows"), "Consumption", price.micros() * 2));
+        let micros = price.micros();
+        items.push(PriceItem {
+            effective_start_date: "2021-06-01T00:00:00Z".to_owned(),
+            ..item("", &series, micros * 9 / 10)
+        });
+        items.push(item("", &series, micros));
+        items.push(PriceItem {
+            is_primary_meter_region: false,
+            effective_start_date: "2025-05-01T00:00:00Z".to_owned(),
+            ..item("", &series, micros * 8 / 10)
+        });
+        items.push(item("", &format!("{series} Windows"), micros * 2));
+        items.push(item("", &format!("{series} Cloud Services"), micros * 2));
+        items.push(PriceItem {
+            kind: "DevTestConsumption".to_owned(),
+            ..item("", &series, micros * 7 / 10)
+        });
         if let Some(spot) = prices.spot.get(name) {
-            items.push(item(" Spot", &series, "Consumption", spot.micros()));
-            items.push(item(" Low Priority", &series, "Consumption", price.micros() / 5));
+            items.push(item(" Spot", &series, spot.micros()));
+            items.push(item(" Spot", &format!("{series} Windows"), spot.micros() * 2));
+            items.push(item(" Low Priority", &series, micros / 5));
         }
     }
     items

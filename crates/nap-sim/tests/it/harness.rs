@@ -32,15 +32,25 @@ impl User {
 
     /// A world whose VMs come up within a few seconds of each other.
     pub async fn with_quick_vms() -> Self {
-        Self::build(Settings::default(), &[], 0.2).await
+        Self::build(Settings::default(), &[], 0.2, false).await
+    }
+
+    /// A world whose region still sells the sizes that Azure has retired.
+    pub async fn with_retired_sizes() -> Self {
+        Self::build(Settings::default(), &[], 1.0, true).await
     }
 
     /// A world with these settings whose region sells only these VM sizes, if any are named.
     pub async fn in_region_with(settings: Settings, sizes: &[&str]) -> Self {
-        Self::build(settings, sizes, 1.0).await
+        Self::build(settings, sizes, 1.0, false).await
     }
 
-    async fn build(settings: Settings, sizes: &[&str], vm_delays: f64) -> Self {
+    async fn build(
+        settings: Settings,
+        sizes: &[&str],
+        vm_delays: f64,
+        retired_sizes: bool,
+    ) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let config = WorldConfig {
             region: "eastus".to_owned(),
@@ -49,6 +59,7 @@ impl User {
             epoch,
             vm_delays,
             sizes: sizes.iter().map(|size| (*size).to_owned()).collect(),
+            retired_sizes,
         };
         let world = World::new(&config).unwrap().with_settings(settings);
         let client = world.client();

@@ -18,6 +18,7 @@ mod provisioning;
 mod proxy;
 mod registering;
 mod restarting;
+mod retired;
 mod safety;
 mod scale;
 mod spellings;

@@ -24,7 +24,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub(super) json: bool,
     /// Azure region of generated problems
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = crate::cli::region)]
     pub(super) region: String,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct ControllersArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) rest: u64,
     /// Azure region of the VM sizes and prices
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = crate::cli::region)]
     pub(super) region: String,
     /// The `nap` whose controllers are measured; default: this one
     #[arg(long, value_name = "BINARY")]
@@ -91,7 +91,7 @@ pub(super) struct GenArgs {
     #[arg(long, value_name = "COUNT")]
     pub(super) types: Option<usize>,
     /// Azure region of the catalogue
-    #[arg(long, default_value = "eastus")]
+    #[arg(long, default_value = "eastus", value_parser = crate::cli::region)]
     pub(super) region: String,
     /// Case of the performance suite, for `deployments`
     #[arg(long, value_enum, default_value = "basic")]

@@ -29,6 +29,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         epoch: Clock::wall().now(),
         vm_delays: 1.0,
         sizes: BTreeSet::new(),
+        retired_sizes: false,
     };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
     println!(

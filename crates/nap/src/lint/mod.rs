@@ -3,6 +3,7 @@
 //! The manifests are applied to an embedded API server, so the verdict is that of a cluster.
 //! Accepted objects are then read as nap reads them and searched for suspicious settings.
 
+mod sizes;
 mod suspicious;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use nap_apiserver::{ApiServer, Config};
 use nap_clock::Clock;
 use serde_json::Value;
 
+use crate::catalogue;
 use crate::cli::LintArgs;
 use crate::user_error::UserError;
 
@@ -37,6 +39,12 @@ struct Finding {
     level: Level,
     place: String,
     text: String,
+}
+
+impl Finding {
+    fn new(level: Level, place: &str, text: String) -> Self {
+        Self { level, place: place.to_owned(), text }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -108,9 +116,8 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
         }
     }
     let workloads: Vec<&Value> = objects.iter().map(|object| &object.value).collect();
-    for (place, text) in suspicious::find(&pools, &classes, &workloads, &args.region)? {
-        findings.push(Finding { level: Level::Warning, place, text });
-    }
+    let sizes = catalogue::load(&args.catalogue)?;
+    findings.extend(suspicious::find(&pools, &classes, &workloads, (&sizes, &args.region))?);
     conclude(&findings, &args)
 }
 

@@ -1,41 +1,53 @@
-//! Suspicious settings: budgets that never or always block, requirements that no VM size meets,
-//! limits below one node, NodePools that no pod can reach.
+//! Suspicious settings: sizes that are gone, nodes of an extreme price, budgets that never or
+//! always block, requirements that no VM size meets, limits below one node, NodePools that no pod
+//! can reach.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use nap_api::budget::{self, Oddity};
 use nap_api::requirement::Undefined;
-use nap_api::{AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration};
-use nap_engine::InstanceType;
-use nap_units::{CPU, MEMORY, Resources, Rounding};
+use nap_api::{
+    AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration, labels, validation,
+};
+use nap_azure::embedded::EmbeddedCatalogue;
+use nap_engine::{CapacityType, InstanceType};
+use nap_units::{CPU, MEMORY, Resources, Rounding, UsdPerHour};
 use serde_json::Value;
 
+use super::{Finding, Level, sizes};
 use crate::catalogue;
 
-/// Checks NodePools against the node classes and workloads of the same files. Returns pairs of
-/// place and text.
+/// Price of a node above which a NodePool is warned of it; the default NodePool stays below.
+const EXTREME_PRICE: UsdPerHour = UsdPerHour::from_micros(50_000_000);
+
+/// Checks NodePools against the node classes and workloads of the same files.
 pub fn find(
     pools: &[(String, NodePool)],
     classes: &[AKSNodeClass],
     objects: &[&Value],
-    region: &str,
-) -> anyhow::Result<Vec<(String, String)>> {
+    (sizes, region): (&EmbeddedCatalogue, &str),
+) -> anyhow::Result<Vec<Finding>> {
     let mut found = Vec::new();
+    let warning = |place: &String, text| Finding::new(Level::Warning, place, text);
     let workloads: Vec<Vec<Toleration>> =
         objects.iter().filter_map(|object| tolerations(object)).collect();
     let mut all_allowed = Vec::new();
     for (place, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let allowed = AllowedOfferings::new(
-            pool,
-            catalogue::instance_types(&catalogue::settings(region, class))?.types(),
-        );
-        let mut say = |text: String| found.push((place.clone(), text));
+        let settings = catalogue::settings(region, class);
+        let types = catalogue::instance_types(sizes, &settings)?;
+        let allowed = AllowedOfferings::new(pool, types.types());
+        let gone = sizes::not_offered(pool, (sizes, region), &settings, types.types())?;
+        let is_error = gone.iter().any(|finding| finding.level == Level::Error);
+        found.extend(gone.into_iter().map(|finding| Finding { place: place.clone(), ..finding }));
+        let mut say = |text: String| found.push(warning(place, text));
         budgets(pool, &mut say);
-        allowed.unmet.iter().cloned().for_each(&mut say);
+        // Without a size that is offered nothing else can be met.
+        allowed.unmet.iter().filter(|_| !is_error).cloned().for_each(&mut say);
         limits(pool, &allowed, &mut say);
+        dearest(pool, types.types(), &allowed, &mut say);
         tolerated(pool, &workloads, &mut say);
         all_allowed.push(allowed);
     }
@@ -49,7 +61,7 @@ pub fn find(
                      of this one",
                     other.metadata.name.as_deref().unwrap_or_default()
                 );
-                found.push((place.clone(), text));
+                found.push(warning(place, text));
                 break;
             }
         }
@@ -76,6 +88,42 @@ fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
             }
             None => {}
         }
+    }
+}
+
+/// Warns if a NodePool without a ceiling can reach a node of an extreme price. A size that the
+/// requirements name is meant, and one beyond the limits is never launched.
+fn dearest(
+    pool: &NodePool,
+    types: &[InstanceType],
+    allowed: &AllowedOfferings,
+    say: &mut impl FnMut(String),
+) {
+    let names_sizes = pool.spec.template.spec.requirements.iter().any(sizes::names_sizes);
+    if names_sizes || !matches!(validation::max_price(pool), Ok(None)) {
+        return;
+    }
+    let limits = pool.spec.limits.iter().flatten().map(|(name, limit)| (name.clone(), limit));
+    let limits = Resources::from_quantities(limits, Rounding::Up);
+    let within =
+        |kind: &InstanceType| limits.iter().all(|(name, limit)| kind.capacity.get(name) <= limit);
+    let mut found: Option<(UsdPerHour, &str)> = None;
+    for kind in types.iter().filter(|kind| within(kind)) {
+        for offering in &kind.offerings {
+            let zone = offering.zone.clone();
+            let key = (kind.name.clone(), zone, offering.capacity_type.as_str());
+            let on_demand = offering.capacity_type == CapacityType::OnDemand;
+            if on_demand && allowed.offerings.contains(&key) {
+                found = found.max(Some((offering.price, &kind.name)));
+            }
+        }
+    }
+    if let Some((price, name)) = found.filter(|(price, _)| *price > EXTREME_PRICE) {
+        say(format!(
+            "spec.template.spec.requirements: allow nodes of up to {price}/h (`{name}`); limit the sizes, or set the annotation \
+             `{}`",
+            labels::MAX_PRICE_PER_NODE_HOUR
+        ));
     }
 }
 
@@ -144,6 +192,9 @@ fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<Str
         })
     };
     for (index, requirement) in pool.spec.template.spec.requirements.iter().enumerate() {
+        if sizes::names_sizes(requirement) {
+            continue;
+        }
         let field = format!("spec.template.spec.requirements[{index}]");
         let wanted = Requirements::from_specs([requirement]);
         if !any(&wanted) {

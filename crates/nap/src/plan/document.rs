@@ -1,6 +1,7 @@
 //! The plan as JSON or YAML. `docs/plan.md` describes it and `docs/plan.schema.json` is its schema;
 //! a change here needs the same change there, and an incompatible one a new [`VERSION`].
 
+use nap_azure::embedded::Lifecycle;
 use nap_engine::{
     Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule, Unsupported,
 };
@@ -19,6 +20,7 @@ pub const VERSION: u32 = 1;
 pub struct PlanDocument {
     version: u32,
     region: String,
+    prices: PricesDocument,
     launches: Vec<LaunchDocument>,
     placements: Vec<PlacementDocument>,
     unschedulable: Vec<UnschedulableDocument>,
@@ -30,12 +32,22 @@ pub struct PlanDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+struct PricesDocument {
+    date: String,
+    estimates: &'static [&'static str],
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct LaunchDocument {
     node_pool: String,
     instance_type: String,
     zone: String,
     capacity_type: &'static str,
     price_usd_per_hour: f64,
+    price_is_estimate: bool,
+    closed_since: Option<String>,
+    retires_on: Option<String>,
     pods: Vec<String>,
     alternatives: Vec<AlternativeDocument>,
 }
@@ -47,6 +59,7 @@ struct AlternativeDocument {
     zone: String,
     capacity_type: &'static str,
     price_usd_per_hour: f64,
+    price_is_estimate: bool,
 }
 
 #[derive(Serialize)]
@@ -112,7 +125,11 @@ impl PlanDocument {
         Self {
             version: VERSION,
             region: problem.region.clone(),
-            launches: plan.launches.iter().map(launch).collect(),
+            prices: PricesDocument {
+                date: problem.origin.date.clone(),
+                estimates: if problem.origin.is_live { &[] } else { &["spotPrices", "zones"] },
+            },
+            launches: plan.launches.iter().map(|one| launch(problem, one)).collect(),
             placements: placements
                 .map(|one| PlacementDocument { pod: one.pod.to_string(), node: one.node.clone() })
                 .collect(),
@@ -125,12 +142,14 @@ impl PlanDocument {
     }
 }
 
-fn launch(launch: &Launch) -> LaunchDocument {
+fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
+    let (table, size) = (Lifecycle::built_in(), &launch.instance_type);
     let alternatives = launch.alternatives.iter().map(|other| AlternativeDocument {
         instance_type: other.instance_type.to_string(),
         zone: other.zone.to_string(),
         capacity_type: other.capacity_type.as_str(),
         price_usd_per_hour: dollars(other.price),
+        price_is_estimate: problem.origin.is_estimate(other.capacity_type),
     });
     LaunchDocument {
         node_pool: launch.pool.clone(),
@@ -138,6 +157,9 @@ fn launch(launch: &Launch) -> LaunchDocument {
         zone: launch.zone.clone(),
         capacity_type: launch.capacity_type.as_str(),
         price_usd_per_hour: dollars(launch.price),
+        price_is_estimate: problem.origin.is_estimate(launch.capacity_type),
+        closed_since: table.closed_since(size).map(str::to_owned),
+        retires_on: table.retires_on(size, &problem.region).map(|day| day.to_string()),
         pods: launch.pods.iter().map(ToString::to_string).collect(),
         alternatives: alternatives.collect(),
     }
@@ -169,6 +191,7 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
         PoolRejection::Offerings { available: 0, .. } => "availability",
         PoolRejection::MinValues { .. } => "minValues",
         PoolRejection::Limit(_) => "limit",
+        PoolRejection::PriceCeiling { .. } => "priceCeiling",
         PoolRejection::Rule(Rule::Spread(_)) => "spread",
         PoolRejection::Rule(Rule::Affinity(_)) => "affinity",
         PoolRejection::Rule(Rule::AntiAffinity(_)) => "antiAffinity",
@@ -190,6 +213,7 @@ fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
                 zone: zone.clone(),
                 capacity_type: capacity_type.as_str(),
                 price_usd_per_hour: dollars(*price),
+                price_is_estimate: problem.origin.is_estimate(*capacity_type),
             })
         }
     };

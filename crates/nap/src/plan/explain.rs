@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use nap_engine::{Funnel, Options, Pod, Refusal, after, funnel};
 
 use super::cluster::count;
+use super::footnotes::footnotes;
 use super::format::{cents, change_text, list, place_text, requests_text, size_text, wrap};
 use super::{Decision, Problem};
 
@@ -28,7 +29,9 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
             pod.key, launch.pool
         );
         text.push_str(&wrap(&plan.explain_launch(launch), 2));
-        let _ = writeln!(text, "  {}/month", cents(launch.price.per_month()));
+        let mark = problem.origin.mark(launch.capacity_type);
+        let _ = writeln!(text, "  {mark}{}/month", cents(launch.price.per_month()));
+        text.push_str(&footnotes(problem, [launch], 2));
         let others: Vec<String> = launch
             .pods
             .iter()
@@ -75,7 +78,7 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
         Some(remedy) => {
             text.push_str("\nSmallest change\n");
             text.push_str(&wrap(&change_text(&problem.limits, &remedy.change), 2));
-            text.push_str(&wrap(&place_text(remedy), 2));
+            text.push_str(&wrap(&place_text(&problem.origin, remedy), 2));
         }
         None => text.push_str("\nNo single change that nap knows of would give it a place\n"),
     }

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use nap_engine::{Change, PodKey, Remedy, RemedyPlacement};
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
+use crate::catalogue::Origin;
+
 /// Maximum width of text, in columns.
 pub const WIDTH: usize = 100;
 
@@ -52,12 +54,13 @@ pub fn change_text(limits: &BTreeMap<String, Resources>, change: &Change) -> Str
 }
 
 /// The node that a pod gets after a remedy.
-pub fn place_text(remedy: &Remedy) -> String {
+pub fn place_text(origin: &Origin, remedy: &Remedy) -> String {
     match &remedy.place {
         RemedyPlacement::Existing => "it then fits on an existing or planned node".to_owned(),
         RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {
+            let mark = origin.mark(*capacity_type);
             format!(
-                "it then gets {instance_type} {capacity_type} in {zone} at {}",
+                "it then gets {instance_type} {capacity_type} in {zone} at {mark}{}",
                 price_text(*price)
             )
         }

@@ -7,6 +7,7 @@
 mod cluster;
 mod document;
 mod explain;
+mod footnotes;
 mod format;
 mod live;
 mod read;
@@ -19,12 +20,13 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use nap_azure::embedded::{EmbeddedCatalogue, Region};
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
 use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
-use crate::catalogue::{DEFAULT_REGION, instance_types, settings};
+use crate::catalogue::{self, DEFAULT_REGION, Origin, instance_types, settings};
 use crate::cli::{Format, PlanArgs, ReplayArgs, SourceArgs};
 use crate::user_error::UserError;
 use cluster::Cluster;
@@ -38,6 +40,8 @@ const MAX_REMEDIES: usize = 100;
 pub struct Problem {
     /// Region of the sizes and prices.
     pub region: String,
+    /// Where the prices and zones come from.
+    pub origin: Origin,
     /// Input of the engine.
     pub snapshot: Snapshot,
     /// Options of the engine.
@@ -57,10 +61,12 @@ pub struct Decision {
 impl Problem {
     fn new(
         cluster: &mut Cluster,
-        region: String,
+        (sizes, region): (&EmbeddedCatalogue, &Region),
         options: Options,
         now: Timestamp,
     ) -> anyhow::Result<Self> {
+        let origin = Origin::of(region);
+        let region = region.name.clone();
         let state = &cluster.state;
         let mut of_classes: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
         let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
@@ -72,7 +78,7 @@ impl Problem {
                 .map(|(_, types)| Arc::clone(types));
             let types = match same {
                 Some(types) => types,
-                None => Arc::new(instance_types(&settings)?),
+                None => Arc::new(instance_types(sizes, &settings)?),
             };
             known.push((settings, Arc::clone(&types)));
             of_classes.insert(name.clone(), types);
@@ -92,7 +98,7 @@ impl Problem {
             };
             cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
         }
-        Ok(Self { region, snapshot, options, limits })
+        Ok(Self { region, origin, snapshot, options, limits })
     }
 
     /// Solves, and searches remedies for unplaced pods: for `asked`, or for the first
@@ -146,7 +152,9 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
     };
     let region = source.region.clone().or_else(|| live::region_of(&cluster));
     let region = region.unwrap_or_else(|| DEFAULT_REGION.to_owned());
-    let problem = Problem::new(&mut cluster, region, options, now)?;
+    let sizes = catalogue::load(&source.catalogue)?;
+    let region = catalogue::region(&sizes, &region)?;
+    let problem = Problem::new(&mut cluster, (&sizes, region), options, now)?;
     for note in &cluster.notes {
         eprintln!("note: {note}");
     }
@@ -185,8 +193,8 @@ fn show(text: &str) -> anyhow::Result<()> {
 /// `nap replay`.
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
-    let Record { region, snapshot, options, limits, plan, .. } = record;
-    let problem = Problem { region, snapshot, options, limits };
+    let Record { region, origin, snapshot, options, limits, plan, .. } = record;
+    let problem = Problem { region, origin, snapshot, options, limits };
     let decision = problem.solve(None);
     let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;

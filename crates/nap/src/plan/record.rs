@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::document::PlanDocument;
 use super::{Decision, Problem};
+use crate::catalogue::Origin;
 use crate::user_error::UserError;
 
 /// Version of the file.
@@ -27,6 +28,9 @@ pub struct Record {
     version: u32,
     /// Region of the sizes and prices.
     pub region: String,
+    /// Where the prices and zones come from.
+    #[serde(default)]
+    pub origin: Origin,
     /// `spec.limits` by NodePool.
     pub limits: BTreeMap<String, Resources>,
     /// Input of the engine.
@@ -45,6 +49,7 @@ impl Record {
             kind: KIND.to_owned(),
             version: VERSION,
             region: problem.region.clone(),
+            origin: problem.origin.clone(),
             limits: problem.limits.clone(),
             snapshot: problem.snapshot.clone(),
             options: problem.options.clone(),

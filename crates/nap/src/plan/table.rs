@@ -7,6 +7,7 @@ use nap_engine::{Launch, PodKey, Unplaced};
 use nap_units::UsdPerHour;
 
 use super::cluster::count;
+use super::footnotes::footnotes;
 use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap};
 use super::{Decision, Problem};
 
@@ -30,7 +31,7 @@ pub fn table(problem: &Problem, decision: &Decision) -> String {
     }
     let mut text = summary(problem, decision);
     if !rows.is_empty() {
-        let lines: Vec<Vec<String>> = rows.iter().map(|(_, alike)| cells(alike)).collect();
+        let lines: Vec<Vec<String>> = rows.iter().map(|(_, alike)| cells(problem, alike)).collect();
         let mut lines = columns(&lines).into_iter();
         text.push('\n');
         text.extend(lines.next());
@@ -43,6 +44,8 @@ pub fn table(problem: &Problem, decision: &Decision) -> String {
             }
             text.push_str(&list(&pods, 4, POD_LINES));
         }
+        text.push('\n');
+        text.push_str(&footnotes(problem, &decision.plan.launches, 0));
     }
     text.push_str(&placements(decision, POD_LINES));
     text.push_str(&unplaced(problem, decision));
@@ -55,9 +58,14 @@ pub fn wide(problem: &Problem, decision: &Decision) -> String {
     for (index, launch) in decision.plan.launches.iter().enumerate() {
         let _ = writeln!(text, "\nVM {} of nodepool \"{}\"", index + 1, launch.pool);
         text.push_str(&wrap(&decision.plan.explain_launch(launch), 2));
-        let _ = writeln!(text, "  {}/month; pods:", cents(launch.price.per_month()));
+        let mark = problem.origin.mark(launch.capacity_type);
+        let _ = writeln!(text, "  {mark}{}/month; pods:", cents(launch.price.per_month()));
         let pods: Vec<String> = launch.pods.iter().map(ToString::to_string).collect();
         text.push_str(&list(&pods, 4, usize::MAX));
+    }
+    if !decision.plan.launches.is_empty() {
+        text.push('\n');
+        text.push_str(&footnotes(problem, &decision.plan.launches, 0));
     }
     text.push_str(&placements(decision, usize::MAX));
     text.push_str(&unplaced(problem, decision));
@@ -73,8 +81,10 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
     if plan.launches.is_empty() {
         return "No new VM.\n".to_owned();
     }
+    let estimate = plan.launches.iter().any(|one| problem.origin.is_estimate(one.capacity_type));
+    let mark = if estimate { "~" } else { "" };
     let mut text = format!(
-        "{} in {} for {}: {}/h, {}/month\n",
+        "{} in {} for {}: {mark}{}/h, {mark}{}/month\n",
         count(plan.launches.len(), "VM"),
         problem.region,
         count(pods, "pod"),
@@ -90,10 +100,11 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
     text
 }
 
-fn cells(alike: &[&Launch]) -> Vec<String> {
+fn cells(problem: &Problem, alike: &[&Launch]) -> Vec<String> {
     let Some(one) = alike.first() else { return Vec::new() };
     let pods: usize = alike.iter().map(|launch| launch.pods.len()).sum();
     let price: UsdPerHour = alike.iter().map(|launch| launch.price).sum();
+    let mark = problem.origin.mark(one.capacity_type);
     vec![
         alike.len().to_string(),
         one.instance_type.clone(),
@@ -101,8 +112,8 @@ fn cells(alike: &[&Launch]) -> Vec<String> {
         one.capacity_type.to_string(),
         one.pool.clone(),
         pods.to_string(),
-        price.to_string(),
-        cents(price.per_month()),
+        format!("{mark}{price}"),
+        format!("{mark}{}", cents(price.per_month())),
     ]
 }
 
@@ -184,7 +195,10 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
         }
         if let Some(remedy) = decision.remedies.get(&first.pod) {
             let change = change_text(&problem.limits, &remedy.change);
-            text.push_str(&wrap(&format!("smallest change: {change}; {}", place_text(remedy)), 4));
+            text.push_str(&wrap(
+                &format!("smallest change: {change}; {}", place_text(&problem.origin, remedy)),
+                4,
+            ));
         }
     }
     text

@@ -49,6 +49,7 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
         .with_vm_delays(args.vm_delays);
     config.kubernetes_version = plain_version(&version);
     config.any_subnet = true;
+    config.retired_sizes = args.retired_sizes;
     let (emulator, vms) = Emulator::new(config)?;
     let listener = serve::bind(args.listen).await?;
     let address = listener.local_addr()?;

@@ -48,6 +48,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         epoch: Clock::wall().now(),
         vm_delays: args.vm_delays,
         sizes: BTreeSet::new(),
+        retired_sizes: args.retired_sizes,
     };
     let world = World::new(&config).map_err(explain_region)?;
     let kubernetes = serve::bind(args.listen).await?;

@@ -125,7 +125,7 @@ fn suspicious_settings_are_warnings() {
                 "",
                 "{ key: node.kubernetes.io/instance-type, operator: In, values: [Standard_D2s_v5, Standard_D3s_v5] }",
             ),
-            "has `Standard_D3s_v5`",
+            "`Standard_D3s_v5` is not offered in eastus: no such size is known",
         ),
         (
             "together",
@@ -143,6 +143,11 @@ fn suspicious_settings_are_warnings() {
             pool("a", "  limits: { cpu: 1 }\n", D_FAMILY),
             "spec.limits.cpu: is below the smallest node",
         ),
+        (
+            "dear",
+            pool("a", "", "{ key: kubernetes.io/arch, operator: In, values: [amd64] }"),
+            "/h (`Standard_M",
+        ),
         ("shadow", heavy, "no pod can reach this pool: `heavy`"),
         ("taint", format!("{tainted}{workload}"), "tolerates `gpu:NoSchedule`"),
     ] {
@@ -151,4 +156,30 @@ fn suspicious_settings_are_warnings() {
         assert!(said.starts_with("warning: ") && said.contains(expected), "{test}: {said}");
         assert!(!lint(test, &yaml, &["--deny-warnings"]).0, "{test}");
     }
+}
+
+#[test]
+fn a_ceiling_answers_the_warning_of_an_extreme_price_and_must_be_a_price() {
+    let any = pool("a", "", "{ key: kubernetes.io/arch, operator: In, values: [amd64] }");
+    let with = |price: &str| {
+        let annotation = format!("nap.karpenter.sh/max-price-per-node-hour: \"{price}\"");
+        any.replace("  name: a\n", &format!("  name: a\n  annotations: {{ {annotation} }}\n"))
+    };
+    let (passed, said) = lint("ceiling", &with("2.50"), &["--deny-warnings"]);
+    assert!(passed, "{said}");
+    for wrong in ["cheap", "0", "-1", ""] {
+        let (passed, said) = lint("ceiling-wrong", &with(wrong), &[]);
+        let expected = format!("`{wrong}` is not a price in dollars per hour; write one such as");
+        assert!(!passed && said.contains(&expected), "{wrong}: {said}");
+        assert!(said.contains("metadata.annotations[nap.karpenter.sh/max-price"), "{said}");
+    }
+    let (passed, said) = lint(
+        "limited",
+        &any.replace(
+            "spec:\n  template",
+            "spec:\n  limits: { cpu: 64, memory: 512Gi }\n  template",
+        ),
+        &["--deny-warnings"],
+    );
+    assert!(passed, "{said}");
 }

@@ -1,5 +1,6 @@
 //! The binary as a user runs it: real processes, real sockets on loopback, the real kubectl.
 
+mod azure;
 mod benching;
 mod errors;
 mod installing;

@@ -1,6 +1,8 @@
 //! `nap plan` and `nap explain` on manifests: no cluster, no cloud.
 
+mod ceiling;
 mod documents;
+mod estimates;
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};

@@ -121,7 +121,7 @@ impl Cluster {
     }
 
     /// Environment of a `nap run` on this cluster.
-    fn environment(&self) -> BTreeMap<String, String> {
+    pub fn environment(&self) -> BTreeMap<String, String> {
         let env = self.env.as_ref().expect("nap try runs without controllers");
         let env = std::fs::read_to_string(env).expect("nap try writes it");
         let pairs = env.lines().filter_map(|line| line.split_once('='));

@@ -213,6 +213,7 @@ fn tight() -> Snapshot {
                 (labels::CAPACITY_TYPE.to_owned(), "on-demand".to_owned()),
             ]))),
         }],
+        closed: false,
     };
     let types = vec![kind("large", 7820, 400_000), kind("small", 1900, 90_000)];
     Snapshot {
@@ -230,6 +231,7 @@ fn tight() -> Snapshot {
             taints: Vec::new(),
             headroom: Resources::new(),
             catalogue: "all".to_owned(),
+            max_price: None,
         }],
         catalogues: BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]),
         ..Snapshot::default()

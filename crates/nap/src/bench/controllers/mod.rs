@@ -84,6 +84,7 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
         epoch: Clock::wall().now(),
         vm_delays: VM_DELAYS,
         sizes: std::collections::BTreeSet::new(),
+        retired_sizes: false,
     };
     let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
     world.install_crds().await?;

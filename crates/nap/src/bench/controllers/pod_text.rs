@@ -60,7 +60,7 @@ impl PodText {
                 "app" => text.push_str(app),
                 "node" => text.push_str(node),
                 "version" => text.push_str(&(number + 1).to_string()),
-                "id" => text.push_str(&format!("{number:064x}")),
+                "id" => text.extend(format!("{number:064x}").chars()),
                 _ => text.push_str(&number.to_string()),
             }
         }

@@ -87,8 +87,8 @@ impl SyntheticServer {
         let pending = PodText::pending(&burst.pool);
         let mut lines = String::new();
         for number in 0..burst.pods {
-            // A real API server writes the type first, which lets a client parse the object at once.
-            lines.push_str(&format!(r#"{{"type":"{event}","object":"#));
+            // A real API server writes the type first: a client can then parse the object at once.
+            lines.extend([r#"{"type":""#, event, r#"","object":"#]);
             let name = format!("{}-{}-{number}", burst.pool, burst.round);
             let version = 2_000_000 + burst.round * burst.pods + number;
             pending.write(&mut lines, &name, &burst.pool, version, "");

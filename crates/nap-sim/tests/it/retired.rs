@@ -1,0 +1,109 @@
+//! NodePools that name sizes which Azure has retired, and NodePools with a price ceiling.
+
+use nap_api::nodepool::INSTANCE_TYPES_OFFERED;
+use nap_api::{NodePool, conditions};
+use serde_json::{Value, json};
+
+use crate::harness::User;
+
+/// A NodePool of these sizes, tainted for GPU workloads.
+fn gpu_pool(sizes: &[&str]) -> Value {
+    let class =
+        json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
+    json!({
+        "metadata": { "name": "gpu-workloads" },
+        "spec": {
+            "limits": { "cpu": "24", "memory": "448Gi" },
+            "template": { "spec": {
+                "nodeClassRef": class,
+                "expireAfter": "Never",
+                "taints": [{ "key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule" }],
+                "requirements": [
+                    { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+                    { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": sizes },
+                ],
+            } },
+        },
+    })
+}
+
+const RETIRED: [&str; 3] = ["Standard_NC6s_v3", "Standard_NC12s_v3", "Standard_NC24s_v3"];
+
+async fn deploy(user: &User) {
+    let resources = json!({ "limits": { "nvidia.com/gpu": "1" }, "requests": { "cpu": "1" } });
+    let container = json!({ "name": "app", "image": "example.com/app:1", "resources": resources });
+    let toleration = json!({ "key": "nvidia.com/gpu", "operator": "Exists" });
+    let spec = json!({ "tolerations": [toleration], "containers": [container] });
+    user.deploy("train", 1, json!({ "spec": spec })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_of_retired_sizes_says_so_until_it_names_another() {
+    let user = User::new().await;
+    user.run(async {
+        user.create::<NodePool>(gpu_pool(&RETIRED)).await;
+        deploy(&user).await;
+        let condition = async || {
+            let pool: NodePool = user.api().get("gpu-workloads").await.unwrap();
+            let list = pool.status.unwrap_or_default().conditions;
+            conditions::get(&list, INSTANCE_TYPES_OFFERED).cloned()
+        };
+        user.until("the condition is set", async || condition().await.is_some()).await;
+        let found = condition().await.unwrap();
+        let says = "Standard_NC6s_v3 is retired since 2025-09-30";
+        assert_eq!(
+            (found.status.as_str(), found.reason.as_str()),
+            ("False", "NoInstanceTypeOffered")
+        );
+        assert!(found.message.contains(says), "{}", found.message);
+        let events = user.events("NoInstanceTypeOffered").await;
+        assert!(events.iter().any(|message| message.contains(says)), "{events:?}");
+        assert_eq!(user.machines_ever(), 0);
+
+        let pool = gpu_pool(&["Standard_NC6s_v3", "Standard_NC4as_T4_v3"]);
+        user.patch::<NodePool>("gpu-workloads", json!({ "spec": pool["spec"] })).await;
+        user.until_running(1).await;
+        assert!(condition().await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_with_retired_sizes_sells_them() {
+    let user = User::with_retired_sizes().await;
+    user.run(async {
+        user.create::<NodePool>(gpu_pool(&RETIRED)).await;
+        deploy(&user).await;
+        user.until_running(1).await;
+        let nodes = user.nodes().await;
+        let size = &nodes[0].metadata.labels.as_ref().unwrap()["node.kubernetes.io/instance-type"];
+        assert_eq!(size, "Standard_NC6s_v3");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_price_ceiling_holds_in_the_controllers() {
+    let user = User::new().await;
+    user.run(async {
+        let key = "nap.karpenter.sh/max-price-per-node-hour";
+        user.default_pool(json!({ "metadata": { "annotations": { key: "0.1" } } })).await;
+        user.deploy("inflate", 6, json!({})).await;
+        user.until_running(6).await;
+        let micros = user.world.azure().bill().iter().map(|one| one.price.micros()).max();
+        assert!(micros.unwrap() <= 100_000, "{micros:?}");
+        assert!(user.machines() >= 3, "one node for all pods would be cheaper to manage");
+
+        user.patch::<NodePool>("default", json!({ "metadata": { "annotations": { key: "x" } } }))
+            .await;
+        let message = async || {
+            let pool: NodePool = user.api().get("default").await.unwrap();
+            let list = pool.status.unwrap_or_default().conditions;
+            let found = conditions::get(&list, "ValidationSucceeded").cloned();
+            found.map(|one| one.message).unwrap_or_default()
+        };
+        user.until("the ceiling is refused", async || message().await.contains(key)).await;
+        assert!(message().await.contains("`x` is not a price in dollars per hour"));
+    })
+    .await;
+}

@@ -1,0 +1,288 @@
+//! `nap azure skus`: the sizes that would be considered, and why the others are not.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use nap_api::requirement::Undefined;
+use nap_api::{AKSNodeClass, NodePool, Requirement, Requirements, labels};
+use nap_azure::embedded::{EmbeddedCatalogue, Lifecycle, Region};
+use nap_azure::instance_types::{Settings, instance_type};
+use nap_azure::not_offered::offered;
+use nap_azure::quota::{self, Quota};
+use nap_engine::{CapacityType, InstanceType};
+use nap_units::{CPU, UsdPerHour};
+use serde_json::{Value, json};
+
+use super::live;
+use crate::catalogue::{self, Origin, settings};
+use crate::cli::{SkusArgs, SkusFormat};
+use crate::user_error::UserError;
+
+/// Said of quota unless Azure was asked.
+const NO_LOGIN: &str = "not known without a login";
+
+/// A size with the verdict.
+struct Row {
+    name: String,
+    verdict: Result<Considered, String>,
+}
+
+/// A size that would be considered.
+struct Considered {
+    family: String,
+    vcpus: i64,
+    memory_gib: f64,
+    gpus: i64,
+    on_demand: Option<UsdPerHour>,
+    spot: Option<UsdPerHour>,
+    zones: Vec<String>,
+    closed_since: Option<&'static str>,
+    retires_on: Option<String>,
+    within_quota: Option<bool>,
+}
+
+/// Prints the sizes of a region.
+pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
+    let sizes = catalogue::load(&args.catalogue)?;
+    let region = catalogue::region(&sizes, &args.region)?;
+    let (wanted, class) = wanted(&args)?;
+    let quota = match live::connect(&args.live)? {
+        Some(live) => Some(
+            quota::fetch(&live.arm, &live.subscription, &region.name)
+                .await
+                .map_err(|error| live::failed("--subscription", &error))?,
+        ),
+        None => None,
+    };
+    let rows =
+        rows(&sizes, region, &settings(&region.name, class.as_ref()), &wanted, quota.as_ref());
+    let text = match args.output {
+        SkusFormat::Table => table(region, &rows, quota.is_some()),
+        SkusFormat::Json => {
+            serde_json::to_string_pretty(&document(region, &rows, quota.is_some()))? + "\n"
+        }
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// The requirements of the options, and the node class of the file.
+fn wanted(args: &SkusArgs) -> anyhow::Result<(Requirements, Option<AKSNodeClass>)> {
+    let mut wanted = Requirements::new();
+    for pair in args.requirements.iter().filter(|pair| !pair.trim().is_empty()) {
+        let (key, values) = pair.split_once('=').unwrap_or((pair, ""));
+        let values: Vec<&str> = values.split('|').filter(|value| !value.is_empty()).collect();
+        if key.trim().is_empty() || values.is_empty() {
+            let message = format!("--requirements: `{pair}` is not `key=value` or `key=a|b`");
+            let hint = format!("such as --requirements {}=D", labels::SKU_FAMILY);
+            return Err(UserError::new(message, hint).into());
+        }
+        wanted.add(key.trim(), Requirement::is_in(values));
+    }
+    let mut class = None;
+    if let Some(file) = &args.file {
+        let (pool, found) = read(file)?;
+        wanted.extend(&Requirements::from_specs(&pool.spec.template.spec.requirements));
+        class = found;
+    }
+    Ok((wanted, class))
+}
+
+/// The only NodePool of a manifest, and its node class if it is there too.
+fn read(file: &Path) -> anyhow::Result<(NodePool, Option<AKSNodeClass>)> {
+    let refuse = |problem: String| {
+        UserError::new(
+            format!("-f: {}: {problem}", file.display()),
+            "name a file with one NodePool",
+        )
+    };
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| refuse(format!("cannot be read: {error}")))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| {
+        refuse(format!("is not YAML: {}", error.to_string().replace('\n', " ")))
+    })?;
+    let mut pools = Vec::new();
+    let mut classes: BTreeMap<String, AKSNodeClass> = BTreeMap::new();
+    for mut document in documents {
+        nap_api::normalise::manifest(&mut document);
+        match document.get("kind").and_then(Value::as_str) {
+            Some("NodePool") => {
+                let pool: NodePool = serde_json::from_value(document)
+                    .map_err(|error| refuse(format!("NodePool: {error}")))?;
+                pools.push(pool);
+            }
+            Some("AKSNodeClass") => {
+                let class: AKSNodeClass = serde_json::from_value(document)
+                    .map_err(|error| refuse(format!("AKSNodeClass: {error}")))?;
+                classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
+            }
+            _ => {}
+        }
+    }
+    if pools.len() != 1 {
+        return Err(refuse(format!("has {} NodePools, not one", pools.len())).into());
+    }
+    let pool = pools.pop().context("one NodePool")?;
+    let class = classes.remove(&pool.spec.template.spec.node_class_ref.name);
+    Ok((pool, class))
+}
+
+fn rows(
+    sizes: &EmbeddedCatalogue,
+    region: &Region,
+    settings: &Settings,
+    wanted: &Requirements,
+    quota: Option<&Quota>,
+) -> Vec<Row> {
+    let prices = sizes.prices_in(&region.name);
+    // Names that the files do not have can only be asked for: a retired size without a price.
+    let asked = wanted.get(labels::INSTANCE_TYPE).into_iter().flat_map(Requirement::values);
+    let known = sizes.skus().map(|sku| sku.name.clone());
+    let mut names: Vec<String> = known.chain(asked.map(str::to_owned)).collect();
+    names.sort();
+    names.dedup();
+    let row = |name: String| {
+        let verdict = offered(sizes, region, settings, &name).map_err(|why| why.to_string());
+        let verdict = verdict.and_then(|sku| {
+            let made = instance_type(&sku, settings, &prices, |_, _| true);
+            unmet(&made, wanted).map_or(Ok(()), Err)?;
+            let price = |kind| prices.get(&name, kind).filter(|_| sold(&made, kind));
+            Ok(Considered {
+                family: sku.family.clone(),
+                vcpus: made.capacity.get(CPU) / 1000,
+                memory_gib: sku.memory_gib,
+                gpus: sku.gpus,
+                on_demand: price(CapacityType::OnDemand),
+                spot: price(CapacityType::Spot),
+                zones: sku.zones.iter().cloned().collect(),
+                closed_since: Lifecycle::built_in().closed_since(&name),
+                retires_on: Lifecycle::built_in()
+                    .retires_on(&name, &region.name)
+                    .map(|day| day.to_string()),
+                within_quota: quota.map(|quota| quota.fits(&sku.family, sku.vcpus)),
+            })
+        });
+        Row { name, verdict }
+    };
+    names.into_iter().map(row).collect()
+}
+
+fn sold(made: &InstanceType, kind: CapacityType) -> bool {
+    made.offerings.iter().any(|offering| offering.available && offering.capacity_type == kind)
+}
+
+/// The requirement that no offering of a size meets; `None` if one meets them all.
+fn unmet(made: &InstanceType, wanted: &Requirements) -> Option<String> {
+    let meets = |wanted: &Requirements| {
+        made.offerings.iter().filter(|offering| offering.available).any(|offering| {
+            let mut machine = made.requirements.clone();
+            machine.extend(&offering.requirements);
+            machine.compatible(wanted, Undefined::Deny).is_ok()
+        })
+    };
+    let mut known = Requirements::new();
+    for (key, requirement) in wanted.iter().filter(|(key, _)| labels::is_well_known(key)) {
+        known.set(key, requirement.clone());
+    }
+    if meets(&known) {
+        return None;
+    }
+    for (key, requirement) in known.iter() {
+        let mut one = Requirements::new();
+        one.set(key, requirement.clone());
+        if !meets(&one) {
+            return Some(format!("excluded by the requirement on {key}"));
+        }
+    }
+    Some("no offering meets all requirements together".to_owned())
+}
+
+fn table(region: &Region, rows: &[Row], quota: bool) -> String {
+    let origin = Origin::of(region);
+    let mut considered: Vec<(&str, &Considered)> = Vec::new();
+    let mut excluded: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for row in rows {
+        match &row.verdict {
+            Ok(found) => considered.push((&row.name, found)),
+            Err(why) => excluded.entry(why).or_default().push(&row.name),
+        }
+    }
+    considered.sort_by_key(|(name, one)| (one.on_demand.or(one.spot), *name));
+    let mut text = format!("{} sizes would be considered in {}\n\n", considered.len(), region.name);
+    let head = ["SIZE", "VCPU", "GIB", "GPU", "PER HOUR", "SPOT", "ZONES", "NOTE"];
+    let _ = writeln!(
+        text,
+        "{:<36} {:>5} {:>7} {:>4} {:>10} {:>10}  {:<6} {}",
+        head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7]
+    );
+    for (name, one) in &considered {
+        let price = |price: Option<UsdPerHour>, kind| {
+            price.map_or("-".to_owned(), |price| format!("{}{price}", origin.mark(kind)))
+        };
+        let mut notes = Vec::new();
+        notes.extend(one.closed_since.map(|since| format!("closed since {since}")));
+        notes.extend(one.retires_on.as_ref().map(|on| format!("retires {on}")));
+        notes.extend((one.within_quota == Some(false)).then(|| "over quota".to_owned()));
+        let line = format!(
+            "{name:<36} {:>5} {:>7} {:>4} {:>10} {:>10}  {:<6} {}",
+            one.vcpus,
+            one.memory_gib,
+            one.gpus,
+            price(one.on_demand, CapacityType::OnDemand),
+            price(one.spot, CapacityType::Spot),
+            if one.zones.is_empty() { "-".to_owned() } else { one.zones.join(",") },
+            notes.join("; ")
+        );
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let count: usize = excluded.values().map(Vec::len).sum();
+    let _ = writeln!(text, "\n{count} sizes are excluded");
+    for (why, names) in &excluded {
+        let shown = names.iter().take(4).copied().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > 4 { ", …" } else { "" };
+        let _ = writeln!(text, "  {:>5}  {why}: {shown}{more}", names.len());
+    }
+    let _ =
+        writeln!(text, "\n{}", origin.text(considered.iter().any(|(_, one)| one.spot.is_some())));
+    let _ = writeln!(text, "quota: {}", if quota { "as Azure states it now" } else { NO_LOGIN });
+    text
+}
+
+fn document(region: &Region, rows: &[Row], quota: bool) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
+    let dollars = |price: Option<UsdPerHour>| price.map(|price| price.micros() as f64 / 1e6);
+    let considered = rows.iter().filter_map(|row| {
+        let one = row.verdict.as_ref().ok()?;
+        Some(json!({
+            "name": row.name,
+            "quotaFamily": one.family,
+            "vcpus": one.vcpus,
+            "memoryGib": one.memory_gib,
+            "gpus": one.gpus,
+            "onDemandUsdPerHour": dollars(one.on_demand),
+            "spotUsdPerHour": dollars(one.spot),
+            "zones": one.zones,
+            "closedSince": one.closed_since,
+            "retiresOn": one.retires_on,
+            "withinQuota": one.within_quota,
+        }))
+    });
+    let excluded = rows.iter().filter_map(|row| {
+        let why = row.verdict.as_ref().err()?;
+        Some(json!({ "name": row.name, "reason": why }))
+    });
+    let estimates: &[&str] = if region.is_live { &[] } else { &["spotPrices", "zones"] };
+    json!({
+        "version": 1,
+        "region": region.name,
+        "prices": { "date": region.prices_of, "estimates": estimates },
+        "quota": if quota { Value::Null } else { Value::from(NO_LOGIN) },
+        "considered": considered.collect::<Vec<_>>(),
+        "excluded": excluded.collect::<Vec<_>>(),
+    })
+}
