@@ -139,7 +139,7 @@ mod tests {
     };
 
     /// A NodeClaim with a plan record of pods that wait.
-    fn planned(name: &str, pods: &[&str], more: serde_json::Value) -> NodeClaim {
+    fn planned(name: &str, pods: &[&str], more: &serde_json::Value) -> NodeClaim {
         let mut record = json!({ "version": 1, "pods": pods });
         record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let annotations = json!({ labels::PLAN: record.to_string() });
@@ -148,7 +148,9 @@ mod tests {
 
     fn with_pending(claims: impl IntoIterator<Item = NodeClaim>, pods: &[&str]) -> Index {
         let mut index = index(claims);
-        pods.iter().for_each(|name| index.apply(pending_pod("shop", name), at(0)));
+        for name in pods {
+            index.apply(pending_pod("shop", name), at(0));
+        }
         index
     }
 
@@ -176,10 +178,10 @@ mod tests {
         let ordered = json!({ "release": { "plan": "1", "number": 0 } });
         let index = with_pending(
             [
-                planned("a", &["shop/a", "shop/bound"], json!({})),
-                planned("b", &["shop/b"], ordered),
-                planned("c", &["shop/c"], json!({ "replaces": ["old"], "siblings": 1 })),
-                open(planned("d", &["shop/d"], json!({}))),
+                planned("a", &["shop/a", "shop/bound"], &json!({})),
+                planned("b", &["shop/b"], &ordered),
+                planned("c", &["shop/c"], &json!({ "replaces": ["old"], "siblings": 1 })),
+                open(planned("d", &["shop/d"], &json!({}))),
             ],
             &["a", "b", "c", "d"],
         );
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn later_pods_join_the_record_of_a_node_in_flight() {
         let claims =
-            [planned("a", &["shop/a"], json!({})), open(planned("b", &["shop/b"], json!({})))];
+            [planned("a", &["shop/a"], &json!({})), open(planned("b", &["shop/b"], &json!({})))];
         let index = with_pending(claims, &["a", "late", "later"]);
         let plan = placing(&[("late", "a"), ("later", "b")]);
         let changed = changed_places(&index, &plan, &BTreeSet::new()).unwrap();
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn pods_that_move_leave_one_record_for_another() {
-        let claims = ["a", "b"].map(|name| planned(name, &[&format!("shop/{name}")], json!({})));
+        let claims = ["a", "b"].map(|name| planned(name, &[&format!("shop/{name}")], &json!({})));
         let index = with_pending(claims.clone(), &["a", "b", "large"]);
         let plan = placing(&[("a", "b"), ("b", "b"), ("large", "a")]);
         let changed = changed_places(&index, &plan, &keys(&["a", "b"])).unwrap();
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_pod_was_displaced_if_a_nodeclaim_was_planned_for_it() {
-        let index = with_pending([open(planned("a", &["shop/a"], json!({})))], &["a", "new"]);
+        let index = with_pending([open(planned("a", &["shop/a"], &json!({})))], &["a", "new"]);
         let pod = |name| Pod { key: PodKey::new("shop", name), ..Pod::default() };
         assert!(has_displaced(&index, &[pod("new"), pod("a")]));
         assert!(!has_displaced(&index, &[pod("new")]));
