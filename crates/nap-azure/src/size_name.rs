@@ -21,7 +21,7 @@ pub struct SizeName {
 }
 
 /// Letters that may follow the number, each for a feature of the series.
-const FEATURES: &str = "abcdefilmnoprstxP";
+const FEATURES: &str = "abcdefilmnoprstP";
 
 impl SizeName {
     /// Parses a name without `Standard_`. `None` if it does not follow the grammar.

@@ -68,7 +68,7 @@ fn help_lists_every_command_with_a_description() {
         commands.filter_map(|line| line.trim().split_once("  ")).collect();
     let names: Vec<&str> = described.iter().map(|(name, _)| *name).collect();
     let expected = [
-        "demo", "try", "run", "sim", "bench", "plan", "explain", "replay", "lint", "crds",
+        "demo", "try", "run", "sim", "bench", "plan", "explain", "replay", "lint", "azure", "crds",
         "version", "help",
     ];
     assert_eq!(names, expected, "{help}");
