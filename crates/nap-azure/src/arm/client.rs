@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::retry::{Retries, is_passing, retry_after, send_once};
+use super::retry::{ATTEMPT_TIMEOUT, Retries, is_passing, retry_after, send_once};
 use super::{ArmErrorBody, HttpService, TokenCache, TokenProvider};
 
 /// Most pages of one list; a longer list is an error.
@@ -95,7 +95,8 @@ impl ArmClient {
                 build(&method, &url, headers, token.as_deref(), body.clone()).map_err(|error| {
                     CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
                 })?;
-            let response = match send_once(&self.service, operation, request).await {
+            let response = match send_once(&self.service, operation, request, ATTEMPT_TIMEOUT).await
+            {
                 Ok(response) => response,
                 Err(error) => {
                     retries.wait(error, None).await?;

@@ -1,5 +1,7 @@
 //! A thin ARM client over one boxed service: tokens, retries, paging and asynchronous operations.
 
+mod azure_cli;
+mod chained_tokens;
 mod classify;
 mod client;
 mod http_service;
@@ -9,6 +11,8 @@ mod token;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+pub use azure_cli::AzureCli;
+pub use chained_tokens::ChainedTokens;
 pub(crate) use classify::nullable;
 pub use classify::{ArmErrorBody, Failure};
 pub use client::{ArmClient, ArmResponse, MAX_PAGES};

@@ -19,19 +19,25 @@ pub const MAX_ATTEMPTS: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(800);
 /// Longest wait between two attempts (before jitter), whatever `Retry-After` says.
 const MAX_WAIT: Duration = Duration::from_mins(1);
-/// Time limit of one attempt.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time limit of one attempt at a request to Azure.
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The attempts of one request.
 pub(super) struct Retries<'a> {
     clock: &'a Clock,
     operation: &'a str,
     failures: u32,
+    max_attempts: u32,
 }
 
 impl<'a> Retries<'a> {
     pub(super) fn new(clock: &'a Clock, operation: &'a str) -> Self {
-        Self { clock, operation, failures: 0 }
+        Self { clock, operation, failures: 0, max_attempts: MAX_ATTEMPTS }
+    }
+
+    /// As many attempts at most.
+    pub(super) fn at_most(self, max_attempts: u32) -> Self {
+        Self { max_attempts, ..self }
     }
 
     /// Waits before the next attempt. Returns the error if no attempt is left.
@@ -41,7 +47,7 @@ impl<'a> Retries<'a> {
         retry_after: Option<Duration>,
     ) -> Result<(), CloudError> {
         self.failures += 1;
-        if self.failures >= MAX_ATTEMPTS {
+        if self.failures >= self.max_attempts {
             return Err(error);
         }
         let wait = wait(self.operation, self.failures, retry_after);
@@ -67,19 +73,20 @@ fn wait(operation: &str, failures: u32, retry_after: Option<Duration>) -> Durati
     wait + wait * thousandths / 1000
 }
 
-/// Sends a request once. A failure of the transport is a transient error.
+/// Sends a request once, within a time limit. A failure of the transport is a transient error.
 pub(super) async fn send_once(
     service: &HttpService,
     operation: &str,
     request: Request<Full<Bytes>>,
+    limit: Duration,
 ) -> Result<Response<Bytes>, CloudError> {
     let transient = |code: &str, message: String| {
         CloudError::new(ErrorClass::Transient, operation, code, message)
     };
-    match tokio::time::timeout(ATTEMPT_TIMEOUT, service.clone().oneshot(request)).await {
+    match tokio::time::timeout(limit, service.clone().oneshot(request)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => Err(transient("TransportError", error.to_string())),
-        Err(_) => Err(transient("Timeout", "no answer within a minute".to_owned())),
+        Err(_) => Err(transient("Timeout", format!("no answer within {} s", limit.as_secs()))),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Bearer tokens: workload identity (a federated token file), managed identity (the instance
-//! metadata service) or a fixed token; cached until shortly before they expire.
+//! metadata service), the login of the Azure CLI or a fixed token; cached until shortly before they
+//! expire.
 //!
 //! `docs/adr/0007-azure-tokens.md` says why these flows are not taken from `azure_identity`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,9 +17,17 @@ use nap_clock::Clock;
 use nap_cloud::{CloudError, ErrorClass};
 use serde::Deserialize;
 
+use super::azure_cli::AzureCli;
+use super::chained_tokens::ChainedTokens;
 use super::retry::{Retries, is_passing, retry_after, send_once};
 use super::{HttpService, percent_encode};
 use crate::AzureError;
+
+/// Time limit and number of attempts of a token request to Entra.
+const ENTRA: (Duration, u32) = (Duration::from_secs(10), 3);
+/// Those of a request to the metadata service, which is next to the VM; outside of Azure nothing
+/// answers.
+const METADATA: (Duration, u32) = (Duration::from_secs(3), 2);
 
 /// A token and its expiry.
 #[derive(Clone, PartialEq, Eq)]
@@ -88,7 +98,7 @@ impl TokenProvider for WorkloadIdentity {
             ))
             .header(http::header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Full::new(Bytes::from(body)));
-        exchange(&self.service, &self.clock, operation, request).await
+        exchange(&self.service, &self.clock, operation, request, ENTRA).await
     }
 }
 
@@ -119,12 +129,13 @@ impl TokenProvider for ManagedIdentity {
             uri.push_str(&percent_encode(client_id));
         }
         let request = Request::builder().uri(uri).header("Metadata", "true").body(Full::default());
-        exchange(&self.service, &self.clock, "get a token by managed identity", request).await
+        let operation = "get a token by managed identity";
+        exchange(&self.service, &self.clock, operation, request, METADATA).await
     }
 }
 
 /// The identity that the environment describes: workload identity if its webhook has set
-/// `AZURE_FEDERATED_TOKEN_FILE`, else managed identity.
+/// `AZURE_FEDERATED_TOKEN_FILE`, else managed identity, else the login of the Azure CLI.
 pub fn tokens_from_env(
     service: HttpService,
     clock: Clock,
@@ -132,14 +143,20 @@ pub fn tokens_from_env(
 ) -> Result<Arc<dyn TokenProvider>, AzureError> {
     let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(token_file) = get("AZURE_FEDERATED_TOKEN_FILE") else {
-        return Ok(Arc::new(ManagedIdentity {
+        let resource = format!("{arm_endpoint}/");
+        let managed = ManagedIdentity {
             service,
             clock,
             endpoint: get("NAP_IMDS_ENDPOINT")
                 .unwrap_or_else(|| "http://169.254.169.254".to_owned()),
             client_id: get("AZURE_CLIENT_ID"),
-            resource: format!("{arm_endpoint}/"),
-        }));
+            resource: resource.clone(),
+        };
+        let cli = AzureCli { program: "az".into(), resource };
+        return Ok(Arc::new(ChainedTokens::new(vec![
+            ("managed identity", Arc::new(managed)),
+            ("Azure CLI", Arc::new(cli)),
+        ])));
     };
     let need = |name: &'static str| {
         let hint = "workload identity needs it beside `AZURE_FEDERATED_TOKEN_FILE`";
@@ -209,13 +226,14 @@ async fn exchange(
     clock: &Clock,
     operation: &str,
     request: Result<Request<Full<Bytes>>, http::Error>,
+    (limit, max_attempts): (Duration, u32),
 ) -> Result<AccessToken, CloudError> {
     let request = request.map_err(|error| {
         CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
     })?;
-    let mut retries = Retries::new(clock, operation);
+    let mut retries = Retries::new(clock, operation).at_most(max_attempts);
     loop {
-        let response = match send_once(service, operation, request.clone()).await {
+        let response = match send_once(service, operation, request.clone(), limit).await {
             Ok(response) => response,
             Err(error) => {
                 retries.wait(error, None).await?;
