@@ -268,3 +268,28 @@ fn parse(operation: &str, body: &[u8], now: Timestamp) -> Result<AccessToken, Cl
     let expires = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
     Ok(AccessToken { secret: token.access_token, expires })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn outside_of_azure_managed_identity_gives_up_within_seconds() {
+        let service =
+            super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
+                std::future::pending::<()>().await;
+                Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+            }));
+        let managed = ManagedIdentity {
+            service,
+            clock: Clock::starting_at(Timestamp::UNIX_EPOCH, 1),
+            endpoint: "http://169.254.169.254".to_owned(),
+            client_id: None,
+            resource: "https://management.azure.com/".to_owned(),
+        };
+        let begun = tokio::time::Instant::now();
+        let error = managed.token().await.map(|_| ()).unwrap_err();
+        assert_eq!(error.message, "no answer within 3 s");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+}
