@@ -72,13 +72,19 @@ pub(super) async fn delete_claims(
 ) -> anyhow::Result<()> {
     let claims: Api<NodeClaim> = Api::all(client.clone());
     let of_pool = ListParams::default().labels(&format!("{}={pool}", labels::NODEPOOL));
-    claims.delete_collection(&DeleteParams::default(), &of_pool).await?;
     let begun = Instant::now();
-    while !claims.list(&of_pool).await?.items.is_empty() {
+    loop {
+        let left = claims.list(&of_pool).await?.items;
+        if left.is_empty() {
+            return Ok(());
+        }
         anyhow::ensure!(begun.elapsed() < patience, "`nap run` does not remove NodeClaims");
+        // The controllers may have planned again for pods that they had not seen gone.
+        if left.iter().any(|claim| claim.metadata.deletion_timestamp.is_none()) {
+            claims.delete_collection(&DeleteParams::default(), &of_pool).await?;
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    Ok(())
 }
 
 fn node_labels(pool: &NodePool, number: usize) -> Value {

@@ -121,6 +121,7 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
                 bursts.claims = bursts.claims.max(claims);
                 bursts.latencies.push(latency.as_secs_f64());
                 server.remove_pending(&burst);
+                tokio::time::sleep(PAUSE).await;
                 cluster::delete_claims(&client, name, PATIENCE).await?;
             }
             row.bursts.push(bursts);
