@@ -54,7 +54,7 @@ fn shorthand(requirement: &Requirement) -> String {
         Operator::DoesNotExist => "DNE",
         _ => "Ex",
     };
-    let values = requirement.values().iter().cloned().collect::<Vec<_>>().join(",");
+    let values = requirement.values().iter().collect::<Vec<_>>().join(",");
     let (low, high) = requirement.bounds();
     let parts = [
         operator.to_owned(),
