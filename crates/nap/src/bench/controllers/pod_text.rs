@@ -53,6 +53,7 @@ impl PodText {
         number: usize,
         node: &str,
     ) {
+        let id = format!("{number:064x}");
         for (position, piece) in self.0.split(GAP).enumerate() {
             match piece {
                 piece if position % 2 == 0 => text.push_str(piece),
@@ -60,7 +61,7 @@ impl PodText {
                 "app" => text.push_str(app),
                 "node" => text.push_str(node),
                 "version" => text.push_str(&(number + 1).to_string()),
-                "id" => text.extend(format!("{number:064x}").chars()),
+                "id" => text.push_str(&id),
                 _ => text.push_str(&number.to_string()),
             }
         }

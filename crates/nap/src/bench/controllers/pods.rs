@@ -85,10 +85,11 @@ impl SyntheticServer {
 
     fn send(&self, event: &str, burst: &Pending) {
         let pending = PodText::pending(&burst.pool);
+        // A real API server writes the type first: a client can then parse the object at once.
+        let begin = format!(r#"{{"type":"{event}","object":"#);
         let mut lines = String::new();
         for number in 0..burst.pods {
-            // A real API server writes the type first: a client can then parse the object at once.
-            lines.extend([r#"{"type":""#, event, r#"","object":"#]);
+            lines.push_str(&begin);
             let name = format!("{}-{}-{number}", burst.pool, burst.round);
             let version = 2_000_000 + burst.round * burst.pods + number;
             pending.write(&mut lines, &name, &burst.pool, version, "");
