@@ -84,7 +84,6 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         context.events.publish(claim, Severity::Warning, reason, &message);
     }
     let node_name = node.name_any();
-    let now = context.clock.now();
     context
         .update::<Node>(&node_name, |node| {
             let before = node.clone();
@@ -92,7 +91,8 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
             *node != before
         })
         .await?;
-    *opened = Some(now);
+    // What kube-scheduler was seen to try before may have been tried on the closed Node.
+    *opened = Some(context.clock.now());
     drop(opened);
     context
         .edit_claim_status(&name, |edit| {
