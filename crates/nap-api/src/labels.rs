@@ -162,6 +162,9 @@ pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resou
 /// Plan behind a NodeClaim, as a [`crate::PlanRecord`].
 pub const PLAN: &str = "nap.karpenter.sh/plan";
 
+/// Annotation of a NodeClaim: URL of the Azure operation that creates its machine.
+pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
+
 /// Annotation of a NodePool: highest price of a node in dollars per hour.
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
 

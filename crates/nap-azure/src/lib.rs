@@ -6,8 +6,9 @@
 //! - [`skus`], [`prices`] and [`quota`] fetch sizes, prices and limits; [`instance_types`] builds
 //!   the engine's catalogue from them; [`unavailable_offerings`] remembers failed offerings;
 //!   `region` keeps all of it fresh.
-//! - [`machines`] is the agent-pool machines API, [`images`] selects node images,
-//!   `offering_selection` selects offerings, and [`AzureProvider`] implements
+//! - [`machines`] is the agent-pool machines API, in batches and with one list for all that watch
+//!   machines; [`images`] selects node images, `offering_selection` selects offerings, `launch`
+//!   creates a machine with the first that Azure accepts, and [`AzureProvider`] implements
 //!   [`nap_cloud::CloudProvider`] with them.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
 //!   [`embedded::refresh`] updates it.
@@ -16,9 +17,11 @@ pub mod arm;
 mod config;
 pub mod embedded;
 mod error;
+mod fleet;
 pub mod images;
 pub mod instance_types;
 mod kube_reserved;
+mod launch;
 pub mod machines;
 pub mod not_offered;
 mod offering_selection;

@@ -1,46 +1,36 @@
 //! The Azure implementation of [`CloudProvider`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use nap_api::aksnodeclass::ImageFamily;
-use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, labels};
 use nap_clock::Clock;
 use nap_cloud::{
-    CloudError, CloudProvider, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
-    NodeClassProblem, NodeClassReport,
+    CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
+    NodeClassProblem, NodeClassReport, QuotaCharge, QuotaCount,
 };
-use nap_engine::{Catalogue, InstanceType};
-use nap_units::{Resources, Rounding};
+use nap_engine::{CapacityType, Catalogue, InstanceType};
+use nap_units::Resources;
 
-use crate::arm::{
-    ArmClient, HttpService, POLL_BOUND, TokenProvider, https_client, tokens_from_env,
-};
+use crate::arm::{ArmClient, HttpService, TokenProvider, https_client, tokens_from_env};
 use crate::embedded::Lifecycle;
+use crate::fleet::Fleet;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
-    API_VERSION, Machine, MachineRequest, Machines, NODEPOOL_TAG, ProvisioningState, is_vm_in,
-    machine_name, machine_name_of,
+    API_VERSION, Machine, Machines, NODEPOOL_TAG, is_vm_in, machine_name, machine_name_of,
 };
-use crate::offering_selection::{self, Wanted};
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
 use crate::{AzureConfig, AzureError, images, subnet};
 
-/// Most offerings that one call tries. Each failure is remembered, so a later call continues where
-/// this one stopped.
-const MAX_TRIES: usize = 10;
-/// Interval at which a machine that is being created is polled.
-const ADOPT_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Launches agent-pool machines in an AKS cluster.
 pub struct AzureProvider {
-    config: AzureConfig,
-    arm: ArmClient,
-    machines: Machines,
-    region: RegionCatalogue,
+    pub(crate) config: AzureConfig,
+    pub(crate) arm: ArmClient,
+    pub(crate) region: RegionCatalogue,
+    pub(crate) fleet: Fleet,
 }
 
 impl AzureProvider {
@@ -54,7 +44,7 @@ impl AzureProvider {
         let arm = ArmClient::new(service.clone(), tokens, clock.clone(), &config.arm_endpoint);
         let prices = ArmClient::anonymous(service, clock, &config.prices_endpoint);
         Self {
-            machines: Machines::new(arm.clone(), &config),
+            fleet: Fleet::new(Machines::new(arm.clone(), &config), arm.clock().clone()),
             region: RegionCatalogue::new(config.clone(), arm.clone(), prices),
             arm,
             config,
@@ -76,87 +66,6 @@ impl AzureProvider {
     /// The ARM client, for uses beside the provider such as a catalogue refresh.
     pub fn arm(&self) -> &ArmClient {
         &self.arm
-    }
-
-    /// Adopts the machine that an earlier call created for the NodeClaim, and waits until it is
-    /// ready. `None` if there is none; one that failed is removed and its failure remembered.
-    async fn adopt(&self, name: &str, claim: &str) -> Result<Option<Instance>, CloudError> {
-        let operation = format!("create machine {name}");
-        let error = |class, code: &str, message: &str| {
-            Err(CloudError::new(class, operation.as_str(), code, message))
-        };
-        let clock = self.arm.clock();
-        let begun = clock.now();
-        loop {
-            let machine = match self.machines.get(name).await {
-                Ok(machine) => machine,
-                Err(error) if error.is_not_found() => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            if machine.owner() != Some(claim) {
-                let message = "a machine of this name exists and belongs to another owner";
-                return error(ErrorClass::Invalid, "MachineNameTaken", message);
-            }
-            if let Some(failure) = machine.failure(&operation) {
-                if let Some(sku) = self.region.sku(&machine.properties.hardware.vm_size).await? {
-                    let zone = machine.zone(&self.config.location);
-                    self.region.learn(&failure, &sku, &zone, machine.capacity_type());
-                }
-                self.remove(name).await?;
-                return Ok(None);
-            }
-            match machine.properties.provisioning_state {
-                ProvisioningState::Succeeded => return self.instance(&machine).await.map(Some),
-                ProvisioningState::Deleting => {
-                    let message = "the machine is being deleted";
-                    return error(ErrorClass::Transient, "MachineDeleting", message);
-                }
-                ProvisioningState::Failed | ProvisioningState::InProgress => {}
-            }
-            if clock.now().duration_since(begun) >= POLL_BOUND {
-                let message = "the machine is not ready after 15 minutes";
-                return error(ErrorClass::Transient, "OperationTimedOut", message);
-            }
-            clock.sleep(ADOPT_INTERVAL).await;
-        }
-    }
-
-    /// Creates one machine and waits until it exists. A machine that failed is removed.
-    async fn launch(
-        &self,
-        name: &str,
-        request: &MachineRequest<'_>,
-    ) -> Result<Instance, CloudError> {
-        let body = request.body()?;
-        let hold = self.region.hold_quota(request.sku, request.offering.capacity_type);
-        let operation = format!("create machine {name}");
-        let accepted = self.machines.put(name, &body).await?;
-        let ended = accepted.wait(&self.arm, &operation).await;
-        let machine = match (ended, self.machines.get(name).await) {
-            (Ok(()), machine) => machine?,
-            // The machine knows the cause; the operation often says only that it failed.
-            (Err(error), Ok(machine)) if machine.failure(&operation).is_none() => {
-                return Err(error);
-            }
-            (Err(_), Ok(machine)) => machine,
-            (Err(error), Err(_)) => return Err(error),
-        };
-        if let Some(failure) = machine.failure(&operation) {
-            self.remove(name).await?;
-            return Err(failure);
-        }
-        let instance = self.instance(&machine).await?;
-        hold.keep();
-        Ok(instance)
-    }
-
-    /// Deletes a machine and waits until it is gone.
-    async fn remove(&self, name: &str) -> Result<(), CloudError> {
-        match self.machines.delete(name).await {
-            Ok(accepted) => accepted.wait(&self.arm, &format!("delete machine {name}")).await,
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 
     /// Whether AKS runs node auto-provisioning in the cluster itself.
@@ -211,23 +120,19 @@ impl AzureProvider {
     async fn delete_owned(
         &self,
         name: &str,
-        is_owned: impl Fn(Option<&str>) -> bool,
+        is_owned: impl Fn(&Machine) -> bool,
     ) -> Result<bool, CloudError> {
-        let machine = match self.machines.get(name).await {
-            Ok(machine) => machine,
-            Err(error) if error.is_not_found() => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        if !is_owned(machine.owner()) {
+        let Some(machine) = self.fleet.find(name).await? else { return Ok(false) };
+        if !is_owned(&machine) {
             return Ok(false);
         }
         if !machine.is_deleting() {
-            self.machines.delete(name).await?;
+            self.fleet.delete(name).await?;
         }
         Ok(true)
     }
 
-    async fn instance(&self, machine: &Machine) -> Result<Instance, CloudError> {
+    pub(crate) async fn instance(&self, machine: &Machine) -> Result<Instance, CloudError> {
         let properties = &machine.properties;
         let operation = format!("get machine {}", machine.name);
         let provider_id = machine.provider_id().ok_or_else(|| {
@@ -310,81 +215,11 @@ impl CloudProvider for AzureProvider {
         class: &AKSNodeClass,
         offerings: &[OfferingRef],
     ) -> Result<Instance, CloudError> {
-        let claim_name = claim.metadata.name.clone().unwrap_or_default();
-        let name = machine_name(&claim_name)?;
-        let operation = format!("create machine {name}");
-        if let Some(instance) = self.adopt(&name, &claim_name).await? {
-            return Ok(instance);
-        }
-        let status = class.status.clone().unwrap_or_default();
-        let (Some(version), false) = (status.kubernetes_version, status.images.is_empty()) else {
-            let message = "the node class has no Kubernetes version or no images yet";
-            let code = "NodeClassNotReady";
-            return Err(CloudError::new(ErrorClass::NodeClassNotReady, operation, code, message));
-        };
-        let requirements = Requirements::from_specs(&claim.spec.requirements);
-        let requests = Resources::from_quantities(
-            claim.spec.resources.requests.iter().map(|(name, amount)| (name.as_str(), amount)),
-            Rounding::Up,
-        );
-        let image =
-            |one: &InstanceType| images::select(&status.images, &one.requirements, &requirements);
-        let has_image = |one: &InstanceType| image(one).is_some();
-        let wanted =
-            Wanted { requirements: &requirements, requests: &requests, has_image: &has_image };
-        let mut last: Option<CloudError> = None;
-        for attempt in 1..=MAX_TRIES {
-            let catalogue = self.instance_types(class).await?;
-            let next = if offerings.is_empty() {
-                offering_selection::cheapest(catalogue.types(), &wanted, &claim_name)
-            } else {
-                offering_selection::first_planned(catalogue.types(), &wanted, offerings)
-            };
-            let Some((instance_type, offering)) = next else { break };
-            let sku = self.region.sku(&instance_type.name).await?;
-            let (Some(sku), Some(image)) = (sku, image(instance_type)) else { break };
-            let request = MachineRequest {
-                config: &self.config,
-                claim,
-                class,
-                sku: &sku,
-                instance_type,
-                offering,
-                image_id: &image.id,
-                kubernetes_version: &version,
-            };
-            let (zone, capacity_type) = (&offering.zone, offering.capacity_type);
-            match self.launch(&name, &request).await {
-                Ok(instance) => {
-                    tracing::info!(
-                        nodeclaim = claim_name,
-                        instance_type = instance_type.name,
-                        zone,
-                        capacity_type = capacity_type.as_str(),
-                        price = %offering.price,
-                        attempt,
-                        "launched instance"
-                    );
-                    return Ok(instance);
-                }
-                Err(error) if matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota) => {
-                    tracing::info!(
-                        nodeclaim = claim_name,
-                        instance_type = instance_type.name,
-                        zone,
-                        capacity_type = capacity_type.as_str(),
-                        reason = error.code,
-                        "offering unavailable"
-                    );
-                    if !self.region.learn(&error, &sku, zone, capacity_type) {
-                        return Err(error);
-                    }
-                    last = Some(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(no_offering_left(operation, last))
+        self.launch(claim, class, offerings).await
+    }
+
+    async fn creation(&self, claim: &NodeClaim) -> Result<Creation, CloudError> {
+        self.progress(claim).await
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError> {
@@ -398,13 +233,15 @@ impl CloudProvider for AzureProvider {
         let mut exists = false;
         if let Some(name) = &recorded {
             // A machine without the tag is the NodeClaim's, because its provider id says so.
-            let is_owned = |owner: Option<&str>| owner.is_none_or(|owner| owner == claim_name);
+            let is_owned = |machine: &Machine| machine.owner().is_none_or(|one| one == claim_name);
             exists |= self.delete_owned(name, is_owned).await?;
         }
         let own = machine_name(claim_name).ok().filter(|own| recorded.as_ref() != Some(own));
         if let Some(name) = own {
-            exists |= self.delete_owned(&name, |owner| owner == Some(claim_name)).await?;
+            let is_owned = |machine: &Machine| machine.owner() == Some(claim_name);
+            exists |= self.delete_owned(&name, is_owned).await?;
         }
+        self.region.release_quota(claim_name);
         if exists {
             return Ok(());
         }
@@ -414,7 +251,8 @@ impl CloudProvider for AzureProvider {
 
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError> {
         let name = self.name_of(provider_id)?;
-        if self.delete_owned(&name, |_| true).await? {
+        let is_ours = |machine: &Machine| machine.is_of_cluster(&self.config.cluster_name);
+        if self.delete_owned(&name, is_ours).await? {
             return Ok(());
         }
         let operation = format!("delete machine {name}");
@@ -422,7 +260,7 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
-        let machine = self.machines.get(&self.name_of(provider_id)?).await?;
+        let machine = self.fleet.machines().get(&self.name_of(provider_id)?).await?;
         let id = machine.provider_id();
         let is_other = id.is_some_and(|id| !id.eq_ignore_ascii_case(provider_id));
         if is_other || machine.is_lost() {
@@ -435,12 +273,17 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {
+        let listed = self.fleet.list().await?;
+        let ours = listed.machines().filter(|one| one.is_of_cluster(&self.config.cluster_name));
         let mut instances = Vec::new();
-        for machine in self.machines.list().await? {
-            // A machine without a VM id is too young to be listed.
-            if machine.is_of_cluster(&self.config.cluster_name) && machine.provider_id().is_some() {
-                instances.push(self.instance(&machine).await?);
-            }
+        // A machine without a VM id is too young to be listed.
+        for machine in ours.filter(|machine| machine.provider_id().is_some()) {
+            instances.push(self.instance(machine).await?);
+        }
+        for machine in self.fleet.newly_evicted(&listed) {
+            let zone = machine.zone(&self.config.location);
+            tracing::info!(machine = machine.name, zone, "spot VM was evicted");
+            self.region.learn_eviction(&machine.properties.hardware.vm_size, &zone);
         }
         instances.sort_by(|a, b| a.provider_id.cmp(&b.provider_id));
         Ok(instances)
@@ -448,6 +291,23 @@ impl CloudProvider for AzureProvider {
 
     async fn instance_types(&self, class: &AKSNodeClass) -> Result<Arc<Catalogue>, CloudError> {
         self.region.catalogue(&Settings::new(&self.config, class)).await
+    }
+
+    fn quota(&self) -> QuotaCount {
+        self.region.quota()
+    }
+
+    fn quota_charge(&self, offering: &OfferingRef) -> Option<QuotaCharge> {
+        let capacity_type = CapacityType::parse(&offering.capacity_type)?;
+        self.region.quota_charge(&offering.instance_type, capacity_type)
+    }
+
+    fn capacity_memory(&self, known: Option<&str>) -> Option<String> {
+        Some(self.region.memory_text()).filter(|text| Some(text.as_str()) != known)
+    }
+
+    fn restore_capacity_memory(&self, text: &str) {
+        self.region.restore_memory(text);
     }
 
     fn why_not_offered(&self, instance_type: &str) -> Option<String> {
@@ -490,19 +350,6 @@ impl CloudProvider for AzureProvider {
         }
         Ok(report)
     }
-}
-
-/// The error when no offering of a NodeClaim can be launched.
-fn no_offering_left(operation: String, last: Option<CloudError>) -> CloudError {
-    let (code, message) = if let Some(error) = last {
-        let message =
-            format!("no offering of the NodeClaim is left; the last failed: {}", error.message);
-        (error.code, message)
-    } else {
-        let message = "no available offering satisfies the NodeClaim and holds its requests";
-        ("InsufficientCapacity".to_owned(), message.to_owned())
-    };
-    CloudError::new(ErrorClass::Capacity, operation, code, message)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use nap_cloud::{CloudError, ErrorClass};
+use nap_cloud::{CloudError, ErrorClass, QuotaCharge, QuotaCount};
 use nap_engine::{CapacityType, Catalogue};
 use tokio::task::JoinSet;
 
@@ -19,7 +19,7 @@ use crate::arm::{ArmClient, Failure};
 use crate::embedded::EmbeddedCatalogue;
 use crate::instance_types::{Settings, instance_type, suits};
 use crate::prices::{self, Prices};
-use crate::quota::{self, Quota};
+use crate::quota::{self, Quota, REGIONAL_CORES};
 use crate::skus::{self, Sku};
 use crate::unavailable_offerings::UnavailableOfferings;
 
@@ -58,7 +58,9 @@ struct Region {
 struct State {
     skus: Fetched<BTreeMap<String, Sku>>,
     prices: Fetched<Prices>,
-    quota: Fetched<Quota>,
+    quota: Quota,
+    /// When the quota was counted, and is to be counted again.
+    quota_count: Fetched<()>,
     unavailable: UnavailableOfferings,
     generation: u64,
     catalogues: Vec<Computed>,
@@ -145,14 +147,46 @@ impl RegionCatalogue {
         Ok(self.region.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
     }
 
-    /// Holds quota for a launch that is about to be tried. Dropping the hold releases the quota;
-    /// [`QuotaHold::keep`] keeps it until the next count. Spot needs no hold.
-    pub(crate) fn hold_quota(&self, sku: &Sku, capacity_type: CapacityType) -> QuotaHold<'_> {
-        let vcpus = if capacity_type == CapacityType::OnDemand { sku.vcpus } else { 0 };
-        let family = sku.family.clone();
-        let counted_at = self.region.state().quota.at;
-        self.region.change_quota(|quota| quota.hold(&family, vcpus));
-        QuotaHold { region: &self.region, family, vcpus, counted_at }
+    /// Holds quota for a launch that is about to be tried; `None` if it does not fit. Dropping the
+    /// hold releases the quota; [`QuotaHold::keep`] keeps it until Azure has counted the VM.
+    pub(crate) fn hold_quota(
+        &self,
+        claim: &str,
+        sku: &Sku,
+        capacity_type: CapacityType,
+    ) -> Option<QuotaHold<'_>> {
+        let charge = quota::charge(&sku.family, sku.vcpus, capacity_type);
+        let now = self.region.arm.clock().now();
+        let mut fits = false;
+        self.region.change_quota(|quota| {
+            quota.release(claim);
+            fits = quota.fits(&charge);
+            if fits {
+                quota.hold(claim, charge, now);
+            }
+        });
+        fits.then(|| QuotaHold { region: &self.region, claim: Some(claim.to_owned()) })
+    }
+
+    /// Releases the quota of a NodeClaim whose VM was not created, or is being deleted.
+    pub(crate) fn release_quota(&self, claim: &str) {
+        self.region.change_quota(|quota| quota.release(claim));
+    }
+
+    /// The quota as counted and held.
+    pub(crate) fn quota(&self) -> QuotaCount {
+        self.region.state().quota.count()
+    }
+
+    /// The quotas that a VM of a size counts against; `None` for an unknown size.
+    pub(crate) fn quota_charge(
+        &self,
+        size: &str,
+        capacity_type: CapacityType,
+    ) -> Option<QuotaCharge> {
+        let state = self.region.state();
+        let sku = state.skus.data.as_ref()?.get(size)?;
+        Some(quota::charge(&sku.family, sku.vcpus, capacity_type))
     }
 
     /// Remembers a failed launch. Returns whether any offering is unavailable because of it.
@@ -165,7 +199,38 @@ impl RegionCatalogue {
     ) -> bool {
         let now = self.region.arm.clock().now();
         let (failure, location) = (Failure::of_error(error), &self.region.config.location);
+        if failure == Failure::RegionalQuota {
+            self.region.change_quota(|quota| quota.exhausted(REGIONAL_CORES));
+            return true;
+        }
         self.region.state().unavailable.learn(failure, sku, location, zone, capacity_type, now)
+    }
+
+    /// Remembers that a launch worked.
+    pub(crate) fn learn_success(&self, size: &str, zone: &str, capacity_type: CapacityType) {
+        self.region.with_size(size, |unavailable, sku, _| {
+            unavailable.learn_success(sku, zone, capacity_type);
+        });
+    }
+
+    /// Remembers that a spot VM was evicted.
+    pub(crate) fn learn_eviction(&self, size: &str, zone: &str) {
+        self.region.with_size(size, |unavailable, sku, now| {
+            unavailable.learn_eviction(sku, zone, now);
+        });
+    }
+
+    /// What was learnt, as text.
+    pub(crate) fn memory_text(&self) -> String {
+        let now = self.region.arm.clock().now();
+        self.region.state().unavailable.to_text(now)
+    }
+
+    /// Takes up what was learnt before.
+    pub(crate) fn restore_memory(&self, text: &str) {
+        if let Err(error) = self.region.state().unavailable.restore(text) {
+            tracing::warn!(%error, "stored capacity memory cannot be read, starting without");
+        }
     }
 
     /// Waits for the first data. Older data is refreshed on a task of its own.
@@ -207,12 +272,24 @@ impl Region {
     fn change_quota(&self, change: impl FnOnce(&mut Quota)) {
         let mut state = self.state();
         let before = state.fits_quota();
-        if let Some(quota) = &mut state.quota.data {
-            change(quota);
-        }
+        change(&mut state.quota);
         // Most launches leave room for every size, and then computed catalogues stay valid.
         if state.fits_quota() != before {
             state.generation += 1;
+        }
+    }
+
+    /// Changes the memory of offerings for a size; nothing for an unknown one.
+    fn with_size(
+        &self,
+        size: &str,
+        change: impl FnOnce(&mut UnavailableOfferings, &Sku, Timestamp),
+    ) {
+        let now = self.arm.clock().now();
+        let mut state = self.state();
+        let State { skus, unavailable, .. } = &mut *state;
+        if let Some(sku) = skus.data.as_ref().and_then(|skus| skus.get(size)) {
+            change(unavailable, sku, now);
         }
     }
 
@@ -225,7 +302,7 @@ impl Region {
         let state = self.state();
         if state.skus.data.is_none() || state.prices.data.is_none() {
             Freshness::Missing
-        } else if now < state.skus.next && now < state.prices.next && now < state.quota.next {
+        } else if now < state.skus.next && now < state.prices.next && now < state.quota_count.next {
             Freshness::Fresh
         } else {
             Freshness::Old
@@ -236,7 +313,7 @@ impl Region {
         let now = self.arm.clock().now();
         let (skus_due, prices_due, quota_due) = {
             let state = self.state();
-            (now >= state.skus.next, now >= state.prices.next, now >= state.quota.next)
+            (now >= state.skus.next, now >= state.prices.next, now >= state.quota_count.next)
         };
         if skus_due {
             self.refresh_skus(now).await?;
@@ -312,20 +389,23 @@ impl Region {
         state.prices.next = later(now, RETRY_INTERVAL);
     }
 
-    /// Refreshes the quota count, which drops all holds: Azure has counted their launches.
+    /// Refreshes the quota count.
     async fn refresh_quota(&self, now: Timestamp) {
         let (subscription, region) = (&self.config.subscription_id, &self.config.location);
         let fetched = quota::fetch(&self.arm, subscription, region).await;
         let mut state = self.state();
         let before = state.fits_quota();
         match fetched {
-            Ok(quota) => state.quota.store(quota, now, QUOTA_LIFETIME),
+            Ok(left) => {
+                state.quota.recount(left, now);
+                state.quota_count.store((), now, QUOTA_LIFETIME);
+            }
             Err(error) => {
                 tracing::warn!(%error, "quota usage not refreshed");
-                if state.quota.at.is_none_or(|at| now >= later(at, MAX_QUOTA_AGE)) {
-                    state.quota.data = None;
+                if state.quota_count.at.is_none_or(|at| now >= later(at, MAX_QUOTA_AGE)) {
+                    state.quota.forget_count();
                 }
-                state.quota.next = later(self.arm.clock().now(), RETRY_INTERVAL);
+                state.quota_count.next = later(self.arm.clock().now(), RETRY_INTERVAL);
             }
         }
         if state.fits_quota() != before {
@@ -334,40 +414,38 @@ impl Region {
     }
 }
 
-/// Quota held for a launch until it succeeds or fails.
+/// Quota held for a launch until it is accepted or fails.
 pub(crate) struct QuotaHold<'a> {
     region: &'a Region,
-    family: String,
-    /// Zero once the hold is kept.
-    vcpus: i64,
-    /// The count that the hold was taken against. A later count has dropped the hold.
-    counted_at: Option<Timestamp>,
+    /// `None` once the hold is kept.
+    claim: Option<String>,
 }
 
 impl QuotaHold<'_> {
-    /// Keeps the quota held after a successful launch, until Azure counts again.
+    /// Keeps the quota held, until Azure has counted the VM.
     pub(crate) fn keep(mut self) {
-        self.vcpus = 0;
+        self.claim = None;
     }
 }
 
 impl Drop for QuotaHold<'_> {
     fn drop(&mut self) {
-        let counted_since = self.region.state().quota.at != self.counted_at;
-        if self.vcpus > 0 && !counted_since {
-            self.region.change_quota(|quota| quota.release(&self.family, self.vcpus));
+        if let Some(claim) = &self.claim {
+            self.region.change_quota(|quota| quota.release(claim));
         }
     }
 }
 
 impl State {
-    /// Whether each size, in name order, is within its quota.
-    fn fits_quota(&self) -> Vec<bool> {
+    /// Whether each size, in name order, is within its quota on demand and on spot.
+    fn fits_quota(&self) -> Vec<(bool, bool)> {
         let skus = self.skus.data.iter().flat_map(|skus| skus.values());
-        skus.map(|sku| {
-            self.quota.data.as_ref().is_none_or(|quota| quota.fits(&sku.family, sku.vcpus))
-        })
-        .collect()
+        let fits = |sku, capacity_type| self.fits(sku, capacity_type);
+        skus.map(|sku| (fits(sku, CapacityType::OnDemand), fits(sku, CapacityType::Spot))).collect()
+    }
+
+    fn fits(&self, sku: &Sku, capacity_type: CapacityType) -> bool {
+        self.quota.fits(&quota::charge(&sku.family, sku.vcpus, capacity_type))
     }
 
     fn compute(&self, settings: &Settings, now: Timestamp) -> Catalogue {
@@ -377,10 +455,10 @@ impl State {
         skus.values()
             .filter(|sku| suits(sku, settings))
             .map(|sku| {
-                let quota_fits =
-                    self.quota.data.as_ref().is_none_or(|q| q.fits(&sku.family, sku.vcpus));
+                let on_demand = self.fits(sku, CapacityType::OnDemand);
+                let spot = self.fits(sku, CapacityType::Spot);
                 instance_type(sku, settings, prices, |zone, capacity_type| {
-                    (capacity_type == CapacityType::Spot || quota_fits)
+                    (if capacity_type == CapacityType::Spot { spot } else { on_demand })
                         && !self.unavailable.contains(sku, zone, capacity_type, now)
                 })
             })
@@ -414,46 +492,46 @@ mod tests {
     }
 
     fn count(region: &RegionCatalogue, sku: &Sku, now: Timestamp) {
-        let quota = Quota::with_left(&sku.family, 10);
-        region.region.state().quota.store(quota, now, QUOTA_LIFETIME);
+        let left = [(sku.family.to_lowercase(), 10)].into();
+        region.region.state().quota.recount(left, now);
     }
 
     fn fits(region: &RegionCatalogue, sku: &Sku) -> bool {
-        region.region.state().quota.data.as_ref().unwrap().fits(&sku.family, sku.vcpus)
+        region.region.state().fits(sku, CapacityType::OnDemand)
     }
 
     #[test]
     fn a_failed_launch_releases_its_quota() {
         let (region, sku) = region();
-        let hold = region.hold_quota(&sku, CapacityType::OnDemand);
-        assert!(!fits(&region, &sku));
+        let hold = region.hold_quota("a", &sku, CapacityType::OnDemand);
+        assert!(hold.is_some() && !fits(&region, &sku));
+        assert!(region.hold_quota("b", &sku, CapacityType::OnDemand).is_none());
         drop(hold);
         assert!(fits(&region, &sku));
     }
 
     #[test]
-    fn a_successful_launch_keeps_its_quota_until_the_next_count() {
+    fn an_accepted_launch_keeps_its_quota_until_it_is_counted_or_fails() {
         let (region, sku) = region();
-        region.hold_quota(&sku, CapacityType::OnDemand).keep();
+        region.hold_quota("a", &sku, CapacityType::OnDemand).unwrap().keep();
         assert!(!fits(&region, &sku));
+        count(&region, &sku, region.region.arm.clock().now());
+        assert!(!fits(&region, &sku), "Azure may not have counted it yet");
         count(&region, &sku, Timestamp::MAX);
+        assert!(fits(&region, &sku));
+        region.hold_quota("b", &sku, CapacityType::OnDemand).unwrap().keep();
+        region.release_quota("b");
         assert!(fits(&region, &sku));
     }
 
     #[test]
-    fn a_hold_from_before_a_count_releases_nothing_of_a_later_one() {
+    fn a_refused_regional_quota_blocks_every_family_until_the_next_count() {
         let (region, sku) = region();
-        let old = region.hold_quota(&sku, CapacityType::OnDemand);
-        count(&region, &sku, Timestamp::MAX);
-        region.hold_quota(&sku, CapacityType::OnDemand).keep();
-        drop(old);
+        let text = "exceeding approved Total Regional Cores quota";
+        let error = CloudError::new(ErrorClass::Quota, "create", "OperationNotAllowed", text);
+        assert!(region.learn(&error, &sku, "eastus-1", CapacityType::OnDemand));
         assert!(!fits(&region, &sku));
-    }
-
-    #[test]
-    fn spot_holds_no_quota() {
-        let (region, sku) = region();
-        region.hold_quota(&sku, CapacityType::Spot).keep();
+        count(&region, &sku, Timestamp::MAX);
         assert!(fits(&region, &sku));
     }
 

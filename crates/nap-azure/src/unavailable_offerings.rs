@@ -2,12 +2,14 @@
 //!
 //! A failure says more than "not this offering": a family without capacity for a size has none for
 //! larger sizes, an exhausted spot quota blocks all spot, and a full zone may be full for both
-//! priorities. Every mark expires.
+//! priorities. Every mark expires, later after each further failure, and a launch that works takes
+//! back what contradicts it. The memory is text for the cluster, so that a restart keeps it.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use nap_engine::CapacityType;
+use serde::{Deserialize, Serialize};
 
 use crate::arm::Failure;
 use crate::skus::Sku;
@@ -20,19 +22,121 @@ pub fn zone_label(region: &str, zone: &str) -> String {
     format!("{region}-{zone}")
 }
 
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+const TEN_MINUTES: SignedDuration = SignedDuration::from_mins(10);
+const ALMOST_A_DAY: SignedDuration = SignedDuration::from_hours(23);
+/// Most failures in a row that prolong a mark.
+const MAX_FAILURES: u32 = 4;
+/// Most marks of each kind that are kept; those that expire first are dropped.
+const MAX_MARKS: usize = 2000;
+
+/// What is marked: a size, or all larger sizes of a family, in a zone with a capacity type.
+type Key = (String, String, CapacityType);
+
 /// Unavailable offerings and when each mark expires.
 #[derive(Clone, Debug, Default)]
 pub struct UnavailableOfferings {
-    offerings: BTreeMap<(String, String, CapacityType), Timestamp>,
+    /// By size, zone and capacity type.
+    offerings: BTreeMap<Key, Mark>,
     /// By lower-cased family, zone and capacity type: sizes with at least this many vCPUs.
-    families: BTreeMap<(String, String, CapacityType), (i64, Timestamp)>,
+    families: BTreeMap<Key, (i64, Mark)>,
     all_spot: Option<Timestamp>,
     generation: u64,
 }
 
-const HOUR: SignedDuration = SignedDuration::from_hours(1);
-const TEN_MINUTES: SignedDuration = SignedDuration::from_mins(10);
-const ALMOST_A_DAY: SignedDuration = SignedDuration::from_hours(23);
+/// How long something is unavailable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    until: Timestamp,
+    /// Failures in a row. Each further one prolongs the mark.
+    failures: u32,
+    /// Time that one failure marks for. The failures are forgotten when it has passed once more
+    /// after the end of the mark.
+    lifetime: SignedDuration,
+}
+
+impl Mark {
+    fn new(lifetime: SignedDuration, now: Timestamp) -> Self {
+        Self { until: later(now, lifetime), failures: 1, lifetime }
+    }
+
+    fn is_active(&self, now: Timestamp) -> bool {
+        now < self.until
+    }
+
+    fn is_remembered(&self, now: Timestamp) -> bool {
+        now < later(self.until, self.lifetime)
+    }
+
+    /// Takes a further failure in. Failures while the mark stands are of launches that were under
+    /// way already: they say nothing new.
+    fn fail(&mut self, lifetime: SignedDuration, now: Timestamp) {
+        let failures = match (self.is_active(now), self.is_remembered(now)) {
+            (true, _) => self.failures,
+            (false, true) => (self.failures + 1).min(MAX_FAILURES),
+            (false, false) => 1,
+        };
+        let until = later(now, lifetime.saturating_mul(i32::try_from(failures).unwrap_or(1)));
+        *self = Self { until: self.until.max(until), failures, lifetime };
+    }
+}
+
+fn later(now: Timestamp, duration: SignedDuration) -> Timestamp {
+    now.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+/// A mark as it is stored and shown.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredMark {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    instance_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    family: Option<String>,
+    /// For a family: sizes with at least this many vCPUs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    min_vcpus: Option<i64>,
+    zone: String,
+    capacity_type: CapacityType,
+    unavailable_until: Timestamp,
+    failures: u32,
+    lifetime_seconds: i64,
+}
+
+impl StoredMark {
+    fn new((_, zone, capacity_type): &Key, mark: &Mark) -> Self {
+        Self {
+            instance_type: None,
+            family: None,
+            min_vcpus: None,
+            zone: zone.clone(),
+            capacity_type: *capacity_type,
+            unavailable_until: mark.until,
+            failures: mark.failures,
+            lifetime_seconds: mark.lifetime.as_secs(),
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        // A text that was edited by hand may hold anything.
+        let lifetime = self.lifetime_seconds.clamp(0, ALMOST_A_DAY.as_secs());
+        Mark {
+            until: self.unavailable_until,
+            failures: self.failures.clamp(1, MAX_FAILURES),
+            lifetime: SignedDuration::from_secs(lifetime),
+        }
+    }
+}
+
+/// The memory as it is stored and shown.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredMemory {
+    #[serde(default)]
+    offerings: Vec<StoredMark>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    all_spot_unavailable_until: Option<Timestamp>,
+}
 
 impl UnavailableOfferings {
     /// Whether an offering of a size is marked.
@@ -47,23 +151,84 @@ impl UnavailableOfferings {
             return true;
         }
         let key = (sku.name.clone(), zone.to_owned(), capacity_type);
-        if self.offerings.get(&key).is_some_and(|until| now < *until) {
+        if self.offerings.get(&key).is_some_and(|mark| mark.is_active(now)) {
             return true;
         }
         let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
-        self.families.get(&key).is_some_and(|(vcpus, until)| now < *until && sku.vcpus >= *vcpus)
+        let family = self.families.get(&key);
+        family.is_some_and(|(vcpus, mark)| mark.is_active(now) && sku.vcpus >= *vcpus)
     }
 
-    /// Counts the marks ever made.
+    /// Counts the changes ever made.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Time at which the next mark expires; `None` without marks.
     pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
-        let offerings = self.offerings.values().copied();
-        let families = self.families.values().map(|(_, until)| *until);
+        let offerings = self.offerings.values().map(|mark| mark.until);
+        let families = self.families.values().map(|(_, mark)| mark.until);
         offerings.chain(families).chain(self.all_spot).filter(|until| *until > now).min()
+    }
+
+    /// Marks a spot offering from which a VM was evicted.
+    pub fn learn_eviction(&mut self, sku: &Sku, zone: &str, now: Timestamp) {
+        self.mark(sku, zone, CapacityType::Spot, HOUR, now);
+    }
+
+    /// Takes back the marks that a successful launch contradicts: that of its offering, and that of
+    /// its family for sizes that are not larger.
+    pub fn learn_success(&mut self, sku: &Sku, zone: &str, capacity_type: CapacityType) {
+        let key = (sku.name.clone(), zone.to_owned(), capacity_type);
+        let mut changed = self.offerings.remove(&key).is_some();
+        let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
+        if let Some((vcpus, _)) = self.families.get_mut(&key)
+            && *vcpus <= sku.vcpus
+        {
+            *vcpus = sku.vcpus + 1;
+            changed = true;
+        }
+        self.generation += u64::from(changed);
+    }
+
+    /// The memory as text, without what is forgotten by now.
+    pub fn to_text(&self, now: Timestamp) -> String {
+        let remembered = |mark: &Mark| mark.is_remembered(now);
+        let offerings = self.offerings.iter().filter(|(_, mark)| remembered(mark));
+        let offerings = offerings.map(|(key, mark)| StoredMark {
+            instance_type: Some(key.0.clone()),
+            ..StoredMark::new(key, mark)
+        });
+        let families = self.families.iter().filter(|(_, (_, mark))| remembered(mark));
+        let families = families.map(|(key, (vcpus, mark))| StoredMark {
+            family: Some(key.0.clone()),
+            min_vcpus: Some(*vcpus),
+            ..StoredMark::new(key, mark)
+        });
+        let stored = StoredMemory {
+            offerings: offerings.chain(families).collect(),
+            all_spot_unavailable_until: self.all_spot.filter(|until| now < *until),
+        };
+        serde_json::to_string_pretty(&stored).unwrap_or_default()
+    }
+
+    /// Takes up the marks of a text, unless a later one is known.
+    pub fn restore(&mut self, text: &str) -> Result<(), serde_json::Error> {
+        let stored: StoredMemory = serde_json::from_str(text)?;
+        for one in stored.offerings {
+            let mark = one.mark();
+            let key = |name: String| (name, one.zone.clone(), one.capacity_type);
+            if let Some(name) = one.instance_type {
+                let known = self.offerings.entry(key(name)).or_insert(mark);
+                *known = if mark.until > known.until { mark } else { *known };
+            } else if let (Some(family), Some(vcpus)) = (one.family, one.min_vcpus) {
+                let known = self.families.entry(key(family)).or_insert((vcpus, mark));
+                *known = if mark.until > known.1.until { (vcpus, mark) } else { *known };
+            }
+        }
+        self.all_spot = self.all_spot.max(stored.all_spot_unavailable_until);
+        self.generation += 1;
+        Ok(())
     }
 
     /// Marks what the failed launch of an offering shows to be unavailable. Returns whether
@@ -106,18 +271,18 @@ impl UnavailableOfferings {
             | Failure::Throttled
             | Failure::NotFound
             | Failure::Auth
+            | Failure::SubnetFull
             | Failure::Invalid
             | Failure::Conflict
             | Failure::Transient => return false,
         };
-        let until = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
         // A policy allows sizes by name; a lack of capacity concerns larger ones of the family too.
         let with_family = failure != Failure::Policy;
         for zone in zones {
             for capacity_type in types {
-                self.mark(sku, &zone, *capacity_type, until, now);
+                self.mark(sku, &zone, *capacity_type, lifetime, now);
                 if with_family {
-                    self.mark_family(sku, &zone, *capacity_type, until);
+                    self.mark_family(sku, &zone, *capacity_type, lifetime, now);
                 }
             }
         }
@@ -129,17 +294,14 @@ impl UnavailableOfferings {
         sku: &Sku,
         zone: &str,
         capacity_type: CapacityType,
-        until: Timestamp,
+        lifetime: SignedDuration,
         now: Timestamp,
     ) {
-        self.offerings.retain(|_, end| *end > now);
-        self.families.retain(|_, (_, end)| *end > now);
+        self.forget(now);
         self.generation += 1;
-        let entry = self
-            .offerings
-            .entry((sku.name.clone(), zone.to_owned(), capacity_type))
-            .or_insert(until);
-        *entry = (*entry).max(until);
+        let key = (sku.name.clone(), zone.to_owned(), capacity_type);
+        let new = Mark::new(lifetime, now);
+        self.offerings.entry(key).and_modify(|mark| mark.fail(lifetime, now)).or_insert(new);
     }
 
     fn mark_family(
@@ -147,12 +309,31 @@ impl UnavailableOfferings {
         sku: &Sku,
         zone: &str,
         capacity_type: CapacityType,
-        until: Timestamp,
+        lifetime: SignedDuration,
+        now: Timestamp,
     ) {
         let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
-        let (vcpus, end) = self.families.entry(key).or_insert((sku.vcpus, until));
-        *vcpus = (*vcpus).min(sku.vcpus);
-        *end = (*end).max(until);
+        match self.families.get_mut(&key) {
+            Some((vcpus, mark)) => {
+                // An expired threshold says nothing of smaller sizes any more.
+                *vcpus = if mark.is_active(now) { (*vcpus).min(sku.vcpus) } else { sku.vcpus };
+                mark.fail(lifetime, now);
+            }
+            None => {
+                self.families.insert(key, (sku.vcpus, Mark::new(lifetime, now)));
+            }
+        }
+    }
+
+    /// Drops marks that are forgotten, and beyond [`MAX_MARKS`] those that expire first.
+    fn forget(&mut self, now: Timestamp) {
+        self.offerings.retain(|_, mark| mark.is_remembered(now));
+        self.families.retain(|_, (_, mark)| mark.is_remembered(now));
+        while self.offerings.len() >= MAX_MARKS {
+            let first = self.offerings.iter().min_by_key(|(key, mark)| (mark.until, *key));
+            let Some(key) = first.map(|(key, _)| key.clone()) else { break };
+            self.offerings.remove(&key);
+        }
     }
 }
 
@@ -231,5 +412,63 @@ mod tests {
         assert_eq!(blocked("OverconstrainedZonalAllocationRequest", "", "eastus-1", spot), "---x-");
         assert_eq!(blocked("VMSizeNotSupported", "", "eastus-1", od), "xxxxx");
         assert_eq!(blocked("SomethingElse", "", "eastus-1", od), "-----");
+    }
+
+    #[test]
+    fn each_further_failure_marks_for_longer_and_a_quiet_time_forgets() {
+        let size = sku("Standard_D8s_v5");
+        let mut memory = UnavailableOfferings::default();
+        let on_demand = CapacityType::OnDemand;
+        let fail = |memory: &mut UnavailableOfferings, now: Timestamp| {
+            let full = Failure::OverconstrainedZonal;
+            memory.learn(full, &size, "eastus", "eastus-1", on_demand, now);
+            memory.next_change(now).unwrap().duration_since(now).as_hours()
+        };
+        let hours = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        assert_eq!(fail(&mut memory, hours(0)), 1);
+        assert_eq!(fail(&mut memory, hours(0)), 1, "a launch that was under way");
+        assert_eq!(fail(&mut memory, hours(1)), 2);
+        assert_eq!(fail(&mut memory, hours(3)), 3);
+        assert_eq!(fail(&mut memory, hours(6)), 4);
+        assert_eq!(fail(&mut memory, hours(10)), 4, "there is a limit");
+        assert_eq!(fail(&mut memory, hours(20)), 1, "all is forgotten");
+    }
+
+    #[test]
+    fn a_launch_that_works_takes_back_what_contradicts_it() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (small, tried, large) =
+            (sku("Standard_D2s_v5"), sku("Standard_D8s_v5"), sku("Standard_D16s_v5"));
+        let mut memory = UnavailableOfferings::default();
+        let on_demand = CapacityType::OnDemand;
+        memory.learn(Failure::ZonalCapacity, &small, "eastus", "eastus-1", on_demand, now);
+        assert!(memory.contains(&tried, "eastus-1", on_demand, now));
+        memory.learn_success(&tried, "eastus-1", on_demand);
+        assert!(!memory.contains(&tried, "eastus-1", on_demand, now));
+        assert!(memory.contains(&large, "eastus-1", on_demand, now), "nothing is known of larger");
+        assert!(memory.contains(&tried, "eastus-1", CapacityType::Spot, now));
+    }
+
+    #[test]
+    fn the_memory_survives_as_text() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (tried, other) = (sku("Standard_D8s_v5"), sku("Standard_E8s_v5"));
+        let mut memory = UnavailableOfferings::default();
+        let on_demand = CapacityType::OnDemand;
+        memory.learn(Failure::ZonalCapacity, &tried, "eastus", "eastus-1", on_demand, now);
+        memory.learn(Failure::SpotQuota, &tried, "eastus", "eastus-1", CapacityType::Spot, now);
+        memory.learn_eviction(&other, "eastus-2", now);
+        let text = memory.to_text(now);
+        let mut restored = UnavailableOfferings::default();
+        restored.restore(&text).unwrap();
+        assert_eq!(restored.to_text(now), text);
+        assert!(restored.contains(&tried, "eastus-1", on_demand, now));
+        assert!(restored.contains(&other, "eastus-3", CapacityType::Spot, now), "all spot");
+        let later = now + SignedDuration::from_mins(90);
+        assert!(!restored.contains(&tried, "eastus-1", on_demand, later));
+        let much_later = now + SignedDuration::from_hours(9);
+        assert!(!restored.to_text(much_later).contains("Standard"), "forgotten marks are dropped");
+        assert!(restored.restore("{").is_err());
+        assert!(restored.restore("{}").is_ok());
     }
 }

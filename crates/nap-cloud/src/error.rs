@@ -19,13 +19,15 @@ pub enum ErrorClass {
     Invalid,
     /// The node class is not ready to launch instances.
     NodeClassNotReady,
+    /// The instance was accepted and could not be created after all. Its name is taken by what is
+    /// left of it, so its NodeClaim cannot be launched again.
+    CreationFailed,
     /// Any failure that may pass by itself.
     Transient,
 }
 
 /// A failed call to the cloud.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{operation}: {message}")]
 pub struct CloudError {
     /// Class of the failure.
     pub class: ErrorClass,
@@ -35,6 +37,18 @@ pub struct CloudError {
     pub code: String,
     /// The cloud's own text.
     pub message: String,
+    /// Id by which the cloud's support finds the request; `None` if no request failed.
+    pub correlation_id: Option<String>,
+}
+
+impl fmt::Display for CloudError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.operation, self.message)?;
+        match &self.correlation_id {
+            Some(id) => write!(f, " (correlation id {id})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl CloudError {
@@ -45,7 +59,14 @@ impl CloudError {
         code: impl Into<String>,
         message: impl fmt::Display,
     ) -> Self {
-        Self { class, operation: operation.into(), code: code.into(), message: message.to_string() }
+        let (operation, code) = (operation.into(), code.into());
+        Self { class, operation, code, message: message.to_string(), correlation_id: None }
+    }
+
+    /// Adds the id of the request that failed.
+    #[must_use]
+    pub fn with_correlation_id(self, correlation_id: Option<String>) -> Self {
+        Self { correlation_id, ..self }
     }
 
     /// Whether the resource does not exist.

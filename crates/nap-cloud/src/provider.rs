@@ -107,12 +107,42 @@ impl InstanceDrift {
     }
 }
 
+/// Progress of an instance that the cloud has accepted.
+#[derive(Clone, Debug)]
+pub enum Creation {
+    /// The instance is being created.
+    InProgress,
+    /// The instance exists.
+    Succeeded,
+    /// The instance could not be created, or is gone again.
+    Failed(CloudError),
+}
+
+/// Amounts of a quota that the instances of an offering count against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaCharge {
+    /// Names of the quotas, such as that of the VM family and that of the region.
+    pub quotas: Vec<String>,
+    /// vCPUs of one instance.
+    pub vcpus: i64,
+}
+
+/// Quota of the subscription, as counted and held by NodeClaims that were launched since.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaCount {
+    /// vCPUs left by the name of the quota, before any hold. A quota that is absent has no limit.
+    pub left: BTreeMap<String, i64>,
+    /// Holds by the name of their NodeClaim.
+    pub holds: BTreeMap<String, QuotaCharge>,
+}
+
 /// A cloud that launches instances. Every method may be repeated after a crash and does nothing
 /// twice.
 #[async_trait]
 pub trait CloudProvider: Send + Sync {
     /// Creates the instance of a NodeClaim, or adopts the one that an earlier call created. Returns
-    /// when it exists.
+    /// when the cloud has accepted it and its provider id is known;
+    /// [`CloudProvider::creation`] tells whether it comes to exist.
     ///
     /// Tries the offerings in their order, skips those that do not satisfy the NodeClaim, and falls
     /// through on a capacity failure; it chooses nothing by itself. Only a NodeClaim without a plan
@@ -123,6 +153,10 @@ pub trait CloudProvider: Send + Sync {
         class: &AKSNodeClass,
         offerings: &[OfferingRef],
     ) -> Result<Instance, CloudError>;
+
+    /// Progress of the instance of a NodeClaim that was created. It is cheap: instances are watched
+    /// together, however many are asked for.
+    async fn creation(&self, claim: &NodeClaim) -> Result<Creation, CloudError>;
 
     /// Requests the deletion of every instance of a NodeClaim: the one with its provider id, and
     /// one that an interrupted [`CloudProvider::create`] left under its name. An instance that
@@ -149,6 +183,26 @@ pub trait CloudProvider: Send + Sync {
     fn why_not_offered(&self, _instance_type: &str) -> Option<String> {
         None
     }
+
+    /// Quota that is left, so that a plan can stay within it. Nothing is limited by default.
+    fn quota(&self) -> QuotaCount {
+        QuotaCount::default()
+    }
+
+    /// Quotas that an instance of an offering counts against; `None` if it counts against none.
+    fn quota_charge(&self, _offering: &OfferingRef) -> Option<QuotaCharge> {
+        None
+    }
+
+    /// What was learnt about the capacity of the cloud, as text for
+    /// [`CloudProvider::restore_capacity_memory`]; `None` if nothing has changed since `known`, the
+    /// text of the last call.
+    fn capacity_memory(&self, _known: Option<&str>) -> Option<String> {
+        None
+    }
+
+    /// Takes up what another process learnt. What was learnt here since is kept.
+    fn restore_capacity_memory(&self, _text: &str) {}
 
     /// Drift of an instance from its node class; `None` if there is none.
     async fn drift(

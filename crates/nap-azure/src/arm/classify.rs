@@ -14,6 +14,9 @@ pub struct ArmErrorBody {
     /// Text.
     #[serde(default, deserialize_with = "nullable")]
     pub message: String,
+    /// What the error is about, such as one machine of a batch.
+    #[serde(default)]
+    pub target: Option<String>,
     /// Nested errors; the first is usually the cause.
     #[serde(default, deserialize_with = "nullable")]
     pub details: Vec<ArmErrorBody>,
@@ -35,7 +38,7 @@ impl ArmErrorBody {
             return flat;
         }
         let text: String = String::from_utf8_lossy(body).chars().take(300).collect();
-        Self { code: String::new(), message: text, details: Vec::new() }
+        Self { message: text, ..Self::default() }
     }
 
     /// The cause: the first nested error, or this one. Nesting deeper than a few levels is cut off.
@@ -92,8 +95,9 @@ pub enum Failure {
     NotFound,
     /// The credentials are missing, expired or insufficient.
     Auth,
-    /// The request is refused for a full subnet or its own content: another size would be refused
-    /// too.
+    /// The subnet has no address left: another size would be refused too.
+    SubnetFull,
+    /// The request is refused for its own content: another size would be refused too.
     Invalid,
     /// Another operation holds the resource, such as a NIC that is reserved for 180 s.
     Conflict,
@@ -143,7 +147,8 @@ impl Failure {
             "InvalidParameter" if message.contains("Cannot find any valid machines") => {
                 Self::NotFound
             }
-            "InsufficientSubnetSize" | "SubnetIsFull" | "InvalidParameter" => Self::Invalid,
+            "InsufficientSubnetSize" | "SubnetIsFull" => Self::SubnetFull,
+            "InvalidParameter" => Self::Invalid,
             "AuthorizationFailed"
             | "AuthenticationFailed"
             | "InvalidAuthenticationToken"
@@ -190,6 +195,7 @@ impl Failure {
             Self::Throttled => ErrorClass::Throttled,
             Self::NotFound => ErrorClass::NotFound,
             Self::Auth => ErrorClass::Auth,
+            Self::SubnetFull => ErrorClass::NodeClassNotReady,
             Self::Invalid => ErrorClass::Invalid,
             Self::Conflict | Self::Transient => ErrorClass::Transient,
         }
@@ -252,7 +258,7 @@ mod tests {
                 "Insufficient vcpu quota requested 2, remaining 0 for family X for region eastus",
                 ErrorClass::Quota,
             ),
-            (Some(400), "InsufficientSubnetSize", "", ErrorClass::Invalid),
+            (Some(400), "InsufficientSubnetSize", "", ErrorClass::NodeClassNotReady),
             (
                 Some(400),
                 "InvalidParameter",

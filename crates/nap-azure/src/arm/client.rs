@@ -1,9 +1,11 @@
 //! The ARM client: authorised, retried and paged requests.
 
+use std::hash::Hasher as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use nap_clock::Clock;
 use nap_cloud::{CloudError, ErrorClass};
@@ -11,6 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::limiter::{Kind, Limiter};
 use super::retry::{ATTEMPT_TIMEOUT, Retries, is_passing, retry_after, send_once};
 use super::{ArmErrorBody, HttpService, TokenCache, TokenProvider};
 
@@ -28,6 +31,21 @@ pub struct ArmResponse {
     pub body: Value,
 }
 
+/// A failed request with the whole error of ARM, where its details matter.
+#[derive(Clone, Debug)]
+pub struct ArmFailure {
+    /// The error, by its cause.
+    pub error: CloudError,
+    /// The body of the response; empty if there was none.
+    pub body: ArmErrorBody,
+}
+
+impl From<CloudError> for Box<ArmFailure> {
+    fn from(error: CloudError) -> Self {
+        Self::new(ArmFailure { error, body: ArmErrorBody::default() })
+    }
+}
+
 /// A client of ARM or, without tokens, of public APIs.
 #[derive(Clone)]
 pub struct ArmClient {
@@ -35,6 +53,38 @@ pub struct ArmClient {
     tokens: Option<Arc<TokenCache>>,
     clock: Clock,
     endpoint: String,
+    limiter: Arc<Limiter>,
+    request_ids: Arc<RequestIds>,
+}
+
+/// Ids of requests, by which Azure's logs can be searched.
+struct RequestIds {
+    /// Differs between clients that were started at different times.
+    prefix: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn new(clock: &Clock, endpoint: &str) -> Self {
+        let mut hasher = fnv::FnvHasher::default();
+        hasher.write_i128(clock.now().as_nanosecond());
+        hasher.write(endpoint.as_bytes());
+        Self { prefix: hasher.finish(), next: AtomicU64::new(1) }
+    }
+
+    /// A new id in the form of a GUID.
+    fn next(&self) -> String {
+        let (prefix, number) = (self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
+        let (a, b, c) = (prefix >> 32, (prefix >> 16) & 0xffff, prefix & 0xffff);
+        format!("{a:08x}-{b:04x}-{c:04x}-8000-{:012x}", number & 0xffff_ffff_ffff)
+    }
+}
+
+/// The id by which Azure's support finds a request: ARM's own, else the one that was sent.
+fn correlation_id(headers: &HeaderMap, sent: &str) -> String {
+    let names = ["x-ms-correlation-request-id", "x-ms-request-id"];
+    let found = names.iter().find_map(|name| headers.get(*name)?.to_str().ok());
+    found.unwrap_or(sent).to_owned()
 }
 
 impl ArmClient {
@@ -45,13 +95,16 @@ impl ArmClient {
         clock: Clock,
         endpoint: &str,
     ) -> Self {
-        let tokens = Some(Arc::new(TokenCache::new(tokens, clock.clone())));
-        Self { service, tokens, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
+        let tokens = Arc::new(TokenCache::new(tokens, clock.clone()));
+        Self { tokens: Some(tokens), ..Self::anonymous(service, clock, endpoint) }
     }
 
     /// Creates a client that sends no token, for public APIs.
     pub fn anonymous(service: HttpService, clock: Clock, endpoint: &str) -> Self {
-        Self { service, tokens: None, clock, endpoint: endpoint.trim_end_matches('/').to_owned() }
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        let limiter = Arc::new(Limiter::new(clock.clone()));
+        let request_ids = Arc::new(RequestIds::new(&clock, &endpoint));
+        Self { service, tokens: None, clock, endpoint, limiter, request_ids }
     }
 
     /// The clock that waits are measured by.
@@ -69,6 +122,19 @@ impl ArmClient {
         headers: &[(&'static str, &str)],
         body: Option<&Value>,
     ) -> Result<ArmResponse, CloudError> {
+        let sent = self.send_in_detail(operation, method, path, headers, body).await;
+        sent.map_err(|failure| failure.error)
+    }
+
+    /// As [`ArmClient::send`], with the details of a failure.
+    pub async fn send_in_detail(
+        &self,
+        operation: &str,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Option<&Value>,
+    ) -> Result<ArmResponse, Box<ArmFailure>> {
         let (status, headers, body) = self.exchange(operation, method, path, headers, body).await?;
         let body = if body.is_empty() { Value::Null } else { read(operation, &body)? };
         Ok(ArmResponse { status, headers, body })
@@ -81,29 +147,37 @@ impl ArmClient {
         path: &str,
         headers: &[(&'static str, &str)],
         body: Option<&Value>,
-    ) -> Result<(StatusCode, HeaderMap, Bytes), CloudError> {
+    ) -> Result<(StatusCode, HeaderMap, Bytes), Box<ArmFailure>> {
         let url = self.url(operation, path)?;
         let body = body.map(|body| Bytes::from(body.to_string()));
         let mut retries = Retries::new(&self.clock, operation);
         let mut token_refused = false;
+        let kind = Kind::of(&method);
         loop {
             let token = match &self.tokens {
                 Some(tokens) => Some(tokens.token().await?),
                 None => None,
             };
-            let request =
-                build(&method, &url, headers, token.as_deref(), body.clone()).map_err(|error| {
-                    CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
-                })?;
-            let response = match send_once(&self.service, operation, request, ATTEMPT_TIMEOUT).await
-            {
+            let id = self.request_ids.next();
+            let request = build(&method, &url, headers, token.as_deref(), &id, body.clone());
+            let request = request.map_err(|error| {
+                CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
+            })?;
+            let place = self.limiter.acquire(kind).await;
+            let sent = send_once(&self.service, operation, request, ATTEMPT_TIMEOUT).await;
+            drop(place);
+            let response = match sent {
                 Ok(response) => response,
                 Err(error) => {
-                    retries.wait(error, None).await?;
+                    retries.wait(error.with_correlation_id(Some(id)), None).await?;
                     continue;
                 }
             };
+            self.limiter.observe(kind, response.headers());
             let status = response.status();
+            if status == StatusCode::TOO_MANY_REQUESTS {
+                self.limiter.throttled(kind, retry_after(response.headers()));
+            }
             if status.is_success() {
                 let (head, body) = response.into_parts();
                 return Ok((head.status, head.headers, body));
@@ -118,12 +192,16 @@ impl ArmClient {
                 continue;
             }
             let fallback = format!("HTTP{}", status.as_u16());
-            let error =
-                ArmErrorBody::parse(response.body()).to_error(Some(status), operation, &fallback);
+            let body_of_error = ArmErrorBody::parse(response.body());
+            let error = body_of_error.to_error(Some(status), operation, &fallback);
+            let id = correlation_id(response.headers(), &id);
+            tracing::debug!(operation, %method, %status, correlation_id = id, "request failed");
+            let error = error.with_correlation_id(Some(id));
             if !is_passing(status) {
-                return Err(error);
+                return Err(Box::new(ArmFailure { error, body: body_of_error }));
             }
-            retries.wait(error, retry_after(response.headers())).await?;
+            let retry = retries.wait(error, retry_after(response.headers())).await;
+            retry.map_err(|error| Box::new(ArmFailure { error, body: body_of_error }))?;
         }
     }
 
@@ -133,16 +211,36 @@ impl ArmClient {
     }
 
     /// Gets every item of a paged list. Pages are linked by `nextLink` or `NextPageLink`; items are
-    /// in `value` or `Items`.
+    /// in `value` or `Items`. A malformed item is left out: it does not hide the others.
     pub async fn list<T: DeserializeOwned>(
         &self,
         operation: &str,
         path: &str,
     ) -> Result<Vec<T>, CloudError> {
+        self.pages(operation, path, read_page).await
+    }
+
+    /// As [`ArmClient::list`], for lists in which what is missing counts as gone: a malformed item
+    /// is an error.
+    pub async fn list_all<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        path: &str,
+    ) -> Result<Vec<T>, CloudError> {
+        self.pages(operation, path, read::<Page<T>>).await
+    }
+
+    async fn pages<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        path: &str,
+        read_page: fn(&str, &[u8]) -> Result<Page<T>, CloudError>,
+    ) -> Result<Vec<T>, CloudError> {
         let mut items = Vec::new();
         let mut next = path.to_owned();
         for _ in 0..MAX_PAGES {
-            let (_, _, body) = self.exchange(operation, Method::GET, &next, &[], None).await?;
+            let sent = self.exchange(operation, Method::GET, &next, &[], None).await;
+            let (_, _, body) = sent.map_err(|failure| failure.error)?;
             let page = read_page(operation, &body)?;
             items.extend(page.items);
             match page.next {
@@ -176,15 +274,20 @@ fn build(
     url: &str,
     headers: &[(&'static str, &str)],
     token: Option<&str>,
+    request_id: &str,
     body: Option<Bytes>,
 ) -> Result<Request<Full<Bytes>>, http::Error> {
     let mut request = Request::builder()
         .method(method)
         .uri(url)
         .header(header::ACCEPT, "application/json")
-        .header(header::USER_AGENT, concat!("nap/", env!("CARGO_PKG_VERSION")));
+        .header(header::USER_AGENT, concat!("nap/", env!("CARGO_PKG_VERSION")))
+        .header("x-ms-client-request-id", request_id)
+        .header("x-ms-return-client-request-id", "true");
     if let Some(token) = token {
-        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))?;
+        value.set_sensitive(true);
+        request = request.header(header::AUTHORIZATION, value);
     }
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -5,6 +5,7 @@ mod chained_tokens;
 mod classify;
 mod client;
 mod http_service;
+mod limiter;
 mod operation;
 mod retry;
 mod token;
@@ -15,9 +16,9 @@ pub use azure_cli::AzureCli;
 pub use chained_tokens::ChainedTokens;
 pub(crate) use classify::nullable;
 pub use classify::{ArmErrorBody, Failure};
-pub use client::{ArmClient, ArmResponse, MAX_PAGES};
+pub use client::{ArmClient, ArmFailure, ArmResponse, MAX_PAGES};
 pub use http_service::{HttpService, http_service, https_client};
-pub use operation::{Operation, POLL_BOUND};
+pub use operation::{operation_failure, operation_url};
 pub use retry::MAX_ATTEMPTS;
 pub use token::{
     AccessToken, ManagedIdentity, StaticToken, TokenCache, TokenProvider, WorkloadIdentity,

@@ -1,72 +1,81 @@
-//! Asynchronous operations of ARM, polled until they end or a bound is reached.
+//! Asynchronous operations of ARM.
 
-use std::time::Duration;
-
-use jiff::SignedDuration;
-use nap_cloud::{CloudError, ErrorClass};
+use nap_cloud::CloudError;
+use serde_json::Value;
 
 use super::{ArmClient, ArmErrorBody, ArmResponse};
 
-/// Longest time that an operation is polled.
-pub const POLL_BOUND: SignedDuration = SignedDuration::from_mins(15);
-/// Interval between two polls.
-const INTERVAL: Duration = Duration::from_secs(3);
-
-/// An accepted operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// The operation has ended.
-    Done,
-    /// URL of a status document, from `Azure-AsyncOperation`.
-    Status(String),
-    /// URL that answers `202` until the operation ends, from `Location`.
-    Location(String),
+/// URL of the operation that a response announces; `None` if it is complete. The status document of
+/// `Azure-AsyncOperation` is preferred to `Location`, which tells no cause of a failure.
+pub fn operation_url(response: &ArmResponse) -> Option<String> {
+    let header = |name: &str| response.headers.get(name)?.to_str().ok().map(str::to_owned);
+    let accepted = response.status.as_u16() == 202;
+    header("azure-asyncoperation").or_else(|| header("location").filter(|_| accepted))
 }
 
-impl Operation {
-    /// The operation that a response announces.
-    pub fn of(response: &ArmResponse) -> Self {
-        let header = |name: &str| {
-            response.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-        };
-        if let Some(url) = header("azure-asyncoperation") {
-            return Self::Status(url);
+/// The failure of an operation; `None` if it has not failed, or its URL tells no more.
+pub async fn operation_failure(
+    client: &ArmClient,
+    url: &str,
+    operation: &str,
+) -> Result<Option<CloudError>, CloudError> {
+    let status = client.get(operation, url).await?;
+    Ok(match status.get("status").and_then(Value::as_str) {
+        Some(state @ ("Failed" | "Canceled")) => {
+            let body = status.get("error").cloned().unwrap_or_default();
+            let error: ArmErrorBody = serde_json::from_value(body).unwrap_or_default();
+            Some(error.to_error(None, operation, state))
         }
-        match header("location") {
-            Some(url) if response.status.as_u16() == 202 => Self::Location(url),
-            _ => Self::Done,
-        }
+        // `Succeeded`, `InProgress`, and states that may be added.
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::{HeaderMap, Request, Response, StatusCode};
+    use http_body_util::Full;
+    use nap_clock::Clock;
+    use nap_cloud::ErrorClass;
+
+    use super::*;
+
+    fn response(status: u16, headers: &[(&'static str, &str)]) -> ArmResponse {
+        let headers = headers.iter().map(|(name, value)| {
+            (http::HeaderName::from_static(name), value.parse().unwrap())
+        });
+        let status = StatusCode::from_u16(status).unwrap();
+        ArmResponse { status, headers: HeaderMap::from_iter(headers), body: Value::Null }
     }
 
-    /// Waits for the end. A failed operation is an error with the class of its cause.
-    pub async fn wait(&self, client: &ArmClient, operation: &str) -> Result<(), CloudError> {
-        let url = match self {
-            Self::Done => return Ok(()),
-            Self::Status(url) | Self::Location(url) => url,
-        };
-        let clock = client.clock();
-        let begun = clock.now();
-        while clock.now().duration_since(begun) < POLL_BOUND {
-            clock.sleep(INTERVAL).await;
-            let response = client.send(operation, http::Method::GET, url, &[], None).await?;
-            if let Self::Location(_) = self {
-                if response.status.as_u16() == 202 {
-                    continue;
-                }
-                return Ok(());
-            }
-            match response.body.get("status").and_then(serde_json::Value::as_str) {
-                Some("Succeeded") => return Ok(()),
-                Some(state @ ("Failed" | "Canceled")) => {
-                    let body = response.body.get("error").cloned().unwrap_or_default();
-                    let error: ArmErrorBody = serde_json::from_value(body).unwrap_or_default();
-                    return Err(error.to_error(None, operation, state));
-                }
-                // `InProgress`, `Accepted`, and states that may be added.
-                _ => {}
+    #[test]
+    fn the_status_document_is_preferred_to_the_location() {
+        let both = [("azure-asyncoperation", "a"), ("location", "b")];
+        assert_eq!(operation_url(&response(201, &both)).as_deref(), Some("a"));
+        assert_eq!(operation_url(&response(202, &both[1..])).as_deref(), Some("b"));
+        assert_eq!(operation_url(&response(201, &both[1..])), None, "the location of the resource");
+        assert_eq!(operation_url(&response(200, &[])), None);
+    }
+
+    #[tokio::test]
+    async fn a_failed_operation_tells_its_cause() {
+        for (body, code) in [
+            (r#"{"status":"Failed","error":{"code":"AllocationFailed"}}"#, Some("AllocationFailed")),
+            (r#"{"status":"Canceled"}"#, Some("Canceled")),
+            (r#"{"status":"InProgress"}"#, None),
+            (r#"{"status":"Succeeded"}"#, None),
+        ] {
+            let service =
+                super::super::http_service(tower::service_fn(move |_: Request<Full<Bytes>>| async move {
+                    Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(body))))
+                }));
+            let client = ArmClient::anonymous(service, Clock::wall(), "https://arm.example");
+            let failure = operation_failure(&client, "/operation", "create").await.unwrap();
+            assert_eq!(failure.as_ref().map(|error| error.code.as_str()), code);
+            if code == Some("AllocationFailed") {
+                assert_eq!(failure.unwrap().class, ErrorClass::Capacity);
             }
         }
-        let message = format!("the operation did not end within {} minutes", POLL_BOUND.as_mins());
-        Err(CloudError::new(ErrorClass::Transient, operation, "OperationTimedOut", message))
     }
 }

@@ -1,11 +1,15 @@
 //! Agent-pool machines: the AKS resource that stands for one VM and its bootstrapped node.
 
 mod api;
+mod batches;
+mod listed;
 mod model;
 pub(crate) mod names;
 mod request;
 
-pub use api::{API_VERSION, Machines};
+pub use api::{API_VERSION, Accepted, Machines};
+pub use batches::{Batches, Created, MAX_BATCH, NewMachine};
+pub use listed::{Listed, MachineList};
 pub use model::{
     Machine, MachineHardware, MachineKubernetes, MachineOperatingSystem, MachineProperties,
     MachineStatus, ProvisioningState, VmState,

@@ -187,7 +187,7 @@ fn quota(given: &Value) -> Option<Quota> {
     }));
     let arm = ArmClient::anonymous(service, Clock::wall(), "https://arm.example");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    Some(runtime.block_on(quota::fetch(&arm, "s", "eastus")).unwrap())
+    Some(Quota::counted(runtime.block_on(quota::fetch(&arm, "s", "eastus")).unwrap()))
 }
 
 /// Failures that leave the marks of a variant.
@@ -246,7 +246,8 @@ fn differences(cases: &[Case], variant: &Variant) -> (usize, Vec<String>) {
         prices.on_demand.insert(sku.name.clone(), price);
         prices.spot.insert(sku.name.clone(), price);
         let made = instance_type(&sku, &settings, &prices, |zone, capacity_type| {
-            let fits = quota.as_ref().is_none_or(|quota| quota.fits(&sku.family, sku.vcpus));
+            let charge = quota::charge(&sku.family, sku.vcpus, CapacityType::OnDemand);
+            let fits = quota.as_ref().is_none_or(|quota| quota.fits(&charge));
             let marked = &marks[&*case.region];
             (capacity_type == CapacityType::Spot || fits)
                 && !marked.contains(&sku, zone, capacity_type, Timestamp::UNIX_EPOCH)

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
-use nap_api::nodeclaim::condition::LAUNCHED;
+use nap_api::nodeclaim::condition::{LAUNCHED, REGISTERED};
 use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
-use nap_cloud::{CloudError, ErrorClass, Instance};
+use nap_cloud::{CloudError, Creation, ErrorClass, Instance};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::{Step, live_claim, nomination, registration_health, time_left};
@@ -33,6 +33,10 @@ const INTERRUPTION_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LAUNCHES: usize = 1024;
 /// Event reason of a launch for which no offering is left.
 const INSUFFICIENT_CAPACITY: &str = "InsufficientCapacityError";
+/// Event reason of an instance that was accepted and could not be created.
+const ASYNC_PROVISIONING_ERROR: &str = "AsyncProvisioningError";
+/// Interval at which the creation of an accepted instance is looked at.
+const CREATION_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest message that is copied from the cloud into a condition, in characters.
 const MAX_MESSAGE: usize = 1024;
 
@@ -128,6 +132,25 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
             Interruption::Deleted => Ok(Step::Deleted),
             Interruption::TimedOut => time_out(context, &claim).await,
         },
+    }
+}
+
+/// Looks whether the instance of a launched NodeClaim comes to exist, until its Node is there. A
+/// NodeClaim whose instance could not be created is deleted, so that its pods are planned again.
+pub async fn watch_creation(context: &Context, name: &str) -> Result<Step, Error> {
+    let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
+    if claim_is(&claim, REGISTERED) || !claim_is(&claim, LAUNCHED) {
+        return Ok(Step::Done);
+    }
+    // What cannot be read is no failure: the next look may tell.
+    match context.cloud.creation(&claim).await {
+        Ok(Creation::InProgress) => Ok(Step::DoneUntil(CREATION_INTERVAL)),
+        Ok(Creation::Succeeded) => Ok(Step::Done),
+        Ok(Creation::Failed(error)) => fail(context, &claim, error).await,
+        Err(error) => {
+            tracing::warn!(nodeclaim = name, %error, "cannot tell the state of the instance");
+            Ok(Step::DoneUntil(CREATION_INTERVAL))
+        }
     }
 }
 
@@ -267,6 +290,7 @@ fn on_failure(class: ErrorClass) -> OnFailure {
     match class {
         ErrorClass::Capacity | ErrorClass::Quota => OnFailure::GiveUp(INSUFFICIENT_CAPACITY),
         ErrorClass::NodeClassNotReady => OnFailure::GiveUp("NodeClassNotReady"),
+        ErrorClass::CreationFailed => OnFailure::GiveUp(ASYNC_PROVISIONING_ERROR),
         ErrorClass::Transient | ErrorClass::Throttled => OnFailure::Retry,
         ErrorClass::NotFound | ErrorClass::Auth | ErrorClass::Invalid => OnFailure::BackOff,
     }
@@ -297,7 +321,7 @@ async fn give_up(
     tracing::warn!(nodeclaim = name, reason, message, "launch failed, deleting nodeclaim");
     let event = format!("NodeClaim {name} event: {message}");
     context.events.publish(claim, Severity::Warning, reason, &event);
-    if reason == INSUFFICIENT_CAPACITY {
+    if [INSUFFICIENT_CAPACITY, ASYNC_PROVISIONING_ERROR].contains(&reason) {
         let event = format!("NodeClaim {name} nominated for this pod failed to launch: {message}");
         let waiting: Vec<Arc<crate::cluster::Pod>> = {
             let index = context.index();

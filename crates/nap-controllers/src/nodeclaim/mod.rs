@@ -47,10 +47,11 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
-const STEPS: [StepFn; 9] = [
+const STEPS: [StepFn; 10] = [
     |context, name| ensure_metadata(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
     |context, name| launch::launch(context, name).boxed(),
+    |context, name| launch::watch_creation(context, name).boxed(),
     |context, name| registration::register(context, name).boxed(),
     |context, name| nomination::nominate(context, name).boxed(),
     |context, name| initialization::initialize(context, name).boxed(),

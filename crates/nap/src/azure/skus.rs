@@ -50,11 +50,11 @@ pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
     let region = catalogue::region(&sizes, &args.region)?;
     let (wanted, class) = wanted(&args)?;
     let quota = match live::connect(&args.live)? {
-        Some(live) => Some(
-            quota::fetch(&live.arm, &live.subscription, &region.name)
-                .await
-                .map_err(|error| live::failed("--subscription", &error))?,
-        ),
+        Some(live) => {
+            let left = quota::fetch(&live.arm, &live.subscription, &region.name).await;
+            let left = left.map_err(|error| live::failed("--subscription", &error))?;
+            Some(Quota::counted(left))
+        }
         None => None,
     };
     let rows =
@@ -152,6 +152,7 @@ fn rows(
             let made = instance_type(&sku, settings, &prices, |_, _| true);
             unmet(&made, wanted).map_or(Ok(()), Err)?;
             let price = |kind| prices.get(&name, kind).filter(|_| sold(&made, kind));
+            let charge = quota::charge(&sku.family, sku.vcpus, CapacityType::OnDemand);
             Ok(Considered {
                 family: sku.family.clone(),
                 vcpus: made.capacity.get(CPU) / 1000,
@@ -164,7 +165,7 @@ fn rows(
                 retires_on: Lifecycle::built_in()
                     .retires_on(&name, &region.name)
                     .map(|day| day.to_string()),
-                within_quota: quota.map(|quota| quota.fits(&sku.family, sku.vcpus)),
+                within_quota: quota.map(|quota| quota.fits(&charge)),
             })
         });
         Row { name, verdict }

@@ -1,0 +1,132 @@
+//! The machines of the cluster as the provider sees them: one list for all that are watched, and
+//! requests in batches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use nap_clock::Clock;
+use nap_cloud::CloudError;
+use nap_engine::CapacityType;
+
+use crate::machines::{Batches, Created, Listed, Machine, MachineList, Machines, NewMachine};
+
+/// Most machines whose last request is remembered; the oldest are dropped.
+const MAX_REQUESTED: usize = 20_000;
+
+/// The machines of one agent pool.
+pub(crate) struct Fleet {
+    machines: Machines,
+    list: MachineList,
+    batches: Batches,
+    clock: Clock,
+    started: Timestamp,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// Time of the last request to create or delete a machine. An older list says nothing of it.
+    requested: BTreeMap<String, Timestamp>,
+    /// Spot machines that were seen evicted.
+    evicted: BTreeSet<String>,
+}
+
+impl Fleet {
+    pub(crate) fn new(machines: Machines, clock: Clock) -> Self {
+        Self {
+            list: MachineList::new(machines.clone(), clock.clone()),
+            batches: Batches::new(machines.clone(), clock.clone()),
+            machines,
+            started: clock.now(),
+            clock,
+            memory: Mutex::default(),
+        }
+    }
+
+    /// The API of single machines.
+    pub(crate) fn machines(&self) -> &Machines {
+        &self.machines
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self, name: &str) {
+        let now = self.clock.now();
+        let requested = &mut self.memory().requested;
+        requested.insert(name.to_owned(), now);
+        if requested.len() > MAX_REQUESTED {
+            let oldest = requested.iter().min_by_key(|(name, at)| (**at, *name));
+            let oldest = oldest.map(|(name, _)| name.clone()).unwrap_or_default();
+            requested.remove(&oldest);
+        }
+    }
+
+    /// Time of the last request for a machine; `None` if this process has made none.
+    pub(crate) fn requested(&self, name: &str) -> Option<Timestamp> {
+        self.memory().requested.get(name).copied()
+    }
+
+    /// All machines now.
+    pub(crate) async fn list(&self) -> Result<Arc<Listed>, CloudError> {
+        self.list.since(self.clock.now()).await
+    }
+
+    /// A machine that a process before this one may have created; `None` if there is none. A list
+    /// since the start of this process tells, unless it has requested the machine itself.
+    pub(crate) async fn find_created(&self, name: &str) -> Result<Option<Machine>, CloudError> {
+        let since = self.requested(name).unwrap_or(self.started);
+        Ok(self.list.since(since).await?.get(name).cloned())
+    }
+
+    /// A machine as it was seconds ago; `None` if it does not exist. That a list lacks it is not
+    /// enough: the machine itself is asked for.
+    pub(crate) async fn find(&self, name: &str) -> Result<Option<Machine>, CloudError> {
+        let since = self.requested(name).unwrap_or(Timestamp::MIN);
+        if let Some(machine) = self.list.recent_since(since).await?.get(name) {
+            return Ok(Some(machine.clone()));
+        }
+        match self.machines.get(name).await {
+            Ok(machine) => Ok(Some(machine)),
+            Err(error) if error.is_not_found() => {
+                self.memory().requested.remove(name);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A machine in a list that was asked for at a time or later; `None` if that lacks it.
+    pub(crate) async fn listed_since(
+        &self,
+        name: &str,
+        at: Timestamp,
+    ) -> Result<Option<Machine>, CloudError> {
+        Ok(self.list.since(at).await?.get(name).cloned())
+    }
+
+    /// Requests the creation of a machine.
+    pub(crate) async fn create(&self, machine: NewMachine) -> Result<Created, CloudError> {
+        self.request(&machine.name);
+        self.batches.create(machine).await
+    }
+
+    /// Requests the deletion of a machine.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), CloudError> {
+        self.request(name);
+        self.batches.delete(name).await
+    }
+
+    /// Spot machines of a list whose VM is gone, each once.
+    pub(crate) fn newly_evicted<'l>(&self, listed: &'l Listed) -> Vec<&'l Machine> {
+        let is_evicted = |machine: &&Machine| {
+            machine.is_lost() && machine.capacity_type() == CapacityType::Spot
+        };
+        let evicted: Vec<&Machine> = listed.machines().filter(is_evicted).collect();
+        let known = &mut self.memory().evicted;
+        known.retain(|name| evicted.iter().any(|machine| machine.name == *name));
+        evicted.into_iter().filter(|machine| known.insert(machine.name.clone())).collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! The launch of a NodeClaim as a machine, and its progress until the VM exists.
+//!
+//! A launch ends when Azure has accepted the machine: a refusal falls through to the next offering
+//! at once. What fails later takes the name of the NodeClaim with it, so that its pods are planned
+//! again with what was learnt.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
+use nap_cloud::{CloudError, CloudProvider, Creation, ErrorClass, Instance};
+use nap_engine::InstanceType;
+use nap_units::{Resources, Rounding};
+
+use crate::arm::operation_failure;
+use crate::machines::{
+    Created, Machine, MachineRequest, NewMachine, ProvisioningState, machine_name, machine_name_of,
+};
+use crate::offering_selection::{self, Wanted};
+use crate::{AzureProvider, images};
+
+/// Most offerings that one call tries. Each failure is remembered, so a later call continues where
+/// this one stopped.
+const MAX_TRIES: usize = 10;
+/// Age below which an accepted machine is taken to be in progress without asking.
+const MIN_AGE: SignedDuration = SignedDuration::from_secs(5);
+/// Interval at which an accepted machine is looked for in the list.
+const APPEAR_INTERVAL: Duration = Duration::from_secs(2);
+/// Most times that it is looked for.
+const MAX_LOOKS: u32 = 10;
+
+impl AzureProvider {
+    /// Creates the machine of a NodeClaim with the first offering that Azure accepts, or adopts the
+    /// machine that an earlier call created.
+    pub(crate) async fn launch(
+        &self,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
+        offerings: &[OfferingRef],
+    ) -> Result<Instance, CloudError> {
+        let claim_name = claim.metadata.name.clone().unwrap_or_default();
+        let name = machine_name(&claim_name)?;
+        let operation = format!("create machine {name}");
+        if let Some(machine) = self.fleet.find_created(&name).await? {
+            return self.adopt(&machine, &claim_name).await;
+        }
+        let status = class.status.clone().unwrap_or_default();
+        let (Some(version), false) = (status.kubernetes_version, status.images.is_empty()) else {
+            let message = "the node class has no Kubernetes version or no images yet";
+            let code = "NodeClassNotReady";
+            return Err(CloudError::new(ErrorClass::NodeClassNotReady, operation, code, message));
+        };
+        let requirements = Requirements::from_specs(&claim.spec.requirements);
+        let requests = Resources::from_quantities(
+            claim.spec.resources.requests.iter().map(|(name, amount)| (name.as_str(), amount)),
+            Rounding::Up,
+        );
+        let image =
+            |one: &InstanceType| images::select(&status.images, &one.requirements, &requirements);
+        let has_image = |one: &InstanceType| image(one).is_some();
+        let wanted =
+            Wanted { requirements: &requirements, requests: &requests, has_image: &has_image };
+        let mut last: Option<CloudError> = None;
+        let mut attempt = 0;
+        while attempt < MAX_TRIES {
+            let catalogue = self.instance_types(class).await?;
+            let next = if offerings.is_empty() {
+                offering_selection::cheapest(catalogue.types(), &wanted, &claim_name)
+            } else {
+                offering_selection::first_planned(catalogue.types(), &wanted, offerings)
+            };
+            let Some((instance_type, offering)) = next else { break };
+            let sku = self.region.sku(&instance_type.name).await?;
+            let (Some(sku), Some(image)) = (sku, image(instance_type)) else { break };
+            let (zone, capacity_type) = (&offering.zone, offering.capacity_type);
+            // Another launch may have taken the quota since the catalogue was made; then the next
+            // catalogue lacks the offering.
+            let hold = self.region.hold_quota(&claim_name, &sku, capacity_type);
+            let Some(hold) = hold else { continue };
+            attempt += 1;
+            let request = MachineRequest {
+                config: &self.config,
+                claim,
+                class,
+                sku: &sku,
+                instance_type,
+                offering,
+                image_id: &image.id,
+                kubernetes_version: &version,
+            };
+            let new = NewMachine { name: name.clone(), body: request.body()? };
+            match self.request(new, &claim_name).await {
+                Ok(instance) => {
+                    hold.keep();
+                    tracing::info!(
+                        nodeclaim = claim_name,
+                        instance_type = instance_type.name,
+                        zone,
+                        capacity_type = capacity_type.as_str(),
+                        price = %offering.price,
+                        attempt,
+                        "launched instance"
+                    );
+                    return Ok(instance);
+                }
+                Err(error) if matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota) => {
+                    tracing::info!(
+                        nodeclaim = claim_name,
+                        instance_type = instance_type.name,
+                        zone,
+                        capacity_type = capacity_type.as_str(),
+                        reason = error.code,
+                        correlation_id = error.correlation_id,
+                        "offering unavailable"
+                    );
+                    drop(hold);
+                    if !self.region.learn(&error, &sku, zone, capacity_type) {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(no_offering_left(operation, last))
+    }
+
+    /// Requests a machine, and returns it once its VM is known.
+    async fn request(&self, new: NewMachine, claim: &str) -> Result<Instance, CloudError> {
+        let created = match self.fleet.create(new.clone()).await {
+            Ok(created) => created,
+            // A process before this one may have created the machine with another size.
+            Err(error) if error.class == ErrorClass::Invalid => {
+                return match self.fleet.machines().get(&new.name).await {
+                    Ok(machine) if machine.owner() == Some(claim) => {
+                        self.adopt(&machine, claim).await
+                    }
+                    _ => Err(error),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        let has_vm = |machine: &Machine| machine.provider_id().is_some();
+        let machine = match created.machine.clone().filter(has_vm) {
+            Some(machine) => machine,
+            None => self.appeared(&new, &created).await?,
+        };
+        let mut instance = self.adopt(&machine, claim).await?;
+        if let Some(operation) = created.operation {
+            instance.annotations.insert(labels::AZURE_OPERATION.to_owned(), operation);
+        }
+        Ok(instance)
+    }
+
+    /// Waits until the VM of an accepted machine is known.
+    async fn appeared(&self, new: &NewMachine, created: &Created) -> Result<Machine, CloudError> {
+        let clock = self.arm.clock();
+        let mut since = created.at;
+        for look in 1..=MAX_LOOKS {
+            let listed = self.fleet.listed_since(&new.name, since).await?;
+            match listed {
+                Some(machine) if machine.provider_id().is_some() => return Ok(machine),
+                Some(_) => {}
+                // The batch header is not part of the published API.
+                None if look == 2 && created.batched => {
+                    tracing::warn!(machine = new.name, "machine of a batch is missing");
+                    self.fleet.machines().put(&new.name, &new.body).await?;
+                }
+                None => {}
+            }
+            clock.sleep(APPEAR_INTERVAL).await;
+            since = clock.now();
+        }
+        let (operation, code) = (format!("create machine {}", new.name), "NoVirtualMachine");
+        let message = "the machine was accepted and has no VM yet";
+        Err(CloudError::new(ErrorClass::Transient, operation, code, message))
+    }
+
+    /// The instance of a machine that exists, if it belongs to the NodeClaim.
+    async fn adopt(&self, machine: &Machine, claim: &str) -> Result<Instance, CloudError> {
+        let operation = format!("create machine {}", machine.name);
+        let error = |class, code: &str, message: &str| {
+            Err(CloudError::new(class, operation.as_str(), code, message))
+        };
+        if machine.owner() != Some(claim) {
+            let message = "a machine of this name exists and belongs to another owner";
+            return error(ErrorClass::Invalid, "MachineNameTaken", message);
+        }
+        if machine.is_deleting() {
+            let message = "the machine is being deleted";
+            return error(ErrorClass::Transient, "MachineDeleting", message);
+        }
+        if let Some(failure) = machine.failure(&operation) {
+            return Err(self.failed(machine, claim, failure).await);
+        }
+        self.instance(machine).await
+    }
+
+    /// The failure of an accepted machine, after what it tells was learnt.
+    async fn failed(&self, machine: &Machine, claim: &str, failure: CloudError) -> CloudError {
+        self.region.release_quota(claim);
+        if let Ok(Some(sku)) = self.region.sku(&machine.properties.hardware.vm_size).await {
+            let zone = machine.zone(&self.config.location);
+            self.region.learn(&failure, &sku, &zone, machine.capacity_type());
+        }
+        CloudError { class: ErrorClass::CreationFailed, ..failure }
+    }
+
+    /// Progress of the machine of a launched NodeClaim.
+    pub(crate) async fn progress(&self, claim: &NodeClaim) -> Result<Creation, CloudError> {
+        let claim_name = claim.metadata.name.clone().unwrap_or_default();
+        let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+        let recorded = id.and_then(|id| machine_name_of(id, &self.config.agent_pool));
+        let Some(name) = recorded else { return Ok(Creation::Succeeded) };
+        let now = self.arm.clock().now();
+        if self.fleet.requested(&name).is_some_and(|at| now.duration_since(at) < MIN_AGE) {
+            return Ok(Creation::InProgress);
+        }
+        let operation = format!("create machine {name}");
+        let Some(machine) = self.fleet.find(&name).await? else {
+            let message = "the machine is gone";
+            let gone = CloudError::new(ErrorClass::NotFound, &operation, "MachineGone", message);
+            let failure = self.cause(claim, &operation).await.unwrap_or(gone);
+            self.region.release_quota(&claim_name);
+            let class = ErrorClass::CreationFailed;
+            return Ok(Creation::Failed(CloudError { class, ..failure }));
+        };
+        if let Some(mut failure) = machine.failure(&operation) {
+            if machine.properties.status.provisioning_error.is_none() {
+                failure = self.cause(claim, &operation).await.unwrap_or(failure);
+            }
+            return Ok(Creation::Failed(self.failed(&machine, &claim_name, failure).await));
+        }
+        if machine.properties.provisioning_state != ProvisioningState::Succeeded {
+            return Ok(Creation::InProgress);
+        }
+        let zone = machine.zone(&self.config.location);
+        let size = &machine.properties.hardware.vm_size;
+        self.region.learn_success(size, &zone, machine.capacity_type());
+        Ok(Creation::Succeeded)
+    }
+
+    /// The failure that the operation of a NodeClaim tells; `None` if it tells none.
+    async fn cause(&self, claim: &NodeClaim, operation: &str) -> Option<CloudError> {
+        let url = claim.metadata.annotations.as_ref()?.get(labels::AZURE_OPERATION)?;
+        operation_failure(&self.arm, url, operation).await.ok().flatten()
+    }
+}
+
+/// The error when no offering of a NodeClaim can be launched.
+fn no_offering_left(operation: String, last: Option<CloudError>) -> CloudError {
+    let Some(last) = last else {
+        let message = "no available offering satisfies the NodeClaim and holds its requests";
+        let (class, code) = (ErrorClass::Capacity, "InsufficientCapacity");
+        return CloudError::new(class, operation, code, message);
+    };
+    let message =
+        format!("no offering of the NodeClaim is left; the last failed: {}", last.message);
+    CloudError { class: ErrorClass::Capacity, operation, message, ..last }
+}
