@@ -7,7 +7,7 @@ use std::time::Duration;
 use nap_azure::AzureConfig;
 use nap_clock::Clock;
 
-use super::FaultPlan;
+use super::{FaultPlan, RequestLimits};
 
 /// Id of the emulated subscription, by which the nodes of its VMs are known.
 pub const SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000001";
@@ -53,6 +53,14 @@ pub struct EmulatorConfig {
     pub page_size: usize,
     /// vCPU quota of families that [`FaultPlan::family_quota`] does not name.
     pub default_family_quota: i64,
+    /// On-demand vCPU quota of the region, unless [`FaultPlan::regional_quota`] has another.
+    pub regional_quota: i64,
+    /// Spot vCPU quota of the region, unless [`FaultPlan::spot_quota`] has another.
+    pub spot_quota: i64,
+    /// ARM's request limits; `None` for none.
+    pub request_limits: Option<RequestLimits>,
+    /// `Retry-After` of operations in progress.
+    pub retry_after: Duration,
     /// ARM ids of the subnets that exist.
     pub subnets: BTreeSet<String>,
     /// Whether every other subnet exists too, in any subscription, so that manifests of guides
@@ -91,6 +99,10 @@ impl EmulatorConfig {
             token_lifetime: Duration::from_hours(1),
             page_size: 400,
             default_family_quota: 100_000,
+            regional_quota: 100_000,
+            spot_quota: 100_000,
+            request_limits: Some(RequestLimits::default()),
+            retry_after: Duration::from_secs(5),
             subnets: BTreeSet::from([subnet]),
             any_subnet: false,
             faults: FaultPlan::default(),

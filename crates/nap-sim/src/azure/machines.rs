@@ -1,27 +1,18 @@
-//! The agent-pool machines API: asynchronous create and delete, list and get.
+//! The agent-pool machines API: asynchronous create and delete, update of tags, list and get.
 
-use std::hash::Hasher as _;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fnv::FnvHasher;
-use nap_engine::CapacityType;
-use nap_kubelets::VmEvent;
-use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
 
 use super::Inner;
-use super::node::{node_labels, node_resources, node_taints};
-use super::region::{family_cores, family_limit, published_images};
+use super::accept::{Place, tags_of, zones_of};
+use super::batch::{batch_error, read_header};
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
-use super::state::{BilledMachine, MachineRecord, MachineState, OperationRecord, State};
+use super::state::{MachineRecord, MachineState, State};
 
-/// Time from the request until a VM fails for lack of capacity.
-const CAPACITY_FAILURE: Duration = Duration::from_secs(8);
-/// Maximum length of a machine's name.
-const MAX_NAME: usize = 34;
+/// Time that an update of tags takes.
+const TAG_UPDATE: Duration = Duration::from_secs(4);
 
 impl Inner {
     pub(crate) fn list_machines(&self, request: &ArmRequest) -> Answer {
@@ -32,7 +23,7 @@ impl Inner {
 
     pub(crate) fn get_machine(&self, name: &str) -> Answer {
         match self.state().machines.get(name) {
-            Some(machine) => reply(200, &self.show(machine)),
+            Some(machine) => self.reply_machine(200, machine, Vec::new()),
             None => refuse(404, "NotFound", &format!("Machine {name} not found.")),
         }
     }
@@ -41,288 +32,219 @@ impl Inner {
         let Ok(body) = serde_json::from_slice::<Value>(&request.body) else {
             return refuse(400, "InvalidRequestContent", "the request content was invalid");
         };
-        let mut state = self.state();
-        if let Some(existing) = state.machines.get(name) {
-            let size = body.pointer("/properties/hardware/vmSize").and_then(Value::as_str);
-            if existing.state == MachineState::Deleting {
-                let message = format!("machine {name} is being deleted");
-                return refuse(409, "AnotherOperationInProgress", &message);
-            }
-            if size != Some(&existing.sku.name) {
-                let message = "Changing property 'properties.hardware.vmSize' is not allowed.";
-                return refuse(400, "PropertyChangeNotAllowed", message);
-            }
-            return reply(200, &self.show(existing));
-        }
-        let machine = match self.accept(&mut state, request, name, &body) {
-            Ok(machine) => machine,
-            Err(refusal) => return refusal.answer(),
+        let done = match request.header("batchputmachine") {
+            Some(header) => self.put_batch(request, name, &body, header),
+            None => self.put_one(request, name, &body),
         };
-        let operation = state.begin_operation();
-        let (incarnation, vm_name) = (machine.incarnation, machine.vm_name.clone());
-        let shown = self.show(&machine);
-        let place = (machine.sku.name.clone(), machine.zone_label.clone());
-        let fails = state.faults.capacity_errors.contains(&place);
-        let stuck = state.faults.stuck_creates;
-        state.machines.insert(name.to_owned(), machine);
-        drop(state);
-        let key = name.to_owned();
-        if fails {
-            self.later(CAPACITY_FAILURE, move |inner| {
-                inner.fail(&key, incarnation, operation);
-                None
-            });
-        } else if !stuck {
-            let delay = self.jitter(&self.config.vm_create, &format!("create/{vm_name}"));
-            self.later(delay, move |inner| inner.finish_create(&key, incarnation, operation));
-        }
-        reply_with(201, &shown, &self.operation_headers(request, operation))
+        done.unwrap_or_else(|refusal| refusal.answer())
     }
 
-    pub(crate) fn delete_machines(self: &Arc<Self>, request: &ArmRequest) -> Answer {
-        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-        let names: Vec<String> = body
-            .get("machineNames")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(|name| name.as_str().map(str::to_owned))
-            .collect();
+    fn put_one(
+        self: &Arc<Self>,
+        request: &ArmRequest,
+        name: &str,
+        body: &Value,
+    ) -> Result<Answer, Refusal> {
         let mut state = self.state();
-        let known: Vec<String> =
-            names.into_iter().filter(|name| state.machines.contains_key(name)).collect();
-        if known.is_empty() {
-            return refuse(400, "InvalidParameter", "Cannot find any valid machines to delete.");
+        self.check_preconditions(&state, request, name)?;
+        if state.machines.contains_key(name) {
+            return self.update(&mut state, request, name, body);
         }
-        let operation = state.begin_operation();
-        let mut delays = Vec::new();
-        for name in known {
-            let Some(machine) = state.machines.get_mut(&name) else { continue };
-            if machine.state == MachineState::Deleting {
+        let template = self.template(request, body)?;
+        let place = Place { name, zones: zones_of(body)?, tags: tags_of(body)? };
+        let machine = self.accept(&mut state, &template, place)?;
+        let operation = state.begin_operation(self.config.clock.now(), Some(name), 1);
+        let answer = self.reply_machine(201, &machine, self.operation_headers(request, operation));
+        let created = self.insert(&mut state, machine, operation);
+        drop(state);
+        self.begin_creates(vec![created]);
+        Ok(answer)
+    }
+
+    /// Creates the machines of a batch. Those that exist already with the same template are left
+    /// as they are, so that a request may be repeated.
+    fn put_batch(
+        self: &Arc<Self>,
+        request: &ArmRequest,
+        name: &str,
+        body: &Value,
+        header: &str,
+    ) -> Result<Answer, Refusal> {
+        let machines = read_header(header, name)?;
+        for conditional in ["if-match", "if-none-match"] {
+            if request.header(conditional).is_some() {
+                let message = format!("The header {conditional} cannot be used with a batch.");
+                return Err(Refusal::new(400, "InvalidParameter", message));
+            }
+        }
+        let template = self.template(request, body)?;
+        let mut state = self.state();
+        let mut accepted: Vec<MachineRecord> = Vec::new();
+        let mut failed: Vec<(String, Refusal)> = Vec::new();
+        for machine in machines {
+            let name = machine.machine_name.as_str();
+            if let Some(existing) = state.machines.get(name) {
+                if let Err(refusal) = unchanged(existing, body) {
+                    failed.push((name.to_owned(), refusal));
+                }
                 continue;
             }
-            machine.state = MachineState::Deleting;
-            let delay = self.jitter(&self.config.vm_delete, &format!("delete/{}", machine.vm_name));
-            delays.push((delay, name, machine.incarnation));
+            let zones = machine.zones.unwrap_or_default();
+            let place = Place { name, zones, tags: machine.tags.unwrap_or_default() };
+            match self.accept(&mut state, &template, place) {
+                // Counts in the quota of the next one.
+                Ok(machine) => {
+                    state.machines.insert(name.to_owned(), machine.clone());
+                    accepted.push(machine);
+                }
+                Err(refusal) => failed.push((name.to_owned(), refusal)),
+            }
         }
+        let now = self.config.clock.now();
+        let operation = state.begin_operation(now, Some(name), accepted.len());
+        let created: Vec<_> = accepted
+            .into_iter()
+            .map(|machine| self.insert(&mut state, machine, operation))
+            .collect();
+        let answer = if failed.is_empty() {
+            let headers = self.operation_headers(request, operation);
+            match state.machines.get(name) {
+                Some(machine) => self.reply_machine(200, machine, headers),
+                None => refuse(500, "InternalServerError", "the first machine is missing"),
+            }
+        } else {
+            batch_error(&failed)
+        };
         drop(state);
-        // The operation ends with its slowest VM; ties end in name order.
-        delays.sort();
-        let last = delays.len().saturating_sub(1);
-        if delays.is_empty() {
-            self.state().operations.insert(operation, OperationRecord::Succeeded);
-        }
-        for (index, (delay, name, incarnation)) in delays.into_iter().enumerate() {
-            let ends = (index == last).then_some(operation);
-            self.later(delay, move |inner| inner.finish_delete(&name, incarnation, ends));
-        }
-        reply_with(202, &Value::Null, &self.operation_headers(request, operation))
+        self.begin_creates(created);
+        Ok(answer)
     }
 
-    /// Validates a request. The state is unchanged if it is refused.
-    fn accept(
+    /// Refuses a PUT whose `If-Match` or `If-None-Match` does not hold.
+    fn check_preconditions(
         &self,
+        state: &State,
+        request: &ArmRequest,
+        name: &str,
+    ) -> Result<(), Refusal> {
+        let current = state.machines.get(name).map(|machine| self.etag(machine));
+        let failed = |message: &str| Err(Refusal::new(412, "PreconditionFailed", message));
+        if let Some(wanted) = request.header("if-match") {
+            let wanted = wanted.trim_matches('"');
+            let Some(current) = &current else {
+                return failed(&format!("If-Match: machine {name} does not exist."));
+            };
+            if wanted != "*" && wanted != current {
+                let message = format!("If-Match: the eTag of machine {name} is {current}.");
+                return failed(&message);
+            }
+        }
+        if request.header("if-none-match") == Some("*") && current.is_some() {
+            return failed(&format!("If-None-Match: machine {name} exists."));
+        }
+        Ok(())
+    }
+
+    /// A PUT on a machine that exists: its tags may change, and nothing else.
+    fn update(
+        self: &Arc<Self>,
         state: &mut State,
         request: &ArmRequest,
         name: &str,
         body: &Value,
-    ) -> Result<MachineRecord, Refusal> {
-        let config = &self.config;
-        let invalid = |message: &str| Refusal::new(400, "InvalidParameter", message);
-        let properties = body.get("properties").filter(|value| value.is_object());
-        let properties =
-            properties.ok_or_else(|| invalid("Required parameter properties is missing."))?;
-        let text =
-            |pointer: &str| properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let named = name
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-        if name.is_empty() || name.len() > MAX_NAME || !named {
-            return Err(invalid("The machine name is invalid."));
+    ) -> Result<Answer, Refusal> {
+        let tags = tags_of(body)?;
+        let now = self.config.clock.now();
+        let operation = state.counter + 1;
+        let Some(machine) = state.machines.get_mut(name) else {
+            return Err(Refusal::new(404, "NotFound", format!("Machine {name} not found.")));
+        };
+        unchanged(machine, body)?;
+        if machine.tags == tags {
+            return Ok(self.reply_machine(200, machine, Vec::new()));
         }
-        let size = text("/hardware/vmSize");
-        let sku = self.region.sku(config, size).ok_or_else(|| {
-            let message = format!(
-                "The VM size of {size} is not allowed in your subscription in location '{}'.",
-                config.region
-            );
-            Refusal::new(400, "VMSizeNotSupported", message)
-        })?;
-        let zones: Vec<String> = body
-            .get("zones")
+        if machine.state == MachineState::Creating {
+            let message = format!("machine {name} is being created");
+            return Err(Refusal::new(409, "AnotherOperationInProgress", message));
+        }
+        machine.tags = tags;
+        let settled = machine.state != MachineState::Succeeded;
+        machine.enter(if settled { machine.state } else { MachineState::Updating });
+        let incarnation = machine.incarnation;
+        let answer = self.reply_machine(200, machine, self.operation_headers(request, operation));
+        let begun = state.begin_operation(now, Some(name), 1);
+        debug_assert_eq!(begun, operation, "the answer names the operation that was begun");
+        let name = name.to_owned();
+        self.later(TAG_UPDATE, move |inner| {
+            inner.finish_update(&name, incarnation, operation);
+            None
+        });
+        Ok(answer)
+    }
+
+    pub(crate) fn delete_machines(self: &Arc<Self>, request: &ArmRequest) -> Answer {
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let names: Option<Vec<String>> = body
+            .get("machineNames")
             .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(|zone| zone.as_str().map(str::to_owned))
-            .collect();
-        if zones.len() > 1 || zones.iter().any(|zone| !sku.zones.contains(zone)) {
-            let message =
-                format!("The zone(s) {zones:?} for resource '{name}' is not supported for {size}.");
-            return Err(Refusal::new(400, "AvailabilityZoneNotSupported", message));
-        }
-        let capacity_type = match text("/priority") {
-            "" | "Regular" => CapacityType::OnDemand,
-            "Spot" if sku.spot => CapacityType::Spot,
-            "Spot" => {
-                let message = format!("The VM size {size} does not support Spot priority.");
-                return Err(Refusal::new(400, "BadRequest", message));
-            }
-            _ => return Err(invalid("The value of parameter priority is invalid.")),
+            .map(|names| names.iter().map(|name| Some(name.as_str()?.to_owned())).collect())
+            .unwrap_or_default();
+        let Some(mut names) = names else {
+            let message = "Required parameter machineNames is missing or not a list of names.";
+            return refuse(400, "InvalidParameter", message);
         };
-        let system = text("/mode") == "System";
-        if system
-            && capacity_type == CapacityType::Spot
-            && request.header("allowspotvmsystemnode") != Some("true")
-        {
-            return Err(invalid("A System machine cannot be Spot."));
-        }
-        let image = text("/nodeImageVersion");
-        let published = published_images(config);
-        if !published
-            .iter()
-            .any(|(gallery, sku, version)| format!("{gallery}-{sku}-{version}") == image)
-        {
-            return Err(invalid(&format!("The node image version '{image}' is not available.")));
-        }
-        if node_taints(properties).is_none() {
-            return Err(invalid("A taint is not of the form key=value:effect."));
-        }
-        let reserved = properties
-            .pointer("/kubernetes/nodeLabels")
-            .and_then(Value::as_object)
-            .and_then(|labels| labels.keys().find(|key| key.starts_with("kubernetes.azure.com/")));
-        if let Some(key) = reserved {
-            return Err(invalid(&format!("The label {key} is reserved.")));
-        }
-        check_quota(self, state, &sku, capacity_type)?;
-        let incarnation = state.next();
-        let digits = self.hash(&format!("vm/{name}/{incarnation}")) % 100_000_000;
-        let vm_name = format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool);
-        let zone_label =
-            zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
-        Ok(MachineRecord {
-            name: name.to_owned(),
-            incarnation,
-            zones,
-            properties: properties.clone(),
-            vm_id: format!(
-                "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Compute/virtualMachines/{vm_name}",
-                config.subscription_id, config.node_resource_group
-            ),
-            vm_name,
-            sku,
-            zone_label,
-            capacity_type,
-            state: MachineState::Creating,
-            created: config.clock.now(),
-            error: None,
-            billed: None,
-            evicted: false,
-        })
-    }
-
-    fn finish_create(&self, name: &str, incarnation: u64, operation: u64) -> Option<VmEvent> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let machine = state.machines.get_mut(name).filter(|machine| {
-            machine.incarnation == incarnation && machine.state == MachineState::Creating
-        });
-        let Some(machine) = machine else {
-            let (code, message) =
-                ("OperationPreempted".to_owned(), "the machine was deleted".to_owned());
-            state.operations.insert(operation, OperationRecord::Failed { code, message });
-            return None;
-        };
-        machine.state = MachineState::Succeeded;
-        machine.billed = Some(state.bill.len());
-        state.bill.push(BilledMachine {
-            name: name.to_owned(),
-            size: machine.sku.name.clone(),
-            zone: machine.zone_label.clone(),
-            capacity_type: machine.capacity_type,
-            price: self.region.price(&machine.sku.name, machine.capacity_type),
-            created: self.config.clock.now(),
-            deleted: None,
-        });
-        state.operations.insert(operation, OperationRecord::Succeeded);
-        if state.faults.never_boots {
-            return None;
-        }
-        let (capacity, allocatable) = node_resources(&self.config, machine);
-        Some(VmEvent::Created {
-            provider_id: machine.provider_id(),
-            node_name: machine.vm_name.clone(),
-            labels: node_labels(&self.config, machine),
-            taints: node_taints(&machine.properties).unwrap_or_default(),
-            capacity,
-            allocatable,
-            boot: self.jitter(&self.config.node_boot, &format!("boot/{}", machine.vm_name)),
-        })
-    }
-
-    fn fail(&self, name: &str, incarnation: u64, operation: u64) {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let code = match state.machines.get_mut(name) {
-            Some(machine)
-                if machine.incarnation == incarnation
-                    && machine.state == MachineState::Creating =>
-            {
-                let code = if machine.zones.is_empty() {
-                    "AllocationFailed"
-                } else {
-                    "ZonalAllocationFailed"
-                };
-                let message = "Allocation failed. We do not have sufficient capacity for the requested VM size.";
-                machine.state = MachineState::Failed;
-                machine.error = Some((code.to_owned(), message.to_owned()));
-                code
-            }
-            _ => "OperationPreempted",
-        };
-        let message = "the machine could not be provisioned".to_owned();
-        state
-            .operations
-            .insert(operation, OperationRecord::Failed { code: code.to_owned(), message });
-    }
-
-    fn finish_delete(
-        &self,
-        name: &str,
-        incarnation: u64,
-        operation: Option<u64>,
-    ) -> Option<VmEvent> {
         let mut state = self.state();
-        if let Some(operation) = operation {
-            state.operations.insert(operation, OperationRecord::Succeeded);
+        names.retain(|name| state.machines.contains_key(name));
+        names.sort();
+        names.dedup();
+        if names.is_empty() {
+            return refuse(400, "InvalidParameter", "Cannot find any valid machines to delete.");
         }
-        state.machines.get(name).filter(|machine| machine.incarnation == incarnation)?;
-        let machine = state.machines.remove(name)?;
-        let billed = state.bill.get_mut(machine.billed?)?;
-        billed.deleted = Some(self.config.clock.now());
-        Some(VmEvent::Deleted { provider_id: machine.provider_id(), node_name: machine.vm_name })
+        // Machines whose deletion has begun are left to it.
+        names.retain(|name| {
+            state.machines.get(name).is_some_and(|machine| machine.state != MachineState::Deleting)
+        });
+        let operation = state.begin_operation(self.config.clock.now(), None, names.len());
+        let mut delays = Vec::new();
+        for name in names {
+            let Some(machine) = state.machines.get_mut(&name) else { continue };
+            machine.enter(MachineState::Deleting);
+            let delay = self.jitter(&self.config.vm_delete, &format!("delete/{}", machine.vm_name));
+            delays.push((delay, name, machine.incarnation));
+        }
+        drop(state);
+        // Ties end in name order.
+        delays.sort();
+        for (delay, name, incarnation) in delays {
+            self.later(delay, move |inner| inner.finish_delete(&name, incarnation, operation));
+        }
+        reply_with(202, &Value::Null, &self.operation_headers(request, operation))
     }
 
-    /// Evicts a running VM; the machine object stays. Returns whether there was a VM.
-    pub(crate) fn evict(self: &Arc<Self>, name: &str) -> bool {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let Some(machine) = state.machines.get_mut(name) else { return false };
-        let Some(billed) = machine.billed.take().and_then(|index| state.bill.get_mut(index)) else {
-            return false;
-        };
-        billed.deleted = Some(self.config.clock.now());
-        machine.evicted = true;
-        let (provider_id, node_name) = (machine.provider_id(), machine.vm_name.clone());
-        drop(guard);
-        self.later(Duration::ZERO, move |_| Some(VmEvent::Deleted { provider_id, node_name }));
-        true
+    /// The machine as the API returns it, with its ETag as header.
+    pub(crate) fn reply_machine(
+        &self,
+        status: u16,
+        machine: &MachineRecord,
+        mut headers: Vec<(&'static str, String)>,
+    ) -> Answer {
+        headers.push(("etag", format!("\"{}\"", self.etag(machine))));
+        reply_with(status, &self.show(machine), &headers)
+    }
+
+    fn etag(&self, machine: &MachineRecord) -> String {
+        let text = format!("etag/{}/{}/{}", machine.name, machine.incarnation, machine.version);
+        self.guid(&text)
     }
 
     fn show(&self, machine: &MachineRecord) -> Value {
         let mut properties = machine.properties.clone();
         properties["provisioningState"] = machine.state.as_str().into();
         properties["resourceId"] = machine.vm_id.clone().into();
+        properties["eTag"] = self.etag(machine).into();
+        if !machine.tags.is_empty() {
+            properties["tags"] = json!(machine.tags);
+        }
         let vm_state = if machine.evicted { "Deleted" } else { "Running" };
         let mut status =
             json!({ "creationTimestamp": machine.created.to_string(), "vmState": vm_state });
@@ -343,59 +265,121 @@ impl Inner {
         })
     }
 
-    fn operation_headers(
+    /// `Azure-AsyncOperation`, `Location` and `Retry-After` of an accepted operation.
+    pub(crate) fn operation_headers(
         &self,
         request: &ArmRequest,
         operation: u64,
     ) -> Vec<(&'static str, String)> {
         let version = request.query.get("api-version").map(String::as_str).unwrap_or_default();
-        let url = format!(
-            "{}/subscriptions/{}/providers/Microsoft.ContainerService/locations/{}/operations/{operation:016x}?api-version={version}",
-            request.base, self.config.subscription_id, self.config.region
-        );
-        vec![("azure-asyncoperation", url)]
+        let url = |kind: &str| {
+            format!(
+                "{}/subscriptions/{}/providers/Microsoft.ContainerService/locations/{}/{kind}/{operation:016x}?api-version={version}",
+                request.base, self.config.subscription_id, self.config.region
+            )
+        };
+        vec![
+            ("azure-asyncoperation", url("operations")),
+            ("location", url("operationresults")),
+            ("retry-after", self.config.retry_after.as_secs().to_string()),
+        ]
     }
 
-    /// A random number that depends on the seed and the name only, not on the order of requests.
-    pub(crate) fn hash(&self, name: &str) -> u64 {
-        let mut hasher = FnvHasher::default();
-        hasher.write(name.as_bytes());
-        Pcg64Mcg::seed_from_u64(hasher.finish() ^ self.config.seed.rotate_left(32)).random()
+    /// Status document of an operation, for `Azure-AsyncOperation`.
+    pub(crate) fn operation(&self, request: &ArmRequest, id: &str) -> Answer {
+        let state = self.state();
+        let number = u64::from_str_radix(id, 16).ok();
+        let Some(record) = number.and_then(|number| state.operations.get(&number)) else {
+            return refuse(404, "NotFound", &format!("operation `{id}` is unknown"));
+        };
+        let started = record.started.to_string();
+        let mut body = json!({ "id": request.path, "name": id, "startTime": started });
+        let mut headers = Vec::new();
+        body["status"] = match (&record.failure, record.pending) {
+            (_, 1..) => {
+                headers.push(("retry-after", self.config.retry_after.as_secs().to_string()));
+                "InProgress".into()
+            }
+            (None, 0) => "Succeeded".into(),
+            (Some((code, message)), 0) => {
+                body["error"] = json!({ "code": code, "message": message });
+                "Failed".into()
+            }
+        };
+        reply_with(200, &body, &headers)
     }
 
-    fn jitter(&self, range: &RangeInclusive<Duration>, name: &str) -> Duration {
-        let millis = |duration: &Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let (low, high) = (millis(range.start()), millis(range.end()));
-        let mut random = Pcg64Mcg::seed_from_u64(self.hash(name));
-        Duration::from_millis(random.random_range(low..=high.max(low)))
+    /// Result of an operation, for `Location`.
+    pub(crate) fn operation_result(&self, request: &ArmRequest, id: &str) -> Answer {
+        let state = self.state();
+        let number = u64::from_str_radix(id, 16).unwrap_or_default();
+        let Some(record) = state.operations.get(&number) else {
+            return refuse(404, "NotFound", &format!("operation `{id}` is unknown"));
+        };
+        if record.pending > 0 {
+            return reply_with(202, &Value::Null, &self.operation_headers(request, number));
+        }
+        if let Some((code, message)) = &record.failure {
+            return refuse(409, code, message);
+        }
+        match record.machine.as_ref().map(|name| state.machines.get(name)) {
+            Some(Some(machine)) => self.reply_machine(200, machine, Vec::new()),
+            _ => reply(204, &Value::Null),
+        }
     }
 }
 
-fn check_quota(
-    inner: &Inner,
-    state: &State,
-    sku: &nap_azure::skus::Sku,
-    capacity_type: CapacityType,
-) -> Result<(), Refusal> {
-    let exceeded = |what: &str, limit: i64, usage: i64| {
-        let message = format!(
-            "Operation could not be completed as it results in exceeding approved {what} quota. Additional details - \
-             Location: {}, Current Limit: {limit}, Current Usage: {usage}, Additional Required: {}.",
-            inner.config.region, sku.vcpus
-        );
-        Err(Refusal::new(409, "OperationNotAllowed", message))
-    };
-    if capacity_type == CapacityType::Spot {
-        let usage = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
-        return match state.faults.spot_quota {
-            Some(limit) if usage + sku.vcpus > limit => exceeded("LowPriorityCores", limit, usage),
-            _ => Ok(()),
-        };
+/// Refuses a body that would change more than the tags of a machine. Members that the body does
+/// not have stay as they are.
+fn unchanged(machine: &MachineRecord, body: &Value) -> Result<(), Refusal> {
+    if machine.state == MachineState::Deleting {
+        let message = format!("machine {} is being deleted", machine.name);
+        return Err(Refusal::new(409, "AnotherOperationInProgress", message));
     }
-    let usage = family_cores(state, &sku.family);
-    let limit = family_limit(&inner.config, state, &sku.family);
-    if !sku.family.is_empty() && usage + sku.vcpus > limit {
-        return exceeded(&format!("{} Family Cores", sku.family), limit, usage);
+    let mut sent = body.get("properties").cloned().unwrap_or_default();
+    if let Some(members) = sent.as_object_mut() {
+        members.remove("tags");
+        for read_only in ["provisioningState", "resourceId", "eTag", "status"] {
+            members.remove(read_only);
+        }
     }
-    Ok(())
+    if let Some(kubernetes) = sent.get_mut("kubernetes").and_then(Value::as_object_mut) {
+        kubernetes.remove("nodeName");
+    }
+    match difference(&sent, &machine.properties, "properties") {
+        None => Ok(()),
+        Some(path) => {
+            let message = format!("Changing property '{path}' is not allowed.");
+            Err(Refusal::new(400, "PropertyChangeNotAllowed", message))
+        }
+    }
+}
+
+/// Path of the first member of `sent` that `kept` does not have like that.
+fn difference(sent: &Value, kept: &Value, path: &str) -> Option<String> {
+    match (sent, kept) {
+        (Value::Null, _) => None,
+        (Value::Object(members), Value::Object(_)) => members.iter().find_map(|(name, value)| {
+            difference(value, &kept[name.as_str()], &format!("{path}.{name}"))
+        }),
+        (Value::Object(members), Value::Null) if members.is_empty() => None,
+        _ => (sent != kept).then(|| path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_changed_member_is_named() {
+        let kept = json!({ "hardware": { "vmSize": "A" }, "mode": "User", "network": {} });
+        let path = |sent: Value| difference(&sent, &kept, "properties");
+        assert_eq!(path(json!({ "hardware": { "vmSize": "A" } })), None);
+        assert_eq!(path(json!({ "hardware": { "gpuProfile": null } })), None);
+        let changed = path(json!({ "hardware": { "vmSize": "B" } }));
+        assert_eq!(changed.as_deref(), Some("properties.hardware.vmSize"));
+        let added = path(json!({ "mode": "User", "priority": "Spot" }));
+        assert_eq!(added.as_deref(), Some("properties.priority"));
+    }
 }

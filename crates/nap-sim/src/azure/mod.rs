@@ -7,14 +7,18 @@
 //!
 //! Unknown requests get an ARM error, never an invented response.
 
+mod accept;
+mod batch;
 mod config;
 mod faults;
+mod lifecycle;
 mod machines;
 mod node;
 mod region;
 mod request;
 mod routes;
 mod state;
+mod throttle;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -36,6 +40,7 @@ use tower::Service;
 pub use config::{EmulatorConfig, SUBSCRIPTION};
 pub use faults::FaultPlan;
 pub use state::{BilledMachine, EmulatedMachine};
+pub use throttle::{BucketLimit, RequestLimits};
 
 use region::RegionCatalogue;
 use request::{ArmRequest, refuse};

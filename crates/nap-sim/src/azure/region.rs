@@ -93,9 +93,9 @@ impl RegionCatalogue {
             })
             .collect();
         let spot = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
-        let limit = config.default_family_quota;
-        usages.push(usage("cores", state.cores(|_| true) - spot, limit));
-        usages.push(usage("lowPriorityCores", spot, state.faults.spot_quota.unwrap_or(limit)));
+        let cores = state.cores(|_| true) - spot;
+        usages.push(usage("cores", cores, regional_limit(config, state)));
+        usages.push(usage("lowPriorityCores", spot, spot_limit(config, state)));
         page(request, &usages, config.page_size, ("value", "nextLink"))
     }
 
@@ -123,6 +123,16 @@ pub(crate) fn family_cores(state: &State, family: &str) -> i64 {
 /// On-demand vCPU quota of a family.
 pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str) -> i64 {
     state.faults.family_quota.get(family).copied().unwrap_or(config.default_family_quota)
+}
+
+/// On-demand vCPU quota of the region.
+pub(crate) fn regional_limit(config: &EmulatorConfig, state: &State) -> i64 {
+    state.faults.regional_quota.unwrap_or(config.regional_quota)
+}
+
+/// Spot vCPU quota of the region.
+pub(crate) fn spot_limit(config: &EmulatorConfig, state: &State) -> i64 {
+    state.faults.spot_quota.unwrap_or(config.spot_quota)
 }
 
 /// Gallery, definition and version of the newest and the previous version of every image.

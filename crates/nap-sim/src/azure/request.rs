@@ -111,6 +111,7 @@ fn answer(status: u16, body: Bytes, headers: &[(&'static str, String)]) -> Answe
 }
 
 /// An ARM error before it becomes a response.
+#[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub status: u16,
     pub code: &'static str,

@@ -1,18 +1,26 @@
 //! Routing of requests: tokens, public prices, and ARM resources behind authorization.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::{Method, header};
+use http::{HeaderMap, HeaderValue, Method, header};
 use jiff::SignedDuration;
 use serde_json::json;
 
 use super::Inner;
 use super::region::RegionCatalogue;
-use super::request::{Answer, ArmRequest, refuse, reply, reply_with};
-use super::state::OperationRecord;
+use super::request::{Answer, ArmRequest, Refusal, refuse, reply, reply_with};
+use super::state::TokenRecord;
+use super::throttle::RequestKind;
 
 /// Handles a request.
 pub(crate) fn answer(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
+    let mut answer = route(inner, request);
+    add_ids(inner, request, answer.headers_mut());
+    answer
+}
+
+fn route(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
     let lower = request.path.to_lowercase();
     let parts: Vec<&str> = lower.split('/').skip(1).collect();
     match parts.as_slice() {
@@ -29,16 +37,74 @@ pub(crate) fn answer(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
     }
 }
 
+/// Adds the ids by which a support case names a request. The client's own id is returned if it
+/// asks for that.
+fn add_ids(inner: &Inner, request: &ArmRequest, headers: &mut HeaderMap) {
+    let number = {
+        let mut state = inner.state();
+        state.responses += 1;
+        state.responses
+    };
+    let id = inner.guid(&format!("request/{number}"));
+    let correlation = request.header("x-ms-correlation-request-id").unwrap_or(&id);
+    let mut add = |name: &'static str, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    add("x-ms-request-id", &id);
+    add("x-ms-correlation-request-id", correlation);
+    let returned = request.header("x-ms-return-client-request-id");
+    if let Some(sent) = request.header("x-ms-client-request-id")
+        && returned.is_some_and(|wanted| wanted.eq_ignore_ascii_case("true"))
+    {
+        add("x-ms-client-request-id", sent);
+    }
+}
+
 fn count(inner: &Inner, request: &ArmRequest, kind: &str, answer: Answer) -> Answer {
     let key = format!("{} {kind}", request.method);
     *inner.state().requests.entry(key).or_default() += 1;
     answer
 }
 
+/// A request to ARM: authorized, within its principal's limits, and counted there.
 fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
-    if let Some(refusal) = unauthorised(inner, request) {
-        return count(inner, request, "refused", refusal);
+    let principal = match principal(inner, request) {
+        Ok(principal) => principal,
+        Err(refusal) => return count(inner, request, "refused", refusal.answer()),
+    };
+    let kind = RequestKind::of(&request.method);
+    let left = match take(inner, &principal, kind) {
+        Ok(left) => left,
+        Err(throttled) => return count(inner, request, "throttled", throttled),
+    };
+    let mut answer = resource(inner, request, parts);
+    if let Some(left) = left {
+        answer.headers_mut().insert(kind.header(), HeaderValue::from(left));
     }
+    answer
+}
+
+/// Takes a request from the principal's bucket; `None` left if there are no limits.
+fn take(inner: &Inner, principal: &str, kind: RequestKind) -> Result<Option<i64>, Answer> {
+    let config = &inner.config;
+    let Some(limits) = &config.request_limits else { return Ok(None) };
+    let taken = inner.state().buckets.take(limits, principal, kind, config.clock.now());
+    taken.map(Some).map_err(|seconds| {
+        let message = format!(
+            "Number of '{}' requests for subscription '{}' actor '{principal}' exceeded. Please \
+             try again after '{seconds}' seconds.",
+            kind.word(),
+            config.subscription_id
+        );
+        let error = json!({ "code": "SubscriptionRequestsThrottled", "message": message });
+        let headers = [("retry-after", seconds.to_string()), (kind.header(), "0".to_owned())];
+        reply_with(429, &json!({ "error": error }), &headers)
+    })
+}
+
+fn resource(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     if let Some(fault) = fault(inner) {
         return count(inner, request, "fault", fault);
     }
@@ -105,7 +171,10 @@ fn provider_level(
             ("nodeImageVersions", RegionCatalogue::images(config, request))
         }
         ("microsoft.containerservice", ["locations", _, "operations", id]) => {
-            ("operations", operation(inner, request, id))
+            ("operations", inner.operation(request, id))
+        }
+        ("microsoft.containerservice", ["locations", _, "operationresults", id]) => {
+            ("operationResults", inner.operation_result(request, id))
         }
         _ => ("unknown", not_implemented(request)),
     }
@@ -162,19 +231,21 @@ fn group_level(
     }
 }
 
-fn unauthorised(inner: &Inner, request: &ArmRequest) -> Option<Answer> {
+/// The identity of the request's token.
+fn principal(inner: &Inner, request: &ArmRequest) -> Result<String, Refusal> {
     let sent = request
         .header(header::AUTHORIZATION.as_str())
         .and_then(|value| value.strip_prefix("Bearer "));
+    let refused = |code, message: &str| Err(Refusal::new(401, code, message));
     let Some(token) = sent else {
         let message = "Authentication failed. The 'Authorization' header is missing.";
-        return Some(refuse(401, "AuthenticationFailed", message));
+        return refused("AuthenticationFailed", message);
     };
     let now = inner.config.clock.now();
     match inner.state().tokens.get(token) {
-        Some(expires) if now < *expires => None,
-        Some(_) => Some(refuse(401, "ExpiredAuthenticationToken", "The access token has expired.")),
-        None => Some(refuse(401, "InvalidAuthenticationToken", "The access token is invalid.")),
+        Some(token) if now < token.expires => Ok(token.principal.clone()),
+        Some(_) => refused("ExpiredAuthenticationToken", "The access token has expired."),
+        None => refused("InvalidAuthenticationToken", "The access token is invalid."),
     }
 }
 
@@ -194,18 +265,19 @@ fn fault(inner: &Inner) -> Option<Answer> {
 
 fn entra_token(inner: &Inner, request: &ArmRequest) -> Answer {
     let form = String::from_utf8_lossy(&request.body);
-    let has =
-        |name: &str| form.split('&').any(|pair| pair.starts_with(name) && pair.len() > name.len());
-    if request.method != Method::POST
-        || !has("client_assertion=")
-        || !has("client_id=")
-        || !has("scope=")
-    {
+    let form: BTreeMap<_, _> = form_urlencoded::parse(form.as_bytes()).collect();
+    let value = |name: &str| form.get(name).filter(|value| !value.is_empty());
+    let client_id = value("client_id").filter(|_| {
+        request.method == Method::POST
+            && value("client_assertion").is_some()
+            && value("scope").is_some()
+    });
+    let Some(client_id) = client_id else {
         let body =
             json!({ "error": "invalid_request", "error_description": "a parameter is missing" });
         return reply(400, &body);
-    }
-    let (token, seconds) = issue(inner);
+    };
+    let (token, seconds) = issue(inner, client_id);
     reply(200, &json!({ "token_type": "Bearer", "expires_in": seconds, "access_token": token }))
 }
 
@@ -217,43 +289,25 @@ fn metadata_token(inner: &Inner, request: &ArmRequest) -> Answer {
             &json!({ "error": "invalid_request", "error_description": description }),
         );
     }
-    let (token, seconds) = issue(inner);
+    let client_id = request.query.get("client_id").map_or("system", String::as_str);
+    let (token, seconds) = issue(inner, client_id);
     reply(
         200,
         &json!({ "token_type": "Bearer", "expires_in": seconds.to_string(), "access_token": token }),
     )
 }
 
-fn issue(inner: &Inner) -> (String, u64) {
+fn issue(inner: &Inner, principal: &str) -> (String, u64) {
     let now = inner.config.clock.now();
     let lifetime = inner.config.token_lifetime;
     let expires =
         SignedDuration::try_from(lifetime).ok().and_then(|lifetime| now.checked_add(lifetime).ok());
     let mut state = inner.state();
-    state.tokens.retain(|_, end| *end > now);
+    state.tokens.retain(|_, token| token.expires > now);
     let token = format!("emulated-{:016x}", inner.hash(&format!("token/{}", state.next())));
-    state.tokens.insert(token.clone(), expires.unwrap_or(now));
+    let record = TokenRecord { expires: expires.unwrap_or(now), principal: principal.to_owned() };
+    state.tokens.insert(token.clone(), record);
     (token, lifetime.as_secs())
-}
-
-fn operation(inner: &Inner, request: &ArmRequest, id: &str) -> Answer {
-    let number = u64::from_str_radix(id, 16).ok();
-    let state = inner.state();
-    let Some(record) = number.and_then(|number| state.operations.get(&number)) else {
-        return refuse(404, "NotFound", &format!("operation `{id}` is unknown"));
-    };
-    let body = match record {
-        OperationRecord::InProgress => {
-            json!({ "id": request.path, "name": id, "status": "InProgress" })
-        }
-        OperationRecord::Succeeded => {
-            json!({ "id": request.path, "name": id, "status": "Succeeded" })
-        }
-        OperationRecord::Failed { code, message } => json!({
-            "id": request.path, "name": id, "status": "Failed", "error": { "code": code, "message": message },
-        }),
-    };
-    reply(200, &body)
 }
 
 fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {

@@ -9,6 +9,7 @@ use nap_units::UsdPerHour;
 use serde_json::Value;
 
 use super::FaultPlan;
+use super::throttle::Buckets;
 
 /// Maximum number of operations kept; clients poll recent ones only.
 const MAX_OPERATIONS: usize = 10_000;
@@ -17,12 +18,15 @@ const MAX_OPERATIONS: usize = 10_000;
 pub(crate) struct State {
     pub machines: BTreeMap<String, MachineRecord>,
     pub operations: BTreeMap<u64, OperationRecord>,
-    pub tokens: BTreeMap<String, Timestamp>,
+    pub tokens: BTreeMap<String, TokenRecord>,
+    pub buckets: Buckets,
     pub bill: Vec<BilledMachine>,
     pub faults: FaultPlan,
     pub requests: BTreeMap<String, u64>,
     /// Source of unique numbers.
     pub counter: u64,
+    /// Number of responses, for their ids.
+    pub responses: u64,
 }
 
 impl State {
@@ -31,10 +35,12 @@ impl State {
             machines: BTreeMap::new(),
             operations: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            buckets: Buckets::default(),
             bill: Vec::new(),
             faults,
             requests: BTreeMap::new(),
             counter: 0,
+            responses: 0,
         }
     }
 
@@ -43,13 +49,29 @@ impl State {
         self.counter
     }
 
-    pub(crate) fn begin_operation(&mut self) -> u64 {
+    /// Begins an operation on a number of machines; with none it has ended.
+    pub(crate) fn begin_operation(
+        &mut self,
+        started: Timestamp,
+        machine: Option<&str>,
+        pending: usize,
+    ) -> u64 {
         let id = self.next();
-        self.operations.insert(id, OperationRecord::InProgress);
+        let machine = machine.map(str::to_owned);
+        self.operations.insert(id, OperationRecord { started, machine, pending, failure: None });
         if self.operations.len() > MAX_OPERATIONS {
             self.operations.pop_first();
         }
         id
+    }
+
+    /// Ends an operation's part on one machine. The first failure is that of the operation.
+    pub(crate) fn end_part(&mut self, operation: u64, failure: Option<(&str, &str)>) {
+        let Some(record) = self.operations.get_mut(&operation) else { return };
+        record.pending = record.pending.saturating_sub(1);
+        if let (None, Some((code, message))) = (&record.failure, failure) {
+            record.failure = Some((code.to_owned(), message.to_owned()));
+        }
     }
 
     /// vCPUs of the machines that `counts` selects, without failed ones.
@@ -62,18 +84,30 @@ impl State {
     }
 }
 
-/// Status of an asynchronous operation.
+/// An access token.
+pub(crate) struct TokenRecord {
+    pub expires: Timestamp,
+    /// The identity that it was issued to.
+    pub principal: String,
+}
+
+/// An asynchronous operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OperationRecord {
-    InProgress,
-    Succeeded,
-    Failed { code: String, message: String },
+pub(crate) struct OperationRecord {
+    pub started: Timestamp,
+    /// The machine that a create operation returns; `None` for a delete.
+    pub machine: Option<String>,
+    /// Number of machines that it still works on.
+    pub pending: usize,
+    /// Code and text of the first failure.
+    pub failure: Option<(String, String)>,
 }
 
 /// `provisioningState` of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MachineState {
     Creating,
+    Updating,
     Succeeded,
     Failed,
     Deleting,
@@ -83,6 +117,7 @@ impl MachineState {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "Creating",
+            Self::Updating => "Updating",
             Self::Succeeded => "Succeeded",
             Self::Failed => "Failed",
             Self::Deleting => "Deleting",
@@ -98,7 +133,11 @@ pub(crate) struct MachineRecord {
     pub incarnation: u64,
     /// As in the request.
     pub zones: Vec<String>,
+    /// As in the request, without tags.
     pub properties: Value,
+    pub tags: BTreeMap<String, String>,
+    /// Number of changes, for the ETag.
+    pub version: u64,
     pub sku: Sku,
     pub zone_label: String,
     pub capacity_type: CapacityType,
@@ -114,6 +153,12 @@ pub(crate) struct MachineRecord {
 }
 
 impl MachineRecord {
+    /// Enters a state, which changes the ETag.
+    pub(crate) fn enter(&mut self, state: MachineState) {
+        self.state = state;
+        self.version += 1;
+    }
+
     pub(crate) fn provider_id(&self) -> String {
         let mut parts: Vec<String> = self.vm_id.split('/').map(str::to_owned).collect();
         if let Some(group) = parts.get_mut(4) {
@@ -153,7 +198,7 @@ pub struct EmulatedMachine {
     pub capacity_type: CapacityType,
     /// Price while it runs.
     pub price: UsdPerHour,
-    /// `Creating`, `Succeeded`, `Failed` or `Deleting`.
+    /// `Creating`, `Updating`, `Succeeded`, `Failed` or `Deleting`.
     pub state: &'static str,
 }
 

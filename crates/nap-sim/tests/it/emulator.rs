@@ -2,68 +2,31 @@
 
 use std::sync::Arc;
 
-use http::{Method, Request};
-use http_body_util::{BodyExt, Full};
+use http::Method;
 use nap_azure::AzureProvider;
 use nap_azure::arm::{ManagedIdentity, TokenProvider, WorkloadIdentity, https_client};
 use nap_clock::Clock;
 use nap_cloud::CloudProvider;
 use nap_sim::azure::{Emulator, EmulatorConfig};
-use serde_json::{Value, json};
-use tower::ServiceExt;
+use serde_json::json;
 
+use crate::arm::{Arm, BASE, IMAGE, machine_url};
 use crate::world::{self, DEFAULT_POOL, World, claim};
-
-const BASE: &str =
-    "https://management.azure.com/subscriptions/00000000-0000-0000-0000-000000000001";
-
-async fn send(
-    emulator: &Emulator,
-    token: &str,
-    method: Method,
-    url: &str,
-    body: Value,
-) -> (u16, String) {
-    let request = Request::builder()
-        .method(method)
-        .uri(url)
-        .header("authorization", format!("Bearer {token}"))
-        .body(Full::new(bytes::Bytes::from(body.to_string())))
-        .unwrap();
-    let response = emulator.clone().oneshot(request).await.unwrap();
-    let status = response.status().as_u16();
-    let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    (status, body.pointer("/error/code").and_then(Value::as_str).unwrap_or_default().to_owned())
-}
-
-async fn token(emulator: &Emulator, clock: &Clock) -> String {
-    let identity = ManagedIdentity {
-        service: emulator.http_service(),
-        clock: clock.clone(),
-        endpoint: "http://169.254.169.254".into(),
-        client_id: None,
-        resource: "https://management.azure.com/".into(),
-    };
-    identity.token().await.unwrap().secret
-}
 
 #[tokio::test(start_paused = true)]
 async fn invalid_machine_requests_get_the_error_codes_of_arm() {
     let world = World::new().await;
-    let token = token(&world.emulator, &world.clock).await;
-    let machine = format!(
-        "{BASE}/resourceGroups/nap/providers/Microsoft.ContainerService/managedClusters/nap/agentPools/aksmanagedap/machines/m-1?api-version=1"
-    );
+    let arm = Arm::new(&world.emulator).await;
+    let machine = machine_url("m-1");
     let body = |size: &str, zone: &str, image: &str| json!({ "zones": [zone], "properties": { "hardware": { "vmSize": size }, "nodeImageVersion": image } });
-    let image = "AKSUbuntu-2404gen2containerd-202610.12.0";
+    let image = IMAGE;
     let usages = |region: &str| {
         format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1")
     };
     for (method, url, body, status, code) in [
         (
             Method::GET,
-            machine.replace("?api-version=1", ""),
+            machine.split('?').next().unwrap().to_owned(),
             json!({}),
             400,
             "MissingApiVersionParameter",
@@ -106,11 +69,12 @@ async fn invalid_machine_requests_get_the_error_codes_of_arm() {
             "PropertyChangeNotAllowed",
         ),
     ] {
-        let answer = send(&world.emulator, &token, method.clone(), &url, body).await;
-        assert_eq!(answer, (status, code.to_owned()), "{method} {url}");
+        let answer = arm.send(method.clone(), &url, &[], &body).await;
+        assert_eq!((answer.status, answer.code()), (status, code), "{method} {url}");
     }
-    let (status, code) = send(&world.emulator, "wrong", Method::GET, &machine, json!({})).await;
-    assert_eq!((status, code.as_str()), (401, "InvalidAuthenticationToken"));
+    world.emulator.revoke_tokens();
+    let revoked = arm.get(&machine).await;
+    assert_eq!((revoked.status, revoked.code()), (401, "InvalidAuthenticationToken"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! nap in the simulated world on a paused clock, and the production provider against the emulator.
 
+mod arm;
 mod cluster;
 mod creating;
 mod definitions;
@@ -12,6 +13,7 @@ mod labelling;
 mod lagging;
 mod launching;
 mod life;
+mod machines_api;
 mod offerings;
 mod overlays;
 mod provisioning;

@@ -1,0 +1,204 @@
+//! Validation of machines that are to be created: the template that a batch shares, and what each
+//! machine has for itself, with quota.
+
+use std::collections::BTreeMap;
+
+use nap_azure::skus::Sku;
+use nap_engine::CapacityType;
+use serde_json::Value;
+
+use super::Inner;
+use super::node::node_taints;
+use super::region::{family_cores, family_limit, published_images, regional_limit, spot_limit};
+use super::request::{ArmRequest, Refusal};
+use super::state::{MachineRecord, MachineState, State};
+
+/// Maximum length of a machine's name.
+const MAX_NAME: usize = 34;
+
+/// The validated properties that the machines of a request share.
+pub(crate) struct Template {
+    pub sku: Sku,
+    pub capacity_type: CapacityType,
+    /// As in the request, without tags.
+    pub properties: Value,
+}
+
+/// What a machine has for itself.
+pub(crate) struct Place<'a> {
+    pub name: &'a str,
+    pub zones: Vec<String>,
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Inner {
+    /// Validates the shared part of a request.
+    pub(crate) fn template(&self, request: &ArmRequest, body: &Value) -> Result<Template, Refusal> {
+        let config = &self.config;
+        let invalid = |message: &str| Refusal::new(400, "InvalidParameter", message);
+        let properties = body.get("properties").filter(|value| value.is_object());
+        let properties =
+            properties.ok_or_else(|| invalid("Required parameter properties is missing."))?;
+        let text =
+            |pointer: &str| properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let size = text("/hardware/vmSize");
+        let sku = self.region.sku(config, size).ok_or_else(|| {
+            let message = format!(
+                "The VM size of {size} is not allowed in your subscription in location '{}'.",
+                config.region
+            );
+            Refusal::new(400, "VMSizeNotSupported", message)
+        })?;
+        let capacity_type = match text("/priority") {
+            "" | "Regular" => CapacityType::OnDemand,
+            "Spot" if sku.spot => CapacityType::Spot,
+            "Spot" => {
+                let message = format!("The VM size {size} does not support Spot priority.");
+                return Err(Refusal::new(400, "BadRequest", message));
+            }
+            _ => return Err(invalid("The value of parameter priority is invalid.")),
+        };
+        if text("/mode") == "System"
+            && capacity_type == CapacityType::Spot
+            && request.header("allowspotvmsystemnode") != Some("true")
+        {
+            return Err(invalid("A System machine cannot be Spot."));
+        }
+        let image = text("/nodeImageVersion");
+        let published = published_images(config);
+        if !published
+            .iter()
+            .any(|(gallery, sku, version)| format!("{gallery}-{sku}-{version}") == image)
+        {
+            return Err(invalid(&format!("The node image version '{image}' is not available.")));
+        }
+        if node_taints(properties).is_none() {
+            return Err(invalid("A taint is not of the form key=value:effect."));
+        }
+        let reserved = properties
+            .pointer("/kubernetes/nodeLabels")
+            .and_then(Value::as_object)
+            .and_then(|labels| labels.keys().find(|key| key.starts_with("kubernetes.azure.com/")));
+        if let Some(key) = reserved {
+            return Err(invalid(&format!("The label {key} is reserved.")));
+        }
+        let mut properties = properties.clone();
+        if let Some(members) = properties.as_object_mut() {
+            members.remove("tags");
+        }
+        Ok(Template { sku, capacity_type, properties })
+    }
+
+    /// Validates a machine and gives it a VM name. The state keeps no trace of a refused one.
+    pub(crate) fn accept(
+        &self,
+        state: &mut State,
+        template: &Template,
+        place: Place<'_>,
+    ) -> Result<MachineRecord, Refusal> {
+        let (config, name, sku) = (&self.config, place.name, &template.sku);
+        let named = name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        if name.is_empty() || name.len() > MAX_NAME || !named {
+            let message = format!("The machine name '{name}' is invalid.");
+            return Err(Refusal::new(400, "InvalidParameter", message));
+        }
+        let zones = place.zones;
+        if zones.len() > 1 || zones.iter().any(|zone| !sku.zones.contains(zone)) {
+            let message = format!(
+                "The zone(s) {zones:?} for resource '{name}' is not supported for {}.",
+                sku.name
+            );
+            return Err(Refusal::new(400, "AvailabilityZoneNotSupported", message));
+        }
+        if state.faults.internal_errors_next > 0 {
+            state.faults.internal_errors_next -= 1;
+            let message = format!("The machine '{name}' could not be created.");
+            return Err(Refusal::new(500, "InternalOperationError", message));
+        }
+        self.check_quota(state, sku, template.capacity_type)?;
+        let incarnation = state.next();
+        let digits = self.hash(&format!("vm/{name}/{incarnation}")) % 100_000_000;
+        let vm_name = format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool);
+        let zone_label =
+            zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
+        Ok(MachineRecord {
+            name: name.to_owned(),
+            incarnation,
+            zones,
+            properties: template.properties.clone(),
+            tags: place.tags,
+            version: 0,
+            vm_id: format!(
+                "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Compute/virtualMachines/{vm_name}",
+                config.subscription_id, config.node_resource_group
+            ),
+            vm_name,
+            sku: sku.clone(),
+            zone_label,
+            capacity_type: template.capacity_type,
+            state: MachineState::Creating,
+            created: config.clock.now(),
+            error: None,
+            billed: None,
+            evicted: false,
+        })
+    }
+
+    /// Refuses a VM beyond a quota: that of spot, or those of the size's family and of the region.
+    fn check_quota(
+        &self,
+        state: &State,
+        sku: &Sku,
+        capacity_type: CapacityType,
+    ) -> Result<(), Refusal> {
+        let config = &self.config;
+        let check = |what: &str, limit: i64, usage: i64| {
+            let needed = usage + sku.vcpus;
+            if needed <= limit {
+                return Ok(());
+            }
+            let message = format!(
+                "Operation could not be completed as it results in exceeding approved {what} \
+                 quota. Additional details - Deployment Model: Resource Manager, Location: {}, \
+                 Current Limit: {limit}, Current Usage: {usage}, Additional Required: {}, \
+                 (Minimum) New Limit Required: {needed}.",
+                config.region, sku.vcpus
+            );
+            Err(Refusal::new(409, "OperationNotAllowed", message))
+        };
+        let spot = state.cores(|machine| machine.capacity_type == CapacityType::Spot);
+        if capacity_type == CapacityType::Spot {
+            return check("LowPriorityCores", spot_limit(config, state), spot);
+        }
+        if !sku.family.is_empty() {
+            let (limit, usage) =
+                (family_limit(config, state, &sku.family), family_cores(state, &sku.family));
+            check(&format!("{} Cores", sku.family), limit, usage)?;
+        }
+        let usage = state.cores(|_| true) - spot;
+        check("Total Regional Cores", regional_limit(config, state), usage)
+    }
+}
+
+/// `zones` of a body; none if it has none.
+pub(crate) fn zones_of(body: &Value) -> Result<Vec<String>, Refusal> {
+    match body.get("zones") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(zones) => serde_json::from_value(zones.clone()).map_err(|_| {
+            Refusal::new(400, "InvalidParameter", "The value of parameter zones is invalid.")
+        }),
+    }
+}
+
+/// `properties.tags` of a body; none if it has none.
+pub(crate) fn tags_of(body: &Value) -> Result<BTreeMap<String, String>, Refusal> {
+    match body.pointer("/properties/tags") {
+        None | Some(Value::Null) => Ok(BTreeMap::new()),
+        Some(tags) => serde_json::from_value(tags.clone()).map_err(|_| {
+            let message = "The value of parameter properties.tags is invalid.";
+            Refusal::new(400, "InvalidParameter", message)
+        }),
+    }
+}

@@ -1,0 +1,201 @@
+//! What happens to machines after their requests: creation, failure, update, deletion, eviction.
+
+use std::hash::Hasher as _;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fnv::FnvHasher;
+use nap_kubelets::VmEvent;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::Inner;
+use super::node::{node_labels, node_resources, node_taints};
+use super::state::{BilledMachine, MachineRecord, MachineState, State};
+
+/// Time from the request until a VM fails for lack of capacity.
+const CAPACITY_FAILURE: Duration = Duration::from_secs(8);
+
+/// An accepted machine whose creation begins.
+pub(crate) struct Created {
+    name: String,
+    vm_name: String,
+    incarnation: u64,
+    operation: u64,
+    /// Whether it will fail for lack of capacity.
+    fails: bool,
+    /// Whether it will never end.
+    stuck: bool,
+}
+
+impl Inner {
+    /// Adds an accepted machine. Its fate is decided by the faults of this moment.
+    pub(crate) fn insert(
+        &self,
+        state: &mut State,
+        machine: MachineRecord,
+        operation: u64,
+    ) -> Created {
+        let place = (machine.sku.name.clone(), machine.zone_label.clone());
+        let created = Created {
+            name: machine.name.clone(),
+            vm_name: machine.vm_name.clone(),
+            incarnation: machine.incarnation,
+            operation,
+            fails: state.faults.capacity_errors.contains(&place),
+            stuck: state.faults.stuck_creates,
+        };
+        state.machines.insert(machine.name.clone(), machine);
+        created
+    }
+
+    /// Starts the timers of creations.
+    pub(crate) fn begin_creates(self: &Arc<Self>, machines: Vec<Created>) {
+        for Created { name, vm_name, incarnation, operation, fails, stuck } in machines {
+            if fails {
+                self.later(CAPACITY_FAILURE, move |inner| {
+                    inner.fail(&name, incarnation, operation);
+                    None
+                });
+            } else if !stuck {
+                let delay = self.jitter(&self.config.vm_create, &format!("create/{vm_name}"));
+                self.later(delay, move |inner| inner.finish_create(&name, incarnation, operation));
+            }
+        }
+    }
+
+    fn finish_create(&self, name: &str, incarnation: u64, operation: u64) -> Option<VmEvent> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let machine = state.machines.get_mut(name).filter(|machine| {
+            machine.incarnation == incarnation && machine.state == MachineState::Creating
+        });
+        let Some(machine) = machine else {
+            state.end_part(operation, Some(("OperationPreempted", "the machine was deleted")));
+            return None;
+        };
+        machine.enter(MachineState::Succeeded);
+        machine.billed = Some(state.bill.len());
+        state.bill.push(BilledMachine {
+            name: name.to_owned(),
+            size: machine.sku.name.clone(),
+            zone: machine.zone_label.clone(),
+            capacity_type: machine.capacity_type,
+            price: self.region.price(&machine.sku.name, machine.capacity_type),
+            created: self.config.clock.now(),
+            deleted: None,
+        });
+        let never_boots = state.faults.never_boots;
+        let event = (!never_boots).then(|| {
+            let (capacity, allocatable) = node_resources(&self.config, machine);
+            VmEvent::Created {
+                provider_id: machine.provider_id(),
+                node_name: machine.vm_name.clone(),
+                labels: node_labels(&self.config, machine),
+                taints: node_taints(&machine.properties).unwrap_or_default(),
+                capacity,
+                allocatable,
+                boot: self.jitter(&self.config.node_boot, &format!("boot/{}", machine.vm_name)),
+            }
+        });
+        state.end_part(operation, None);
+        event
+    }
+
+    /// Fails a creation for lack of capacity.
+    fn fail(&self, name: &str, incarnation: u64, operation: u64) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let message =
+            "Allocation failed. We do not have sufficient capacity for the requested VM size.";
+        let code = match state.machines.get_mut(name) {
+            Some(machine)
+                if machine.incarnation == incarnation
+                    && machine.state == MachineState::Creating =>
+            {
+                let code = if machine.zones.is_empty() {
+                    "AllocationFailed"
+                } else {
+                    "ZonalAllocationFailed"
+                };
+                machine.enter(MachineState::Failed);
+                machine.error = Some((code.to_owned(), message.to_owned()));
+                code
+            }
+            _ => "OperationPreempted",
+        };
+        state.end_part(operation, Some((code, "the machine could not be provisioned")));
+    }
+
+    /// Ends an update of tags.
+    pub(crate) fn finish_update(&self, name: &str, incarnation: u64, operation: u64) {
+        let mut state = self.state();
+        let machine = state.machines.get_mut(name);
+        if let Some(machine) = machine.filter(|machine| machine.incarnation == incarnation)
+            && machine.state == MachineState::Updating
+        {
+            machine.enter(MachineState::Succeeded);
+        }
+        state.end_part(operation, None);
+    }
+
+    pub(crate) fn finish_delete(
+        &self,
+        name: &str,
+        incarnation: u64,
+        operation: u64,
+    ) -> Option<VmEvent> {
+        let mut state = self.state();
+        state.end_part(operation, None);
+        state.machines.get(name).filter(|machine| machine.incarnation == incarnation)?;
+        let machine = state.machines.remove(name)?;
+        let billed = state.bill.get_mut(machine.billed?)?;
+        billed.deleted = Some(self.config.clock.now());
+        Some(VmEvent::Deleted { provider_id: machine.provider_id(), node_name: machine.vm_name })
+    }
+
+    /// Evicts a running VM; the machine object stays. Returns whether there was a VM.
+    pub(crate) fn evict(self: &Arc<Self>, name: &str) -> bool {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(machine) = state.machines.get_mut(name) else { return false };
+        let Some(billed) = machine.billed.take().and_then(|index| state.bill.get_mut(index)) else {
+            return false;
+        };
+        billed.deleted = Some(self.config.clock.now());
+        machine.evicted = true;
+        machine.version += 1;
+        let (provider_id, node_name) = (machine.provider_id(), machine.vm_name.clone());
+        drop(guard);
+        self.later(Duration::ZERO, move |_| Some(VmEvent::Deleted { provider_id, node_name }));
+        true
+    }
+
+    /// A random number that depends on the seed and the name only, not on the order of requests.
+    pub(crate) fn hash(&self, name: &str) -> u64 {
+        let mut hasher = FnvHasher::default();
+        hasher.write(name.as_bytes());
+        Pcg64Mcg::seed_from_u64(hasher.finish() ^ self.config.seed.rotate_left(32)).random()
+    }
+
+    /// A GUID that depends on the seed and the name only.
+    pub(crate) fn guid(&self, name: &str) -> String {
+        let (high, low) = (self.hash(name), self.hash(&format!("{name}/low")));
+        format!(
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xffff,
+            low >> 48,
+            low & 0xffff_ffff_ffff
+        )
+    }
+
+    pub(crate) fn jitter(&self, range: &RangeInclusive<Duration>, name: &str) -> Duration {
+        let millis = |duration: &Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let (low, high) = (millis(range.start()), millis(range.end()));
+        let mut random = Pcg64Mcg::seed_from_u64(self.hash(name));
+        Duration::from_millis(random.random_range(low..=high.max(low)))
+    }
+}
