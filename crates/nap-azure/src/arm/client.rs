@@ -17,6 +17,8 @@ use super::limiter::{Kind, Limiter};
 use super::retry::{ATTEMPT_TIMEOUT, Retries, is_passing, retry_after, send_once};
 use super::{ArmErrorBody, HttpService, TokenCache, TokenProvider};
 
+/// Most times that one request is sent again because ARM throttles. Other requests wait too then.
+const MAX_THROTTLED: u32 = 10;
 /// Most pages of one list; a longer list is an error.
 pub const MAX_PAGES: usize = 1000;
 
@@ -152,6 +154,7 @@ impl ArmClient {
         let body = body.map(|body| Bytes::from(body.to_string()));
         let mut retries = Retries::new(&self.clock, operation);
         let mut token_refused = false;
+        let mut throttled = 0;
         let kind = Kind::of(&method);
         loop {
             let token = match &self.tokens {
@@ -177,6 +180,10 @@ impl ArmClient {
             let status = response.status();
             if status == StatusCode::TOO_MANY_REQUESTS {
                 self.limiter.throttled(kind, retry_after(response.headers()));
+                throttled += 1;
+                if throttled <= MAX_THROTTLED {
+                    continue;
+                }
             }
             if status.is_success() {
                 let (head, body) = response.into_parts();

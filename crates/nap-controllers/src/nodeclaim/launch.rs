@@ -142,6 +142,11 @@ pub async fn watch_creation(context: &Context, name: &str) -> Result<Step, Error
     if claim_is(&claim, REGISTERED) || !claim_is(&claim, LAUNCHED) {
         return Ok(Step::Done);
     }
+    // A Node that has joined proves its instance, and is not kept waiting for the cloud.
+    let id = provider_id_of_claim(&claim).unwrap_or_default();
+    if !context.index().nodes_with_provider_id(id).is_empty() {
+        return Ok(Step::Done);
+    }
     // What cannot be read is no failure: the next look may tell.
     match context.cloud.creation(&claim).await {
         Ok(Creation::InProgress) => Ok(Step::DoneUntil(CREATION_INTERVAL)),

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use nap_api::{AKSNodeClass, NodeClaim, conditions};
+use nap_controllers::Settings;
 use serde_json::{Value, json};
 
 use crate::harness::User;
@@ -80,16 +81,40 @@ async fn nodeclaim_deleted_during_its_launch_goes_at_once_with_its_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn launch_times_out_while_the_creation_runs() {
+async fn a_machine_that_is_never_created_is_given_up() {
     let user = User::new().await;
     user.run(async {
         user.world.azure().set_faults(|faults| faults.stuck_creates = true);
         user.standalone("alone").await;
-        user.pass(290).await;
+        user.pass(890).await;
         assert_eq!(states(&user), ["Creating"]);
-        user.pass(60).await;
+        user.pass(90).await;
         assert!(user.claims().await.is_empty());
         assert_eq!(user.machines(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_machine_that_fails_after_it_was_accepted_get_another() {
+    let sizes = ["Standard_D2s_v5", "Standard_D4as_v5"];
+    let user = User::in_region_with(Settings::default(), &sizes).await;
+    user.run(async {
+        user.world.azure().set_faults(|faults| {
+            for zone in ["eastus-1", "eastus-2", "eastus-3", "0"] {
+                faults.capacity_errors.insert(("Standard_D2s_v5".to_owned(), zone.to_owned()));
+            }
+        });
+        user.default_pool(json!({})).await;
+        user.deploy("web", 1, json!({})).await;
+        user.until_running(1).await;
+        user.pass(120).await;
+        let machines = user.world.azure().machines();
+        let left: Vec<&str> = machines.iter().map(|machine| machine.size.as_str()).collect();
+        assert_eq!(left, ["Standard_D4as_v5"], "the failed ones are gone");
+        assert_eq!(user.claims().await.len(), 1);
+        let events = user.events("AsyncProvisioningError").await;
+        assert!(events.iter().any(|event| event.contains("nominated for this pod")), "{events:?}");
     })
     .await;
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use nap_api::{Effect, NodeClaimStatus, Taint, labels, taints};
 use nap_azure::machines::Machines;
-use nap_cloud::{CloudProvider, ErrorClass};
+use nap_cloud::{CloudProvider, Creation, ErrorClass};
 use nap_kubelets::VmEvent;
 use nap_units::{CPU, MEMORY};
 use serde_json::json;
 
-use crate::world::{DEFAULT_POOL, World, claim};
+use crate::world::{DEFAULT_POOL, World, claim, until_created, without_operation};
 
 #[tokio::test(start_paused = true)]
 async fn vm_is_created_listed_and_deleted() {
@@ -47,6 +47,7 @@ async fn vm_is_created_listed_and_deleted() {
         assert_eq!(node.get(key), Some(value), "label {key}");
     }
 
+    let made = without_operation(made);
     assert_eq!(world.provider.get(&made.provider_id).await.unwrap(), made);
     assert_eq!(world.provider.list().await.unwrap(), std::slice::from_ref(&made));
 
@@ -69,22 +70,102 @@ async fn create_is_idempotent() {
     let first = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     // A new provider, as after a crash.
     let second = world.emulator.provider().create(&claim, &world.class, &[]).await.unwrap();
-    assert_eq!(first, second);
+    assert_eq!(without_operation(first), second);
     assert_eq!(world.emulator.machines().len(), 1);
+    until_created(&world.clock).await;
     assert_eq!(world.emulator.bill().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn create_returns_when_the_machine_is_accepted() {
+    let world = World::new().await;
+    let mut claim = claim("default-abc12", "1", &DEFAULT_POOL);
+    let begun = world.clock.now();
+    let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
+    assert_eq!(world.clock.now().duration_since(begun).as_secs(), 0);
+    assert_eq!(world.emulator.machines()[0].state, "Creating");
+    claim.status =
+        Some(NodeClaimStatus { provider_id: Some(made.provider_id), ..Default::default() });
+    world.clock.sleep(Duration::from_secs(6)).await;
+    let progress = world.provider.creation(&claim).await.unwrap();
+    assert!(matches!(progress, Creation::InProgress), "{progress:?}");
+    until_created(&world.clock).await;
+    let progress = world.provider.creation(&claim).await.unwrap();
+    assert!(matches!(progress, Creation::Succeeded), "{progress:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_fails_after_it_was_accepted_is_reported_with_its_cause() {
+    let world = World::new().await;
+    world.emulator.set_faults(|faults| {
+        for zone in ["eastus-1", "eastus-2", "eastus-3", "0"] {
+            faults.capacity_errors.insert(("Standard_D4s_v5".to_owned(), zone.to_owned()));
+        }
+    });
+    let wanted = [(labels::INSTANCE_TYPE, &["Standard_D4s_v5"][..])];
+    let mut claim = claim("default-abc12", "1", &wanted);
+    let made = world.provider.create(&claim, &world.class, &[]).await.unwrap();
+    let provider_id = Some(made.provider_id.clone());
+    claim.status = Some(NodeClaimStatus { provider_id, ..Default::default() });
+    until_created(&world.clock).await;
+    // Another process has only what is in the cluster.
+    let restarted = world.emulator.provider();
+    let Creation::Failed(error) = restarted.creation(&claim).await.unwrap() else {
+        panic!("the machine has failed");
+    };
+    assert_eq!(error.class, ErrorClass::CreationFailed);
+    assert_eq!(error.code, "ZonalAllocationFailed");
+    let types = restarted.instance_types(&world.class).await.unwrap();
+    let size = types.types().iter().find(|one| one.name == "Standard_D4s_v5").unwrap();
+    let zone = &made.labels[labels::ZONE];
+    let offering = size.offerings.iter().find(|one| one.zone == *zone).unwrap();
+    assert!(!offering.available, "the failure is remembered");
+    let again = restarted.create(&claim, &world.class, &[]).await.unwrap_err();
+    assert_eq!(again.class, ErrorClass::CreationFailed, "the name is taken");
+    restarted.delete(&claim).await.unwrap();
+    until_created(&world.clock).await;
+    assert_eq!(world.emulator.machines(), []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn interrupted_create_is_resumed() {
     let world = World::new().await;
     let claim = claim("default-abc12", "1", &DEFAULT_POOL);
-    let cut = Duration::from_secs(5);
+    // The process ends after the request was sent and before it is answered.
+    let cut = Duration::from_millis(200);
     let lost = tokio::time::timeout(cut, world.provider.create(&claim, &world.class, &[])).await;
-    assert!(lost.is_err(), "the machine takes longer than that");
-    assert_eq!(world.emulator.machines()[0].state, "Creating");
+    assert!(lost.is_err(), "machines are gathered for longer than that");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let first = world.provider.create(&claim, &world.class, &[]).await.unwrap();
     let made = world.emulator.provider().create(&claim, &world.class, &[]).await.unwrap();
-    assert_eq!(world.emulator.machines()[0].provider_id, made.provider_id);
+    assert_eq!(first.provider_id, made.provider_id);
+    until_created(&world.clock).await;
     assert_eq!(world.emulator.bill().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_takes_few_requests() {
+    let world = World::new().await;
+    world.provider.instance_types(&world.class).await.unwrap();
+    let before = world.emulator.requests();
+    let claims: Vec<_> =
+        (0..120).map(|n| claim(&format!("default-{n:05}"), "1", &DEFAULT_POOL)).collect();
+    let made =
+        join_all(claims.iter().map(|claim| world.provider.create(claim, &world.class, &[]))).await;
+    assert!(made.iter().all(Result::is_ok));
+    join_all(claims.iter().map(|claim| world.provider.delete(claim))).await;
+    let sent = |what: &str| {
+        let count = |all: &std::collections::BTreeMap<String, u64>| {
+            all.get(what).copied().unwrap_or_default()
+        };
+        count(&world.emulator.requests()) - count(&before)
+    };
+    // Three zones share a template, and a request takes fifty machines.
+    assert_eq!(sent("PUT machine"), 3);
+    assert!(sent("POST deleteMachines") <= 3, "{}", sent("POST deleteMachines"));
+    assert_eq!(sent("GET machine"), 0);
+    assert!(sent("GET machines") <= 5, "{}", sent("GET machines"));
+    assert_eq!(world.emulator.machines().len(), 120);
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +258,7 @@ async fn machine_of_a_standalone_nodeclaim_is_listed() {
     alone.metadata.labels = None;
     let made = world.provider.create(&alone, &world.class, &[]).await.unwrap();
     let listed = world.provider.list().await.unwrap();
-    assert_eq!(listed, [made]);
+    assert_eq!(listed, [without_operation(made)]);
     assert_eq!((listed[0].node_claim.as_deref(), &listed[0].node_pool), (Some("alone"), &None));
 }
 
@@ -185,7 +266,6 @@ async fn machine_of_a_standalone_nodeclaim_is_listed() {
 async fn concurrent_claims_get_one_vm_each() {
     let world = World::new().await;
     world.emulator.set_faults(|faults| {
-        faults.capacity_errors.insert(("Standard_D2as_v5".to_owned(), "eastus-1".to_owned()));
         faults.throttle_next = 5;
     });
     let claims: Vec<_> =
@@ -195,6 +275,7 @@ async fn concurrent_claims_get_one_vm_each() {
     let ids: BTreeSet<String> = made.into_iter().map(|made| made.unwrap().provider_id).collect();
     assert_eq!(ids.len(), 40);
     assert_eq!(world.provider.list().await.unwrap().len(), 40);
+    until_created(&world.clock).await;
     assert_eq!(world.emulator.bill().len(), 40);
 }
 
@@ -219,6 +300,7 @@ async fn vm_is_billed_from_creation_to_deletion() {
     ];
     let claim = claim("default-abc12", "1", &wanted);
     world.provider.create(&claim, &world.class, &[]).await.unwrap();
+    until_created(&world.clock).await;
     let billed = world.emulator.bill().remove(0);
     assert_eq!(billed.price.to_string(), "$0.192");
     let later = billed.created + jiff::SignedDuration::from_hours(10);

@@ -124,7 +124,7 @@ async fn pods_hear_of_a_launch_without_capacity() {
         user.default_pool(json!({ "spec": { "template": { "spec": spec } } })).await;
         user.deploy("inflate", 1, json!({})).await;
         let failed = async || {
-            let events = user.events("InsufficientCapacityError").await;
+            let events = user.events("AsyncProvisioningError").await;
             events.iter().any(|event| event.contains("nominated for this pod failed to launch"))
         };
         user.until("the pod has the event", failed).await;

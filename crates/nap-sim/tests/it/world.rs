@@ -1,6 +1,7 @@
 //! Test fixture: an emulated cluster with its provider, and NodeClaims for it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use nap_api::nodeclaim::ResourceRequirements;
@@ -11,7 +12,7 @@ use nap_api::{
 };
 use nap_azure::AzureProvider;
 use nap_clock::Clock;
-use nap_cloud::CloudProvider;
+use nap_cloud::{CloudProvider, Instance};
 use nap_kubelets::VmEvent;
 use nap_sim::azure::{Emulator, EmulatorConfig};
 use tokio::sync::mpsc;
@@ -98,3 +99,14 @@ pub const DEFAULT_POOL: [(&str, &[&str]); 3] = [
     (labels::CAPACITY_TYPE, &["on-demand"]),
     (labels::SKU_FAMILY, &["D"]),
 ];
+
+/// A created instance as it is read later: only its creation names the operation.
+pub fn without_operation(mut instance: Instance) -> Instance {
+    assert!(instance.annotations.remove(labels::AZURE_OPERATION).is_some());
+    instance
+}
+
+/// Lets the VMs that are being created come to exist.
+pub async fn until_created(clock: &Clock) {
+    clock.sleep(Duration::from_mins(1)).await;
+}
