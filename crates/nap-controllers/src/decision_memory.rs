@@ -39,6 +39,9 @@ pub struct DecisionMemory {
     pub registrations: RegistrationHealth,
     /// Whether the creation of a NodeClaim was not answered: it may exist outside of the index.
     pub creation_unanswered: bool,
+    /// What was learnt about the capacity of the cloud, as it was stored last; `None` until it was
+    /// read.
+    pub stored_capacity: Option<String>,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

@@ -43,7 +43,8 @@ pub async fn start(
         let pool = context.index().pool(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
         let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
-        let claim = nodeclaims::node_claim(&pool, launch, catalogue, None, Some(&replaces));
+        let offerings = nodeclaims::offerings(&pool, launch, catalogue, Some(&replaces));
+        let claim = nodeclaims::node_claim(&pool, launch, &offerings, None, Some(&replaces));
         let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, severity, "DisruptionLaunching", &text);

@@ -4,6 +4,7 @@ mod batch;
 mod creations;
 mod in_flight;
 pub(crate) mod nodeclaims;
+mod quota;
 mod refused;
 mod solver;
 
@@ -18,6 +19,7 @@ use nap_engine::{Plan, PodKey, Snapshot, release_order};
 pub use batch::BatchWindow;
 use creations::Creation;
 pub use creations::{CreationBackoff, Creations};
+use quota::QuotaLedger;
 pub use refused::RefusedPods;
 pub(crate) use solver::{Solver, SolverState};
 
@@ -119,11 +121,19 @@ fn decide(
     slots: Vec<Option<ReleaseSlot>>,
 ) {
     let mut index = context.index();
+    let mut quota = QuotaLedger::of(context.cloud.as_ref(), &index);
     let mut creations = Vec::new();
     for (launch, release) in plan.launches.iter().zip(slots) {
         let pool = index.pool(&launch.pool).cloned();
         let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { continue };
-        let claim = nodeclaims::node_claim(&pool, launch, catalogue, release, None);
+        let mut offerings = nodeclaims::offerings(&pool, launch, catalogue, None);
+        if !quota.take(&mut offerings) {
+            // The next plan is made with what is left of the quota then.
+            let (nodepool, pods) = (&launch.pool, launch.pods.len());
+            tracing::info!(nodepool, pods, "no offering of a launch is within the quota");
+            continue;
+        }
+        let claim = nodeclaims::node_claim(&pool, launch, &offerings, release, None);
         let (pods, why) = (launch.pods.clone(), plan.explain_launch(launch));
         let id = index.decide(&claim, pods.clone());
         creations.push(Creation { id, pool: launch.pool.clone(), claim, pods, why });

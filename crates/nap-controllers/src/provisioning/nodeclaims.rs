@@ -45,15 +45,14 @@ pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<
     Ok(created)
 }
 
-/// The NodeClaim of a launch, with its plan record.
+/// The NodeClaim of a launch, with its plan record, for offerings in the order to try them.
 pub fn node_claim(
     pool: &NodePool,
     launch: &Launch,
-    catalogue: &Catalogue,
+    offerings: &[OfferingRef],
     release: Option<ReleaseSlot>,
     replaces: Option<&Replaces>,
 ) -> NodeClaim {
-    let offerings = offerings(pool, launch, catalogue, replaces);
     let record = PlanRecord {
         pods: launch.pods.iter().map(ToString::to_string).collect(),
         offerings: offerings.iter().take(MAX_OFFERINGS).cloned().collect(),
@@ -63,7 +62,7 @@ pub fn node_claim(
     };
     let template = &pool.spec.template;
     let class = &template.spec.node_class_ref;
-    let requirements = requirements(launch, &offerings, replaces);
+    let requirements = requirements(launch, offerings, replaces);
     let mut own_labels = template.metadata.labels.clone();
     own_labels.extend(custom_labels(&requirements));
     own_labels.insert(labels::NODEPOOL.to_owned(), pool.name_any());
@@ -143,7 +142,7 @@ fn requests(launch: &Launch) -> BTreeMap<String, Quantity> {
 /// Offerings that may stand in for a launch: the planned one, then the alternatives, cheapest
 /// first, that stay within the limits of the NodePool and below the price of what is replaced. They
 /// name at most [`MAX_TYPES`] instance types, or as many as `minValues` ask for.
-fn offerings(
+pub fn offerings(
     pool: &NodePool,
     launch: &Launch,
     catalogue: &Catalogue,
@@ -248,6 +247,17 @@ mod tests {
 
     use super::*;
     use crate::testing::{launch, pool};
+
+    fn claim_of(
+        pool: &NodePool,
+        launch: &Launch,
+        catalogue: &Catalogue,
+        release: Option<ReleaseSlot>,
+        replaces: Option<&Replaces>,
+    ) -> NodeClaim {
+        let offerings = offerings(pool, launch, catalogue, replaces);
+        node_claim(pool, launch, &offerings, release, replaces)
+    }
     use nap_api::requirement::NodeSelectorRequirement;
 
     fn dollars(micros: i64) -> UsdPerHour {
@@ -307,7 +317,7 @@ mod tests {
         let launch = launch_with(vec![other("D8", 120, CapacityType::OnDemand)]);
         let slot = ReleaseSlot { plan: "1".to_owned(), number: 3 };
         let sizes = catalogue(&[("D4", 4000), ("D8", 8000)]);
-        let claim = node_claim(&pool("p", json!({})), &launch, &sizes, Some(slot.clone()), None);
+        let claim = claim_of(&pool("p", json!({})), &launch, &sizes, Some(slot.clone()), None);
         let record = record(&claim);
         assert_eq!(record.pods, ["shop/web".to_owned()].into());
         assert_eq!(names(&record.offerings), ["D4", "D8"], "the planned one first");
@@ -326,10 +336,10 @@ mod tests {
         let (launch, sizes) =
             (launch_with(alternatives), catalogue(&[("D2", 2000), ("D4", 4000), ("D8", 8000)]));
         let limited = pool("p", json!({ "spec": { "limits": { "cpu": "100" } } }));
-        let claim = node_claim(&limited, &launch, &sizes, None, None);
+        let claim = claim_of(&limited, &launch, &sizes, None, None);
         assert_eq!(types(&claim), ["D2", "D4"].map(str::to_owned).into());
         assert_eq!(names(&record(&claim).offerings), ["D4", "D2"]);
-        let free = node_claim(&pool("p", json!({})), &launch, &sizes, None, None);
+        let free = claim_of(&pool("p", json!({})), &launch, &sizes, None, None);
         assert_eq!(types(&free).len(), 3);
     }
 
@@ -337,7 +347,7 @@ mod tests {
     fn a_type_that_the_catalogue_lacks_is_left_out_under_a_limit() {
         let launch = launch_with(vec![other("unknown", 90, CapacityType::OnDemand)]);
         let limited = pool("p", json!({ "spec": { "limits": { "cpu": "100" } } }));
-        let claim = node_claim(&limited, &launch, &catalogue(&[("D4", 4000)]), None, None);
+        let claim = claim_of(&limited, &launch, &catalogue(&[("D4", 4000)]), None, None);
         assert_eq!(types(&claim), ["D4".to_owned()].into());
     }
 
@@ -351,7 +361,7 @@ mod tests {
         let launch = launch_with(alternatives);
         let replaces = Replaces { claim: "old".to_owned(), below: Some(dollars(150)), siblings: 1 };
         let claim =
-            node_claim(&pool("p", json!({})), &launch, &catalogue(&[]), None, Some(&replaces));
+            claim_of(&pool("p", json!({})), &launch, &catalogue(&[]), None, Some(&replaces));
         assert_eq!(types(&claim), ["D4", "D8"].map(str::to_owned).into());
         assert_eq!(capacity_types(&launch, Some(&replaces)), [CapacityType::OnDemand].into());
         assert_eq!(record(&claim).replaces, ["old".to_owned()].into());
@@ -371,7 +381,7 @@ mod tests {
     fn types_and_recorded_offerings_are_bounded() {
         let many = (0..100).map(|n| other(&format!("S{n}"), 100 + n, CapacityType::OnDemand));
         let launch = launch_with(many.collect());
-        let claim = node_claim(&pool("p", json!({})), &launch, &catalogue(&[]), None, None);
+        let claim = claim_of(&pool("p", json!({})), &launch, &catalogue(&[]), None, None);
         assert_eq!(types(&claim).len(), MAX_TYPES);
         assert_eq!(record(&claim).offerings.len(), MAX_OFFERINGS);
         assert!(claim.annotations()[labels::PLAN].len() < 4096);
@@ -381,7 +391,7 @@ mod tests {
         let specs: Vec<NodeSelectorRequirement> = serde_json::from_value(specs).unwrap();
         let requirements = std::sync::Arc::new(Requirements::from_specs(&specs));
         let launch = Launch { requirements, ..launch.clone() };
-        node_claim(&pool("p", json!({})), &launch, catalogue, None, None)
+        claim_of(&pool("p", json!({})), &launch, catalogue, None, None)
     }
 
     #[test]

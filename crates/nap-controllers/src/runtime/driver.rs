@@ -18,7 +18,9 @@ use super::watches::{Update, watch_cluster, watch_workload_selectors};
 use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
 use crate::nodeclaim::garbage_collection;
-use crate::{disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning};
+use crate::{
+    capacity_memory, disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning,
+};
 
 /// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
 /// memory, and the API server gets no more requests at a time.
@@ -51,6 +53,7 @@ enum Key {
     Provisioning,
     Disruption,
     GarbageCollection,
+    CapacityMemory,
 }
 
 /// The key that goes first.
@@ -117,6 +120,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
     let mut creating = FuturesUnordered::new();
     driver.add(Key::Disruption);
     driver.add(Key::GarbageCollection);
+    driver.add(Key::CapacityMemory);
     loop {
         driver.enqueue_dirty();
         let leads = context.leadership.is_held(context.clock.now());
@@ -173,6 +177,7 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
         Key::Provisioning => provisioning::reconcile(context).await,
         Key::Disruption => disruption::reconcile(context).await,
         Key::GarbageCollection => garbage_collection::reconcile(context).await,
+        Key::CapacityMemory => capacity_memory::reconcile(context).await,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Launch of NodeClaims without a NodePool: node classes, deletion and timeout during the creation,
 //! and a status that another hand has written.
 
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{Api, ResourceExt};
 use kube::api::{Patch, PatchParams};
 use nap_api::{AKSNodeClass, NodeClaim, conditions};
 use nap_controllers::Settings;
@@ -200,4 +200,62 @@ async fn standalone_nodeclaim_expires_without_any_other_change() {
         assert_eq!(user.machines(), 0);
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_split_over_families_within_their_quota() {
+    let sizes = ["Standard_D4s_v5", "Standard_D4as_v5", "Standard_D4ds_v5"];
+    let user = User::in_region_with(Settings::default(), &sizes).await;
+    user.run(async {
+        user.world.azure().set_faults(|faults| {
+            for family in ["standardDSv5Family", "standardDASv5Family"] {
+                faults.family_quota.insert(family.to_owned(), 20);
+            }
+        });
+        user.default_pool(json!({})).await;
+        // One pod fills a node.
+        let large = json!({ "spec": { "containers": [{
+            "name": "main", "image": "pause", "resources": { "requests": { "cpu": "3" } },
+        }] } });
+        user.deploy("web", 12, large).await;
+        user.until_running(12).await;
+        let machines = user.world.azure().machines();
+        let of = |size: &str| machines.iter().filter(|machine| machine.size == size).count();
+        assert_eq!(sizes.map(of), [5, 5, 2]);
+        assert_eq!(user.machines_ever(), 12);
+        let api: Api<ConfigMap> = Api::namespaced(user.client.clone(), "kube-system");
+        let learnt = api.get_opt("nap-capacity-memory").await.unwrap();
+        assert_eq!(learnt, None, "no launch met the quota");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_learnt_about_capacity_survives_a_restart() {
+    let sizes = ["Standard_D2s_v5", "Standard_D4as_v5"];
+    let user = User::in_region_with(Settings::default(), &sizes).await;
+    let script = async {
+        user.world.azure().set_faults(|faults| {
+            for zone in ["eastus-1", "eastus-2", "eastus-3", "0"] {
+                faults.capacity_errors.insert(("Standard_D2s_v5".to_owned(), zone.to_owned()));
+            }
+        });
+        user.default_pool(json!({})).await;
+        user.deploy("web", 1, json!({})).await;
+        user.world
+            .run_nap(async {
+                user.until_running(1).await;
+                user.pass(30).await;
+            })
+            .await;
+        let failed = user.events("AsyncProvisioningError").await.len();
+        assert!(failed > 0);
+        user.deploy("other", 5, json!({})).await;
+        user.world.run_nap(user.until_running(6)).await;
+        let machines = user.world.azure().machines();
+        assert!(machines.iter().all(|machine| machine.size == "Standard_D4as_v5"), "{machines:?}");
+        let again = user.events("AsyncProvisioningError").await.len() - failed;
+        assert_eq!(again, 0, "nothing was tried again");
+    };
+    user.run_without_nap(script).await;
 }
