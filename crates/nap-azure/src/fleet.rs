@@ -121,9 +121,8 @@ impl Fleet {
 
     /// Spot machines of a list whose VM is gone, each once.
     pub(crate) fn newly_evicted<'l>(&self, listed: &'l Listed) -> Vec<&'l Machine> {
-        let is_evicted = |machine: &&Machine| {
-            machine.is_lost() && machine.capacity_type() == CapacityType::Spot
-        };
+        let is_evicted =
+            |machine: &&Machine| machine.is_lost() && machine.capacity_type() == CapacityType::Spot;
         let evicted: Vec<&Machine> = listed.machines().filter(is_evicted).collect();
         let known = &mut self.memory().evicted;
         known.retain(|name| evicted.iter().any(|machine| machine.name == *name));

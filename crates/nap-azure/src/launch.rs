@@ -160,13 +160,12 @@ impl AzureProvider {
             let listed = self.fleet.listed_since(&new.name, since).await?;
             match listed {
                 Some(machine) if machine.provider_id().is_some() => return Ok(machine),
-                Some(_) => {}
                 // The batch header is not part of the published API.
                 None if look == 2 && created.batched => {
                     tracing::warn!(machine = new.name, "machine of a batch is missing");
                     self.fleet.machines().put(&new.name, &new.body).await?;
                 }
-                None => {}
+                _ => {}
             }
             clock.sleep(APPEAR_INTERVAL).await;
             since = clock.now();

@@ -86,9 +86,8 @@ impl Quota {
     /// held: Azure may not have counted them.
     pub fn recount(&mut self, left: BTreeMap<String, i64>, at: Timestamp) {
         self.left = left;
-        let counted = self.holds.iter().filter(|(_, hold)| {
-            at.duration_since(hold.since) >= COUNTED_AFTER
-        });
+        let counted =
+            self.holds.iter().filter(|(_, hold)| at.duration_since(hold.since) >= COUNTED_AFTER);
         let counted: Vec<String> = counted.map(|(claim, _)| claim.clone()).collect();
         for claim in counted {
             self.release(&claim);

@@ -42,9 +42,9 @@ mod tests {
     use super::*;
 
     fn response(status: u16, headers: &[(&'static str, &str)]) -> ArmResponse {
-        let headers = headers.iter().map(|(name, value)| {
-            (http::HeaderName::from_static(name), value.parse().unwrap())
-        });
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
         let status = StatusCode::from_u16(status).unwrap();
         ArmResponse { status, headers: HeaderMap::from_iter(headers), body: Value::Null }
     }
@@ -61,15 +61,19 @@ mod tests {
     #[tokio::test]
     async fn a_failed_operation_tells_its_cause() {
         for (body, code) in [
-            (r#"{"status":"Failed","error":{"code":"AllocationFailed"}}"#, Some("AllocationFailed")),
+            (
+                r#"{"status":"Failed","error":{"code":"AllocationFailed"}}"#,
+                Some("AllocationFailed"),
+            ),
             (r#"{"status":"Canceled"}"#, Some("Canceled")),
             (r#"{"status":"InProgress"}"#, None),
             (r#"{"status":"Succeeded"}"#, None),
         ] {
-            let service =
-                super::super::http_service(tower::service_fn(move |_: Request<Full<Bytes>>| async move {
+            let service = super::super::http_service(tower::service_fn(
+                move |_: Request<Full<Bytes>>| async move {
                     Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(body))))
-                }));
+                },
+            ));
             let client = ArmClient::anonymous(service, Clock::wall(), "https://arm.example");
             let failure = operation_failure(&client, "/operation", "create").await.unwrap();
             assert_eq!(failure.as_ref().map(|error| error.code.as_str()), code);

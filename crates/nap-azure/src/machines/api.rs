@@ -1,6 +1,7 @@
 //! The agent-pool machines API: get, list, put, delete.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use http::Method;
 use nap_cloud::{CloudError, ErrorClass};
@@ -125,7 +126,7 @@ fn batch_header(machines: &[NewMachine]) -> String {
         } else {
             let mut units = [0; 2];
             for unit in character.encode_utf16(&mut units) {
-                ascii.push_str(&format!("\\u{unit:04x}"));
+                let _ = write!(ascii, "\\u{unit:04x}");
             }
         }
     }

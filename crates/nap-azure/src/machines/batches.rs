@@ -61,6 +61,8 @@ pub struct Created {
 }
 
 type Reply<T> = oneshot::Sender<Result<T, CloudError>>;
+/// Machines of one template, with their callers.
+type Waiting = Vec<(NewMachine, Reply<Created>)>;
 
 /// The requests that are being gathered and sent.
 pub struct Batches {
@@ -72,7 +74,7 @@ struct Shared {
     machines: Machines,
     clock: Clock,
     /// Machines to create by their template.
-    creates: Mutex<BTreeMap<String, Vec<(NewMachine, Reply<Created>)>>>,
+    creates: Mutex<BTreeMap<String, Waiting>>,
     deletes: Mutex<Vec<(String, Reply<()>)>>,
 }
 
@@ -133,7 +135,7 @@ impl Batches {
 }
 
 impl Shared {
-    async fn send_creates(&self, mut waiting: Vec<(NewMachine, Reply<Created>)>) {
+    async fn send_creates(&self, mut waiting: Waiting) {
         // A caller that has given up leaves no machine behind.
         waiting.retain(|(_, reply)| !reply.is_closed());
         let mut batches = Vec::new();
@@ -144,7 +146,7 @@ impl Shared {
         futures::future::join_all(sent).await;
     }
 
-    async fn send_batch(&self, batch: Vec<(NewMachine, Reply<Created>)>) {
+    async fn send_batch(&self, batch: Waiting) {
         let (new, replies): (Vec<NewMachine>, Vec<Reply<Created>>) = batch.into_iter().unzip();
         let at = self.clock.now();
         let result = self.machines.put_all(&new).await;

@@ -71,9 +71,8 @@ impl<'c> QuotaLedger<'c> {
     pub fn take(&mut self, offerings: &mut [OfferingRef]) -> bool {
         let charges = offerings.iter().map(|one| (self.charge_of)(one));
         let charges: Vec<Option<QuotaCharge>> = charges.collect();
-        let fits = |charge: &Option<QuotaCharge>| {
-            charge.as_ref().is_none_or(|charge| self.fits(charge))
-        };
+        let fits =
+            |charge: &Option<QuotaCharge>| charge.as_ref().is_none_or(|charge| self.fits(charge));
         let Some(first) = charges.iter().position(fits) else { return false };
         if first > 0 {
             let mut order: Vec<(bool, OfferingRef)> =

@@ -2,8 +2,8 @@
 //! and a status that another hand has written.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::{Api, ResourceExt};
 use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, conditions};
 use nap_controllers::Settings;
 use serde_json::{Value, json};
