@@ -54,7 +54,7 @@ impl User {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let config = WorldConfig {
             region: "eastus".to_owned(),
-            seed: 7,
+            seed: std::env::var("TSEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7),
             speed: 1,
             epoch,
             vm_delays,

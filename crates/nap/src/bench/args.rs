@@ -38,6 +38,28 @@ pub(super) enum BenchCommand {
     Compare(CompareArgs),
     /// Measure memory, start-up, latency and CPU of `nap run` on a synthetic cluster
     Controllers(ControllersArgs),
+    /// Launch a burst of machines on the emulated Azure with tight quotas, in virtual time
+    Launches(LaunchesArgs),
+}
+
+/// Options of `nap bench launches`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct LaunchesArgs {
+    /// Number of machines
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(super) machines: usize,
+    /// Region
+    #[arg(long, value_name = "REGION", default_value = "eastus")]
+    pub(super) region: String,
+    /// vCPUs of quota of each VM family
+    #[arg(long, value_name = "VCPUS", default_value_t = 100)]
+    pub(super) family_quota: i64,
+    /// Every so-many-th zonal offering is out of stock
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(super) sold_out: usize,
+    /// Seed of the emulated Azure
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
 }
 
 /// Options of `nap bench controllers`.

@@ -3,6 +3,7 @@
 //! - `measure`: solves problems and reports time, memory and cost.
 //! - `generate`: writes problem files, `nap bench gen`.
 //! - `controllers`: runs the controllers on a synthetic cluster.
+//! - `launches`: launches a burst of machines on the emulated Azure.
 //! - `compare`: runs nap and another solver on one core, judges and prices both plans.
 
 mod args;
@@ -10,6 +11,7 @@ mod compare;
 mod controllers;
 mod document;
 mod generate;
+mod launches;
 mod measure;
 mod process;
 
@@ -30,6 +32,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Judge(args)) => judge_plan(args),
         Some(BenchCommand::Compare(args)) => compare::compare(args),
         Some(BenchCommand::Controllers(args)) => controllers::measure(args),
+        Some(BenchCommand::Launches(args)) => launches::measure(args),
         None if args.problem.is_empty() => standard(args),
         None => measure::measure(args),
     }
