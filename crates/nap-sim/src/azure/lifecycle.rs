@@ -37,7 +37,7 @@ impl Inner {
         machine: MachineRecord,
         operation: u64,
     ) -> Created {
-        let place = (machine.sku.name.clone(), machine.zone_label.clone());
+        let place = (machine.size.name.clone(), machine.zone_label.clone());
         let created = Created {
             name: machine.name.clone(),
             vm_name: machine.vm_name.clone(),
@@ -79,10 +79,10 @@ impl Inner {
         machine.billed = Some(state.bill.len());
         state.bill.push(BilledMachine {
             name: name.to_owned(),
-            size: machine.sku.name.clone(),
+            size: machine.size.name.clone(),
             zone: machine.zone_label.clone(),
             capacity_type: machine.capacity_type,
-            price: self.region.price(&machine.sku.name, machine.capacity_type),
+            price: self.region.price(&machine.size.name, machine.capacity_type),
             created: self.config.clock.now(),
             deleted: None,
         });

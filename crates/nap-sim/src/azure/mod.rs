@@ -11,14 +11,18 @@ mod accept;
 mod batch;
 mod config;
 mod faults;
+mod images;
 mod lifecycle;
 mod machines;
+mod members;
 mod node;
 mod region;
 mod request;
 mod routes;
+mod sizes;
 mod state;
 mod throttle;
+mod versions;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -119,7 +123,7 @@ impl Emulator {
     /// All agent-pool machines, by name.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
         let price = |machine: &state::MachineRecord| {
-            self.0.region.price(&machine.sku.name, machine.capacity_type)
+            self.0.region.price(&machine.size.name, machine.capacity_type)
         };
         self.0.state().machines.values().map(|machine| machine.shown(price(machine))).collect()
     }

@@ -24,6 +24,7 @@ mod retired;
 mod safety;
 mod scale;
 mod spellings;
+mod strictness;
 mod taking_over;
 mod terminating;
 mod trouble;
