@@ -7,6 +7,7 @@ use nap_engine::CapacityType;
 use serde_json::Value;
 
 use super::Inner;
+use super::faults::Fault;
 use super::images::choose_image;
 use super::node::node_taints;
 use super::region::{family_cores, family_limit, regional_limit, spot_limit};
@@ -139,7 +140,7 @@ impl Inner {
         let vm_name = format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool);
         let zone_label =
             zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
-        Ok(MachineRecord {
+        let machine = MachineRecord {
             name: name.to_owned(),
             incarnation,
             zones,
@@ -159,7 +160,20 @@ impl Inner {
             error: None,
             billed: None,
             evicted: false,
-        })
+        };
+        let refused = state
+            .faults
+            .active(machine.created)
+            .any(|fault| matches!(fault, Fault::NotAvailable(place) if place.covers(&machine)));
+        if refused {
+            let message = format!(
+                "The requested size for resource '{name}' is currently not available in location \
+                 '{}'. Please try another size or deploy to a different location or zones.",
+                config.region
+            );
+            return Err(Refusal::new(409, "SkuNotAvailable", message));
+        }
+        Ok(machine)
     }
 
     /// Refuses a VM beyond a quota: that of spot, or those of the size's family and of the region.

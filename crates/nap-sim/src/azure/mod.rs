@@ -10,6 +10,7 @@
 mod accept;
 mod batch;
 mod config;
+mod fault_file;
 mod faults;
 mod images;
 mod lifecycle;
@@ -42,7 +43,8 @@ use tokio::task::JoinSet;
 use tower::Service;
 
 pub use config::{EmulatorConfig, SUBSCRIPTION};
-pub use faults::FaultPlan;
+pub use fault_file::FaultFileError;
+pub use faults::{Fault, FaultPlan, Place, TimedFault};
 pub use state::{BilledMachine, EmulatedMachine};
 pub use throttle::{BucketLimit, RequestLimits};
 
@@ -149,11 +151,22 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs `action` after `delay` unless the emulator is dropped before.
+    pub(crate) fn later_with<F>(self: &Arc<Self>, delay: std::time::Duration, action: F)
+    where
+        F: FnOnce(&Arc<Inner>) + Send + 'static,
+    {
+        self.later(delay, move |inner| {
+            action(inner);
+            None
+        });
+    }
+
     /// Runs `action` after `delay` unless the emulator is dropped before, and sends the event it
     /// returns.
     pub(crate) fn later<F>(self: &Arc<Self>, delay: std::time::Duration, action: F)
     where
-        F: FnOnce(&Inner) -> Option<VmEvent> + Send + 'static,
+        F: FnOnce(&Arc<Inner>) -> Option<VmEvent> + Send + 'static,
     {
         let weak = Arc::downgrade(self);
         let clock = self.config.clock.clone();

@@ -10,6 +10,7 @@ use nap_units::UsdPerHour;
 use serde_json::{Value, json};
 
 use super::EmulatorConfig;
+use super::faults::{REGIONAL_QUOTA, SPOT_QUOTA};
 use super::request::{Answer, ArmRequest, page, refuse};
 use super::sizes::{Sizes, VmSize};
 use super::state::State;
@@ -54,6 +55,16 @@ impl RegionCatalogue {
     /// The VM size with this exact name; `None` if AKS nodes cannot have it.
     pub(crate) fn size(&self, name: &str) -> Option<&VmSize> {
         self.sizes.get(name)
+    }
+
+    /// Names of all sizes that are listed.
+    pub(crate) fn size_names(&self) -> impl Iterator<Item = &str> {
+        self.sizes.names()
+    }
+
+    /// Names of all quota families.
+    pub(crate) fn families(&self) -> Vec<&str> {
+        self.sizes.families()
     }
 
     pub(crate) fn price(&self, name: &str, capacity_type: CapacityType) -> UsdPerHour {
@@ -119,17 +130,17 @@ pub(crate) fn family_cores(state: &State, family: &str) -> i64 {
 
 /// On-demand vCPU quota of a family.
 pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str) -> i64 {
-    state.faults.family_quota.get(family).copied().unwrap_or(config.default_family_quota)
+    state.faults.quota(family, config.clock.now()).unwrap_or(config.default_family_quota)
 }
 
 /// On-demand vCPU quota of the region.
 pub(crate) fn regional_limit(config: &EmulatorConfig, state: &State) -> i64 {
-    state.faults.regional_quota.unwrap_or(config.regional_quota)
+    state.faults.quota(REGIONAL_QUOTA, config.clock.now()).unwrap_or(config.regional_quota)
 }
 
 /// Spot vCPU quota of the region.
 pub(crate) fn spot_limit(config: &EmulatorConfig, state: &State) -> i64 {
-    state.faults.spot_quota.unwrap_or(config.spot_quota)
+    state.faults.quota(SPOT_QUOTA, config.clock.now()).unwrap_or(config.spot_quota)
 }
 
 /// Rows of the retail price API, including those that a client must not take for the price: Windows

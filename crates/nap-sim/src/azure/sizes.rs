@@ -77,6 +77,10 @@ impl Sizes {
         (!size.restricted && size.vcpus >= 2).then_some(size)
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.sizes.iter().map(|size| size.name.as_str())
+    }
+
     pub(crate) fn families(&self) -> Vec<&str> {
         let mut families: Vec<&str> = self.sizes.iter().map(|size| size.family.as_str()).collect();
         families.retain(|family| !family.is_empty());

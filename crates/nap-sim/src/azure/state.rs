@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub buckets: Buckets,
     pub bill: Vec<BilledMachine>,
     pub faults: FaultPlan,
+    /// Number of times that the faults were cleared.
+    pub fault_generation: u64,
     pub requests: BTreeMap<String, u64>,
     /// Source of unique numbers.
     pub counter: u64,
@@ -38,6 +40,7 @@ impl State {
             buckets: Buckets::default(),
             bill: Vec::new(),
             faults,
+            fault_generation: 0,
             requests: BTreeMap::new(),
             counter: 0,
             responses: 0,

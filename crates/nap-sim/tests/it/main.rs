@@ -8,6 +8,7 @@ mod disrupting;
 mod draining;
 mod drifting;
 mod emulator;
+mod faults;
 mod harness;
 mod labelling;
 mod lagging;
