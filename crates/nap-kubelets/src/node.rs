@@ -77,6 +77,26 @@ impl Machine {
 
 /// The conditions of a kubelet. A condition whose status is unchanged keeps its transition time.
 pub(crate) fn conditions(ready: bool, held: Option<&Node>, now: Timestamp) -> Value {
+    let reported = Reported { status: ready, ..Reported::default() };
+    let reported = BTreeMap::from([("Ready".to_owned(), reported)]);
+    reported_conditions(&reported, held, now)
+}
+
+/// A condition that was reported.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reported {
+    pub(crate) status: bool,
+    /// Empty for the kubelet's usual reason and message.
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// The conditions of a kubelet, with those that were reported.
+pub(crate) fn reported_conditions(
+    reported: &BTreeMap<String, Reported>,
+    held: Option<&Node>,
+    now: Timestamp,
+) -> Value {
     let stamp = stamp(now);
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
         let since = held
@@ -89,31 +109,38 @@ pub(crate) fn conditions(ready: bool, held: Option<&Node>, now: Timestamp) -> Va
             "lastHeartbeatTime": stamp, "lastTransitionTime": since,
         })
     };
-    json!([
+    let mut all = vec![
         condition(
             "MemoryPressure",
             "False",
             "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available"
+            "kubelet has sufficient memory available",
         ),
         condition(
             "DiskPressure",
             "False",
             "KubeletHasNoDiskPressure",
-            "kubelet has no disk pressure"
+            "kubelet has no disk pressure",
         ),
         condition(
             "PIDPressure",
             "False",
             "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available"
+            "kubelet has sufficient PID available",
         ),
-        if ready {
-            condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")
-        } else {
-            condition("Ready", "False", "KubeletNotReady", "container runtime network not ready")
-        },
-    ])
+    ];
+    for (kind, reported) in reported {
+        let status = if reported.status { "True" } else { "False" };
+        let (reason, message) = match (kind.as_str(), reported.status) {
+            ("Ready", true) => ("KubeletReady", "kubelet is posting ready status"),
+            ("Ready", false) if reported.reason.is_empty() => {
+                ("KubeletNotReady", "container runtime network not ready")
+            }
+            _ => (reported.reason.as_str(), reported.message.as_str()),
+        };
+        all.push(condition(kind, status, reason, message));
+    }
+    json!(all)
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::cloud_nodes::GoneVms;
 use crate::due::{Due, PodKey, Work};
-use crate::node::{self, Machine};
+use crate::node::{self, Machine, Reported};
 use crate::vm_event::VmEvent;
 use crate::watches::Change;
 use crate::write::{Outcome, Write};
@@ -35,6 +35,8 @@ struct Vm {
     machine: Machine,
     boots: u32,
     life: Life,
+    /// Conditions that were reported, by type.
+    reported: BTreeMap<String, Reported>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +130,13 @@ impl State {
                 };
                 self.due.at(after(now, boot), Work::Vm(name.clone()));
                 let life = Life::Booting { attempts: 0 };
-                self.vms.insert(name, Vm { machine, boots: 1, life });
+                let reported = BTreeMap::new();
+                self.vms.insert(name, Vm { machine, boots: 1, life, reported });
+            }
+            VmEvent::Condition { node_name: name, condition, status, reason, message } => {
+                let Some(vm) = self.vms.get_mut(&name) else { return };
+                vm.reported.insert(condition, Reported { status, reason, message });
+                self.due.at(now, Work::Status(name));
             }
             VmEvent::Rebooted { node_name: name, boot } => {
                 let Some(vm) = self.vms.get_mut(&name) else { return };
@@ -296,7 +304,7 @@ impl State {
         let heartbeats = self.config.heartbeats?;
         let vm = self.vms.get(name).filter(|vm| !matches!(vm.life, Life::Booting { .. }))?;
         let node = self.nodes.get(name)?;
-        if vm.life == Life::Ready && !node::is_ready(node) {
+        if vm.life == Life::Ready && vm.is_ready() && !node::is_ready(node) {
             self.due.at(now, Work::Status(name.to_owned()));
         }
         self.due.at(after(now, heartbeats.lease), Work::Lease(name.to_owned()));
@@ -304,10 +312,14 @@ impl State {
     }
 
     fn status_write(&mut self, name: &str, now: Timestamp) -> Option<Write> {
-        let heartbeats = self.config.heartbeats?;
-        self.vms.get(name).filter(|vm| vm.life == Life::Ready)?;
-        self.due.at(after(now, heartbeats.status), Work::Status(name.to_owned()));
-        let conditions = node::conditions(true, self.nodes.get(name), now);
+        let vm = self.vms.get(name).filter(|vm| vm.life == Life::Ready)?;
+        let mut reported = vm.reported.clone();
+        let ready = Reported { status: true, ..Reported::default() };
+        reported.entry("Ready".to_owned()).or_insert(ready);
+        let conditions = node::reported_conditions(&reported, self.nodes.get(name), now);
+        if let Some(heartbeats) = self.config.heartbeats {
+            self.due.at(after(now, heartbeats.status), Work::Status(name.to_owned()));
+        }
         let patch = json!({ "status": { "conditions": conditions } });
         Some(Write::NodeStatus { name: name.to_owned(), patch })
     }
@@ -423,6 +435,13 @@ impl State {
     fn address(&mut self, network: &str) -> String {
         self.addresses += 1;
         format!("{network}.{}.{}", self.addresses / 250 % 250, self.addresses % 250 + 1)
+    }
+}
+
+impl Vm {
+    /// Whether its kubelet reports the Node as ready once it has joined.
+    fn is_ready(&self) -> bool {
+        self.reported.get("Ready").is_none_or(|reported| reported.status)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Events from the cloud: a VM was created, rebooted or deleted.
+//! Events from the cloud: a VM was created, rebooted or deleted, or is about to be.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +32,19 @@ pub enum VmEvent {
         node_name: String,
         /// Time from this event until the kubelet is back.
         boot: Duration,
+    },
+    /// A condition of the Node changes, as its kubelet or a node agent reports it.
+    Condition {
+        /// Name of its Node.
+        node_name: String,
+        /// Type, such as `PreemptionScheduled`. `Ready` is the kubelet's own.
+        condition: String,
+        /// Whether it is `True` or `False`.
+        status: bool,
+        /// CamelCase reason.
+        reason: String,
+        /// Text for people.
+        message: String,
     },
     /// A VM was deleted.
     Deleted {

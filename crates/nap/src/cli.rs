@@ -110,6 +110,10 @@ pub struct TryArgs {
     /// Let the emulated region still sell sizes that Azure has retired, for guides that name them
     #[arg(long)]
     pub retired_sizes: bool,
+    /// Faults of the emulated Azure, as a plan file (docs/faults.md); further ones can be typed
+    /// while it runs
+    #[arg(long, value_name = "FILE")]
+    pub faults: Option<PathBuf>,
     /// Speed of VM boots and timers relative to real time; only with the embedded control plane
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub speed: u32,

@@ -73,7 +73,13 @@ pub async fn refresh(
     let rows = skus::list(arm, subscription_id, &name).await?;
     let prices = prices::fetch(price_client, &name).await?;
     let here = |location: &String| canonical_region(location) == name;
-    let rows: Vec<_> = rows.into_iter().filter(|row| row.locations.iter().any(here)).collect();
+    // Retired sizes stay in the list, restricted for every subscription.
+    let restricted = |row: &ResourceSku| {
+        let mut restrictions = row.restrictions.iter();
+        restrictions.any(|one| one.kind == "Location" && one.values.iter().any(here))
+    };
+    let rows: Vec<_> =
+        rows.into_iter().filter(|row| row.locations.iter().any(here) && !restricted(row)).collect();
     let zones: BTreeSet<String> = rows
         .iter()
         .flat_map(|row| &row.location_info)

@@ -3,24 +3,28 @@
 
 use std::collections::BTreeMap;
 
-use nap_azure::skus::Sku;
 use nap_engine::CapacityType;
 use serde_json::Value;
 
 use super::Inner;
+use super::faults::Fault;
+use super::images::choose_image;
 use super::node::node_taints;
-use super::region::{family_cores, family_limit, published_images, regional_limit, spot_limit};
+use super::region::{family_cores, family_limit, regional_limit, spot_limit};
 use super::request::{ArmRequest, Refusal};
+use super::sizes::VmSize;
 use super::state::{MachineRecord, MachineState, State};
 
 /// Maximum length of a machine's name.
 const MAX_NAME: usize = 34;
+/// Size of an OS disk whose request has none.
+const DEFAULT_OS_DISK_GB: i64 = 128;
 
 /// The validated properties that the machines of a request share.
 pub(crate) struct Template {
-    pub sku: Sku,
+    pub size: VmSize,
     pub capacity_type: CapacityType,
-    /// As in the request, without tags.
+    /// As in the request, without tags and with the image.
     pub properties: Value,
 }
 
@@ -41,19 +45,19 @@ impl Inner {
             properties.ok_or_else(|| invalid("Required parameter properties is missing."))?;
         let text =
             |pointer: &str| properties.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let size = text("/hardware/vmSize");
-        let sku = self.region.sku(config, size).ok_or_else(|| {
+        let name = text("/hardware/vmSize");
+        let size = self.region.size(name).ok_or_else(|| {
             let message = format!(
-                "The VM size of {size} is not allowed in your subscription in location '{}'.",
+                "The VM size of {name} is not allowed in your subscription in location '{}'.",
                 config.region
             );
             Refusal::new(400, "VMSizeNotSupported", message)
         })?;
         let capacity_type = match text("/priority") {
             "" | "Regular" => CapacityType::OnDemand,
-            "Spot" if sku.spot => CapacityType::Spot,
+            "Spot" if size.spot => CapacityType::Spot,
             "Spot" => {
-                let message = format!("The VM size {size} does not support Spot priority.");
+                let message = format!("The VM size {name} does not support Spot priority.");
                 return Err(Refusal::new(400, "BadRequest", message));
             }
             _ => return Err(invalid("The value of parameter priority is invalid.")),
@@ -64,13 +68,17 @@ impl Inner {
         {
             return Err(invalid("A System machine cannot be Spot."));
         }
-        let image = text("/nodeImageVersion");
-        let published = published_images(config);
-        if !published
-            .iter()
-            .any(|(gallery, sku, version)| format!("{gallery}-{sku}-{version}") == image)
+        let image = choose_image(config, size, properties)?;
+        let disk = properties.pointer("/operatingSystem/osDiskSizeGB").and_then(Value::as_i64);
+        if text("/operatingSystem/osDiskType") == "Ephemeral"
+            && disk.unwrap_or(DEFAULT_OS_DISK_GB) > size.ephemeral_gb
         {
-            return Err(invalid(&format!("The node image version '{image}' is not available.")));
+            let message = format!(
+                "OS disk of Ephemeral VM with size greater than {} GB is not allowed for VM size \
+                 {name}.",
+                size.ephemeral_gb
+            );
+            return Err(Refusal::new(400, "OperationNotAllowed", message));
         }
         if node_taints(properties).is_none() {
             return Err(invalid("A taint is not of the form key=value:effect."));
@@ -85,8 +93,9 @@ impl Inner {
         let mut properties = properties.clone();
         if let Some(members) = properties.as_object_mut() {
             members.remove("tags");
+            members.insert("nodeImageVersion".to_owned(), image.into());
         }
-        Ok(Template { sku, capacity_type, properties })
+        Ok(Template { size: size.clone(), capacity_type, properties })
     }
 
     /// Validates a machine and gives it a VM name. The state keeps no trace of a refused one.
@@ -96,7 +105,7 @@ impl Inner {
         template: &Template,
         place: Place<'_>,
     ) -> Result<MachineRecord, Refusal> {
-        let (config, name, sku) = (&self.config, place.name, &template.sku);
+        let (config, name, size) = (&self.config, place.name, &template.size);
         let named = name
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
@@ -105,25 +114,33 @@ impl Inner {
             return Err(Refusal::new(400, "InvalidParameter", message));
         }
         let zones = place.zones;
-        if zones.len() > 1 || zones.iter().any(|zone| !sku.zones.contains(zone)) {
+        if zones.len() > 1 || zones.iter().any(|zone| !size.zones.contains(zone)) {
             let message = format!(
                 "The zone(s) {zones:?} for resource '{name}' is not supported for {}.",
-                sku.name
+                size.name
             );
             return Err(Refusal::new(400, "AvailabilityZoneNotSupported", message));
+        }
+        if let Some(zone) = zones.iter().find(|zone| size.restricted_zones.contains(zone)) {
+            let message = format!(
+                "The requested size for resource '{name}' is currently not available in location \
+                 '{}' zones '{zone}' for subscription '{}'.",
+                config.region, config.subscription_id
+            );
+            return Err(Refusal::new(409, "SkuNotAvailable", message));
         }
         if state.faults.internal_errors_next > 0 {
             state.faults.internal_errors_next -= 1;
             let message = format!("The machine '{name}' could not be created.");
             return Err(Refusal::new(500, "InternalOperationError", message));
         }
-        self.check_quota(state, sku, template.capacity_type)?;
+        self.check_quota(state, size, template.capacity_type)?;
         let incarnation = state.next();
         let digits = self.hash(&format!("vm/{name}/{incarnation}")) % 100_000_000;
         let vm_name = format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool);
         let zone_label =
             zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
-        Ok(MachineRecord {
+        let machine = MachineRecord {
             name: name.to_owned(),
             incarnation,
             zones,
@@ -135,7 +152,7 @@ impl Inner {
                 config.subscription_id, config.node_resource_group
             ),
             vm_name,
-            sku: sku.clone(),
+            size: size.clone(),
             zone_label,
             capacity_type: template.capacity_type,
             state: MachineState::Creating,
@@ -143,19 +160,32 @@ impl Inner {
             error: None,
             billed: None,
             evicted: false,
-        })
+        };
+        let refused = state
+            .faults
+            .active(machine.created)
+            .any(|fault| matches!(fault, Fault::NotAvailable(place) if place.covers(&machine)));
+        if refused {
+            let message = format!(
+                "The requested size for resource '{name}' is currently not available in location \
+                 '{}'. Please try another size or deploy to a different location or zones.",
+                config.region
+            );
+            return Err(Refusal::new(409, "SkuNotAvailable", message));
+        }
+        Ok(machine)
     }
 
     /// Refuses a VM beyond a quota: that of spot, or those of the size's family and of the region.
     fn check_quota(
         &self,
         state: &State,
-        sku: &Sku,
+        size: &VmSize,
         capacity_type: CapacityType,
     ) -> Result<(), Refusal> {
         let config = &self.config;
         let check = |what: &str, limit: i64, usage: i64| {
-            let needed = usage + sku.vcpus;
+            let needed = usage + size.vcpus;
             if needed <= limit {
                 return Ok(());
             }
@@ -164,7 +194,7 @@ impl Inner {
                  quota. Additional details - Deployment Model: Resource Manager, Location: {}, \
                  Current Limit: {limit}, Current Usage: {usage}, Additional Required: {}, \
                  (Minimum) New Limit Required: {needed}.",
-                config.region, sku.vcpus
+                config.region, size.vcpus
             );
             Err(Refusal::new(409, "OperationNotAllowed", message))
         };
@@ -172,10 +202,10 @@ impl Inner {
         if capacity_type == CapacityType::Spot {
             return check("LowPriorityCores", spot_limit(config, state), spot);
         }
-        if !sku.family.is_empty() {
+        if !size.family.is_empty() {
             let (limit, usage) =
-                (family_limit(config, state, &sku.family), family_cores(state, &sku.family));
-            check(&format!("{} Cores", sku.family), limit, usage)?;
+                (family_limit(config, state, &size.family), family_cores(state, &size.family));
+            check(&format!("{} Cores", size.family), limit, usage)?;
         }
         let usage = state.cores(|_| true) - spot;
         check("Total Regional Cores", regional_limit(config, state), usage)

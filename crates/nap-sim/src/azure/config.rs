@@ -1,6 +1,6 @@
 //! Configuration of the emulator.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -19,8 +19,13 @@ pub struct EmulatorConfig {
     pub region: String,
     /// VM sizes that are sold; empty for all of the catalogue.
     pub sizes: BTreeSet<String>,
-    /// Whether sizes are still sold that Azure has retired.
+    /// Whether sizes are still sold that Azure has retired; otherwise they are listed with a
+    /// restriction.
     pub retired_sizes: bool,
+    /// Zones in which the subscription may not use a size, by name; none for the whole region.
+    pub restrictions: BTreeMap<String, Vec<String>>,
+    /// Whether sizes with premium disks take ultra disks in every zone.
+    pub ultra_disks: bool,
     /// Seed of every random number.
     pub seed: u64,
     /// Clock of all delays.
@@ -83,6 +88,8 @@ impl EmulatorConfig {
             region: region.to_owned(),
             sizes: BTreeSet::new(),
             retired_sizes: false,
+            restrictions: BTreeMap::new(),
+            ultra_disks: false,
             seed,
             clock,
             subscription_id,
@@ -132,6 +139,19 @@ impl EmulatorConfig {
             ("AZURE_TENANT_ID", "00000000-0000-0000-0000-000000000002".to_owned()),
             ("AZURE_CLIENT_ID", "00000000-0000-0000-0000-000000000003".to_owned()),
         ]
+    }
+
+    /// ARM id of the cluster.
+    pub(crate) fn cluster_id(&self) -> String {
+        format!(
+            "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.ContainerService/managedClusters/{}",
+            self.subscription_id, self.resource_group, self.cluster_name
+        )
+    }
+
+    /// ARM id of the agent pool.
+    pub(crate) fn agent_pool_id(&self) -> String {
+        format!("{}/agentPools/{}", self.cluster_id(), self.agent_pool)
     }
 
     /// Configuration of a provider for this cluster.

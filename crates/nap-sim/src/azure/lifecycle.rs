@@ -11,11 +11,12 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::Inner;
+use super::faults::{Fault, FaultPlan};
 use super::node::{node_labels, node_resources, node_taints};
 use super::state::{BilledMachine, MachineRecord, MachineState, State};
 
-/// Time from the request until a VM fails for lack of capacity.
-const CAPACITY_FAILURE: Duration = Duration::from_secs(8);
+/// Time from the request until a creation fails, such as for lack of capacity.
+const CREATE_FAILURE: Duration = Duration::from_secs(8);
 
 /// An accepted machine whose creation begins.
 pub(crate) struct Created {
@@ -23,10 +24,16 @@ pub(crate) struct Created {
     vm_name: String,
     incarnation: u64,
     operation: u64,
-    /// Whether it will fail for lack of capacity.
-    fails: bool,
-    /// Whether it will never end.
-    stuck: bool,
+    fate: Fate,
+}
+
+/// How a creation goes on.
+enum Fate {
+    /// It takes longer by this factor.
+    Succeeds(u32),
+    /// It fails with this code and text.
+    Fails(String, String),
+    NeverEnds,
 }
 
 impl Inner {
@@ -37,14 +44,12 @@ impl Inner {
         machine: MachineRecord,
         operation: u64,
     ) -> Created {
-        let place = (machine.sku.name.clone(), machine.zone_label.clone());
         let created = Created {
+            fate: fate(&state.faults, &machine),
             name: machine.name.clone(),
             vm_name: machine.vm_name.clone(),
             incarnation: machine.incarnation,
             operation,
-            fails: state.faults.capacity_errors.contains(&place),
-            stuck: state.faults.stuck_creates,
         };
         state.machines.insert(machine.name.clone(), machine);
         created
@@ -52,15 +57,18 @@ impl Inner {
 
     /// Starts the timers of creations.
     pub(crate) fn begin_creates(self: &Arc<Self>, machines: Vec<Created>) {
-        for Created { name, vm_name, incarnation, operation, fails, stuck } in machines {
-            if fails {
-                self.later(CAPACITY_FAILURE, move |inner| {
-                    inner.fail(&name, incarnation, operation);
-                    None
-                });
-            } else if !stuck {
-                let delay = self.jitter(&self.config.vm_create, &format!("create/{vm_name}"));
-                self.later(delay, move |inner| inner.finish_create(&name, incarnation, operation));
+        for Created { name, vm_name, incarnation, operation, fate } in machines {
+            match fate {
+                Fate::Fails(code, message) => self.later_with(CREATE_FAILURE, move |inner| {
+                    inner.fail(&name, incarnation, operation, (&code, &message));
+                }),
+                Fate::Succeeds(factor) => {
+                    let delay = self.jitter(&self.config.vm_create, &format!("create/{vm_name}"));
+                    self.later(delay.saturating_mul(factor), move |inner| {
+                        inner.finish_create(&name, incarnation, operation)
+                    });
+                }
+                Fate::NeverEnds => {}
             }
         }
     }
@@ -79,14 +87,19 @@ impl Inner {
         machine.billed = Some(state.bill.len());
         state.bill.push(BilledMachine {
             name: name.to_owned(),
-            size: machine.sku.name.clone(),
+            size: machine.size.name.clone(),
             zone: machine.zone_label.clone(),
             capacity_type: machine.capacity_type,
-            price: self.region.price(&machine.sku.name, machine.capacity_type),
+            price: self.region.price(&machine.size.name, machine.capacity_type),
             created: self.config.clock.now(),
             deleted: None,
         });
-        let never_boots = state.faults.never_boots;
+        let now = self.config.clock.now();
+        let never_boots = state.faults.never_boots
+            || state
+                .faults
+                .active(now)
+                .any(|fault| matches!(fault, Fault::NeverJoin(place) if place.covers(machine)));
         let event = (!never_boots).then(|| {
             let (capacity, allocatable) = node_resources(&self.config, machine);
             VmEvent::Created {
@@ -103,25 +116,18 @@ impl Inner {
         event
     }
 
-    /// Fails a creation for lack of capacity.
-    fn fail(&self, name: &str, incarnation: u64, operation: u64) {
+    /// Fails a creation.
+    fn fail(&self, name: &str, incarnation: u64, operation: u64, error: (&str, &str)) {
         let mut guard = self.state();
         let state = &mut *guard;
-        let message =
-            "Allocation failed. We do not have sufficient capacity for the requested VM size.";
         let code = match state.machines.get_mut(name) {
             Some(machine)
                 if machine.incarnation == incarnation
                     && machine.state == MachineState::Creating =>
             {
-                let code = if machine.zones.is_empty() {
-                    "AllocationFailed"
-                } else {
-                    "ZonalAllocationFailed"
-                };
                 machine.enter(MachineState::Failed);
-                machine.error = Some((code.to_owned(), message.to_owned()));
-                code
+                machine.error = Some((error.0.to_owned(), error.1.to_owned()));
+                error.0
             }
             _ => "OperationPreempted",
         };
@@ -198,4 +204,37 @@ impl Inner {
         let mut random = Pcg64Mcg::seed_from_u64(self.hash(name));
         Duration::from_millis(random.random_range(low..=high.max(low)))
     }
+}
+
+/// How the faults of this moment let a creation go on. An accepted VM that Azure has no room for
+/// fails a little later.
+fn fate(faults: &FaultPlan, machine: &MachineRecord) -> Fate {
+    let code = if machine.zones.is_empty() { "AllocationFailed" } else { "ZonalAllocationFailed" };
+    let no_room = || {
+        let message =
+            "Allocation failed. We do not have sufficient capacity for the requested VM size.";
+        Fate::Fails(code.to_owned(), message.to_owned())
+    };
+    let place = (machine.size.name.clone(), machine.zone_label.clone());
+    if faults.capacity_errors.contains(&place) {
+        return no_room();
+    }
+    if faults.stuck_creates {
+        return Fate::NeverEnds;
+    }
+    let mut factor = 1;
+    for fault in faults.active(machine.created) {
+        match fault {
+            Fault::FailedCreates { place, error } if place.covers(machine) => {
+                return match error {
+                    Some((code, message)) => Fate::Fails(code.clone(), message.clone()),
+                    None => no_room(),
+                };
+            }
+            Fault::LostCreates(place) if place.covers(machine) => return Fate::NeverEnds,
+            Fault::SlowCreates(slower) => factor = factor.max(*slower),
+            _ => {}
+        }
+    }
+    Fate::Succeeds(factor)
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Inner;
 use super::accept::{Place, tags_of, zones_of};
 use super::batch::{batch_error, read_header};
+use super::members::check_machine;
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{MachineRecord, MachineState, State};
 
@@ -29,8 +30,12 @@ impl Inner {
     }
 
     pub(crate) fn put_machine(self: &Arc<Self>, request: &ArmRequest, name: &str) -> Answer {
-        let Ok(body) = serde_json::from_slice::<Value>(&request.body) else {
-            return refuse(400, "InvalidRequestContent", "the request content was invalid");
+        let body = match serde_json::from_slice::<Value>(&request.body) {
+            Ok(body) => body,
+            Err(error) => {
+                let message = format!("The request content was invalid: {error}.");
+                return refuse(400, "InvalidRequestContent", &message);
+            }
         };
         let done = match request.header("batchputmachine") {
             Some(header) => self.put_batch(request, name, &body, header),
@@ -47,7 +52,9 @@ impl Inner {
     ) -> Result<Answer, Refusal> {
         let mut state = self.state();
         self.check_preconditions(&state, request, name)?;
-        if state.machines.contains_key(name) {
+        let exists = state.machines.contains_key(name);
+        check_machine(body, exists)?;
+        if exists {
             return self.update(&mut state, request, name, body);
         }
         let template = self.template(request, body)?;
@@ -77,6 +84,7 @@ impl Inner {
                 return Err(Refusal::new(400, "InvalidParameter", message));
             }
         }
+        check_machine(body, false)?;
         let template = self.template(request, body)?;
         let mut state = self.state();
         let mut accepted: Vec<MachineRecord> = Vec::new();
@@ -245,9 +253,11 @@ impl Inner {
         if !machine.tags.is_empty() {
             properties["tags"] = json!(machine.tags);
         }
-        let vm_state = if machine.evicted { "Deleted" } else { "Running" };
-        let mut status =
-            json!({ "creationTimestamp": machine.created.to_string(), "vmState": vm_state });
+        let mut status = json!({
+            "creationTimestamp": machine.created.to_string(),
+            "vmState": if machine.evicted { "Deleted" } else { "Running" },
+            "driftAction": "Synced",
+        });
         properties["kubernetes"]["nodeName"] = machine.vm_name.clone().into();
         if let Some((code, message)) = &machine.error {
             status["provisioningError"] = json!({
@@ -257,7 +267,7 @@ impl Inner {
         }
         properties["status"] = status;
         json!({
-            "id": format!("{}/machines/{}", self.config.azure_config().agent_pool_path(), machine.name),
+            "id": format!("{}/machines/{}", self.config.agent_pool_id(), machine.name),
             "name": machine.name,
             "type": "Microsoft.ContainerService/managedClusters/agentPools/machines",
             "zones": machine.zones,

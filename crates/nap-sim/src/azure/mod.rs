@@ -10,15 +10,20 @@
 mod accept;
 mod batch;
 mod config;
+mod fault_file;
 mod faults;
+mod images;
 mod lifecycle;
 mod machines;
+mod members;
 mod node;
 mod region;
 mod request;
 mod routes;
+mod sizes;
 mod state;
 mod throttle;
+mod versions;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -38,7 +43,8 @@ use tokio::task::JoinSet;
 use tower::Service;
 
 pub use config::{EmulatorConfig, SUBSCRIPTION};
-pub use faults::FaultPlan;
+pub use fault_file::FaultFileError;
+pub use faults::{Fault, FaultPlan, Place, TimedFault};
 pub use state::{BilledMachine, EmulatedMachine};
 pub use throttle::{BucketLimit, RequestLimits};
 
@@ -119,7 +125,7 @@ impl Emulator {
     /// All agent-pool machines, by name.
     pub fn machines(&self) -> Vec<EmulatedMachine> {
         let price = |machine: &state::MachineRecord| {
-            self.0.region.price(&machine.sku.name, machine.capacity_type)
+            self.0.region.price(&machine.size.name, machine.capacity_type)
         };
         self.0.state().machines.values().map(|machine| machine.shown(price(machine))).collect()
     }
@@ -145,11 +151,22 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs `action` after `delay` unless the emulator is dropped before.
+    pub(crate) fn later_with<F>(self: &Arc<Self>, delay: std::time::Duration, action: F)
+    where
+        F: FnOnce(&Arc<Inner>) + Send + 'static,
+    {
+        self.later(delay, move |inner| {
+            action(inner);
+            None
+        });
+    }
+
     /// Runs `action` after `delay` unless the emulator is dropped before, and sends the event it
     /// returns.
     pub(crate) fn later<F>(self: &Arc<Self>, delay: std::time::Duration, action: F)
     where
-        F: FnOnce(&Inner) -> Option<VmEvent> + Send + 'static,
+        F: FnOnce(&Arc<Inner>) -> Option<VmEvent> + Send + 'static,
     {
         let weak = Arc::downgrade(self);
         let clock = self.config.clock.clone();

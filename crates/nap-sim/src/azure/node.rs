@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 
 use nap_api::{Effect, Taint, labels};
-use nap_azure::instance_types::cluster_label;
-use nap_azure::{EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory};
 use nap_engine::CapacityType;
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources};
 use serde_json::Value;
@@ -15,12 +13,15 @@ use serde_json::Value;
 use super::EmulatorConfig;
 use super::state::MachineRecord;
 
+/// Free memory below which the kubelet evicts pods, in bytes.
+const EVICTION_THRESHOLD: i64 = 750 * 1024 * 1024;
+
 /// Labels that AKS and the kubelet give the Node.
 pub(crate) fn node_labels(
     config: &EmulatorConfig,
     machine: &MachineRecord,
 ) -> BTreeMap<String, String> {
-    let sku = &machine.sku;
+    let size = &machine.size;
     let given = machine.properties.pointer("/kubernetes/nodeLabels").and_then(Value::as_object);
     let mut all: BTreeMap<String, String> = given
         .into_iter()
@@ -34,16 +35,16 @@ pub(crate) fn node_labels(
     let os_sku =
         if text("/operatingSystem/osSKU") == "AzureLinux" { "AzureLinux" } else { "Ubuntu" };
     let cluster = cluster_label(&config.node_resource_group);
-    let (cpu, memory) = (sku.vcpus.to_string(), sku.memory_mib().to_string());
+    let (cpu, memory) = (size.vcpus.to_string(), memory_mib(size.memory_gib).to_string());
     let mode = text("/mode").to_lowercase();
     for (key, value) in [
         (labels::HOSTNAME, machine.vm_name.as_str()),
-        (labels::INSTANCE_TYPE, &sku.name),
-        ("beta.kubernetes.io/instance-type", &sku.name),
+        (labels::INSTANCE_TYPE, &size.name),
+        ("beta.kubernetes.io/instance-type", &size.name),
         (labels::ZONE, &machine.zone_label),
         (labels::REGION, &config.region),
-        (labels::ARCH, &sku.arch),
-        ("beta.kubernetes.io/arch", &sku.arch),
+        (labels::ARCH, size.arch),
+        ("beta.kubernetes.io/arch", size.arch),
         (labels::OS, "linux"),
         ("beta.kubernetes.io/os", "linux"),
         ("agentpool", &config.agent_pool),
@@ -88,28 +89,75 @@ pub(crate) fn node_resources(
     config: &EmulatorConfig,
     machine: &MachineRecord,
 ) -> (Resources, Resources) {
-    let sku = &machine.sku;
+    let size = &machine.size;
     let number = |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_i64);
     // Kernel and firmware use about 5 % of the memory.
-    let memory = (sku.memory_gib * 0.95 * f64::from(1 << 30)) as i64;
+    let memory = (size.memory_gib * 0.95 * f64::from(1 << 30)) as i64;
     let mut capacity = Resources::new()
-        .with(CPU, sku.vcpus * 1000)
+        .with(CPU, size.vcpus * 1000)
         .with(MEMORY, memory)
         .with(
             EPHEMERAL_STORAGE,
             number("/operatingSystem/osDiskSizeGB").unwrap_or(128) * 1_000_000_000,
         )
         .with(PODS, number("/kubernetes/maxPods").unwrap_or(config.max_pods));
-    if let Some(gpu) = sku.gpu
-        && sku.gpus > 0
+    if let Some(vendor) = size.gpu_vendor
+        && size.gpus > 0
     {
-        capacity.set(format!("{}.com/gpu", gpu.manufacturer), sku.gpus);
+        capacity.set(format!("{vendor}.com/gpu"), size.gpus);
     }
     let mut allocatable = capacity.clone();
-    allocatable.set(CPU, capacity.get(CPU) - kube_reserved_cpu_milli(sku.vcpus));
-    let reserved = kube_reserved_memory(sku.memory_gib) + EVICTION_THRESHOLD;
+    allocatable.set(CPU, capacity.get(CPU) - reserved_cpu(size.vcpus));
+    let reserved = reserved_memory(size.memory_gib) + EVICTION_THRESHOLD;
     allocatable.set(MEMORY, (memory - reserved).max(0));
     (capacity, allocatable)
+}
+
+/// Memory in whole MiB, as the label has it.
+#[expect(clippy::cast_possible_truncation, reason = "memory sizes are far below 2^53 MiB")]
+fn memory_mib(gib: f64) -> i64 {
+    (gib * 1024.0).floor() as i64
+}
+
+/// CPU that AKS reserves, in milli-cores: shares of the first, the second, two more and the other
+/// cores.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "vCPU counts are small"
+)]
+fn reserved_cpu(vcpus: i64) -> i64 {
+    let cores = vcpus as f64;
+    let share = 0.06 * cores.min(1.0)
+        + 0.04 * (cores.min(2.0) - 1.0).max(0.0)
+        + 0.02 * (cores.min(4.0) - 2.0).max(0.0)
+        + 0.01 * (cores - 4.0).max(0.0);
+    (share * 1000.0) as i64
+}
+
+/// Memory that AKS reserves, in bytes: whole MiB of shares that fall with the size.
+fn reserved_memory(gib: f64) -> i64 {
+    let between = |low: f64, high: f64| (gib.min(high) - low).max(0.0);
+    let reserved = 0.25 * between(0.0, 4.0)
+        + 0.20 * between(4.0, 8.0)
+        + 0.10 * between(8.0, 16.0)
+        + 0.06 * between(16.0, 128.0)
+        + 0.02 * between(128.0, f64::MAX);
+    memory_mib(reserved) * 1024 * 1024
+}
+
+/// Name of the resource group as the value of the cluster label: valid characters, at most 63, and
+/// a letter or digit at the end.
+fn cluster_label(group: &str) -> String {
+    let valid = |char: char| if matches!(char, '(' | ')') { '-' } else { char };
+    let mut label: String = group.chars().take(63).map(valid).collect();
+    if label.ends_with(|last: char| !last.is_ascii_alphanumeric()) {
+        if label.chars().count() == 63 {
+            label.pop();
+        }
+        label.push('z');
+    }
+    label
 }
 
 #[cfg(test)]
@@ -134,6 +182,18 @@ mod tests {
                 None,
                 "{bad}"
             );
+        }
+    }
+
+    #[test]
+    fn reservations_are_those_that_aks_documents() {
+        for (vcpus, gib, milli, mib) in [
+            (2, 8.0, 100, 1843),
+            (4, 16.0, 140, 2662),
+            (8, 32.0, 180, 3645),
+            (64, 256.0, 740, 12165),
+        ] {
+            assert_eq!((reserved_cpu(vcpus), reserved_memory(gib)), (milli, mib << 20), "{vcpus}");
         }
     }
 }

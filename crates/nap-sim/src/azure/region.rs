@@ -1,50 +1,79 @@
-//! The region's read-only APIs: VM sizes, retail prices, quota usages and node images, from the
+//! The region's read-only APIs: VM sizes, retail prices and quota usages, from the raw rows of the
 //! embedded catalogue.
 
-use nap_api::aksnodeclass::ImageFamily;
+use std::collections::BTreeMap;
+
 use nap_azure::AzureError;
 use nap_azure::embedded::EmbeddedCatalogue;
-use nap_azure::images::{self, ImageVersion};
-use nap_azure::prices::{PriceItem, Prices};
-use nap_azure::skus::{ResourceSku, Sku};
 use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
 use serde_json::{Value, json};
 
 use super::EmulatorConfig;
+use super::faults::{REGIONAL_QUOTA, SPOT_QUOTA};
 use super::request::{Answer, ArmRequest, page, refuse};
+use super::sizes::{Sizes, VmSize};
 use super::state::State;
 
 /// Sizes and prices of one region.
 pub(crate) struct RegionCatalogue {
-    rows: Vec<ResourceSku>,
-    prices: Prices,
-    items: Vec<PriceItem>,
+    sizes: Sizes,
+    prices: BTreeMap<String, Price>,
+    /// Rows of the retail price API.
+    meters: Vec<Value>,
+}
+
+/// Prices of a size.
+struct Price {
+    on_demand: UsdPerHour,
+    /// `None` if it is not sold as spot.
+    spot: Option<UsdPerHour>,
 }
 
 impl RegionCatalogue {
     pub(crate) fn new(config: &EmulatorConfig) -> Result<Self, AzureError> {
         let catalogue = EmbeddedCatalogue::embedded();
         let region = catalogue.region(&config.region)?;
-        let prices = catalogue.prices_in(&region.name);
-        let sold = |name: &str| config.sizes.is_empty() || config.sizes.contains(name);
-        let retired = catalogue.gone_in(&region.name).map(|(sku, _)| sku);
-        let retired = retired.filter(|_| config.retired_sizes);
-        let skus = catalogue.skus_in(&region.name).chain(retired);
-        let rows = skus.map(|sku| catalogue.resource_sku(sku, region));
-        let mut items = price_items(&region.name, &prices);
-        items.retain(|item| sold(&item.arm_sku_name));
-        Ok(Self { rows: rows.filter(|row| sold(&row.name)).collect(), items, prices })
+        let gone = catalogue.gone_in(&region.name).map(|(sku, _)| sku);
+        let mut prices = BTreeMap::new();
+        // The price list keeps sizes that are not sold any more.
+        for sku in catalogue.skus_in(&region.name).chain(gone) {
+            let Some(sale) = catalogue.sale(&sku.name, &region.name) else { continue };
+            if !config.sizes.is_empty() && !config.sizes.contains(&sku.name) {
+                continue;
+            }
+            let estimate = sku.spot_ratio_milli.map(|ratio| {
+                UsdPerHour::from_micros(sale.on_demand.micros().saturating_mul(ratio) / 1000)
+            });
+            let spot = sale.spot.unwrap_or(estimate);
+            prices.insert(sku.name.clone(), Price { on_demand: sale.on_demand, spot });
+        }
+        let meters = price_meters(&region.name, &prices);
+        Ok(Self { sizes: Sizes::new(config, region), prices, meters })
     }
 
     /// The VM size with this exact name; `None` if AKS nodes cannot have it.
-    pub(crate) fn sku(&self, config: &EmulatorConfig, name: &str) -> Option<Sku> {
-        let row = self.rows.iter().find(|row| row.name == name)?;
-        Sku::read(row, &config.region).ok()
+    pub(crate) fn size(&self, name: &str) -> Option<&VmSize> {
+        self.sizes.get(name)
+    }
+
+    /// Names of all sizes that are listed.
+    pub(crate) fn size_names(&self) -> impl Iterator<Item = &str> {
+        self.sizes.names()
+    }
+
+    /// Names of all quota families.
+    pub(crate) fn families(&self) -> Vec<&str> {
+        self.sizes.families()
     }
 
     pub(crate) fn price(&self, name: &str, capacity_type: CapacityType) -> UsdPerHour {
-        self.prices.get(name, capacity_type).unwrap_or(UsdPerHour::ZERO)
+        let price = self.prices.get(name);
+        let price = price.and_then(|price| match capacity_type {
+            CapacityType::Spot => price.spot,
+            _ => Some(price.on_demand),
+        });
+        price.unwrap_or(UsdPerHour::ZERO)
     }
 
     pub(crate) fn skus(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
@@ -56,14 +85,14 @@ impl RegionCatalogue {
                 return refuse(400, "InvalidFilter", &message);
             }
         }
-        page(request, &self.rows, config.page_size, ("value", "nextLink"))
+        page(request, &self.sizes.rows, config.page_size, ("value", "nextLink"))
     }
 
     pub(crate) fn prices(&self, config: &EmulatorConfig, request: &ArmRequest) -> Answer {
         let filter = request.query.get("$filter").map(String::as_str).unwrap_or_default();
         let here = quoted_after(filter, "armRegionName eq ") == Some(&config.region);
-        let items = if here { self.items.as_slice() } else { &[] };
-        page(request, items, config.page_size, ("Items", "NextPageLink"))
+        let meters = if here { self.meters.as_slice() } else { &[] };
+        page(request, meters, config.page_size, ("Items", "NextPageLink"))
     }
 
     pub(crate) fn usages(
@@ -72,22 +101,14 @@ impl RegionCatalogue {
         state: &State,
         request: &ArmRequest,
     ) -> Answer {
-        let mut families: Vec<&str> = self
-            .rows
-            .iter()
-            .map(|row| row.family.as_str())
-            .filter(|family| !family.is_empty())
-            .collect();
-        families.sort_unstable();
-        families.dedup();
         let usage = |name: &str, current: i64, limit: i64| {
             json!({
                 "unit": "Count", "currentValue": current, "limit": limit,
                 "name": { "value": name, "localizedValue": name },
             })
         };
+        let families = self.sizes.families().into_iter();
         let mut usages: Vec<Value> = families
-            .into_iter()
             .map(|family| {
                 usage(family, family_cores(state, family), family_limit(config, state, family))
             })
@@ -98,107 +119,81 @@ impl RegionCatalogue {
         usages.push(usage("lowPriorityCores", spot, spot_limit(config, state)));
         page(request, &usages, config.page_size, ("value", "nextLink"))
     }
-
-    pub(crate) fn images(config: &EmulatorConfig, request: &ArmRequest) -> Answer {
-        let images: Vec<ImageVersion> = published_images(config)
-            .into_iter()
-            .map(|(gallery, definition, version)| ImageVersion {
-                full_name: format!("{gallery}-{definition}-{version}"),
-                os: gallery.to_owned(),
-                sku: definition.to_owned(),
-                version,
-            })
-            .collect();
-        page(request, &images, config.page_size, ("value", "nextLink"))
-    }
 }
 
 /// On-demand vCPUs of a quota family that are in use.
 pub(crate) fn family_cores(state: &State, family: &str) -> i64 {
     state.cores(|machine| {
-        machine.capacity_type == CapacityType::OnDemand && machine.sku.family == family
+        machine.capacity_type == CapacityType::OnDemand && machine.size.family == family
     })
 }
 
 /// On-demand vCPU quota of a family.
 pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str) -> i64 {
-    state.faults.family_quota.get(family).copied().unwrap_or(config.default_family_quota)
+    state.faults.quota(family, config.clock.now()).unwrap_or(config.default_family_quota)
 }
 
 /// On-demand vCPU quota of the region.
 pub(crate) fn regional_limit(config: &EmulatorConfig, state: &State) -> i64 {
-    state.faults.regional_quota.unwrap_or(config.regional_quota)
+    state.faults.quota(REGIONAL_QUOTA, config.clock.now()).unwrap_or(config.regional_quota)
 }
 
 /// Spot vCPU quota of the region.
 pub(crate) fn spot_limit(config: &EmulatorConfig, state: &State) -> i64 {
-    state.faults.spot_quota.unwrap_or(config.spot_quota)
-}
-
-/// Gallery, definition and version of the newest and the previous version of every image.
-pub(crate) fn published_images(
-    config: &EmulatorConfig,
-) -> Vec<(&'static str, &'static str, String)> {
-    let families = [
-        (ImageFamily::Ubuntu2204, "1.33"),
-        (ImageFamily::Ubuntu2404, "1.34"),
-        (ImageFamily::AzureLinux, "1.31"),
-        (ImageFamily::AzureLinux, "1.34"),
-    ];
-    families
-        .into_iter()
-        .flat_map(|(family, version)| images::definitions(family, version))
-        .flat_map(|(gallery, definition)| {
-            ["202601.5.0", &config.image_version]
-                .map(|version| (gallery, definition, version.to_owned()))
-        })
-        .collect()
+    state.faults.quota(SPOT_QUOTA, config.clock.now()).unwrap_or(config.spot_quota)
 }
 
 /// Rows of the retail price API, including those that a client must not take for the price: Windows
 /// and Cloud Services, an outdated price, one of another meter region, low priority, dev/test.
-fn price_items(region: &str, prices: &Prices) -> Vec<PriceItem> {
-    let mut items = Vec::new();
-    for (name, price) in &prices.on_demand {
+fn price_meters(region: &str, prices: &BTreeMap<String, Price>) -> Vec<Value> {
+    let mut meters = Vec::new();
+    for (name, price) in prices {
         let short = name.trim_start_matches("Standard_").replace('_', " ");
         let series = format!("Virtual Machines {short} Series");
-        let item = |suffix: &str, product: &str, micros: i64| PriceItem {
-            currency_code: "USD".to_owned(),
-            retail_price: dollars(micros),
-            arm_region_name: region.to_owned(),
-            product_name: product.to_owned(),
-            sku_name: format!("{short}{suffix}"),
-            meter_name: format!("{short}{suffix}"),
-            arm_sku_name: name.clone(),
-            unit_of_measure: "1 Hour".to_owned(),
-            kind: "Consumption".to_owned(),
-            is_primary_meter_region: true,
-            effective_start_date: "2024-05-01T00:00:00Z".to_owned(),
+        let meter = |suffix: &str, product: &str, micros: i64| {
+            json!({
+                "currencyCode": "USD",
+                "retailPrice": dollars(micros),
+                "unitPrice": dollars(micros),
+                "armRegionName": region,
+                "serviceName": "Virtual Machines",
+                "serviceFamily": "Compute",
+                "productName": product,
+                "skuName": format!("{short}{suffix}"),
+                "meterName": format!("{short}{suffix}"),
+                "armSkuName": name,
+                "unitOfMeasure": "1 Hour",
+                "type": "Consumption",
+                "isPrimaryMeterRegion": true,
+                "effectiveStartDate": "2024-05-01T00:00:00Z",
+            })
         };
-        let micros = price.micros();
-        items.push(PriceItem {
-            effective_start_date: "2021-06-01T00:00:00Z".to_owned(),
-            ..item("", &series, micros * 9 / 10)
-        });
-        items.push(item("", &series, micros));
-        items.push(PriceItem {
-            is_primary_meter_region: false,
-            effective_start_date: "2025-05-01T00:00:00Z".to_owned(),
-            ..item("", &series, micros * 8 / 10)
-        });
-        items.push(item("", &format!("{series} Windows"), micros * 2));
-        items.push(item("", &format!("{series} Cloud Services"), micros * 2));
-        items.push(PriceItem {
-            kind: "DevTestConsumption".to_owned(),
-            ..item("", &series, micros * 7 / 10)
-        });
-        if let Some(spot) = prices.spot.get(name) {
-            items.push(item(" Spot", &series, spot.micros()));
-            items.push(item(" Spot", &format!("{series} Windows"), spot.micros() * 2));
-            items.push(item(" Low Priority", &series, micros / 5));
+        let changed = |mut row: Value, changes: &[(&str, Value)]| {
+            for (member, value) in changes {
+                row[*member] = value.clone();
+            }
+            row
+        };
+        let list = price.on_demand.micros();
+        let outdated = [("effectiveStartDate", json!("2021-06-01T00:00:00Z"))];
+        let elsewhere = [
+            ("isPrimaryMeterRegion", json!(false)),
+            ("effectiveStartDate", json!("2025-05-01T00:00:00Z")),
+        ];
+        let dev_test = [("type", json!("DevTestConsumption"))];
+        meters.push(changed(meter("", &series, list * 9 / 10), &outdated));
+        meters.push(meter("", &series, list));
+        meters.push(changed(meter("", &series, list * 8 / 10), &elsewhere));
+        meters.push(meter("", &format!("{series} Windows"), list * 2));
+        meters.push(meter("", &format!("{series} Cloud Services"), list * 2));
+        meters.push(changed(meter("", &series, list * 7 / 10), &dev_test));
+        if let Some(spot) = price.spot {
+            meters.push(meter(" Spot", &series, spot.micros()));
+            meters.push(meter(" Spot", &format!("{series} Windows"), spot.micros() * 2));
+            meters.push(meter(" Low Priority", &series, list / 5));
         }
     }
-    items
+    meters
 }
 
 #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^53 micro-dollars")]

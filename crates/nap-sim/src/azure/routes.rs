@@ -7,11 +7,12 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::Inner;
-use super::region::RegionCatalogue;
+use super::images::list_images;
 use super::request::{Answer, ArmRequest, Refusal, refuse, reply, reply_with};
 use super::state::TokenRecord;
 use super::throttle::RequestKind;
+use super::versions::check_version;
+use super::{EmulatorConfig, Inner};
 
 /// Handles a request.
 pub(crate) fn answer(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
@@ -108,12 +109,10 @@ fn resource(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer 
     if let Some(fault) = fault(inner) {
         return count(inner, request, "fault", fault);
     }
-    if request.query.get("api-version").is_none_or(String::is_empty) {
-        let message =
-            "The api-version query parameter (?api-version=) is required for all requests.";
-        return refuse(400, "MissingApiVersionParameter", message);
-    }
     let config = &inner.config;
+    if let Err(refusal) = check_api_version(config, request, parts) {
+        return refusal.answer();
+    }
     let Some((&"subscriptions", [subscription, rest @ ..])) = parts.split_first() else {
         return refuse(404, "NotFound", &format!("nothing is at `{}`", request.path));
     };
@@ -146,6 +145,25 @@ fn resource(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer 
     count(inner, request, kind, answer)
 }
 
+/// Refuses a request without an API version, or with one that the resource type does not have.
+fn check_api_version(
+    config: &EmulatorConfig,
+    request: &ArmRequest,
+    parts: &[&str],
+) -> Result<(), Refusal> {
+    let version = request.query.get("api-version").filter(|version| !version.is_empty());
+    let Some(version) = version else {
+        let message =
+            "The api-version query parameter (?api-version=) is required for all requests.";
+        return Err(Refusal::new(400, "MissingApiVersionParameter", message));
+    };
+    let below = parts.iter().position(|part| *part == "providers");
+    match below.and_then(|index| parts.get(index + 1..)) {
+        Some([namespace, rest @ ..]) => check_version(namespace, rest, version, &config.region),
+        _ => Ok(()),
+    }
+}
+
 fn provider_level(
     inner: &Arc<Inner>,
     request: &ArmRequest,
@@ -168,7 +186,7 @@ fn provider_level(
             ("usages", inner.region.usages(config, &inner.state(), request))
         }
         ("microsoft.containerservice", ["locations", _, "nodeimageversions"]) => {
-            ("nodeImageVersions", RegionCatalogue::images(config, request))
+            ("nodeImageVersions", list_images(config, request))
         }
         ("microsoft.containerservice", ["locations", _, "operations", id]) => {
             ("operations", inner.operation(request, id))
@@ -330,7 +348,7 @@ fn managed_cluster(inner: &Inner) -> Answer {
     reply(
         200,
         &json!({
-            "id": config.azure_config().cluster_path(),
+            "id": config.cluster_id(),
             "name": config.cluster_name,
             "location": config.region,
             "properties": {
@@ -351,7 +369,7 @@ fn agent_pool(inner: &Inner) -> Answer {
     reply(
         200,
         &json!({
-            "id": config.azure_config().agent_pool_path(),
+            "id": config.agent_pool_id(),
             "name": config.agent_pool,
             "properties": { "mode": "Machines", "provisioningState": "Succeeded", "count": count },
         }),

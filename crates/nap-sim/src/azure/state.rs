@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use nap_azure::skus::Sku;
 use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
 use serde_json::Value;
 
 use super::FaultPlan;
+use super::sizes::VmSize;
 use super::throttle::Buckets;
 
 /// Maximum number of operations kept; clients poll recent ones only.
@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub buckets: Buckets,
     pub bill: Vec<BilledMachine>,
     pub faults: FaultPlan,
+    /// Number of times that the faults were cleared.
+    pub fault_generation: u64,
     pub requests: BTreeMap<String, u64>,
     /// Source of unique numbers.
     pub counter: u64,
@@ -38,6 +40,7 @@ impl State {
             buckets: Buckets::default(),
             bill: Vec::new(),
             faults,
+            fault_generation: 0,
             requests: BTreeMap::new(),
             counter: 0,
             responses: 0,
@@ -79,7 +82,7 @@ impl State {
         self.machines
             .values()
             .filter(|machine| machine.state != MachineState::Failed && counts(machine))
-            .map(|machine| machine.sku.vcpus)
+            .map(|machine| machine.size.vcpus)
             .sum()
     }
 }
@@ -138,7 +141,7 @@ pub(crate) struct MachineRecord {
     pub tags: BTreeMap<String, String>,
     /// Number of changes, for the ETag.
     pub version: u64,
-    pub sku: Sku,
+    pub size: VmSize,
     pub zone_label: String,
     pub capacity_type: CapacityType,
     pub vm_name: String,
@@ -172,7 +175,7 @@ impl MachineRecord {
             name: self.name.clone(),
             node_name: self.vm_name.clone(),
             provider_id: self.provider_id(),
-            size: self.sku.name.clone(),
+            size: self.size.name.clone(),
             zone: self.zone_label.clone(),
             capacity_type: self.capacity_type,
             price,

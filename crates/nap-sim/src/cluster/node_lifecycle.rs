@@ -25,7 +25,7 @@ impl GoneVms {
             VmEvent::Created { node_name, .. } => {
                 self.0.remove(node_name);
             }
-            VmEvent::Rebooted { .. } => {}
+            VmEvent::Rebooted { .. } | VmEvent::Condition { .. } => {}
             VmEvent::Deleted { provider_id, node_name } => {
                 self.0.insert(node_name.clone(), provider_id.clone());
             }

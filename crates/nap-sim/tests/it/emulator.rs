@@ -21,7 +21,9 @@ async fn invalid_machine_requests_get_the_error_codes_of_arm() {
     let body = |size: &str, zone: &str, image: &str| json!({ "zones": [zone], "properties": { "hardware": { "vmSize": size }, "nodeImageVersion": image } });
     let image = IMAGE;
     let usages = |region: &str| {
-        format!("{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=1")
+        format!(
+            "{BASE}/providers/Microsoft.Compute/locations/{region}/usages?api-version=2025-04-01"
+        )
     };
     for (method, url, body, status, code) in [
         (

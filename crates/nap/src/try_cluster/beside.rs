@@ -17,7 +17,7 @@ use nap_sim::azure::{Emulator, EmulatorConfig, SUBSCRIPTION};
 use nap_sim::world::WorldError;
 
 use super::files::Folder;
-use super::{announce, explain_region, farewell};
+use super::{announce, explain_region, farewell, faults};
 use crate::cli::{ClusterArgs, TryArgs};
 use crate::connect::connect;
 use crate::shutdown::interrupted;
@@ -51,6 +51,7 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
     config.any_subnet = true;
     config.retired_sizes = args.retired_sizes;
     let (emulator, vms) = Emulator::new(config)?;
+    faults::schedule_file(&emulator, args.faults.as_deref())?;
     let listener = serve::bind(args.listen).await?;
     let address = listener.local_addr()?;
     let folder = Folder::create(address.port())?;
@@ -78,6 +79,7 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
         result = serve::serve(listener, emulator.clone()) => result?,
         never = kubelets => match never {},
         () = controllers(args, client.clone(), &emulator, clock.clone()) => {}
+        never = faults::typed(&emulator) => match never {},
     }
     farewell(&emulator, &clock);
     if plane.is_none() && !emulator.machines().is_empty() {

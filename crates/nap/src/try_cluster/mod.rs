@@ -3,6 +3,7 @@
 //! The cluster is embedded, a real control plane on this computer, or one that the user has.
 
 mod beside;
+mod faults;
 pub(crate) mod files;
 
 use std::collections::BTreeSet;
@@ -51,6 +52,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         retired_sizes: args.retired_sizes,
     };
     let world = World::new(&config).map_err(explain_region)?;
+    faults::schedule_file(world.azure(), args.faults.as_deref())?;
     let kubernetes = serve::bind(args.listen).await?;
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;
     let (kubernetes_address, azure_address) = (kubernetes.local_addr()?, azure.local_addr()?);
@@ -75,6 +77,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         result = serve::serve(kubernetes, world.server().clone()) => result?,
         result = serve::serve(azure, world.azure().clone()) => result?,
         result = world.run(!args.no_controllers) => result?,
+        never = faults::typed(world.azure()) => match never {},
     }
     farewell(world.azure(), world.clock());
     Ok(())
@@ -104,7 +107,7 @@ fn announce(kubeconfig: Option<&Path>, args: &TryArgs, env: &Path) {
         let context = args.context.iter().map(|name| format!(" --context {name}"));
         println!("  nap run{}\n", context.collect::<String>());
     }
-    println!("Ctrl-C ends it.");
+    println!("Type a fault such as `evict: {{count: 1}}` (docs/faults.md). Ctrl-C ends it.");
 }
 
 /// Turns an unknown region into a user error with similar names as hint.

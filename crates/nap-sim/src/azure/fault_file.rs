@@ -1,0 +1,400 @@
+//! Fault plans as text: the file of `nap try --faults`, and lines that are typed while it runs.
+//!
+//! `docs/faults.md` describes the language. Everything is checked when it is read: names of sizes,
+//! zones and quota families must exist in the region.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use nap_engine::CapacityType;
+use nap_kubelets::VmEvent;
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::faults::{Fault, Place, REGIONAL_QUOTA, SPOT_QUOTA, TimedFault, matches};
+use super::{Emulator, Inner};
+
+/// Maximum number of faults that wait or last.
+const MAX_FAULTS: usize = 1000;
+/// Time between the notice of an eviction and the end of the VM, as Azure gives it.
+const EVICTION_NOTICE: Duration = Duration::from_secs(30);
+
+/// A problem of a fault plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct FaultFileError {
+    /// Line of the file, from 1.
+    pub line: u64,
+    /// The field, and what is allowed.
+    pub message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    faults: Vec<Spanned<Entry>>,
+}
+
+/// One fault: its time, and exactly one of the kinds.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Entry {
+    at: Option<String>,
+    r#for: Option<String>,
+    stock_out: Option<PlaceFields>,
+    not_available: Option<PlaceFields>,
+    failed_creates: Option<FailureFields>,
+    lost_creates: Option<PlaceFields>,
+    slow_creates: Option<SlowFields>,
+    never_join: Option<PlaceFields>,
+    quota: Option<QuotaFields>,
+    throttle: Option<RequestFields>,
+    unavailable: Option<RequestFields>,
+    internal_errors: Option<MachineFields>,
+    evict: Option<EvictFields>,
+    not_ready: Option<TargetFields>,
+}
+
+/// The kinds, for the error of an entry without one.
+const KINDS: &str = "stockOut, notAvailable, failedCreates, lostCreates, slowCreates, neverJoin, \
+                     quota, throttle, unavailable, internalErrors, evict, notReady";
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct PlaceFields {
+    size: Option<String>,
+    zone: Option<String>,
+    capacity_type: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FailureFields {
+    size: Option<String>,
+    zone: Option<String>,
+    capacity_type: Option<String>,
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SlowFields {
+    factor: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QuotaFields {
+    of: String,
+    vcpus: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestFields {
+    requests: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MachineFields {
+    machines: u32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct EvictFields {
+    machine: Option<String>,
+    count: Option<usize>,
+    notice: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TargetFields {
+    machine: Option<String>,
+    count: Option<usize>,
+}
+
+/// A checked fault.
+enum Action {
+    Lasting(Fault),
+    Throttle(u32),
+    Unavailable(u32),
+    InternalErrors(u32),
+    Evict { machine: Option<String>, count: usize, notice: Duration },
+    NotReady { machine: Option<String>, count: usize },
+}
+
+struct Scheduled {
+    at: Duration,
+    lasts: Option<Duration>,
+    action: Action,
+}
+
+impl Emulator {
+    /// Schedules the faults of a plan file, from now on. Nothing is scheduled if it has an error.
+    /// Returns their number.
+    pub fn schedule_faults(&self, text: &str) -> Result<usize, FaultFileError> {
+        let file: File = serde_saphyr::from_str(text).map_err(|error| {
+            let error = error.without_snippet();
+            let line = error.location().map_or(1, |location| location.line());
+            FaultFileError { line, message: first_line(&error.to_string()) }
+        })?;
+        let mut all = Vec::new();
+        for entry in file.faults {
+            let line = entry.referenced.line();
+            let scheduled = self.check(entry.value);
+            all.push(scheduled.map_err(|message| FaultFileError { line, message })?);
+        }
+        let count = all.len();
+        if self.0.state().faults.timed.len() + count > MAX_FAULTS {
+            let message =
+                format!("faults: more than {MAX_FAULTS}; type `clear` to end earlier ones");
+            return Err(FaultFileError { line: 1, message });
+        }
+        for scheduled in all {
+            self.0.schedule(scheduled);
+        }
+        Ok(count)
+    }
+
+    /// Schedules the fault of one typed line, such as `stockOut: {size: Standard_D*}`.
+    pub fn schedule_fault(&self, line: &str) -> Result<(), String> {
+        let text = format!("faults:\n- {}\n", line.trim());
+        self.schedule_faults(&text).map(|_| ()).map_err(|error| error.message)
+    }
+
+    /// Ends all faults; those that have not begun do not begin.
+    pub fn clear_faults(&self) {
+        let mut state = self.0.state();
+        state.faults = super::FaultPlan::default();
+        state.fault_generation += 1;
+    }
+
+    fn check(&self, entry: Entry) -> Result<Scheduled, String> {
+        let at = entry.at.map(|text| duration("at", &text)).transpose()?.unwrap_or_default();
+        let lasts = entry.r#for.map(|text| duration("for", &text)).transpose()?;
+        let place = |field: &str, place: PlaceFields| self.place(field, place);
+        let target =
+            |field: &str, machine: &Option<String>, count: Option<usize>| match (machine, count) {
+                (Some(_), Some(_)) => Err(format!("{field}: has `machine` and `count`: use one")),
+                _ => Ok(count.unwrap_or(1)),
+            };
+        let mut actions = Vec::new();
+        if let Some(fields) = entry.stock_out {
+            let place = place("stockOut", fields)?;
+            actions.push(Action::Lasting(Fault::FailedCreates { place, error: None }));
+        }
+        if let Some(fields) = entry.not_available {
+            actions.push(Action::Lasting(Fault::NotAvailable(place("notAvailable", fields)?)));
+        }
+        if let Some(fields) = entry.failed_creates {
+            let FailureFields { size, zone, capacity_type, code, message } = fields;
+            let place = place("failedCreates", PlaceFields { size, zone, capacity_type })?;
+            let error = Some((code, message));
+            actions.push(Action::Lasting(Fault::FailedCreates { place, error }));
+        }
+        if let Some(fields) = entry.lost_creates {
+            actions.push(Action::Lasting(Fault::LostCreates(place("lostCreates", fields)?)));
+        }
+        if let Some(SlowFields { factor }) = entry.slow_creates {
+            if !(1..=1000).contains(&factor) {
+                return Err(format!("slowCreates.factor: is {factor}; 1 to 1000 is allowed"));
+            }
+            actions.push(Action::Lasting(Fault::SlowCreates(factor)));
+        }
+        if let Some(fields) = entry.never_join {
+            actions.push(Action::Lasting(Fault::NeverJoin(place("neverJoin", fields)?)));
+        }
+        if let Some(QuotaFields { of, vcpus }) = entry.quota {
+            self.check_quota_name(&of)?;
+            if vcpus < 0 {
+                return Err(format!("quota.vcpus: is {vcpus}; 0 or more is allowed"));
+            }
+            actions.push(Action::Lasting(Fault::Quota { of, vcpus }));
+        }
+        actions.extend(entry.throttle.map(|fields| Action::Throttle(fields.requests)));
+        actions.extend(entry.unavailable.map(|fields| Action::Unavailable(fields.requests)));
+        actions.extend(entry.internal_errors.map(|fields| Action::InternalErrors(fields.machines)));
+        if let Some(EvictFields { machine, count, notice }) = entry.evict {
+            let count = target("evict", &machine, count)?;
+            let notice = notice.map(|text| duration("evict.notice", &text)).transpose()?;
+            let notice = notice.unwrap_or(EVICTION_NOTICE);
+            actions.push(Action::Evict { machine, count, notice });
+        }
+        if let Some(TargetFields { machine, count }) = entry.not_ready {
+            let count = target("notReady", &machine, count)?;
+            actions.push(Action::NotReady { machine, count });
+        }
+        let count = actions.len();
+        let (Some(action), 1) = (actions.pop(), count) else {
+            return Err(format!("a fault has exactly one of {KINDS}; this one has {count}"));
+        };
+        let may_last = matches!(action, Action::Lasting(_) | Action::NotReady { .. });
+        if lasts.is_some() && !may_last {
+            return Err("for: this fault has no duration; leave `for` out".to_owned());
+        }
+        Ok(Scheduled { at, lasts, action })
+    }
+
+    fn place(&self, field: &str, place: PlaceFields) -> Result<Place, String> {
+        let config = self.config();
+        if let Some(size) = &place.size
+            && !self.0.region.size_names().any(|name| matches(size, name))
+        {
+            let region = &config.region;
+            return Err(format!(
+                "{field}.size: `{size}` is no size of {region}; a full name such as \
+                 Standard_D4s_v5 is allowed, with * for any text"
+            ));
+        }
+        if let Some(zone) = &place.zone {
+            let zones = ["1", "2", "3"].map(|zone| format!("{}-{zone}", config.region));
+            if zone != "0" && !zones.contains(zone) {
+                let zones = zones.join(", ");
+                return Err(format!("{field}.zone: `{zone}` is unknown; allowed: {zones}, \"0\""));
+            }
+        }
+        let capacity_type = match place.capacity_type.as_deref() {
+            None => None,
+            Some("on-demand") => Some(CapacityType::OnDemand),
+            Some("spot") => Some(CapacityType::Spot),
+            Some(other) => {
+                let message = "is unknown; allowed: on-demand, spot";
+                return Err(format!("{field}.capacityType: `{other}` {message}"));
+            }
+        };
+        Ok(Place { size: place.size, zone: place.zone, capacity_type })
+    }
+
+    fn check_quota_name(&self, of: &str) -> Result<(), String> {
+        let families = self.0.region.families();
+        if [REGIONAL_QUOTA, SPOT_QUOTA].contains(&of) || families.contains(&of) {
+            return Ok(());
+        }
+        let like = |family: &&str| family.to_lowercase().contains(&of.to_lowercase());
+        let mut near: Vec<&str> = families.into_iter().filter(like).collect();
+        near.sort_by_key(|family| family.len());
+        near.truncate(3);
+        let near = if near.is_empty() { vec!["standardDSv5Family"] } else { near };
+        let near = near.join(", ");
+        Err(format!(
+            "quota.of: `{of}` is unknown; allowed: {REGIONAL_QUOTA}, {SPOT_QUOTA}, or a quota \
+             family such as {near}"
+        ))
+    }
+}
+
+impl Inner {
+    fn schedule(self: &Arc<Self>, scheduled: Scheduled) {
+        let Scheduled { at, lasts, action } = scheduled;
+        let now = self.config.clock.now();
+        let fault = match action {
+            Action::Lasting(fault) => {
+                let from = after(now, at);
+                let until = lasts.map(|lasts| after(from, lasts));
+                self.state().faults.timed.push(TimedFault { from, until, fault });
+                return;
+            }
+            other => other,
+        };
+        let generation = self.state().fault_generation;
+        self.later_with(at, move |inner| {
+            if inner.state().fault_generation == generation {
+                inner.begin(fault, lasts);
+            }
+        });
+    }
+
+    fn begin(self: &Arc<Self>, action: Action, lasts: Option<Duration>) {
+        match action {
+            Action::Lasting(_) => {}
+            Action::Throttle(requests) => self.state().faults.throttle_next += requests,
+            Action::Unavailable(requests) => self.state().faults.unavailable_next += requests,
+            Action::InternalErrors(machines) => {
+                self.state().faults.internal_errors_next += machines;
+            }
+            Action::Evict { machine, count, notice } => {
+                let spot = machine.is_none();
+                for (name, node_name) in self.running(machine.as_deref(), count, spot) {
+                    self.report(
+                        node_name,
+                        "PreemptionScheduled",
+                        true,
+                        "PreemptScheduled",
+                        "the spot VM is about to be evicted",
+                    );
+                    self.later_with(notice, move |inner| {
+                        inner.evict(&name);
+                    });
+                }
+            }
+            Action::NotReady { machine, count } => {
+                for (_, node_name) in self.running(machine.as_deref(), count, false) {
+                    let message = "the kubelet stopped posting node status";
+                    self.report(node_name.clone(), "Ready", false, "KubeletNotReady", message);
+                    if let Some(lasts) = lasts {
+                        self.later_with(lasts, move |inner| {
+                            inner.report(node_name, "Ready", true, "KubeletReady", "");
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Machine and Node names of running VMs, in name order: the named one, or the first ones.
+    fn running(&self, name: Option<&str>, count: usize, spot: bool) -> Vec<(String, String)> {
+        let state = self.state();
+        let runs = state.machines.values().filter(|machine| {
+            machine.billed.is_some()
+                && name.is_none_or(|name| name == machine.name || name == machine.vm_name)
+                && (!spot || machine.capacity_type == CapacityType::Spot)
+        });
+        let found: Vec<_> = runs
+            .take(count)
+            .map(|machine| (machine.name.clone(), machine.vm_name.clone()))
+            .collect();
+        if found.is_empty() {
+            tracing::warn!(machine = name, spot, "no running VM for this fault");
+        }
+        found
+    }
+
+    fn report(
+        self: &Arc<Self>,
+        node_name: String,
+        condition: &str,
+        status: bool,
+        reason: &str,
+        message: &str,
+    ) {
+        let (condition, reason) = (condition.to_owned(), reason.to_owned());
+        let message = message.to_owned();
+        let event = VmEvent::Condition { node_name, condition, status, reason, message };
+        self.later(Duration::ZERO, move |_| Some(event));
+    }
+}
+
+fn after(now: Timestamp, delay: Duration) -> Timestamp {
+    let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
+    now.checked_add(delay).unwrap_or(Timestamp::MAX)
+}
+
+fn duration(field: &str, text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<SignedDuration>().ok();
+    let parsed = parsed.and_then(|duration| Duration::try_from(duration).ok());
+    parsed
+        .ok_or_else(|| format!("{field}: `{text}` is no duration; write it like 30s, 10m or 1h30m"))
+}
+
+/// The first line of an error, without the place, which is said apart.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.split(" at line ").next().unwrap_or(line);
+    line.trim_start_matches("error: ").to_owned()
+}

@@ -1,0 +1,100 @@
+//! API versions by resource type. A version that a type does not have is refused with those that
+//! it has; for types that are not listed here every version passes.
+
+use super::members::MACHINES_VERSION;
+use super::request::Refusal;
+
+/// Namespace, resource type and versions, all in lower case. Only versions whose answers the
+/// emulator gives are listed, not all that Azure has.
+const VERSIONS: &[(&str, &str, &[&str])] = &[
+    ("microsoft.compute", "skus", &["2021-07-01"]),
+    (
+        "microsoft.compute",
+        "locations/usages",
+        &["2024-03-01", "2024-07-01", "2024-11-01", "2025-04-01", "2025-11-01", "2026-04-01"],
+    ),
+    ("microsoft.containerservice", "locations/nodeimageversions", &[MACHINES_VERSION]),
+    ("microsoft.containerservice", "locations/operations", &[MACHINES_VERSION]),
+    ("microsoft.containerservice", "locations/operationresults", &[MACHINES_VERSION]),
+    ("microsoft.containerservice", "managedclusters", AKS_VERSIONS),
+    ("microsoft.containerservice", "managedclusters/agentpools", AKS_VERSIONS),
+    ("microsoft.containerservice", "managedclusters/agentpools/machines", &[MACHINES_VERSION]),
+    (
+        "microsoft.network",
+        "virtualnetworks/subnets",
+        &["2022-01-01", "2023-09-01", "2024-05-01", "2025-01-01", "2026-03-01"],
+    ),
+];
+
+const AKS_VERSIONS: &[&str] = &["2025-07-01", "2026-04-01", MACHINES_VERSION];
+
+/// Refuses a version that the resource type of a path does not have. `rest` is the path after the
+/// provider's namespace, in lower case.
+pub(crate) fn check_version(
+    namespace: &str,
+    rest: &[&str],
+    version: &str,
+    region: &str,
+) -> Result<(), Refusal> {
+    let supported = versions_of(namespace, rest);
+    let Some((kind, supported)) = supported else { return Ok(()) };
+    if supported.contains(&version) {
+        return Ok(());
+    }
+    let supported = supported.join(", ");
+    if kind.starts_with("locations/") || kind == "skus" {
+        let message = format!(
+            "The resource type '{kind}' could not be found in the namespace '{namespace}' for api \
+             version '{version}'. The supported api-versions are '{supported}'."
+        );
+        return Err(Refusal::new(400, "InvalidResourceType", message));
+    }
+    let message = format!(
+        "No registered resource provider found for location '{region}' and API version \
+         '{version}' for type '{kind}'. The supported api-versions are '{supported}'. The \
+         supported locations are '{region}'."
+    );
+    Err(Refusal::new(400, "NoRegisteredProviderFound", message))
+}
+
+/// The type of a path is every second segment of it: `managedclusters/NAME/agentpools/NAME`. Below
+/// `locations` the place is left out. An action counts as its resource.
+fn versions_of(namespace: &str, rest: &[&str]) -> Option<(&'static str, &'static [&'static str])> {
+    let types: Vec<&str> = match rest {
+        ["locations", _, kind, ..] => vec!["locations", kind],
+        _ => rest.iter().step_by(2).copied().collect(),
+    };
+    // The longest known type: an action follows its resource without a name.
+    (1..=types.len()).rev().find_map(|length| {
+        let kind = types.get(..length)?.join("/");
+        let row = VERSIONS.iter().find(|(space, known, _)| *space == namespace && *known == kind);
+        row.map(|(_, kind, versions)| (*kind, *versions))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_looked_up_by_type() {
+        let check = |namespace: &str, path: &str, version: &str| {
+            let rest: Vec<&str> = path.split('/').collect();
+            let checked = check_version(namespace, &rest, version, "eastus");
+            checked.err().map(|refusal| (refusal.code, refusal.message))
+        };
+        let aks = "microsoft.containerservice";
+        let pool = "managedclusters/nap/agentpools/aksmanagedap";
+        assert_eq!(check(aks, pool, "2025-07-01"), None);
+        assert_eq!(check(aks, &format!("{pool}/machines/m-1"), MACHINES_VERSION), None);
+        assert_eq!(check(aks, &format!("{pool}/deletemachines"), "2025-07-01"), None);
+        let (code, message) = check(aks, &format!("{pool}/machines"), "2025-07-01").unwrap();
+        assert_eq!(code, "NoRegisteredProviderFound");
+        assert!(message.contains("'2026-05-02-preview'") && message.contains("machines'"));
+        let usages = "locations/eastus/usages";
+        let (code, message) = check("microsoft.compute", usages, "1").unwrap();
+        assert_eq!(code, "InvalidResourceType");
+        assert!(message.contains("'locations/usages'"), "{message}");
+        assert_eq!(check("microsoft.authorization", "roleassignments", "1"), None);
+    }
+}

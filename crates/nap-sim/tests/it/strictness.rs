@@ -1,0 +1,142 @@
+//! What the emulator refuses as Azure does: API versions, members of bodies, sizes and images.
+
+use serde_json::{Value, json};
+
+use crate::arm::{Arm, BASE, machine_body, machine_url};
+use crate::world::World;
+
+const SIZE: &str = "Standard_D4s_v5";
+
+#[tokio::test(start_paused = true)]
+async fn unknown_api_versions_are_refused_with_the_known_ones() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let cluster = "resourceGroups/nap/providers/Microsoft.ContainerService/managedClusters/nap";
+    for (path, good, code) in [
+        ("providers/Microsoft.Compute/skus", "2021-07-01", "InvalidResourceType"),
+        (
+            "providers/Microsoft.Compute/locations/eastus/usages",
+            "2025-04-01",
+            "InvalidResourceType",
+        ),
+        (cluster, "2026-05-02-preview", "NoRegisteredProviderFound"),
+    ] {
+        let bad = arm.get(&format!("{BASE}/{path}?api-version=2001-01-01")).await;
+        assert_eq!((bad.status, bad.code()), (400, code), "{path}");
+        assert!(bad.message().contains(good), "{}", bad.message());
+        let answer = arm.get(&format!("{BASE}/{path}?api-version={good}")).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    }
+    // Machines cannot be created in versions without that.
+    let old = machine_url("m-1").replace("2026-05-02-preview", "2025-07-01");
+    let refused = arm.put(&old, &[], &machine_body(SIZE, &["1"], &json!({}))).await;
+    assert_eq!((refused.status, refused.code()), (400, "NoRegisteredProviderFound"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_the_api_does_not_have_are_refused_by_name() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let put = async |change: &dyn Fn(&mut Value)| {
+        let mut body = machine_body(SIZE, &["1"], &json!({}));
+        change(&mut body);
+        arm.put(&machine_url("m-1"), &[], &body).await
+    };
+    let cases: [(&dyn Fn(&mut Value), &str); 5] = [
+        (&|body| body["location"] = "eastus".into(), "'location' is not known"),
+        (
+            &|body| body["properties"]["hardware"]["size"] = "x".into(),
+            "'properties.hardware.size' is not known",
+        ),
+        (
+            &|body| body["properties"]["kubernetes"]["maxPods"] = "30".into(),
+            "'properties.kubernetes.maxPods' must be an integer",
+        ),
+        (
+            &|body| body["properties"]["provisioningState"] = "Succeeded".into(),
+            "'properties.provisioningState' is read-only",
+        ),
+        (
+            &|body| body["properties"]["operatingSystem"]["osSKU"] = "Debian".into(),
+            "'properties.operatingSystem.osSKU' must be Ubuntu or",
+        ),
+    ];
+    for (change, part) in cases {
+        let answer = put(change).await;
+        assert_eq!((answer.status, answer.code()), (400, "InvalidRequestContent"), "{part}");
+        assert!(answer.message().contains(part), "{}", answer.message());
+    }
+    assert_eq!(world.emulator.machines(), []);
+    assert_eq!(put(&|_| {}).await.status, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_must_suit_the_size_and_default_to_the_newest() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let put = async |name: &str, size: &str, os_sku: &str, image: Option<&str>| {
+        let mut body = machine_body(size, &["1"], &json!({}));
+        body["properties"]["operatingSystem"]["osSKU"] = os_sku.into();
+        body["properties"]["nodeImageVersion"] = image.into();
+        arm.put(&machine_url(name), &[], &body).await
+    };
+    let arm64 = put("m-1", "Standard_D4ps_v5", "Ubuntu", Some(crate::arm::IMAGE)).await;
+    assert_eq!((arm64.status, arm64.code()), (400, "BadRequest"));
+    assert!(arm64.message().contains("arm64"), "{}", arm64.message());
+    let other = put("m-1", SIZE, "AzureLinux", Some(crate::arm::IMAGE)).await;
+    assert_eq!((other.status, other.code()), (400, "InvalidParameter"));
+    for (name, size, os_sku, image) in [
+        ("m-1", SIZE, "Ubuntu", "AKSUbuntu-2404gen2containerd-202610.12.0"),
+        ("m-2", SIZE, "AzureLinux", "AKSAzureLinux-V3gen2-202610.12.0"),
+        ("m-3", "Standard_D4ps_v5", "Ubuntu2204", "AKSUbuntu-2204gen2arm64containerd-202610.12.0"),
+    ] {
+        let made = put(name, size, os_sku, None).await;
+        assert_eq!(made.text("/properties/nodeImageVersion"), image, "{made:?}");
+    }
+    let mut body = machine_body("Standard_D2s_v3", &["1"], &json!({}));
+    body["properties"]["operatingSystem"]["osDiskType"] = "Ephemeral".into();
+    let disk = arm.put(&machine_url("m-4"), &[], &body).await;
+    assert_eq!((disk.status, disk.code()), (400, "OperationNotAllowed"));
+    assert!(disk.message().contains("greater than 53 GB"), "{}", disk.message());
+}
+
+#[tokio::test(start_paused = true)]
+async fn restricted_and_retired_sizes_are_listed_with_their_restrictions() {
+    let world = World::with(|config| {
+        config.restrictions.insert("Standard_D8s_v5".to_owned(), Vec::new());
+        config.restrictions.insert(SIZE.to_owned(), vec!["2".to_owned()]);
+        config.ultra_disks = true;
+    })
+    .await;
+    let arm = Arm::new(&world.emulator).await;
+    let mut rows: Vec<Value> = Vec::new();
+    let mut next = format!("{BASE}/providers/Microsoft.Compute/skus?api-version=2021-07-01");
+    while !next.is_empty() {
+        let page = arm.get(&next).await;
+        rows.extend(page.body["value"].as_array().unwrap().iter().cloned());
+        next = page.text("/nextLink").to_owned();
+    }
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    for name in ["Standard_D8s_v5", "Standard_NC6s_v3"] {
+        let restriction = &row(name)["restrictions"][0];
+        assert_eq!(restriction["type"], "Location", "{name}");
+        assert_eq!(restriction["reasonCode"], "NotAvailableForSubscription");
+    }
+    let zonal = row(SIZE);
+    assert_eq!(zonal["restrictions"][0]["restrictionInfo"]["zones"], json!(["2"]));
+    assert_eq!(
+        zonal["locationInfo"][0]["zoneDetails"][0]["capabilities"][0]["name"],
+        "UltraSSDAvailable"
+    );
+    assert!(rows.iter().any(|row| row["resourceType"] == "disks"));
+
+    let put = async |size: &str, zone: &str| {
+        let body = machine_body(size, &[zone], &json!({}));
+        let answer = arm.put(&machine_url("m-1"), &[], &body).await;
+        (answer.status, answer.code().to_owned())
+    };
+    assert_eq!(put("Standard_D8s_v5", "1").await, (400, "VMSizeNotSupported".to_owned()));
+    assert_eq!(put("Standard_NC6s_v3", "1").await, (400, "VMSizeNotSupported".to_owned()));
+    assert_eq!(put(SIZE, "2").await, (409, "SkuNotAvailable".to_owned()));
+    assert_eq!(put(SIZE, "1").await.0, 201);
+}

@@ -1,0 +1,59 @@
+//! Faults of the emulated Azure in `nap try`: a plan file, and lines that are typed.
+
+use std::convert::Infallible;
+use std::io::BufRead as _;
+use std::path::Path;
+
+use nap_sim::azure::Emulator;
+use tokio::sync::mpsc;
+
+use crate::user_error::UserError;
+
+/// Maximum number of typed lines that wait.
+const MAX_LINES: usize = 16;
+
+/// Schedules the faults of a plan file.
+pub(super) fn schedule_file(emulator: &Emulator, file: Option<&Path>) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let message = format!("--faults {shown}: {error}");
+        UserError::new(message, "name a file with a fault plan, as in examples/faults.yaml")
+    })?;
+    let count = emulator.schedule_faults(&text).map_err(|error| {
+        let message = format!("{shown}:{}: {}", error.line, error.message);
+        UserError::new(
+            message,
+            "docs/faults.md describes the fields, examples/faults.yaml has some",
+        )
+    })?;
+    println!("{count} fault(s) of {shown} are scheduled.");
+    Ok(())
+}
+
+/// Injects the faults of typed lines. The end of the input ends nothing.
+pub(super) async fn typed(emulator: &Emulator) -> Infallible {
+    let (lines, mut typed) = mpsc::channel(MAX_LINES);
+    // A thread of its own: a blocking read of tokio's would keep the runtime from ending.
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if lines.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    while let Some(line) = typed.recv().await {
+        match line.trim() {
+            "" => {}
+            "clear" => {
+                emulator.clear_faults();
+                println!("fault: all ended");
+            }
+            line => match emulator.schedule_fault(line) {
+                Ok(()) => println!("fault: scheduled"),
+                Err(message) => println!("fault: not understood: {message}"),
+            },
+        }
+    }
+    std::future::pending().await
+}
