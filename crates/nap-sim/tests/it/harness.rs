@@ -32,35 +32,37 @@ impl User {
 
     /// A world whose VMs come up within a few seconds of each other.
     pub async fn with_quick_vms() -> Self {
-        Self::build(Settings::default(), &[], 0.2, false).await
+        Self::build(Settings::default(), |config| config.vm_delays = 0.2).await
     }
 
     /// A world whose region still sells the sizes that Azure has retired.
     pub async fn with_retired_sizes() -> Self {
-        Self::build(Settings::default(), &[], 1.0, true).await
+        Self::build(Settings::default(), |config| config.retired_sizes = true).await
+    }
+
+    /// A world in which VMs boot in another order.
+    pub async fn with_seed(seed: u64) -> Self {
+        Self::build(Settings::default(), |config| config.seed = seed).await
     }
 
     /// A world with these settings whose region sells only these VM sizes, if any are named.
     pub async fn in_region_with(settings: Settings, sizes: &[&str]) -> Self {
-        Self::build(settings, sizes, 1.0, false).await
+        let sizes = sizes.iter().map(|size| (*size).to_owned());
+        Self::build(settings, |config| config.sizes = sizes.collect()).await
     }
 
-    async fn build(
-        settings: Settings,
-        sizes: &[&str],
-        vm_delays: f64,
-        retired_sizes: bool,
-    ) -> Self {
+    async fn build(settings: Settings, change: impl FnOnce(&mut WorldConfig)) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
-        let config = WorldConfig {
+        let mut config = WorldConfig {
             region: "eastus".to_owned(),
-            seed: std::env::var("TSEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7),
+            seed: 7,
             speed: 1,
             epoch,
-            vm_delays,
-            sizes: sizes.iter().map(|size| (*size).to_owned()).collect(),
-            retired_sizes,
+            vm_delays: 1.0,
+            sizes: std::collections::BTreeSet::default(),
+            retired_sizes: false,
         };
+        change(&mut config);
         let world = World::new(&config).unwrap().with_settings(settings);
         let client = world.client();
         world.install_crds().await.unwrap();
