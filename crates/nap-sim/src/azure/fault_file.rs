@@ -3,6 +3,7 @@
 //! `docs/faults.md` describes the language. Everything is checked when it is read: names of sizes,
 //! zones and quota families must exist in the region.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::CapacityType;
 use nap_kubelets::VmEvent;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::faults::{Fault, Place, REGIONAL_QUOTA, SPOT_QUOTA, TimedFault, matches};
@@ -17,6 +19,8 @@ use super::{Emulator, Inner};
 
 /// Maximum number of faults that wait or last.
 const MAX_FAULTS: usize = 1000;
+/// Largest number in a plan.
+const MAX_NUMBER: u32 = 1_000_000;
 /// Time between the notice of an eviction and the end of the VM, as Azure gives it.
 const EVICTION_NOTICE: Duration = Duration::from_secs(30);
 
@@ -82,33 +86,33 @@ struct FailureFields {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SlowFields {
-    factor: u32,
+    factor: Value,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct QuotaFields {
     of: String,
-    vcpus: i64,
+    vcpus: Value,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestFields {
-    requests: u32,
+    requests: Value,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MachineFields {
-    machines: u32,
+    machines: Value,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct EvictFields {
     machine: Option<String>,
-    count: Option<usize>,
+    count: Option<Value>,
     notice: Option<String>,
 }
 
@@ -116,7 +120,7 @@ struct EvictFields {
 #[serde(deny_unknown_fields, default)]
 struct TargetFields {
     machine: Option<String>,
-    count: Option<usize>,
+    count: Option<Value>,
 }
 
 /// A checked fault.
@@ -125,8 +129,8 @@ enum Action {
     Throttle(u32),
     Unavailable(u32),
     InternalErrors(u32),
-    Evict { machine: Option<String>, count: usize, notice: Duration },
-    NotReady { machine: Option<String>, count: usize },
+    Evict { machine: Option<String>, count: u32, notice: Duration },
+    NotReady { machine: Option<String>, count: u32 },
 }
 
 struct Scheduled {
@@ -180,9 +184,10 @@ impl Emulator {
         let lasts = entry.r#for.map(|text| duration("for", &text)).transpose()?;
         let place = |field: &str, place: PlaceFields| self.place(field, place);
         let target =
-            |field: &str, machine: &Option<String>, count: Option<usize>| match (machine, count) {
+            |field: &str, machine: &Option<String>, count: Option<Value>| match (machine, count) {
                 (Some(_), Some(_)) => Err(format!("{field}: has `machine` and `count`: use one")),
-                _ => Ok(count.unwrap_or(1)),
+                (_, Some(count)) => number(&format!("{field}.count"), &count, 1..=MAX_NUMBER),
+                (_, None) => Ok(1),
             };
         let mut actions = Vec::new();
         if let Some(fields) = entry.stock_out {
@@ -202,9 +207,7 @@ impl Emulator {
             actions.push(Action::Lasting(Fault::LostCreates(place("lostCreates", fields)?)));
         }
         if let Some(SlowFields { factor }) = entry.slow_creates {
-            if !(1..=1000).contains(&factor) {
-                return Err(format!("slowCreates.factor: is {factor}; 1 to 1000 is allowed"));
-            }
+            let factor = number("slowCreates.factor", &factor, 1..=1000)?;
             actions.push(Action::Lasting(Fault::SlowCreates(factor)));
         }
         if let Some(fields) = entry.never_join {
@@ -212,14 +215,21 @@ impl Emulator {
         }
         if let Some(QuotaFields { of, vcpus }) = entry.quota {
             self.check_quota_name(&of)?;
-            if vcpus < 0 {
-                return Err(format!("quota.vcpus: is {vcpus}; 0 or more is allowed"));
-            }
+            let vcpus = number("quota.vcpus", &vcpus, 0..=MAX_NUMBER)?.into();
             actions.push(Action::Lasting(Fault::Quota { of, vcpus }));
         }
-        actions.extend(entry.throttle.map(|fields| Action::Throttle(fields.requests)));
-        actions.extend(entry.unavailable.map(|fields| Action::Unavailable(fields.requests)));
-        actions.extend(entry.internal_errors.map(|fields| Action::InternalErrors(fields.machines)));
+        if let Some(RequestFields { requests }) = entry.throttle {
+            let requests = number("throttle.requests", &requests, 1..=MAX_NUMBER)?;
+            actions.push(Action::Throttle(requests));
+        }
+        if let Some(RequestFields { requests }) = entry.unavailable {
+            let requests = number("unavailable.requests", &requests, 1..=MAX_NUMBER)?;
+            actions.push(Action::Unavailable(requests));
+        }
+        if let Some(MachineFields { machines }) = entry.internal_errors {
+            let machines = number("internalErrors.machines", &machines, 1..=MAX_NUMBER)?;
+            actions.push(Action::InternalErrors(machines));
+        }
         if let Some(EvictFields { machine, count, notice }) = entry.evict {
             let count = target("evict", &machine, count)?;
             let notice = notice.map(|text| duration("evict.notice", &text)).transpose()?;
@@ -348,7 +358,7 @@ impl Inner {
     }
 
     /// Machine and Node names of running VMs, in name order: the named one, or the first ones.
-    fn running(&self, name: Option<&str>, count: usize, spot: bool) -> Vec<(String, String)> {
+    fn running(&self, name: Option<&str>, count: u32, spot: bool) -> Vec<(String, String)> {
         let state = self.state();
         let runs = state.machines.values().filter(|machine| {
             machine.billed.is_some()
@@ -356,7 +366,7 @@ impl Inner {
                 && (!spot || machine.capacity_type == CapacityType::Spot)
         });
         let found: Vec<_> = runs
-            .take(count)
+            .take(usize::try_from(count).unwrap_or(usize::MAX))
             .map(|machine| (machine.name.clone(), machine.vm_name.clone()))
             .collect();
         if found.is_empty() {
@@ -383,6 +393,14 @@ impl Inner {
 fn after(now: Timestamp, delay: Duration) -> Timestamp {
     let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
     now.checked_add(delay).unwrap_or(Timestamp::MAX)
+}
+
+fn number(field: &str, value: &Value, allowed: RangeInclusive<u32>) -> Result<u32, String> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.filter(|number| allowed.contains(number)).ok_or_else(|| {
+        let (low, high) = allowed.into_inner();
+        format!("{field}: is {value}; a whole number from {low} to {high} is allowed")
+    })
 }
 
 fn duration(field: &str, text: &str) -> Result<Duration, String> {

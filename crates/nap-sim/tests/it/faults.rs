@@ -32,9 +32,17 @@ async fn bad_plans_are_refused_with_line_field_and_what_is_allowed() {
             ["neverJoin.capacityType: `Spot`", "on-demand, spot"],
         ),
         ("faults:\n- quota: {of: dsv5, vcpus: 4}\n", 2, ["quota.of: `dsv5`", "standardDSv5Family"]),
-        ("faults:\n- quota: {of: spot, vcpus: many}\n", 2, ["many", ""]),
+        (
+            "faults:\n- quota: {of: spot, vcpus: many}\n",
+            2,
+            ["quota.vcpus: is \"many\"", "0 to 1000000"],
+        ),
         ("faults:\n- {throttle: {requests: 3}, for: 1m}\n", 2, ["for:", "leave `for` out"]),
-        ("faults:\n- slowCreates: {factor: 0}\n", 2, ["slowCreates.factor: is 0", "1 to 1000"]),
+        (
+            "faults:\n- slowCreates: {factor: 0}\n",
+            2,
+            ["slowCreates.factor: is 0;", "from 1 to 1000"],
+        ),
         ("fault: []\n", 1, ["fault", "faults"]),
         ("faults: [", 1, ["", ""]),
     ] {

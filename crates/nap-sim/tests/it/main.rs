@@ -1,6 +1,7 @@
 //! nap in the simulated world on a paused clock, and the production provider against the emulator.
 
 mod arm;
+mod azure_sdk;
 mod cluster;
 mod creating;
 mod definitions;

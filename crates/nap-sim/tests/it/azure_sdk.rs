@@ -1,0 +1,123 @@
+//! Azure's Python SDK, which nobody here wrote, against the emulator and the provider's bodies.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use nap_api::labels;
+use nap_azure::AzureProvider;
+use nap_azure::arm::{ManagedIdentity, http_service};
+use nap_clock::Clock;
+use nap_cloud::CloudProvider as _;
+use nap_sim::azure::Emulator;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use crate::world::{self, claim};
+
+/// A virtual environment with the pinned SDK; made once for each list of packages.
+fn environment() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azure-sdk");
+    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/azure_sdk/requirements.txt");
+    let (python, installed) = (folder.join("bin/python"), folder.join("installed.txt"));
+    let packages = std::fs::read_to_string(&wanted).unwrap();
+    if std::fs::read_to_string(&installed).is_ok_and(|text| text == packages) {
+        return python;
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
+    let options = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+    run(Command::new(&python).args(options).arg(&wanted));
+    std::fs::write(installed, packages).unwrap();
+    python
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
+}
+
+/// Bodies that the provider sends for NodeClaims of several kinds.
+async fn provider_bodies() -> Vec<Value> {
+    let clock = Clock::starting_at("2026-11-01T00:00:00Z".parse().unwrap(), 1000);
+    let (emulator, _events) = Emulator::new(world::config(&clock)).unwrap();
+    let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let kept = bodies.clone();
+    let service = http_service(tower::service_fn(move |request: Request<Full<Bytes>>| {
+        let (emulator, kept) = (emulator.clone(), kept.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let bytes = body.collect().await.unwrap_or_default().to_bytes();
+            if head.method == Method::PUT {
+                let body = serde_json::from_slice(&bytes).unwrap();
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+            }
+            emulator.oneshot(Request::from_parts(head, Full::new(bytes))).await
+        }
+    }));
+    let identity = ManagedIdentity {
+        service: service.clone(),
+        clock: clock.clone(),
+        endpoint: "http://169.254.169.254".into(),
+        client_id: None,
+        resource: "https://management.azure.com/".into(),
+    };
+    let config = world::config(&clock).azure_config();
+    let provider = AzureProvider::new(config, clock, service, Arc::new(identity));
+    let class = world::ready(&provider, nap_api::AKSNodeClass::default()).await;
+    let kinds: [&[(&str, &[&str])]; 4] = [
+        &world::DEFAULT_POOL,
+        &[(labels::CAPACITY_TYPE, &["spot"]), (labels::SKU_FAMILY, &["D"])],
+        &[(labels::ARCH, &["arm64"]), (labels::CAPACITY_TYPE, &["on-demand"])],
+        &[(labels::INSTANCE_TYPE, &["Standard_NC4as_T4_v3"])],
+    ];
+    for (index, requirements) in kinds.into_iter().enumerate() {
+        let claim = claim(&format!("default-abc1{index}"), "1", requirements);
+        provider.create(&claim, &class, &[]).await.unwrap();
+    }
+    bodies.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_python, ignore = "there is no python3 with venv and pip; install it")]
+async fn azure_sdk_for_python_works_on_the_emulator() {
+    let python = environment();
+    let bodies = provider_bodies().await;
+    let clock = Clock::starting_at("2026-11-01T00:00:00Z".parse().unwrap(), 20);
+    let mut config = world::config(&clock);
+    config.retry_after = Duration::from_secs(1);
+    config.page_size = 200;
+    config.faults.capacity_errors.insert(("Standard_D4s_v5".to_owned(), "eastus-2".to_owned()));
+    let subnet: Vec<String> =
+        config.subnets.first().unwrap().split('/').map(str::to_owned).collect();
+    // The bucket refills at twenty times the speed, too.
+    let mut limits = config.request_limits.unwrap();
+    limits.reads.size = 40;
+    limits.reads.refill = 1;
+    config.request_limits = Some(limits);
+    let (emulator, _events) = Emulator::new(config.clone()).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let facts = json!({
+        "endpoint": format!("http://{}", listener.local_addr().unwrap()),
+        "subscription": config.subscription_id,
+        "group": config.resource_group,
+        "cluster": config.cluster_name,
+        "pool": config.agent_pool,
+        "subnet": [subnet[4], subnet[8], subnet[10]],
+        "bodies": bodies,
+    });
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azure-sdk-facts.json");
+    std::fs::write(&file, facts.to_string()).unwrap();
+    let router = axum::Router::new().fallback_service(emulator);
+    let mut server = tokio::task::JoinSet::new();
+    server.spawn(async move { axum::serve(listener, router).await });
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/azure_sdk/judge.py");
+    let judged =
+        tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).arg(file)));
+    judged.await.unwrap();
+}
