@@ -164,6 +164,9 @@ pub const PLAN: &str = "nap.karpenter.sh/plan";
 
 /// Annotation of a NodePool: highest price of a node in dollars per hour.
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
+/// Version that the images of an AKSNodeClass are pinned to, such as `202610.12.0`. An annotation:
+/// it is no field of the incumbent's definition.
+pub const PIN_IMAGE_VERSION: &str = "nap.karpenter.sh/pin-image-version";
 
 /// Finalizer on NodeClaims and Nodes.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";

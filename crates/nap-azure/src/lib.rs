@@ -9,17 +9,22 @@
 //! - [`machines`] is the agent-pool machines API, [`images`] selects node images,
 //!   `offering_selection` selects offerings, and [`AzureProvider`] implements
 //!   [`nap_cloud::CloudProvider`] with them.
+//! - `node_class` finds the version, images and subnet of a node class, with the windows of
+//!   [`maintenance`]; `drift` compares machines with it.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
 //!   [`embedded::refresh`] updates it.
 
 pub mod arm;
 mod config;
+mod drift;
 pub mod embedded;
 mod error;
 pub mod images;
 pub mod instance_types;
 mod kube_reserved;
 pub mod machines;
+pub mod maintenance;
+mod node_class;
 pub mod not_offered;
 mod offering_selection;
 pub mod prices;

@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nap_api::aksnodeclass::ImageFamily;
+use nap_api::aksnodeclass::{FipsMode, ImageFamily};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_clock::Clock;
-use nap_cloud::{
-    CloudError, CloudProvider, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
-    NodeClassProblem, NodeClassReport,
-};
+use nap_cloud::{CloudError, CloudProvider, ErrorClass, Instance, InstanceDrift, NodeClassReport};
 use nap_engine::{Catalogue, InstanceType};
 use nap_units::{Resources, Rounding};
 
 use crate::arm::{
     ArmClient, HttpService, POLL_BOUND, TokenProvider, https_client, tokens_from_env,
 };
+use crate::drift::{self, ListedMachines};
 use crate::embedded::Lifecycle;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
@@ -27,7 +25,7 @@ use crate::offering_selection::{self, Wanted};
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, images, subnet};
+use crate::{AzureConfig, AzureError, images, node_class};
 
 /// Most offerings that one call tries. Each failure is remembered, so a later call continues where
 /// this one stopped.
@@ -41,6 +39,7 @@ pub struct AzureProvider {
     arm: ArmClient,
     machines: Machines,
     region: RegionCatalogue,
+    listed: ListedMachines,
 }
 
 impl AzureProvider {
@@ -56,6 +55,7 @@ impl AzureProvider {
         Self {
             machines: Machines::new(arm.clone(), &config),
             region: RegionCatalogue::new(config.clone(), arm.clone(), prices),
+            listed: ListedMachines::default(),
             arm,
             config,
         }
@@ -206,6 +206,12 @@ impl AzureProvider {
         Err(CloudError::new(class, "find a machine", "NotAMachine", message))
     }
 
+    /// Name of the machine of a launched NodeClaim; `None` before it is launched.
+    fn name_of_claim(&self, claim: &NodeClaim) -> Option<String> {
+        let status = claim.status.as_ref()?;
+        self.name_of(status.provider_id.as_deref()?).ok()
+    }
+
     /// Requests the deletion of a machine if it belongs to the NodeClaim. Returns whether there is
     /// such a machine.
     async fn delete_owned(
@@ -295,6 +301,7 @@ impl AzureProvider {
         };
         let mut class = AKSNodeClass::default();
         class.spec.image_family = family;
+        class.spec.fips_mode = system.enable_fips.then_some(FipsMode::Fips);
         let mut settings = Settings::new(&self.config, &class);
         settings.os_disk_gb = system.os_disk_size_gb.unwrap_or(settings.os_disk_gb);
         settings.max_pods = machine.properties.kubernetes.max_pods.unwrap_or(settings.max_pods);
@@ -456,39 +463,19 @@ impl CloudProvider for AzureProvider {
         gone.map(|gone| gone.to_string())
     }
 
-    /// Drift of images, Kubernetes versions and subnets is not detected yet: no instance drifts.
     async fn drift(
         &self,
-        _: &NodeClaim,
-        _: &AKSNodeClass,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
     ) -> Result<Option<InstanceDrift>, CloudError> {
-        Ok(None)
+        let Some(name) = self.name_of_claim(claim) else { return Ok(None) };
+        let machines = self.listed.get(&self.machines, self.arm.clock()).await?;
+        Ok(machines.get(&name).and_then(|machine| drift::drift(machine, class)))
     }
 
-    async fn inspect_node_class(
-        &self,
-        class: &AKSNodeClass,
-    ) -> Result<NodeClassReport, CloudError> {
-        let version = self.kubernetes_version().await?;
-        let published = images::list(&self.arm, &self.config).await?;
-        let mut report = NodeClassReport {
-            images: images::resolve(&self.config, class.spec.image_family, &version, &published),
-            kubernetes_version: Some(version),
-            ..NodeClassReport::default()
-        };
-        if report.images.is_empty() {
-            let message = format!(
-                "no image of family {:?} is published in the region",
-                class.spec.image_family
-            );
-            let problem = NodeClassProblem { reason: "ImagesNotFound".to_owned(), message };
-            report.problems.insert(NodeClassCondition::Images, problem);
-        }
-        let wanted = class.spec.vnet_subnet_id.as_deref();
-        if let Some(problem) = subnet::inspect(&self.arm, &self.config, wanted).await? {
-            report.problems.insert(NodeClassCondition::Subnets, problem);
-        }
-        Ok(report)
+    async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport {
+        let version = self.kubernetes_version().await;
+        node_class::inspect(&self.arm, &self.config, class, version).await
     }
 }
 

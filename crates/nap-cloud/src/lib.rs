@@ -6,5 +6,6 @@ mod provider;
 
 pub use error::{CloudError, ErrorClass};
 pub use provider::{
-    CloudProvider, Instance, InstanceDrift, NodeClassCondition, NodeClassProblem, NodeClassReport,
+    CloudProvider, Instance, InstanceDrift, InstanceDriftKind, NodeClassCondition,
+    NodeClassFinding, NodeClassReport,
 };

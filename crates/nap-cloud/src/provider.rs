@@ -65,44 +65,76 @@ impl NodeClassCondition {
     }
 }
 
-/// Explanation of a violated condition.
+/// Finding about a condition of a node class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeClassProblem {
-    /// Reason of the condition.
-    pub reason: String,
-    /// Message of the condition.
-    pub message: String,
+pub enum NodeClassFinding {
+    /// The condition holds, and the message says something that people may want to know.
+    Holds {
+        /// Message of the condition.
+        message: String,
+    },
+    /// The condition is violated.
+    Violated {
+        /// Reason of the condition.
+        reason: String,
+        /// Message of the condition.
+        message: String,
+    },
+    /// The cloud could not be asked; the condition stays as it was.
+    Unknown {
+        /// The cloud's error.
+        message: String,
+    },
 }
 
-/// Result of inspecting a node class.
+impl NodeClassFinding {
+    /// A violated condition.
+    pub fn violated(reason: &str, message: impl Into<String>) -> Self {
+        Self::Violated { reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// Result of inspecting a node class. A part that could not be read does not hide the others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeClassReport {
     /// Kubernetes version of new instances; `None` if it is unknown.
     pub kubernetes_version: Option<String>,
-    /// Images of new instances, in order of preference.
-    pub images: Vec<NodeImage>,
-    /// Violated conditions. A condition that is absent holds.
-    pub problems: BTreeMap<NodeClassCondition, NodeClassProblem>,
+    /// Images of new instances, in order of preference; `None` if they are unknown.
+    pub images: Option<Vec<NodeImage>>,
+    /// Findings by condition. A condition that is absent holds.
+    pub findings: BTreeMap<NodeClassCondition, NodeClassFinding>,
 }
 
-/// Difference between an instance and its node class.
+/// Difference between an instance and its node class or the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceDrift {
+    /// Kind of the difference.
+    pub kind: InstanceDriftKind,
+    /// The difference, for people: what the instance has, and what it should have.
+    pub message: String,
+}
+
+/// Kind of an [`InstanceDrift`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstanceDrift {
-    /// A newer node image is to be used.
+pub enum InstanceDriftKind {
+    /// Another node image is to be used.
     Image,
     /// Another Kubernetes version is to be used.
     KubernetesVersion,
     /// Another subnet is to be used.
     Subnet,
+    /// The cloud asks for a new instance, because the configuration of the cluster has changed.
+    ClusterConfig,
 }
 
-impl InstanceDrift {
+impl InstanceDriftKind {
     /// Reason of the `Drifted` condition, as the incumbent names it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Image => "ImageDrift",
             Self::KubernetesVersion => "K8sVersionDrift",
             Self::Subnet => "SubnetDrift",
+            Self::ClusterConfig => "ClusterConfigDrift",
         }
     }
 }
@@ -158,6 +190,20 @@ pub trait CloudProvider: Send + Sync {
     ) -> Result<Option<InstanceDrift>, CloudError>;
 
     /// Inspects what instances of a node class depend on: version, images, subnets.
-    async fn inspect_node_class(&self, class: &AKSNodeClass)
-    -> Result<NodeClassReport, CloudError>;
+    async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport;
+
+    /// Hash of the settings of an instance that can be changed while it runs, such as its tags.
+    /// `None` if there are none.
+    fn in_place_hash(&self, _claim: &NodeClaim, _class: &AKSNodeClass) -> Option<String> {
+        None
+    }
+
+    /// Changes the settings of a running instance that [`CloudProvider::in_place_hash`] covers.
+    async fn update_in_place(
+        &self,
+        _claim: &NodeClaim,
+        _class: &AKSNodeClass,
+    ) -> Result<(), CloudError> {
+        Ok(())
+    }
 }

@@ -3,15 +3,17 @@
 mod api;
 mod model;
 pub(crate) mod names;
+mod profiles;
 mod request;
 
 pub use api::{API_VERSION, Machines};
 pub use model::{
-    Machine, MachineHardware, MachineKubernetes, MachineOperatingSystem, MachineProperties,
-    MachineStatus, ProvisioningState, VmState,
+    Machine, MachineHardware, MachineKubernetes, MachineNetwork, MachineOperatingSystem,
+    MachineProperties, MachineStatus, ProvisioningState, VmState,
 };
 pub use names::{is_vm_in, machine_name, machine_name_of};
 pub use request::MachineRequest;
+pub(crate) use request::tags;
 
 /// Tag with the name of the NodePool.
 pub const NODEPOOL_TAG: &str = "karpenter.sh_nodepool";

@@ -42,7 +42,7 @@ impl Inner {
             return refuse(400, "InvalidRequestContent", "the request content was invalid");
         };
         let mut state = self.state();
-        if let Some(existing) = state.machines.get(name) {
+        if let Some(existing) = state.machines.get_mut(name) {
             let size = body.pointer("/properties/hardware/vmSize").and_then(Value::as_str);
             if existing.state == MachineState::Deleting {
                 let message = format!("machine {name} is being deleted");
@@ -51,6 +51,9 @@ impl Inner {
             if size != Some(&existing.sku.name) {
                 let message = "Changing property 'properties.hardware.vmSize' is not allowed.";
                 return refuse(400, "PropertyChangeNotAllowed", message);
+            }
+            if request.header("if-match").is_some() {
+                existing.properties["tags"] = body["properties"]["tags"].clone();
             }
             return reply(200, &self.show(existing));
         }
@@ -177,7 +180,7 @@ impl Inner {
             return Err(invalid("A System machine cannot be Spot."));
         }
         let image = text("/nodeImageVersion");
-        let published = published_images(config);
+        let published = published_images(config, state);
         if !published
             .iter()
             .any(|(gallery, sku, version)| format!("{gallery}-{sku}-{version}") == image)
@@ -218,6 +221,7 @@ impl Inner {
             error: None,
             billed: None,
             evicted: false,
+            drift_action: None,
         })
     }
 
@@ -332,6 +336,10 @@ impl Inner {
                 "code": "ProvisioningFailed", "message": message,
                 "details": [{ "code": code, "message": message }],
             });
+        }
+        if let Some(drift) = &machine.drift_action {
+            status["driftAction"] = drift.action.clone().into();
+            status["driftReason"] = drift.reason.clone().into();
         }
         properties["status"] = status;
         json!({

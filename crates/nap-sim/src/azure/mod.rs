@@ -10,6 +10,7 @@
 mod config;
 mod faults;
 mod machines;
+mod maintenance;
 mod node;
 mod region;
 mod request;

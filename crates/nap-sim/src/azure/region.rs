@@ -1,10 +1,12 @@
 //! The region's read-only APIs: VM sizes, retail prices, quota usages and node images, from the
 //! embedded catalogue.
 
+use std::collections::BTreeSet;
+
 use nap_api::aksnodeclass::ImageFamily;
 use nap_azure::AzureError;
 use nap_azure::embedded::EmbeddedCatalogue;
-use nap_azure::images::{self, ImageVersion};
+use nap_azure::images::{self, ImageChoice, ImageVersion};
 use nap_azure::prices::{PriceItem, Prices};
 use nap_azure::skus::{ResourceSku, Sku};
 use nap_engine::CapacityType;
@@ -99,8 +101,8 @@ impl RegionCatalogue {
         page(request, &usages, config.page_size, ("value", "nextLink"))
     }
 
-    pub(crate) fn images(config: &EmulatorConfig, request: &ArmRequest) -> Answer {
-        let images: Vec<ImageVersion> = published_images(config)
+    pub(crate) fn images(config: &EmulatorConfig, state: &State, request: &ArmRequest) -> Answer {
+        let images: Vec<ImageVersion> = published_images(config, state)
             .into_iter()
             .map(|(gallery, definition, version)| ImageVersion {
                 full_name: format!("{gallery}-{definition}-{version}"),
@@ -125,22 +127,33 @@ pub(crate) fn family_limit(config: &EmulatorConfig, state: &State, family: &str)
     state.faults.family_quota.get(family).copied().unwrap_or(config.default_family_quota)
 }
 
-/// Gallery, definition and version of the newest and the previous version of every image.
+/// Gallery, definition and version of all published images.
 pub(crate) fn published_images(
     config: &EmulatorConfig,
+    state: &State,
 ) -> Vec<(&'static str, &'static str, String)> {
     let families = [
+        (ImageFamily::Ubuntu, "1.33"),
         (ImageFamily::Ubuntu2204, "1.33"),
         (ImageFamily::Ubuntu2404, "1.34"),
         (ImageFamily::AzureLinux, "1.31"),
         (ImageFamily::AzureLinux, "1.34"),
     ];
-    families
+    let kinds = [(false, false), (false, true), (true, false), (true, true)];
+    let definitions: BTreeSet<(&str, &str)> = families
         .into_iter()
-        .flat_map(|(family, version)| images::definitions(family, version))
+        .flat_map(|(family, version)| {
+            kinds.map(|(fips, trusted_launch)| {
+                images::definitions(ImageChoice { family, fips, trusted_launch }, version)
+            })
+        })
+        .flatten()
+        .collect();
+    definitions
+        .into_iter()
         .flat_map(|(gallery, definition)| {
-            ["202601.5.0", &config.image_version]
-                .map(|version| (gallery, definition, version.to_owned()))
+            let versions = state.changes.image_versions(config).into_iter();
+            versions.map(move |version| (gallery, definition, version.to_owned()))
         })
         .collect()
 }

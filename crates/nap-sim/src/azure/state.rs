@@ -9,6 +9,7 @@ use nap_units::UsdPerHour;
 use serde_json::Value;
 
 use super::FaultPlan;
+use super::maintenance::{Changes, DriftAction};
 
 /// Maximum number of operations kept; clients poll recent ones only.
 const MAX_OPERATIONS: usize = 10_000;
@@ -20,6 +21,7 @@ pub(crate) struct State {
     pub tokens: BTreeMap<String, Timestamp>,
     pub bill: Vec<BilledMachine>,
     pub faults: FaultPlan,
+    pub changes: Changes,
     pub requests: BTreeMap<String, u64>,
     /// Source of unique numbers.
     pub counter: u64,
@@ -33,6 +35,7 @@ impl State {
             tokens: BTreeMap::new(),
             bill: Vec::new(),
             faults,
+            changes: Changes::default(),
             requests: BTreeMap::new(),
             counter: 0,
         }
@@ -111,6 +114,8 @@ pub(crate) struct MachineRecord {
     pub billed: Option<usize>,
     /// Whether the VM was evicted.
     pub evicted: bool,
+    /// What AKS wants to be done with it; `None` for nothing.
+    pub drift_action: Option<DriftAction>,
 }
 
 impl MachineRecord {
