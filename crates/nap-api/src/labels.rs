@@ -158,6 +158,8 @@ pub const AKS_NODE_CLASS_HASH: &str = "karpenter.azure.com/aksnodeclass-hash";
 pub const AKS_NODE_CLASS_HASH_VERSION: &str = "karpenter.azure.com/aksnodeclass-hash-version";
 /// ARM id of the agent-pool machine of a NodeClaim.
 pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resource-id";
+/// Hash of the settings of a NodeClaim's instance that are changed in place, such as its tags.
+pub const IN_PLACE_UPDATE_HASH: &str = "karpenter.azure.com/in-place-update-hash";
 
 /// Plan behind a NodeClaim, as a [`crate::PlanRecord`].
 pub const PLAN: &str = "nap.karpenter.sh/plan";

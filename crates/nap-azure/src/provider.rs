@@ -19,7 +19,7 @@ use crate::embedded::Lifecycle;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
     API_VERSION, Machine, MachineRequest, Machines, NODEPOOL_TAG, ProvisioningState, is_vm_in,
-    machine_name, machine_name_of,
+    machine_name, machine_name_of, machine_tags, tags,
 };
 use crate::offering_selection::{self, Wanted};
 use crate::prices::Prices;
@@ -282,7 +282,11 @@ impl AzureProvider {
             node_pool,
             image_id: properties.node_image_version.clone(),
             labels: all,
-            annotations: [(labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone())].into(),
+            annotations: [
+                (labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone()),
+                (labels::IN_PLACE_UPDATE_HASH.to_owned(), tags::hash(&properties.tags)),
+            ]
+            .into(),
             capacity,
             allocatable,
             created: machine.created(),
@@ -476,6 +480,19 @@ impl CloudProvider for AzureProvider {
     async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport {
         let version = self.kubernetes_version().await;
         node_class::inspect(&self.arm, &self.config, class, version).await
+    }
+
+    fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {
+        Some(tags::hash(&machine_tags(&self.config, claim, class)))
+    }
+
+    async fn update_in_place(
+        &self,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
+    ) -> Result<(), CloudError> {
+        let Some(name) = self.name_of_claim(claim) else { return Ok(()) };
+        self.machines.set_tags(&name, &machine_tags(&self.config, claim, class)).await
     }
 }
 

@@ -5,6 +5,7 @@ mod model;
 pub(crate) mod names;
 mod profiles;
 mod request;
+pub(crate) mod tags;
 
 pub use api::{API_VERSION, Machines};
 pub use model::{
@@ -13,7 +14,7 @@ pub use model::{
 };
 pub use names::{is_vm_in, machine_name, machine_name_of};
 pub use request::MachineRequest;
-pub(crate) use request::tags;
+pub(crate) use request::machine_tags;
 
 /// Tag with the name of the NodePool.
 pub const NODEPOOL_TAG: &str = "karpenter.sh_nodepool";

@@ -62,7 +62,7 @@ impl MachineRequest<'_> {
             "mode": if system { "System" } else { "User" },
             "security": self.security(),
             "priority": if self.offering.capacity_type == CapacityType::Spot { "Spot" } else { "Regular" },
-            "tags": tags(self.config, self.claim, self.class),
+            "tags": machine_tags(self.config, self.claim, self.class),
         });
         if let Some(dns) = &spec.local_dns {
             properties["localDNSProfile"] = local_dns_profile(dns, has_local_dns(self.class));
@@ -166,7 +166,7 @@ impl MachineRequest<'_> {
 
 /// Azure tags of a NodeClaim's machine. Later sources win: the settings of the provider, the node
 /// class, the tags by which nap and AKS know the machine.
-pub(crate) fn tags(
+pub(crate) fn machine_tags(
     config: &AzureConfig,
     claim: &NodeClaim,
     class: &AKSNodeClass,

@@ -1,11 +1,12 @@
 //! The lifecycle of a NodeClaim: launched, registered, nominated, initialized, watched for
-//! consistency, drift and quiet, expired, terminated.
+//! consistency, drift and quiet, changed in place, expired, terminated.
 
 mod consistency;
 mod consolidatable;
 mod drift;
 mod expiration;
 pub mod garbage_collection;
+mod in_place;
 mod initialization;
 mod launch;
 mod nomination;
@@ -47,7 +48,7 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
-const STEPS: [StepFn; 9] = [
+const STEPS: [StepFn; 10] = [
     |context, name| ensure_metadata(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
     |context, name| launch::launch(context, name).boxed(),
@@ -57,6 +58,7 @@ const STEPS: [StepFn; 9] = [
     |context, name| consistency::check(context, name).boxed(),
     |context, name| drift::detect(context, name).boxed(),
     |context, name| consolidatable::update(context, name).boxed(),
+    |context, name| in_place::update(context, name).boxed(),
 ];
 
 /// Brings one NodeClaim as far as it can get now.

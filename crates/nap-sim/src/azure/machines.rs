@@ -327,6 +327,7 @@ impl Inner {
         let mut properties = machine.properties.clone();
         properties["provisioningState"] = machine.state.as_str().into();
         properties["resourceId"] = machine.vm_id.clone().into();
+        properties["eTag"] = machine.incarnation.to_string().into();
         let vm_state = if machine.evicted { "Deleted" } else { "Running" };
         let mut status =
             json!({ "creationTimestamp": machine.created.to_string(), "vmState": vm_state });

@@ -7,6 +7,7 @@ mod disrupting;
 mod draining;
 mod drifting;
 mod emulator;
+mod following;
 mod harness;
 mod labelling;
 mod lagging;
