@@ -11,6 +11,7 @@
 //!   [`nap_cloud::CloudProvider`] with them.
 //! - `node_class` finds the version, images and subnet of a node class, with the windows of
 //!   [`maintenance`]; `drift` compares machines with it.
+//! - `notices` reads the conditions of Nodes that announce the loss of a VM.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
 //!   [`embedded::refresh`] updates it.
 
@@ -26,6 +27,7 @@ pub mod machines;
 pub mod maintenance;
 mod node_class;
 pub mod not_offered;
+mod notices;
 mod offering_selection;
 pub mod prices;
 mod provider;

@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use nap_api::aksnodeclass::{FipsMode, ImageFamily};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_clock::Clock;
-use nap_cloud::{CloudError, CloudProvider, ErrorClass, Instance, InstanceDrift, NodeClassReport};
-use nap_engine::{Catalogue, InstanceType};
+use nap_cloud::{
+    CloudError, CloudProvider, ErrorClass, Instance, InstanceDrift, NodeClassReport, RepairPolicy,
+    TerminationNotice,
+};
+use nap_engine::{CapacityType, Catalogue, InstanceType};
 use nap_units::{Resources, Rounding};
 
 use crate::arm::{
-    ArmClient, HttpService, POLL_BOUND, TokenProvider, https_client, tokens_from_env,
+    ArmClient, Failure, HttpService, POLL_BOUND, TokenProvider, https_client, tokens_from_env,
 };
 use crate::drift::{self, ListedMachines};
 use crate::embedded::Lifecycle;
@@ -25,7 +29,7 @@ use crate::offering_selection::{self, Wanted};
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, images, node_class};
+use crate::{AzureConfig, AzureError, images, node_class, notices};
 
 /// Most offerings that one call tries. Each failure is remembered, so a later call continues where
 /// this one stopped.
@@ -493,6 +497,33 @@ impl CloudProvider for AzureProvider {
     ) -> Result<(), CloudError> {
         let Some(name) = self.name_of_claim(claim) else { return Ok(()) };
         self.machines.set_tags(&name, &machine_tags(&self.config, claim, class)).await
+    }
+
+    fn termination_notice(
+        &self,
+        condition: &str,
+        message: &str,
+        since: Timestamp,
+    ) -> Option<TerminationNotice> {
+        notices::notice(condition, message, since)
+    }
+
+    async fn remember_eviction(&self, claim: &NodeClaim) {
+        let all = claim.metadata.labels.clone().unwrap_or_default();
+        let label = |key: &str| all.get(key).map_or("", String::as_str);
+        let spot = CapacityType::Spot;
+        if label(labels::CAPACITY_TYPE) != spot.as_str() {
+            return;
+        }
+        if let Ok(Some(sku)) = self.region.sku(label(labels::INSTANCE_TYPE)).await {
+            let code = Failure::EVICTED;
+            let error = CloudError::new(ErrorClass::Capacity, "keep a spot VM", code, "evicted");
+            self.region.learn(&error, &sku, label(labels::ZONE), spot);
+        }
+    }
+
+    fn repair_policies(&self) -> &[RepairPolicy] {
+        &notices::REPAIR_POLICIES
     }
 }
 

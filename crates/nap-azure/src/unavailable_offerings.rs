@@ -98,7 +98,7 @@ impl UnavailableOfferings {
             Failure::SkuNotAvailable => (scope, &this_type, if spot { HOUR } else { ALMOST_A_DAY }),
             Failure::ZonalCapacity => (this_zone, &both, HOUR),
             Failure::RegionalCapacity => (scope, &both, HOUR),
-            Failure::OverconstrainedZonal => (this_zone, &this_type, HOUR),
+            Failure::OverconstrainedZonal | Failure::Evicted => (this_zone, &this_type, HOUR),
             Failure::Overconstrained => (scope, &this_type, HOUR),
             Failure::SkuNotSupported => (every, &both, ALMOST_A_DAY),
             Failure::Policy => (every, &both, HOUR),
@@ -111,8 +111,9 @@ impl UnavailableOfferings {
             | Failure::Transient => return false,
         };
         let until = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
-        // A policy allows sizes by name; a lack of capacity concerns larger ones of the family too.
-        let with_family = failure != Failure::Policy;
+        // A policy allows sizes by name, and an eviction is of one VM; a lack of capacity concerns
+        // larger ones of the family too.
+        let with_family = !matches!(failure, Failure::Policy | Failure::Evicted);
         for zone in zones {
             for capacity_type in types {
                 self.mark(sku, &zone, *capacity_type, until, now);

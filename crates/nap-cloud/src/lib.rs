@@ -7,5 +7,5 @@ mod provider;
 pub use error::{CloudError, ErrorClass};
 pub use provider::{
     CloudProvider, Instance, InstanceDrift, InstanceDriftKind, NodeClassCondition,
-    NodeClassFinding, NodeClassReport,
+    NodeClassFinding, NodeClassReport, RepairPolicy, TerminationNotice,
 };

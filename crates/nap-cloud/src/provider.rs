@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -139,6 +140,26 @@ impl InstanceDriftKind {
     }
 }
 
+/// Announcement that an instance will be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminationNotice {
+    /// Time of the loss.
+    pub deadline: Timestamp,
+    /// Whether the cloud takes the instance back for lack of capacity, as it does with spot.
+    pub is_eviction: bool,
+}
+
+/// A condition of a Node that makes it unhealthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairPolicy {
+    /// Type of the condition.
+    pub condition: &'static str,
+    /// Status of the condition in which the Node is unhealthy.
+    pub status: &'static str,
+    /// Time for which that is tolerated.
+    pub toleration: Duration,
+}
+
 /// A cloud that launches instances. Every method may be repeated after a crash and does nothing
 /// twice.
 #[async_trait]
@@ -205,5 +226,25 @@ pub trait CloudProvider: Send + Sync {
         _class: &AKSNodeClass,
     ) -> Result<(), CloudError> {
         Ok(())
+    }
+
+    /// The notice in a condition of a Node that is true, given its type, its message and the time
+    /// since when it holds; `None` if it announces no loss of the instance.
+    fn termination_notice(
+        &self,
+        _condition: &str,
+        _message: &str,
+        _since: Timestamp,
+    ) -> Option<TerminationNotice> {
+        None
+    }
+
+    /// Remembers that the instance of a NodeClaim was evicted, so that its offering is not taken
+    /// again at once. An instance that cannot be evicted is ignored.
+    async fn remember_eviction(&self, _claim: &NodeClaim) {}
+
+    /// Conditions of Nodes that call for a repair.
+    fn repair_policies(&self) -> &[RepairPolicy] {
+        &[]
     }
 }

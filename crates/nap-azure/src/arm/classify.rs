@@ -77,6 +77,8 @@ pub enum Failure {
     SkuNotSupported,
     /// `RequestDisallowedByPolicy`: an Azure Policy refuses the request, most often for its size.
     Policy,
+    /// A spot VM was evicted: the zone is short of the size for this priority.
+    Evicted,
     /// The quota of cores of the size's family is used up; `limit_zero` if there never was any.
     FamilyQuota {
         /// Whether the quota is zero.
@@ -102,6 +104,9 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Code of an eviction, which Azure does not report as an error.
+    pub const EVICTED: &'static str = "SpotEvicted";
+
     /// Recognises a failure by its code and text, and by the HTTP status where there is one.
     pub fn of(status: Option<StatusCode>, code: &str, message: &str) -> Self {
         Self::of_code(code, message).unwrap_or_else(|| Self::of_status(status))
@@ -130,6 +135,7 @@ impl Failure {
                 Self::SkuNotSupported
             }
             "RequestDisallowedByPolicy" => Self::Policy,
+            Self::EVICTED => Self::Evicted,
             // AKS's own check: "… remaining 0 for family …".
             "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => {
                 Self::FamilyQuota { limit_zero: false }
@@ -185,7 +191,8 @@ impl Failure {
             | Self::OverconstrainedZonal
             | Self::Overconstrained
             | Self::SkuNotSupported
-            | Self::Policy => ErrorClass::Capacity,
+            | Self::Policy
+            | Self::Evicted => ErrorClass::Capacity,
             Self::FamilyQuota { .. } | Self::SpotQuota | Self::RegionalQuota => ErrorClass::Quota,
             Self::Throttled => ErrorClass::Throttled,
             Self::NotFound => ErrorClass::NotFound,

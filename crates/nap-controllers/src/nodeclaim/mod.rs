@@ -1,5 +1,6 @@
 //! The lifecycle of a NodeClaim: launched, registered, nominated, initialized, watched for
-//! consistency, drift and quiet, changed in place, expired, terminated.
+//! consistency, drift and quiet, changed in place, expired, lost,
+//! terminated.
 
 mod consistency;
 mod consolidatable;
@@ -10,6 +11,7 @@ mod in_place;
 mod initialization;
 mod launch;
 mod nomination;
+mod notice;
 mod registration;
 pub mod registration_health;
 mod status;
@@ -48,9 +50,10 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
-const STEPS: [StepFn; 10] = [
+const STEPS: [StepFn; 11] = [
     |context, name| ensure_metadata(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
+    |context, name| notice::heed(context, name).boxed(),
     |context, name| launch::launch(context, name).boxed(),
     |context, name| registration::register(context, name).boxed(),
     |context, name| nomination::nominate(context, name).boxed(),

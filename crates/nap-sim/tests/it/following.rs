@@ -1,6 +1,11 @@
-//! Following AKS: upgrades of the control plane, new node images and their windows, tags.
+//! Following AKS: upgrades of the control plane, new node images and their windows, tags, notices of
+//! evictions.
 
-use kube::ResourceExt;
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use nap_api::aksnodeclass::condition::IMAGES_READY;
 use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
@@ -242,6 +247,61 @@ async fn every_field_of_a_node_class_reaches_the_machine() {
         assert_eq!(claim.labels()[labels::AKS_FIPS_ENABLED], "true");
         let cpus: i64 = claim.labels()[labels::SKU_CPU].parse().unwrap();
         assert!(cpus >= 4, "a DNS cache needs 4 vCPUs");
+    })
+    .await;
+}
+
+/// Announces the eviction of a Node's VM, as the node problem detector does.
+async fn announce(user: &User, node: &str, seconds: i64) {
+    let deadline = user.world.clock().now() + SignedDuration::from_secs(seconds);
+    let time = deadline.strftime("%a, %d %b %Y %H:%M:%S GMT");
+    let condition = json!({
+        "type": "PreemptionScheduled", "status": "True", "reason": "SpotEvictionIncoming",
+        "message": format!("Preempt Scheduled: {time}. For more information, see the documents"),
+    });
+    let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
+    user.api::<Node>().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_before_a_spot_vm_is_evicted_and_its_offering_is_avoided() {
+    let user = User::new().await;
+    user.run(async {
+        let spot = json!([
+            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] },
+            { "key": "karpenter.azure.com/sku-family", "operator": "In", "values": ["D"] },
+        ]);
+        let template = json!({ "spec": { "requirements": spot } });
+        user.default_pool(json!({ "spec": { "template": template } })).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
+        let budget: PodDisruptionBudget = serde_json::from_value(json!({
+            "metadata": { "name": "inflate", "namespace": "default" },
+            "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "inflate" } } },
+        }))
+        .unwrap();
+        let api: Api<PodDisruptionBudget> = Api::namespaced(user.client.clone(), "default");
+        api.create(&PostParams::default(), &budget).await.unwrap();
+        let old = user.claims().await.remove(0);
+        let node = old.status.as_ref().unwrap().node_name.clone().unwrap();
+        announce(&user, &node, 30).await;
+        // The replacement is on its way while the old node still runs.
+        user.pass(15).await;
+        let claims = user.claims().await;
+        assert_eq!(claims.len(), 2, "the replacement is launched at the notice");
+        user.pass(15).await;
+        let pods = user.list::<Pod>().await;
+        let on_old = |pod: &&Pod| pod.spec.as_ref().unwrap().node_name.as_ref() == Some(&node);
+        assert_eq!(pods.iter().filter(on_old).count(), 0, "a pod is still there at the deadline");
+        user.until_running(1).await;
+        user.until("the old NodeClaim is gone", async || user.claims().await.len() == 1).await;
+        let new = user.claims().await.remove(0);
+        let offering = |claim: &NodeClaim| {
+            [labels::INSTANCE_TYPE, labels::ZONE].map(|key| claim.labels()[key].clone())
+        };
+        assert_ne!(offering(&new), offering(&old));
+        let told = user.events("SpotInterrupted").await;
+        assert!(told[0].contains("will be lost at 2026-01-01T00:"), "{told:?}");
     })
     .await;
 }
