@@ -81,13 +81,12 @@ impl Release {
     fn of(choice: ImageChoice, kubernetes_version: &str) -> Self {
         let minor = minor_version(kubernetes_version);
         match choice.family {
-            ImageFamily::Ubuntu2404 => Self::Ubuntu2404,
             ImageFamily::Ubuntu2204 => Self::Ubuntu2204,
             // Only 20.04 has images with validated cryptography and without trusted launch, and
             // 24.04 has none at all.
             ImageFamily::Ubuntu if choice.fips && !choice.trusted_launch => Self::Ubuntu2004,
             ImageFamily::Ubuntu if choice.trusted_launch || minor < (1, 34) => Self::Ubuntu2204,
-            ImageFamily::Ubuntu => Self::Ubuntu2404,
+            ImageFamily::Ubuntu | ImageFamily::Ubuntu2404 => Self::Ubuntu2404,
             ImageFamily::AzureLinux if minor >= (1, 32) => Self::AzureLinux3,
             ImageFamily::AzureLinux => Self::AzureLinux2,
         }
@@ -299,8 +298,11 @@ mod tests {
         );
     }
 
-    /// Family, FIPS, trusted launch, versions, `osSKU` and definitions, as AKS has them.
-    const TABLE: &[(ImageFamily, bool, bool, &[&str], &str, &str)] = {
+    /// Family, FIPS, trusted launch, versions, `osSKU` and definitions.
+    type Row = (ImageFamily, bool, bool, &'static [&'static str], &'static str, &'static str);
+
+    /// The images that AKS has.
+    const TABLE: &[Row] = {
         use ImageFamily::{AzureLinux, Ubuntu, Ubuntu2204, Ubuntu2404};
         const ALL: &[&str] = &["1.31.0", "1.33.9", "1.34.0", "1.36.1"];
         const OLD: &[&str] = &["1.31.0", "1.33.9"];

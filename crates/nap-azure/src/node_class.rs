@@ -194,8 +194,8 @@ mod tests {
     }
 
     fn class(status: Value, pin: Option<&str>) -> AKSNodeClass {
-        let mut class = AKSNodeClass::default();
-        class.status = serde_json::from_value(status).unwrap();
+        let status = serde_json::from_value(status).unwrap();
+        let mut class = AKSNodeClass { status, ..AKSNodeClass::default() };
         let pin = pin.map(|pin| (labels::PIN_IMAGE_VERSION.to_owned(), pin.to_owned()));
         class.metadata.annotations = Some(pin.into_iter().collect());
         class

@@ -212,7 +212,7 @@ fn walked(window: &MaintenanceWindow, until: Date) -> Vec<Date> {
         Schedule::AbsoluteMonthly { months, .. } | Schedule::RelativeMonthly { months, .. } => {
             let first = start.first_of_month();
             let skipped = i32::from(pick(first) < start);
-            (0..)
+            (0..120)
                 .map(|times| pick(first_of_month(first, skipped + times * months)))
                 .take_while(|it| *it <= until)
                 .collect()
@@ -247,7 +247,7 @@ proptest! {
         // Nothing is open before: every quarter of an hour of the last ten days is tried.
         let mut time = next;
         for _ in 0..960 {
-            time = time - SignedDuration::from_mins(15);
+            time -= SignedDuration::from_mins(15);
             if time < now {
                 break;
             }

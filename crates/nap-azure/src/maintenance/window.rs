@@ -1,7 +1,7 @@
 //! The calendar of a maintenance window.
 //!
-//! A window opens at `startTime` of every day on which its schedule occurs, for `durationHours`, and
-//! never on a date that is not allowed. All dates and times are local to `utcOffset`. The first
+//! A window opens at `startTime` of every day on which its schedule occurs, for `durationHours`,
+//! and never on a date that is not allowed. All dates and times are local to `utcOffset`. The first
 //! occurrence is the first suitable day on or after `startDate`; longer intervals count from it.
 
 use jiff::civil::{Date, Time, Weekday};

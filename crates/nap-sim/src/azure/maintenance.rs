@@ -97,13 +97,13 @@ impl Inner {
         let mut state = self.state();
         let all = &mut state.changes.maintenance;
         match request.method {
-            Method::GET => match all.get(*name) {
-                Some(properties) => reply(200, &self.shown(name, properties)),
-                None => {
+            Method::GET => all.get(*name).map_or_else(
+                || {
                     let message = format!("Maintenance configuration {name} not found.");
                     refuse(404, "ResourceNotFound", &message)
-                }
-            },
+                },
+                |properties| reply(200, &self.shown(name, properties)),
+            ),
             Method::PUT => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
                 let Some(properties) = body.get("properties").filter(|it| it.is_object()) else {

@@ -1,5 +1,5 @@
-//! Following AKS: upgrades of the control plane, new node images and their windows, tags, notices of
-//! evictions.
+//! Following AKS: upgrades of the control plane, new node images and their windows, tags, notices
+//! of evictions.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod};
