@@ -3,6 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use nap_api::{NodeClaim, labels};
 use nap_cloud::{CloudProvider, TerminationNotice};
 
@@ -16,12 +17,7 @@ const MAX_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
 /// Deletes a NodeClaim whose Node announces the loss of its instance.
 pub async fn heed(context: &Context, name: &str) -> Result<Step, Error> {
     let Some(claim) = live_claim(context, name) else { return Ok(Step::Deleted) };
-    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
-    let node = node.and_then(|node| context.index().node(node).cloned());
-    let Some(node) = node else { return Ok(Step::Done) };
-    let Some(notice) = notice_of(&*context.cloud, &node, context.clock.now()) else {
-        return Ok(Step::Done);
-    };
+    let Some(notice) = shorten_drain(context, &claim).await? else { return Ok(Step::Done) };
     if notice.is_eviction {
         context.cloud.remember_eviction(&claim).await;
     }
@@ -30,10 +26,27 @@ pub async fn heed(context: &Context, name: &str) -> Result<Step, Error> {
     tracing::info!(nodeclaim = name, reason, %deadline, "instance will be lost, deleting nodeclaim");
     let message = format!("The instance will be lost at {deadline}, deleting the NodeClaim");
     context.events.publish(claim.as_ref(), Severity::Warning, reason, &message);
-    let annotation = (labels::TERMINATION_TIMESTAMP.to_owned(), deadline.to_string());
-    context.annotate::<NodeClaim>(name, [annotation]).await?;
     context.delete_claim(&claim).await?;
     Ok(Step::Deleted)
+}
+
+/// Makes the announced loss of an instance the deadline of its NodeClaim's drain, unless that is
+/// earlier already. Returns the notice; `None` if there is none.
+pub async fn shorten_drain(
+    context: &Context,
+    claim: &NodeClaim,
+) -> Result<Option<TerminationNotice>, Error> {
+    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    let node = node.and_then(|node| context.index().node(node).cloned());
+    let notice = node.and_then(|node| notice_of(&*context.cloud, &node, context.clock.now()));
+    let Some(notice) = notice else { return Ok(None) };
+    let key = labels::TERMINATION_TIMESTAMP;
+    let known = claim.annotations().get(key).and_then(|text| text.parse::<Timestamp>().ok());
+    if known.is_none_or(|known| known > notice.deadline) {
+        let annotation = (key.to_owned(), notice.deadline.to_string());
+        context.annotate::<NodeClaim>(&claim.name_any(), [annotation]).await?;
+    }
+    Ok(Some(notice))
 }
 
 /// The notice in the conditions of a Node that comes due first; `None` if there is none.

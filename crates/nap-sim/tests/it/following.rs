@@ -263,6 +263,41 @@ async fn announce(user: &User, node: &str, seconds: i64) {
     user.api::<Node>().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
 }
 
+/// A PodDisruptionBudget that allows no eviction.
+async fn forbid_evictions(user: &User) {
+    let budget: PodDisruptionBudget = serde_json::from_value(json!({
+        "metadata": { "name": "inflate", "namespace": "default" },
+        "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "inflate" } } },
+    }))
+    .unwrap();
+    let api: Api<PodDisruptionBudget> = Api::namespaced(user.client.clone(), "default");
+    api.create(&PostParams::default(), &budget).await.unwrap();
+}
+
+/// Number of pods on a node.
+async fn pods_on(user: &User, node: &str) -> usize {
+    let pods = user.list::<Pod>().await;
+    let is_on = |pod: &&Pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node);
+    pods.iter().filter(is_on).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_ends_a_drain_that_is_stuck() {
+    let user = User::new().await;
+    user.run(async {
+        let claim = one_node(&user).await;
+        let node = claim.status.as_ref().unwrap().node_name.clone().unwrap();
+        forbid_evictions(&user).await;
+        user.delete::<NodeClaim>(&claim.name_any()).await;
+        user.pass(300).await;
+        assert_eq!(pods_on(&user, &node).await, 1, "the drain waits for the budget");
+        announce(&user, &node, 60).await;
+        user.pass(60).await;
+        assert_eq!(pods_on(&user, &node).await, 0, "a pod is still there at the deadline");
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_leave_before_a_spot_vm_is_evicted_and_its_offering_is_avoided() {
     let user = User::new().await;
@@ -275,13 +310,7 @@ async fn pods_leave_before_a_spot_vm_is_evicted_and_its_offering_is_avoided() {
         user.default_pool(json!({ "spec": { "template": template } })).await;
         user.deploy("inflate", 1, json!({})).await;
         user.until_running(1).await;
-        let budget: PodDisruptionBudget = serde_json::from_value(json!({
-            "metadata": { "name": "inflate", "namespace": "default" },
-            "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "inflate" } } },
-        }))
-        .unwrap();
-        let api: Api<PodDisruptionBudget> = Api::namespaced(user.client.clone(), "default");
-        api.create(&PostParams::default(), &budget).await.unwrap();
+        forbid_evictions(&user).await;
         let old = user.claims().await.remove(0);
         let node = old.status.as_ref().unwrap().node_name.clone().unwrap();
         announce(&user, &node, 30).await;
@@ -290,9 +319,7 @@ async fn pods_leave_before_a_spot_vm_is_evicted_and_its_offering_is_avoided() {
         let claims = user.claims().await;
         assert_eq!(claims.len(), 2, "the replacement is launched at the notice");
         user.pass(15).await;
-        let pods = user.list::<Pod>().await;
-        let on_old = |pod: &&Pod| pod.spec.as_ref().unwrap().node_name.as_ref() == Some(&node);
-        assert_eq!(pods.iter().filter(on_old).count(), 0, "a pod is still there at the deadline");
+        assert_eq!(pods_on(&user, &node).await, 0, "a pod is still there at the deadline");
         user.until_running(1).await;
         user.until("the old NodeClaim is gone", async || user.claims().await.len() == 1).await;
         let new = user.claims().await.remove(0);
