@@ -158,6 +158,8 @@ pub const AKS_NODE_CLASS_HASH: &str = "karpenter.azure.com/aksnodeclass-hash";
 pub const AKS_NODE_CLASS_HASH_VERSION: &str = "karpenter.azure.com/aksnodeclass-hash-version";
 /// ARM id of the agent-pool machine of a NodeClaim.
 pub const AKS_MACHINE_RESOURCE_ID: &str = "karpenter.azure.com/aks-machine-resource-id";
+/// Hash of the settings of a NodeClaim's instance that are changed in place, such as its tags.
+pub const IN_PLACE_UPDATE_HASH: &str = "karpenter.azure.com/in-place-update-hash";
 
 /// Plan behind a NodeClaim, as a [`crate::PlanRecord`].
 pub const PLAN: &str = "nap.karpenter.sh/plan";
@@ -167,6 +169,9 @@ pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
 
 /// Annotation of a NodePool: highest price of a node in dollars per hour.
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
+/// Version that the images of an AKSNodeClass are pinned to, such as `202610.12.0`. An annotation:
+/// it is no field of the incumbent's definition.
+pub const PIN_IMAGE_VERSION: &str = "nap.karpenter.sh/pin-image-version";
 
 /// Finalizer on NodeClaims and Nodes.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";

@@ -1,16 +1,21 @@
 //! Checks beyond the schemas. Each message names the field and the remedy.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use nap_units::UsdPerHour;
+use nap_units::{Quantity, UsdPerHour};
 
-use crate::aksnodeclass::{
-    AKSNodeClassSpec, FipsMode, GpuMode, KubeletConfiguration, LocalDnsMode, SysctlConfiguration,
-};
+use crate::aksnodeclass::AKSNodeClass;
+use crate::duration::parse_go_duration;
 use crate::labels;
 use crate::nodepool::{NodePool, NodePoolSpec};
 use crate::requirement::{NodeSelectorRequirement, Operator};
 use crate::taints::Taint;
+
+/// Periods over which the kernel can enforce CPU limits.
+const CFS_QUOTA_PERIODS: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(1);
 
 /// Everything that is wrong with a NodePool; nothing if it may make nodes.
 pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
@@ -57,63 +62,56 @@ pub fn max_price(pool: &NodePool) -> Result<Option<UsdPerHour>, String> {
     )
 }
 
-/// The fields of an AKSNodeClass that ask for something nap cannot do yet. A node without it
-/// would not be what was asked for, so none is made. A field that asks for what happens anyway is
-/// no problem.
-pub fn unsupported_fields(spec: &AKSNodeClassSpec) -> Vec<String> {
-    let security = spec.security.as_ref();
-    let launch = security.and_then(|security| security.trusted_launch.as_ref());
-    let linux = spec.linux_os_config.as_ref();
-    let kubelet =
-        spec.kubelet.as_ref().is_some_and(|kubelet| *kubelet != KubeletConfiguration::default());
-    let asked = [
-        ("spec.fipsMode", spec.fips_mode == Some(FipsMode::Fips)),
-        ("spec.kubelet", kubelet),
+/// Everything that is wrong with an AKSNodeClass beyond its schema; nothing if it may make nodes.
+/// A node without what was asked for would be a surprise, so none is made.
+pub fn validate_nodeclass(class: &AKSNodeClass) -> Vec<String> {
+    let mut problems: Vec<String> = pinned_image_version(class).err().into_iter().collect();
+    let kubelet = class.spec.kubelet.as_ref();
+    let linux = class.spec.linux_os_config.as_ref();
+    if let Some(text) = kubelet.and_then(|kubelet| kubelet.cpu_cfs_quota_period.as_ref()) {
+        let period = parse_go_duration(text);
+        let is_valid = |it: Duration| it.is_zero() || CFS_QUOTA_PERIODS.contains(&it);
+        if !period.is_some_and(is_valid) {
+            problems.push(format!(
+                "spec.kubelet.cpuCFSQuotaPeriod: `{text}` is not a duration from `1ms` to `1s`; \
+                 write one such as `100ms`"
+            ));
+        }
+    }
+    let sizes = [
         (
-            "spec.security.encryptionAtHost",
-            security.is_some_and(|it| it.encryption_at_host == Some(true)),
+            "spec.kubelet.containerLogMaxSize",
+            kubelet.and_then(|kubelet| kubelet.container_log_max_size.as_ref()),
         ),
-        (
-            "spec.security.trustedLaunch.vtpm",
-            launch.is_some_and(|launch| launch.vtpm == Some(true)),
-        ),
-        (
-            "spec.security.trustedLaunch.secureBoot",
-            launch.is_some_and(|launch| launch.secure_boot == Some(true)),
-        ),
-        // `Preferred` leaves the choice to the provider, and the incumbent does not enable it
-        // either.
-        (
-            "spec.localDNS",
-            spec.local_dns.as_ref().is_some_and(|dns| dns.mode == LocalDnsMode::Required),
-        ),
-        ("spec.gpu.mode", spec.gpu.as_ref().is_some_and(|gpu| gpu.mode == Some(GpuMode::None))),
-        (
-            "spec.artifactStreaming.enabled",
-            spec.artifact_streaming
-                .as_ref()
-                .is_some_and(|streaming| streaming.enabled == Some(true)),
-        ),
-        (
-            "spec.linuxOSConfig.swapFileSize",
-            linux.is_some_and(|linux| linux.swap_file_size.is_some()),
-        ),
-        (
-            "spec.linuxOSConfig.sysctls",
-            linux
-                .and_then(|linux| linux.sysctls.as_ref())
-                .is_some_and(|sysctls| *sysctls != SysctlConfiguration::default()),
-        ),
-        (
-            "spec.linuxOSConfig.transparentHugePageDefrag",
-            linux.is_some_and(|linux| linux.transparent_huge_page_defrag.is_some()),
-        ),
-        (
-            "spec.linuxOSConfig.transparentHugePageEnabled",
-            linux.is_some_and(|linux| linux.transparent_huge_page_enabled.is_some()),
-        ),
+        ("spec.linuxOSConfig.swapFileSize", linux.and_then(|linux| linux.swap_file_size.as_ref())),
     ];
-    asked.into_iter().filter(|(_, asked)| *asked).map(|(field, _)| field.to_owned()).collect()
+    for (field, size) in sizes {
+        // The pattern of the definition allows `10K`, which is no quantity.
+        if let Some(size) = size
+            && size.parse::<Quantity>().is_err()
+        {
+            problems.push(format!(
+                "{field}: `{size}` is not a quantity; write one such as `50Mi` or `100M`"
+            ));
+        }
+    }
+    problems
+}
+
+/// Version that an annotation of an AKSNodeClass pins its images to; `None` without one.
+pub fn pinned_image_version(class: &AKSNodeClass) -> Result<Option<&str>, String> {
+    let key = labels::PIN_IMAGE_VERSION;
+    let annotations = class.metadata.annotations.as_ref();
+    let Some(text) = annotations.and_then(|all| all.get(key)) else { return Ok(None) };
+    let text = text.trim();
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+    if text.split('.').count() == 3 && text.split('.').all(is_number) {
+        return Ok(Some(text));
+    }
+    Err(format!(
+        "metadata.annotations[{key}]: `{text}` is not the version of a node image; write one such \
+         as `202610.12.0`, or remove it"
+    ))
 }
 
 fn template_labels(spec: &NodePoolSpec, problems: &mut Vec<String>) {
@@ -399,21 +397,50 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_not_honoured_yet_are_named() {
-        let class = |spec: Value| unsupported_fields(&serde_json::from_value(spec).unwrap());
+    fn values_of_a_node_class_that_no_machine_can_have_are_refused() {
+        let class = |spec: Value| {
+            validate_nodeclass(&AKSNodeClass::new("d", serde_json::from_value(spec).unwrap()))
+        };
         assert!(class(json!({})).is_empty());
-        let harmless = json!({
-            "fipsMode": "Disabled", "kubelet": {}, "security": { "encryptionAtHost": false }, "gpu": {},
-            "artifactStreaming": { "enabled": false }, "linuxOSConfig": { "sysctls": {} },
+        let good = json!({
+            "fipsMode": "FIPS", "kubelet": { "cpuCFSQuotaPeriod": "1s", "containerLogMaxSize": "1Gi" },
+            "linuxOSConfig": { "swapFileSize": "1500M" },
         });
-        assert_eq!(class(harmless), Vec::<String>::new());
-        let asking = json!({
-            "fipsMode": "FIPS", "kubelet": { "podPidsLimit": 100 }, "gpu": { "mode": "None" },
-            "linuxOSConfig": { "sysctls": { "vmSwappiness": 0 } },
-        });
-        assert_eq!(
-            class(asking),
-            ["spec.fipsMode", "spec.kubelet", "spec.gpu.mode", "spec.linuxOSConfig.sysctls"]
-        );
+        assert_eq!(class(good), Vec::<String>::new());
+        for (spec, field) in [
+            (json!({ "kubelet": { "cpuCFSQuotaPeriod": "2s" } }), "spec.kubelet.cpuCFSQuotaPeriod"),
+            (json!({ "kubelet": { "cpuCFSQuotaPeriod": "x" } }), "spec.kubelet.cpuCFSQuotaPeriod"),
+            (
+                json!({ "kubelet": { "containerLogMaxSize": "10K" } }),
+                "spec.kubelet.containerLogMaxSize",
+            ),
+            (
+                json!({ "linuxOSConfig": { "swapFileSize": "1K" } }),
+                "spec.linuxOSConfig.swapFileSize",
+            ),
+        ] {
+            let found = class(spec);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].starts_with(&format!("{field}: `")), "{}", found[0]);
+        }
+    }
+
+    #[test]
+    fn a_pinned_image_version_is_three_numbers() {
+        let mut class = AKSNodeClass::default();
+        assert_eq!(pinned_image_version(&class), Ok(None));
+        let mut pin = |text: &str| {
+            let annotation = (labels::PIN_IMAGE_VERSION.to_owned(), text.to_owned());
+            class.metadata.annotations = Some([annotation].into());
+            (
+                pinned_image_version(&class).map(|it| it.map(str::to_owned)),
+                validate_nodeclass(&class),
+            )
+        };
+        assert_eq!(pin("202610.12.0"), (Ok(Some("202610.12.0".to_owned())), Vec::new()));
+        for bad in ["", "latest", "202610.12", "202610.x.0", "AKSUbuntu-2204-202610.12.0"] {
+            let (read, problems) = pin(bad);
+            assert!(read.is_err() && problems.len() == 1, "{bad}");
+        }
     }
 }

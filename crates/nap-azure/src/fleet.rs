@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use nap_clock::Clock;
 use nap_cloud::CloudError;
 use nap_engine::CapacityType;
@@ -72,6 +72,15 @@ impl Fleet {
     /// All machines now.
     pub(crate) async fn list(&self) -> Result<Arc<Listed>, CloudError> {
         self.list.since(self.clock.now()).await
+    }
+
+    /// All machines, at most so long ago.
+    pub(crate) async fn listed_within(
+        &self,
+        age: SignedDuration,
+    ) -> Result<Arc<Listed>, CloudError> {
+        let since = self.clock.now().checked_sub(age).unwrap_or(Timestamp::MIN);
+        self.list.since(since).await
     }
 
     /// A machine that a process before this one may have created; `None` if there is none. A list

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nap_api::aksnodeclass::ImageFamily;
+use nap_api::aksnodeclass::{GpuMode, ImageFamily, LocalDnsMode, LocalDnsState};
 use nap_api::{AKSNodeClass, Requirement, Requirements, labels};
 use nap_engine::{CapacityType, InstanceType, Offering};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
 
 use crate::embedded::{EmbeddedCatalogue, Lifecycle};
+use crate::images::ImageChoice;
 use crate::kube_reserved::{
     EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory, memory_capacity,
 };
@@ -23,16 +24,32 @@ const ATTACHABLE_DISKS: &str = "attachable-volumes-csi-disk.csi.azure.com";
 /// Attachable disks of a size that states no number, as the CSI driver assumes.
 const DEFAULT_DATA_DISKS: i64 = 16;
 
+/// Fewest vCPUs of a node with a DNS cache.
+const MIN_LOCAL_DNS_CPUS: i64 = 4;
+/// Least memory of a node with a DNS cache, in MiB.
+const MIN_LOCAL_DNS_MEMORY_MIB: i64 = 244;
+
 /// Settings of a cluster and a node class that instance types depend on. Classes with equal
 /// settings share a catalogue.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent setting")]
 pub struct Settings {
     /// Region.
     pub region: String,
     /// Node resource group, which names the cluster in a label.
     pub node_resource_group: String,
-    /// Image family.
-    pub image_family: ImageFamily,
+    /// Image family, and the kind of its image.
+    pub image: ImageChoice,
+    /// Whether the family has an image of that kind for arm64.
+    pub arm64_image: bool,
+    /// Whether the host encrypts temporary disks.
+    pub encryption_at_host: bool,
+    /// Whether nodes have a DNS cache.
+    pub local_dns: bool,
+    /// Whether AKS installs the driver of a GPU.
+    pub gpu_driver: bool,
+    /// Whether containers start before their image is complete.
+    pub artifact_streaming: bool,
     /// Size of the OS disk in GB.
     pub os_disk_gb: i64,
     /// Pods per node.
@@ -44,29 +61,59 @@ pub struct Settings {
 impl Settings {
     /// The settings of a node class in a cluster.
     pub fn new(config: &AzureConfig, class: &AKSNodeClass) -> Self {
+        let (spec, status) = (&class.spec, class.status.as_ref());
+        let image = ImageChoice::of(spec);
+        let version = status.and_then(|status| status.kubernetes_version.as_deref());
+        let security = spec.security.as_ref();
+        let streaming = spec.artifact_streaming.as_ref();
         Self {
             region: config.location.clone(),
             node_resource_group: config.node_resource_group.clone(),
-            image_family: class.spec.image_family,
-            os_disk_gb: class.spec.os_disk_size_gb.into(),
-            max_pods: class
-                .spec
-                .max_pods
-                .map_or(config.network_plugin.default_max_pods(), i64::from),
+            image,
+            arm64_image: image.has_arm64(version),
+            encryption_at_host: security.is_some_and(|it| it.encryption_at_host == Some(true)),
+            local_dns: has_local_dns(class),
+            gpu_driver: spec.gpu.as_ref().is_none_or(|gpu| gpu.mode != Some(GpuMode::None)),
+            artifact_streaming: streaming.is_some_and(|it| it.enabled == Some(true)),
+            os_disk_gb: spec.os_disk_size_gb.into(),
+            max_pods: spec.max_pods.map_or(config.network_plugin.default_max_pods(), i64::from),
             memory_overhead: config.vm_memory_overhead_ratio,
         }
     }
 }
 
-/// Whether a node class can use a size: a GPU needs a driver for the operating system, and AKS
-/// installs drivers for NVIDIA only.
+/// Whether nodes of a class have a DNS cache. `Preferred` leaves it to the status, which the
+/// incumbent does not enable either.
+pub(crate) fn has_local_dns(class: &AKSNodeClass) -> bool {
+    let state = class.status.as_ref().and_then(|status| status.local_dns_state);
+    match class.spec.local_dns.as_ref().map(|dns| dns.mode) {
+        Some(LocalDnsMode::Required) => true,
+        Some(LocalDnsMode::Preferred) => state == Some(LocalDnsState::Enabled),
+        Some(LocalDnsMode::Disabled) | None => false,
+    }
+}
+
+/// Whether a node class can use a size: the size has what the class asks for, and there is an image
+/// and, for a GPU, a driver.
 pub fn suits(sku: &Sku, settings: &Settings) -> bool {
+    let arm64 = sku.arch == "arm64";
+    let dns = sku.vcpus >= MIN_LOCAL_DNS_CPUS && sku.memory_mib() >= MIN_LOCAL_DNS_MEMORY_MIB;
+    (!settings.encryption_at_host || sku.encryption_at_host)
+        && (!settings.image.trusted_launch || sku.trusted_launch)
+        && (!settings.local_dns || dns)
+        && (!arm64 || (settings.arm64_image && !settings.artifact_streaming))
+        && has_driver(sku, settings)
+}
+
+/// Whether the GPU of a size can be used: AKS supports it on the operating system, and installs
+/// drivers for NVIDIA only.
+fn has_driver(sku: &Sku, settings: &Settings) -> bool {
     let Some(gpu) = sku.gpu else { return true };
-    let systems: &[&str] = match settings.image_family {
+    let systems: &[&str] = match settings.image.family {
         ImageFamily::Ubuntu | ImageFamily::Ubuntu2204 | ImageFamily::Ubuntu2404 => &["ubuntu"],
         ImageFamily::AzureLinux => &["azurelinux", "azurelinux3"],
     };
-    gpu.manufacturer == "nvidia"
+    (gpu.manufacturer == "nvidia" || !settings.gpu_driver)
         && gpu.operating_systems.iter().any(|name| systems.contains(&name.as_str()))
 }
 
@@ -149,7 +196,7 @@ fn requirements(sku: &Sku, settings: &Settings) -> Requirements {
     one(labels::SKU_NETWORKING_ACCELERATED, sku.accelerated_networking.to_string());
     one(labels::SKU_STORAGE_PREMIUM_CAPABLE, sku.premium_io.to_string());
     one(labels::AKS_CLUSTER, cluster_label(&settings.node_resource_group));
-    one(labels::AKS_OS_SKU, os_sku_label(settings.image_family).to_owned());
+    one(labels::AKS_OS_SKU, os_sku_label(settings.image.family).to_owned());
     let accelerator = sku.size.accelerator.clone().filter(|_| sku.gpu.is_some());
     let maybe = [
         (labels::SKU_GPU_NAME, accelerator),
@@ -158,7 +205,7 @@ fn requirements(sku: &Sku, settings: &Settings) -> Requirements {
             labels::SKU_STORAGE_EPHEMERAL_OS_MAX_SIZE,
             sku.ephemeral_os_disk.map(|(size, _)| size.to_string()),
         ),
-        (labels::AKS_FIPS_ENABLED, None),
+        (labels::AKS_FIPS_ENABLED, settings.image.fips.then(|| "true".to_owned())),
     ];
     for (key, value) in maybe {
         requirements.set(key, Requirement::is_in(value));
@@ -259,14 +306,8 @@ mod tests {
 
     #[test]
     fn a_size_without_a_price_is_listed_as_unavailable() {
-        let settings = Settings {
-            region: "eastus".into(),
-            node_resource_group: "mc".into(),
-            image_family: ImageFamily::Ubuntu,
-            os_disk_gb: 128,
-            max_pods: 250,
-            memory_overhead: 0.075,
-        };
+        let config = AzureConfig::new("s", "rg", "c", "eastus");
+        let settings = Settings::new(&config, &AKSNodeClass::default());
         let catalogue = EmbeddedCatalogue::embedded();
         let row = catalogue.skus_in("eastus").find(|sku| sku.name == "Standard_D4s_v5").unwrap();
         let sku =

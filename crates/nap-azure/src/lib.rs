@@ -10,11 +10,15 @@
 //!   machines; [`images`] selects node images, `offering_selection` selects offerings, `launch`
 //!   creates a machine with the first that Azure accepts, and [`AzureProvider`] implements
 //!   [`nap_cloud::CloudProvider`] with them.
+//! - `node_class` finds the version, images and subnet of a node class, with the windows of
+//!   [`maintenance`]; `drift` compares machines with it.
+//! - `notices` reads the conditions of Nodes that announce the loss of a VM.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
 //!   [`embedded::refresh`] updates it.
 
 pub mod arm;
 mod config;
+mod drift;
 pub mod embedded;
 mod error;
 mod fleet;
@@ -23,7 +27,10 @@ pub mod instance_types;
 mod kube_reserved;
 mod launch;
 pub mod machines;
+pub mod maintenance;
+mod node_class;
 pub mod not_offered;
+mod notices;
 mod offering_selection;
 pub mod prices;
 mod provider;

@@ -3,27 +3,33 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use nap_api::aksnodeclass::ImageFamily;
+use jiff::{SignedDuration, Timestamp};
+use nap_api::aksnodeclass::{FipsMode, ImageFamily};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, labels};
 use nap_clock::Clock;
 use nap_cloud::{
-    CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
-    NodeClassProblem, NodeClassReport, QuotaCharge, QuotaCount,
+    CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassReport,
+    QuotaCharge, QuotaCount, RepairPolicy, TerminationNotice,
 };
 use nap_engine::{CapacityType, Catalogue, InstanceType};
 use nap_units::Resources;
 
 use crate::arm::{ArmClient, HttpService, TokenProvider, https_client, tokens_from_env};
+use crate::drift;
 use crate::embedded::Lifecycle;
 use crate::fleet::Fleet;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
     API_VERSION, Machine, Machines, NODEPOOL_TAG, is_vm_in, machine_name, machine_name_of,
+    machine_tags, tags,
 };
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, images, subnet};
+use crate::{AzureConfig, AzureError, images, node_class, notices};
+
+/// Age up to which a list of machines tells of drift, which is no hurry.
+const DRIFT_AGE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Launches agent-pool machines in an AKS cluster.
 pub struct AzureProvider {
@@ -115,6 +121,12 @@ impl AzureProvider {
         Err(CloudError::new(class, "find a machine", "NotAMachine", message))
     }
 
+    /// Name of the machine of a launched NodeClaim; `None` before it is launched.
+    fn name_of_claim(&self, claim: &NodeClaim) -> Option<String> {
+        let status = claim.status.as_ref()?;
+        self.name_of(status.provider_id.as_deref()?).ok()
+    }
+
     /// Requests the deletion of a machine if it belongs to the NodeClaim. Returns whether there is
     /// such a machine.
     async fn delete_owned(
@@ -181,7 +193,11 @@ impl AzureProvider {
             node_pool,
             image_id: properties.node_image_version.clone(),
             labels: all,
-            annotations: [(labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone())].into(),
+            annotations: [
+                (labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone()),
+                (labels::IN_PLACE_UPDATE_HASH.to_owned(), tags::hash(&properties.tags)),
+            ]
+            .into(),
             capacity,
             allocatable,
             created: machine.created(),
@@ -200,6 +216,7 @@ impl AzureProvider {
         };
         let mut class = AKSNodeClass::default();
         class.spec.image_family = family;
+        class.spec.fips_mode = system.enable_fips.then_some(FipsMode::Fips);
         let mut settings = Settings::new(&self.config, &class);
         settings.os_disk_gb = system.os_disk_size_gb.unwrap_or(settings.os_disk_gb);
         settings.max_pods = machine.properties.kubernetes.max_pods.unwrap_or(settings.max_pods);
@@ -316,39 +333,53 @@ impl CloudProvider for AzureProvider {
         gone.map(|gone| gone.to_string())
     }
 
-    /// Drift of images, Kubernetes versions and subnets is not detected yet: no instance drifts.
     async fn drift(
         &self,
-        _: &NodeClaim,
-        _: &AKSNodeClass,
+        claim: &NodeClaim,
+        class: &AKSNodeClass,
     ) -> Result<Option<InstanceDrift>, CloudError> {
-        Ok(None)
+        let Some(name) = self.name_of_claim(claim) else { return Ok(None) };
+        let listed = self.fleet.listed_within(DRIFT_AGE).await?;
+        Ok(listed.get(&name).and_then(|machine| drift::drift(machine, class)))
     }
 
-    async fn inspect_node_class(
+    async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport {
+        let version = self.kubernetes_version().await;
+        node_class::inspect(&self.arm, &self.config, class, version).await
+    }
+
+    fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {
+        Some(tags::hash(&machine_tags(&self.config, claim, class)))
+    }
+
+    async fn update_in_place(
         &self,
+        claim: &NodeClaim,
         class: &AKSNodeClass,
-    ) -> Result<NodeClassReport, CloudError> {
-        let version = self.kubernetes_version().await?;
-        let published = images::list(&self.arm, &self.config).await?;
-        let mut report = NodeClassReport {
-            images: images::resolve(&self.config, class.spec.image_family, &version, &published),
-            kubernetes_version: Some(version),
-            ..NodeClassReport::default()
-        };
-        if report.images.is_empty() {
-            let message = format!(
-                "no image of family {:?} is published in the region",
-                class.spec.image_family
-            );
-            let problem = NodeClassProblem { reason: "ImagesNotFound".to_owned(), message };
-            report.problems.insert(NodeClassCondition::Images, problem);
+    ) -> Result<(), CloudError> {
+        let Some(name) = self.name_of_claim(claim) else { return Ok(()) };
+        self.fleet.machines().set_tags(&name, &machine_tags(&self.config, claim, class)).await
+    }
+
+    fn termination_notice(
+        &self,
+        condition: &str,
+        message: &str,
+        since: Timestamp,
+    ) -> Option<TerminationNotice> {
+        notices::notice(condition, message, since)
+    }
+
+    async fn remember_eviction(&self, claim: &NodeClaim) {
+        let all = claim.metadata.labels.clone().unwrap_or_default();
+        let label = |key: &str| all.get(key).map_or("", String::as_str);
+        if label(labels::CAPACITY_TYPE) == CapacityType::Spot.as_str() {
+            self.region.learn_eviction(label(labels::INSTANCE_TYPE), label(labels::ZONE));
         }
-        let wanted = class.spec.vnet_subnet_id.as_deref();
-        if let Some(problem) = subnet::inspect(&self.arm, &self.config, wanted).await? {
-            report.problems.insert(NodeClassCondition::Subnets, problem);
-        }
-        Ok(report)
+    }
+
+    fn repair_policies(&self) -> &[RepairPolicy] {
+        &notices::REPAIR_POLICIES
     }
 }
 

@@ -129,6 +129,8 @@ pub struct Sku {
     pub ephemeral_os_disk: Option<(i64, EphemeralPlacement)>,
     /// Whether the host can encrypt its temporary disks.
     pub encryption_at_host: bool,
+    /// Whether it supports trusted launch.
+    pub trusted_launch: bool,
     /// Whether it is sold as spot.
     pub spot: bool,
     /// Most data disks that can be attached; `None` if Azure does not state it.
@@ -277,6 +279,8 @@ impl Sku {
             accelerated_networking: facts.flag("AcceleratedNetworkingEnabled"),
             ephemeral_os_disk: facts.ephemeral_os_disk(),
             encryption_at_host: facts.flag("EncryptionAtHostSupported"),
+            trusted_launch: facts.list_contains("HyperVGenerations", "v2")
+                && !facts.flag("TrustedLaunchDisabled"),
             spot: facts.flag("LowPriorityCapable"),
             max_data_disks: facts.integer("MaxDataDiskCount"),
             zones: places()

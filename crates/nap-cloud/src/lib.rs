@@ -6,6 +6,6 @@ mod provider;
 
 pub use error::{CloudError, ErrorClass};
 pub use provider::{
-    CloudProvider, Creation, Instance, InstanceDrift, NodeClassCondition, NodeClassProblem,
-    NodeClassReport, QuotaCharge, QuotaCount,
+    CloudProvider, Creation, Instance, InstanceDrift, InstanceDriftKind, NodeClassCondition,
+    NodeClassFinding, NodeClassReport, QuotaCharge, QuotaCount, RepairPolicy, TerminationNotice,
 };

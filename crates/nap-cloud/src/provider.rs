@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -65,44 +66,76 @@ impl NodeClassCondition {
     }
 }
 
-/// Explanation of a violated condition.
+/// Finding about a condition of a node class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeClassProblem {
-    /// Reason of the condition.
-    pub reason: String,
-    /// Message of the condition.
-    pub message: String,
+pub enum NodeClassFinding {
+    /// The condition holds, and the message says something that people may want to know.
+    Holds {
+        /// Message of the condition.
+        message: String,
+    },
+    /// The condition is violated.
+    Violated {
+        /// Reason of the condition.
+        reason: String,
+        /// Message of the condition.
+        message: String,
+    },
+    /// The cloud could not be asked; the condition stays as it was.
+    Unknown {
+        /// The cloud's error.
+        message: String,
+    },
 }
 
-/// Result of inspecting a node class.
+impl NodeClassFinding {
+    /// A violated condition.
+    pub fn violated(reason: &str, message: impl Into<String>) -> Self {
+        Self::Violated { reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// Result of inspecting a node class. A part that could not be read does not hide the others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeClassReport {
     /// Kubernetes version of new instances; `None` if it is unknown.
     pub kubernetes_version: Option<String>,
-    /// Images of new instances, in order of preference.
-    pub images: Vec<NodeImage>,
-    /// Violated conditions. A condition that is absent holds.
-    pub problems: BTreeMap<NodeClassCondition, NodeClassProblem>,
+    /// Images of new instances, in order of preference; `None` if they are unknown.
+    pub images: Option<Vec<NodeImage>>,
+    /// Findings by condition. A condition that is absent holds.
+    pub findings: BTreeMap<NodeClassCondition, NodeClassFinding>,
 }
 
-/// Difference between an instance and its node class.
+/// Difference between an instance and its node class or the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceDrift {
+    /// Kind of the difference.
+    pub kind: InstanceDriftKind,
+    /// The difference, for people: what the instance has, and what it should have.
+    pub message: String,
+}
+
+/// Kind of an [`InstanceDrift`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstanceDrift {
-    /// A newer node image is to be used.
+pub enum InstanceDriftKind {
+    /// Another node image is to be used.
     Image,
     /// Another Kubernetes version is to be used.
     KubernetesVersion,
     /// Another subnet is to be used.
     Subnet,
+    /// The cloud asks for a new instance, because the configuration of the cluster has changed.
+    ClusterConfig,
 }
 
-impl InstanceDrift {
+impl InstanceDriftKind {
     /// Reason of the `Drifted` condition, as the incumbent names it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Image => "ImageDrift",
             Self::KubernetesVersion => "K8sVersionDrift",
             Self::Subnet => "SubnetDrift",
+            Self::ClusterConfig => "ClusterConfigDrift",
         }
     }
 }
@@ -134,6 +167,26 @@ pub struct QuotaCount {
     pub left: BTreeMap<String, i64>,
     /// Holds by the name of their NodeClaim.
     pub holds: BTreeMap<String, QuotaCharge>,
+}
+
+/// Announcement that an instance will be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminationNotice {
+    /// Time of the loss.
+    pub deadline: Timestamp,
+    /// Whether the cloud takes the instance back for lack of capacity, as it does with spot.
+    pub is_eviction: bool,
+}
+
+/// A condition of a Node that makes it unhealthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairPolicy {
+    /// Type of the condition.
+    pub condition: &'static str,
+    /// Status of the condition in which the Node is unhealthy.
+    pub status: &'static str,
+    /// Time for which that is tolerated.
+    pub toleration: Duration,
 }
 
 /// A cloud that launches instances. Every method may be repeated after a crash and does nothing
@@ -212,6 +265,40 @@ pub trait CloudProvider: Send + Sync {
     ) -> Result<Option<InstanceDrift>, CloudError>;
 
     /// Inspects what instances of a node class depend on: version, images, subnets.
-    async fn inspect_node_class(&self, class: &AKSNodeClass)
-    -> Result<NodeClassReport, CloudError>;
+    async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport;
+
+    /// Hash of the settings of an instance that can be changed while it runs, such as its tags.
+    /// `None` if there are none.
+    fn in_place_hash(&self, _claim: &NodeClaim, _class: &AKSNodeClass) -> Option<String> {
+        None
+    }
+
+    /// Changes the settings of a running instance that [`CloudProvider::in_place_hash`] covers.
+    async fn update_in_place(
+        &self,
+        _claim: &NodeClaim,
+        _class: &AKSNodeClass,
+    ) -> Result<(), CloudError> {
+        Ok(())
+    }
+
+    /// The notice in a condition of a Node that is true, given its type, its message and the time
+    /// since when it holds; `None` if it announces no loss of the instance.
+    fn termination_notice(
+        &self,
+        _condition: &str,
+        _message: &str,
+        _since: Timestamp,
+    ) -> Option<TerminationNotice> {
+        None
+    }
+
+    /// Remembers that the instance of a NodeClaim was evicted, so that its offering is not taken
+    /// again at once. An instance that cannot be evicted is ignored.
+    async fn remember_eviction(&self, _claim: &NodeClaim) {}
+
+    /// Conditions of Nodes that call for a repair.
+    fn repair_policies(&self) -> &[RepairPolicy] {
+        &[]
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
-use nap_api::aksnodeclass::LocalDnsState;
-use nap_api::aksnodeclass::condition::{DEPENDENTS, KUBERNETES_VERSION_READY};
+use nap_api::aksnodeclass::condition::DEPENDENTS;
+use nap_api::aksnodeclass::{LocalDnsMode, LocalDnsState};
 use nap_api::{AKSNodeClass, conditions, labels, validation};
-use nap_cloud::{NodeClassCondition, NodeClassProblem};
+use nap_cloud::{NodeClassCondition, NodeClassFinding, NodeClassReport};
 
 use crate::cluster::Indexed;
 use crate::context::{Context, Outcome};
@@ -18,6 +19,9 @@ use crate::patch::{add_finalizer, remove_finalizer};
 const INTERVAL: Duration = Duration::from_mins(5);
 /// Interval between two inspections of a class with problems.
 const PROBLEM_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Reason of a condition that the cloud could not be asked for.
+const UNKNOWN: &str = "CloudNotReachable";
 
 /// Updates the hash, the finalizer and the status of one AKSNodeClass.
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
@@ -34,65 +38,72 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             add_finalizer(class, labels::AKS_NODE_CLASS_FINALIZER) || !stamped
         })
         .await?;
-    let mut report = context.cloud.inspect_node_class(&class).await?;
-    let unsupported = validation::unsupported_fields(&class.spec);
-    if !unsupported.is_empty() {
-        let message =
-            format!("not supported yet: {}; remove it to launch nodes", unsupported.join(", "));
-        let problem = NodeClassProblem { reason: "NotSupportedYet".to_owned(), message };
-        report.problems.entry(NodeClassCondition::Validation).or_insert(problem);
+    let mut report = context.cloud.inspect_node_class(&class).await;
+    let problems = validation::validate_nodeclass(&class);
+    if !problems.is_empty() {
+        let finding = NodeClassFinding::violated("InvalidField", problems.join("; "));
+        report.findings.insert(NodeClassCondition::Validation, finding);
     }
     let now = context.clock.now();
-    let generation = class.metadata.generation;
-    let has_problems = !(report.problems.is_empty() && report.kubernetes_version.is_some());
-    context
-        .update_status::<AKSNodeClass>(name, |class| {
-            let mut status = class.status.clone().unwrap_or_default();
-            let before = status.clone();
-            let created = class.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-            conditions::initialise(&mut status.conditions, &DEPENDENTS, generation, created);
-            // Kubernetes does not support nodes newer than the control plane, and AKS never
-            // downgrades one: an older version is an answer of the past.
-            let known = status.kubernetes_version.take();
-            status.kubernetes_version = newer_version(known, report.kubernetes_version.clone());
-            status.images.clone_from(&report.images);
-            status.local_dns_state = Some(LocalDnsState::Disabled);
-            for type_ in DEPENDENTS {
-                let problem = report.problems.iter().find(|(one, _)| one.as_str() == type_);
-                match problem {
-                    Some((_, NodeClassProblem { reason, message })) => conditions::set(
-                        &mut status.conditions,
-                        type_,
-                        conditions::Status::False,
-                        reason,
-                        message,
-                        generation,
-                        now,
-                    ),
-                    None if type_ == KUBERNETES_VERSION_READY
-                        && report.kubernetes_version.is_none() =>
-                    {
-                        false
-                    }
-                    None => conditions::set_true(&mut status.conditions, type_, generation, now),
-                };
-            }
-            conditions::summarise(&mut status.conditions, &DEPENDENTS, generation, now);
-            let changed = status != before || class.status.is_none();
-            class.status = Some(status);
-            changed
-        })
-        .await?;
-    Ok(Some(if has_problems { PROBLEM_INTERVAL } else { INTERVAL }))
+    context.update_status::<AKSNodeClass>(name, |class| apply(class, &report, now)).await?;
+    let is_settled = |finding: &NodeClassFinding| matches!(finding, NodeClassFinding::Holds { .. });
+    let settled = report.findings.values().all(is_settled);
+    Ok(Some(if settled { INTERVAL } else { PROBLEM_INTERVAL }))
 }
 
-/// The newer of two Kubernetes versions; one that cannot be parsed gives way.
-fn newer_version(known: Option<String>, read: Option<String>) -> Option<String> {
-    let parts = |version: &Option<String>| {
-        let version = version.as_deref()?.trim_start_matches('v');
-        version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>()
-    };
-    if parts(&known) > parts(&read) { known } else { read }
+/// Writes a report into the status of a class. Returns whether anything changed.
+fn apply(class: &mut AKSNodeClass, report: &NodeClassReport, now: Timestamp) -> bool {
+    let generation = class.metadata.generation;
+    let mut status = class.status.clone().unwrap_or_default();
+    let before = status.clone();
+    let created = class.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    conditions::initialise(&mut status.conditions, &DEPENDENTS, generation, created);
+    if let Some(version) = &report.kubernetes_version {
+        status.kubernetes_version = Some(version.clone());
+    }
+    if let Some(images) = &report.images {
+        status.images.clone_from(images);
+    }
+    status.local_dns_state = Some(local_dns_state(class));
+    for type_ in DEPENDENTS {
+        let finding = report.findings.iter().find(|(one, _)| one.as_str() == type_);
+        let list = &mut status.conditions;
+        match finding.map(|(_, finding)| finding) {
+            None => conditions::set_true(list, type_, generation, now),
+            Some(NodeClassFinding::Holds { message }) => {
+                let holds = conditions::Status::True;
+                conditions::set(list, type_, holds, type_, message, generation, now)
+            }
+            Some(NodeClassFinding::Violated { reason, message }) => {
+                let violated = conditions::Status::False;
+                conditions::set(list, type_, violated, reason, message, generation, now)
+            }
+            // What is known of this generation stays: a cloud that cannot be asked is no reason to
+            // stop launching.
+            Some(NodeClassFinding::Unknown { message }) => {
+                let known = conditions::get(list, type_).is_some_and(|known| {
+                    known.status != "Unknown" && known.observed_generation == generation
+                });
+                let unknown = conditions::Status::Unknown;
+                !known && conditions::set(list, type_, unknown, UNKNOWN, message, generation, now)
+            }
+        };
+    }
+    conditions::summarise(&mut status.conditions, &DEPENDENTS, generation, now);
+    let changed = status != before || class.status.is_none();
+    class.status = Some(status);
+    changed
+}
+
+/// Whether nodes of a class get the DNS cache. `Preferred` keeps a cache that is enabled, and
+/// enables none: the incumbent does not either.
+fn local_dns_state(class: &AKSNodeClass) -> LocalDnsState {
+    let state = class.status.as_ref().and_then(|status| status.local_dns_state);
+    match class.spec.local_dns.as_ref().map(|dns| dns.mode) {
+        Some(LocalDnsMode::Required) => LocalDnsState::Enabled,
+        Some(LocalDnsMode::Preferred) => state.unwrap_or(LocalDnsState::Disabled),
+        Some(LocalDnsMode::Disabled) | None => LocalDnsState::Disabled,
+    }
 }
 
 /// Removes the finalizer once no NodeClaim refers to the class.
@@ -120,17 +131,70 @@ async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use nap_api::aksnodeclass::condition::{IMAGES_READY, SUBNETS_READY};
+    use nap_cloud::NodeClassCondition::{Images, Subnets};
+    use serde_json::json;
+
     use super::*;
+    use crate::testing::{at, node_class};
+
+    fn report(findings: &[(NodeClassCondition, NodeClassFinding)]) -> NodeClassReport {
+        NodeClassReport {
+            kubernetes_version: Some("1.34.1".to_owned()),
+            images: Some(Vec::new()),
+            findings: findings.iter().cloned().collect(),
+        }
+    }
+
+    fn shown(class: &AKSNodeClass, type_: &str) -> (String, String) {
+        let status = class.status.as_ref().unwrap();
+        let condition = conditions::get(&status.conditions, type_).unwrap();
+        (condition.status.clone(), condition.message.clone())
+    }
 
     #[test]
-    fn the_kubernetes_version_only_goes_up() {
-        let newer = |known: &str, read: Option<&str>| {
-            newer_version(Some(known.to_owned()), read.map(str::to_owned)).unwrap()
-        };
-        assert_eq!(newer("1.34.2", Some("1.35.0")), "1.35.0");
-        assert_eq!(newer("1.34.10", Some("1.34.9")), "1.34.10");
-        assert_eq!(newer("1.34.2", None), "1.34.2");
-        assert_eq!(newer("unknown", Some("1.34.9")), "1.34.9");
-        assert_eq!(newer_version(None, None), None);
+    fn a_cloud_that_cannot_be_asked_changes_nothing_that_is_known() {
+        let unknown = NodeClassFinding::Unknown { message: "no answer".to_owned() };
+        let mut class = node_class("d", json!({ "metadata": { "generation": 1 } }));
+        apply(&mut class, &report(&[(Images, unknown.clone())]), at(1));
+        let pair = |status: &str, message: &str| (status.to_owned(), message.to_owned());
+        assert_eq!(shown(&class, IMAGES_READY), pair("Unknown", "no answer"));
+        assert_eq!(shown(&class, SUBNETS_READY), pair("True", ""), "known beside it");
+        assert_eq!(shown(&class, conditions::READY).0, "Unknown");
+        apply(&mut class, &report(&[]), at(2));
+        assert_eq!(shown(&class, conditions::READY).0, "True");
+        assert!(!apply(&mut class, &report(&[(Images, unknown.clone())]), at(3)));
+        // For a new generation nothing is known.
+        class.metadata.generation = Some(2);
+        apply(&mut class, &report(&[(Images, unknown)]), at(4));
+        assert_eq!(shown(&class, IMAGES_READY), pair("Unknown", "no answer"));
+    }
+
+    #[test]
+    fn findings_become_conditions() {
+        let mut class = node_class("d", json!({ "metadata": { "generation": 1 } }));
+        let few = NodeClassFinding::Holds { message: "9 free addresses".to_owned() };
+        apply(&mut class, &report(&[(Subnets, few)]), at(1));
+        assert_eq!(shown(&class, SUBNETS_READY).1, "9 free addresses");
+        assert_eq!(shown(&class, conditions::READY).0, "True");
+        let full = NodeClassFinding::violated("SubnetFull", "no free address");
+        apply(&mut class, &report(&[(Subnets, full)]), at(2));
+        assert_eq!(shown(&class, SUBNETS_READY), ("False".into(), "no free address".into()));
+        assert_eq!(shown(&class, conditions::READY).0, "False");
+    }
+
+    #[test]
+    fn the_dns_cache_follows_the_mode_of_the_class() {
+        for (mode, before, after) in [
+            ("Required", "Disabled", LocalDnsState::Enabled),
+            ("Disabled", "Enabled", LocalDnsState::Disabled),
+            ("Preferred", "Disabled", LocalDnsState::Disabled),
+            ("Preferred", "Enabled", LocalDnsState::Enabled),
+        ] {
+            let dns = json!({ "mode": mode, "vnetDNSOverrides": [], "kubeDNSOverrides": [] });
+            let status = json!({ "localDNSState": before });
+            let object = json!({ "spec": { "localDNS": dns }, "status": status });
+            assert_eq!(local_dns_state(&node_class("d", object)), after, "{mode}");
+        }
     }
 }

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use nap_api::AKSNodeClass;
-use nap_api::aksnodeclass::ImageFamily;
-use nap_azure::AzureError;
 use nap_azure::embedded::{EmbeddedCatalogue, Lifecycle, Region, refresh};
 use nap_azure::instance_types::{Settings, from_catalogue};
+use nap_azure::{AzureConfig, AzureError};
 use nap_engine::CapacityType;
 use serde::{Deserialize, Serialize};
 
@@ -37,15 +36,10 @@ pub fn region<'a>(sizes: &'a EmbeddedCatalogue, name: &str) -> anyhow::Result<&'
 
 /// Provider settings from a node class; defaults without one.
 pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
-    let spec = class.map(|class| class.spec.clone()).unwrap_or_default();
-    Settings {
-        region: region.to_owned(),
-        node_resource_group: String::new(),
-        image_family: class.map_or(ImageFamily::Ubuntu, |class| class.spec.image_family),
-        os_disk_gb: spec.os_disk_size_gb.into(),
-        max_pods: spec.max_pods.map_or(250, i64::from),
-        memory_overhead: 0.075,
-    }
+    // Of the cluster nothing is known but the region.
+    let config = AzureConfig::new("", "", "", region);
+    let settings = Settings::new(&config, &class.cloned().unwrap_or_default());
+    Settings { region: region.to_owned(), node_resource_group: String::new(), ..settings }
 }
 
 /// Instance types for these settings; an unknown region is a user error.

@@ -18,7 +18,7 @@ pub const API_VERSION: &str = "2026-05-02-preview";
 /// The machines of one agent pool.
 #[derive(Clone)]
 pub struct Machines {
-    arm: ArmClient,
+    pub(super) arm: ArmClient,
     pool_path: String,
 }
 
@@ -38,7 +38,7 @@ impl Machines {
         Self { arm, pool_path: config.agent_pool_path() }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         format!("{}/machines/{name}?api-version={API_VERSION}", self.pool_path)
     }
 

@@ -5,17 +5,20 @@ mod batches;
 mod listed;
 mod model;
 pub(crate) mod names;
+mod profiles;
 mod request;
+pub(crate) mod tags;
 
 pub use api::{API_VERSION, Accepted, Machines};
 pub use batches::{Batches, Created, MAX_BATCH, NewMachine};
 pub use listed::{Listed, MachineList};
 pub use model::{
-    Machine, MachineHardware, MachineKubernetes, MachineOperatingSystem, MachineProperties,
-    MachineStatus, ProvisioningState, VmState,
+    Machine, MachineHardware, MachineKubernetes, MachineNetwork, MachineOperatingSystem,
+    MachineProperties, MachineStatus, ProvisioningState, VmState,
 };
 pub use names::{is_vm_in, machine_name, machine_name_of};
 pub use request::MachineRequest;
+pub(crate) use request::machine_tags;
 
 /// Tag with the name of the NodePool.
 pub const NODEPOOL_TAG: &str = "karpenter.sh_nodepool";

@@ -41,6 +41,8 @@ pub struct MachineProperties {
     #[serde(deserialize_with = "nullable")]
     pub tags: BTreeMap<String, String>,
     #[serde(deserialize_with = "nullable")]
+    pub network: MachineNetwork,
+    #[serde(deserialize_with = "nullable")]
     pub hardware: MachineHardware,
     #[serde(deserialize_with = "nullable")]
     pub operating_system: MachineOperatingSystem,
@@ -48,6 +50,15 @@ pub struct MachineProperties {
     pub kubernetes: MachineKubernetes,
     #[serde(deserialize_with = "nullable")]
     pub status: MachineStatus,
+}
+
+/// See [`Machine`].
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "the names are Azure's")]
+pub struct MachineNetwork {
+    #[serde(rename = "vnetSubnetID")]
+    pub vnet_subnet_id: Option<String>,
 }
 
 /// See [`Machine`].
@@ -71,6 +82,8 @@ pub struct MachineOperatingSystem {
     #[serde(rename = "osSKU")]
     #[serde(deserialize_with = "nullable")]
     pub os_sku: String,
+    #[serde(rename = "enableFIPS", deserialize_with = "nullable")]
+    pub enable_fips: bool,
 }
 
 /// See [`Machine`].
@@ -82,6 +95,7 @@ pub struct MachineKubernetes {
     pub node_labels: BTreeMap<String, String>,
     pub max_pods: Option<i64>,
     pub orchestrator_version: Option<String>,
+    pub current_orchestrator_version: Option<String>,
 }
 
 /// See [`Machine`].
@@ -91,6 +105,9 @@ pub struct MachineKubernetes {
 pub struct MachineStatus {
     pub provisioning_error: Option<ArmErrorBody>,
     pub creation_timestamp: Option<String>,
+    /// `Synced`, or what AKS wants to be done because the cluster's configuration has changed.
+    pub drift_action: Option<String>,
+    pub drift_reason: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub vm_state: VmState,
 }

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use nap_api::aksnodeclass::GpuMode;
 use nap_api::{AKSNodeClass, Effect, NodeClaim, Requirements, Taint, labels, taints};
 use nap_cloud::{CloudError, ErrorClass};
 use nap_engine::{CapacityType, InstanceType, Offering};
 use serde_json::{Value, json};
 
+use super::profiles::{kubelet_config, linux_os_config, local_dns_profile};
 use super::{CLUSTER_TAG, NODECLAIM_TAG, NODEPOOL_TAG};
 use crate::AzureConfig;
-use crate::images;
+use crate::images::{self, ImageChoice};
+use crate::instance_types::has_local_dns;
 use crate::skus::Sku;
 use crate::unavailable_offerings::REGIONAL;
 
@@ -47,12 +50,58 @@ impl MachineRequest<'_> {
             Some((_, zone)) if self.offering.zone != REGIONAL => vec![zone],
             _ => Vec::new(),
         };
+        let mut properties = json!({
+            "nodeImageVersion": image,
+            "network": spec
+                .vnet_subnet_id
+                .as_ref()
+                .map_or(json!({}), |id| json!({ "vnetSubnetID": id })),
+            "hardware": self.hardware(),
+            "operatingSystem": self.operating_system(),
+            "kubernetes": self.kubernetes(&node_labels),
+            "mode": if system { "System" } else { "User" },
+            "security": self.security(),
+            "priority": if self.offering.capacity_type == CapacityType::Spot { "Spot" } else { "Regular" },
+            "tags": machine_tags(self.config, self.claim, self.class),
+        });
+        if let Some(dns) = &spec.local_dns {
+            properties["localDNSProfile"] = local_dns_profile(dns, has_local_dns(self.class));
+        }
+        Ok(json!({ "zones": zones, "properties": properties }))
+    }
+
+    fn hardware(&self) -> Value {
         let mut hardware = json!({ "vmSize": self.sku.name, "ultraSsdEnabled": self.ultra_ssd() });
         if self.sku.gpu.is_some() {
-            hardware["gpuProfile"] = json!({ "driver": "Install" });
+            let mode = self.class.spec.gpu.as_ref().and_then(|gpu| gpu.mode);
+            let driver = if mode == Some(GpuMode::None) { "None" } else { "Install" };
+            hardware["gpuProfile"] = json!({ "driver": driver });
         }
+        hardware
+    }
+
+    fn operating_system(&self) -> Value {
+        let spec = &self.class.spec;
+        let choice = ImageChoice::of(spec);
+        let ephemeral = self.sku.uses_ephemeral_os_disk(spec.os_disk_size_gb.into());
+        let mut system = json!({
+            "osType": "Linux",
+            "osSKU": images::os_sku(choice, self.kubernetes_version),
+            "osDiskSizeGB": spec.os_disk_size_gb,
+            "osDiskType": if ephemeral { "Ephemeral" } else { "Managed" },
+            "enableFIPS": choice.fips,
+        });
+        if let Some(linux) = &spec.linux_os_config {
+            system["linuxProfile"] = json!({ "linuxOSConfig": linux_os_config(linux) });
+        }
+        system
+    }
+
+    fn kubernetes(&self, node_labels: &BTreeMap<String, String>) -> Value {
+        let spec = &self.class.spec;
+        let ours = node_labels.iter().filter(|(key, _)| is_ours(key));
         let mut kubernetes = json!({
-            "nodeLabels": node_labels.into_iter().filter(|(key, _)| is_ours(key)).collect::<BTreeMap<_, _>>(),
+            "nodeLabels": ours.collect::<BTreeMap<_, _>>(),
             "orchestratorVersion": self.kubernetes_version,
             "nodeInitializationTaints": self.taints(),
             "nodeTaints": [],
@@ -60,34 +109,24 @@ impl MachineRequest<'_> {
         if let Some(max_pods) = spec.max_pods {
             kubernetes["maxPods"] = max_pods.into();
         }
-        let ephemeral = self.sku.uses_ephemeral_os_disk(spec.os_disk_size_gb.into());
-        let network =
-            spec.vnet_subnet_id.as_ref().map_or(json!({}), |id| json!({ "vnetSubnetID": id }));
-        Ok(json!({
-            "zones": zones,
-            "properties": {
-                "nodeImageVersion": image,
-                "network": network,
-                "hardware": hardware,
-                "operatingSystem": {
-                    "osType": "Linux",
-                    "osSKU": images::os_sku(spec.image_family, self.kubernetes_version),
-                    "osDiskSizeGB": spec.os_disk_size_gb,
-                    "osDiskType": if ephemeral { "Ephemeral" } else { "Managed" },
-                    "enableFIPS": false,
-                },
-                "kubernetes": kubernetes,
-                "mode": if system { "System" } else { "User" },
-                "security": {
-                    "sshAccess": "LocalUser",
-                    "enableEncryptionAtHost": false,
-                    "enableVTPM": false,
-                    "enableSecureBoot": false,
-                },
-                "priority": if self.offering.capacity_type == CapacityType::Spot { "Spot" } else { "Regular" },
-                "tags": self.tags(),
-            },
-        }))
+        if let Some(kubelet) = &spec.kubelet {
+            kubernetes["kubeletConfig"] = kubelet_config(kubelet);
+        }
+        if spec.artifact_streaming.as_ref().is_some_and(|it| it.enabled == Some(true)) {
+            kubernetes["artifactStreamingProfile"] = json!({ "enabled": true });
+        }
+        kubernetes
+    }
+
+    fn security(&self) -> Value {
+        let security = self.class.spec.security.clone().unwrap_or_default();
+        let launch = security.trusted_launch.unwrap_or_default();
+        json!({
+            "sshAccess": "LocalUser",
+            "enableEncryptionAtHost": security.encryption_at_host == Some(true),
+            "enableVTPM": launch.vtpm == Some(true),
+            "enableSecureBoot": launch.secure_boot == Some(true),
+        })
     }
 
     /// Whether ultra disks are enabled: only for a NodeClaim that requires them.
@@ -123,23 +162,27 @@ impl MachineRequest<'_> {
         }
         texts
     }
+}
 
-    fn tags(&self) -> BTreeMap<String, String> {
-        let key = |key: &String| key.replace('/', "_");
-        let given = self.config.additional_tags.iter().chain(&self.class.spec.tags);
-        let mut tags: BTreeMap<String, String> =
-            given.map(|(name, value)| (key(name), value.clone())).collect();
-        tags.insert(CLUSTER_TAG.to_owned(), self.config.cluster_name.clone());
-        tags.insert("compute.aks.billing".to_owned(), "linux".to_owned());
-        if let Some(pool) =
-            self.claim.metadata.labels.as_ref().and_then(|map| map.get(labels::NODEPOOL))
-        {
-            tags.insert(NODEPOOL_TAG.to_owned(), pool.clone());
-        }
-        let claim = self.claim.metadata.name.clone().unwrap_or_default();
-        tags.insert(NODECLAIM_TAG.to_owned(), claim);
-        tags
+/// Azure tags of a NodeClaim's machine. Later sources win: the settings of the provider, the node
+/// class, the tags by which nap and AKS know the machine.
+pub(crate) fn machine_tags(
+    config: &AzureConfig,
+    claim: &NodeClaim,
+    class: &AKSNodeClass,
+) -> BTreeMap<String, String> {
+    let key = |key: &String| key.replace('/', "_");
+    let given = config.additional_tags.iter().chain(&class.spec.tags);
+    let mut tags: BTreeMap<String, String> =
+        given.map(|(name, value)| (key(name), value.clone())).collect();
+    tags.insert(CLUSTER_TAG.to_owned(), config.cluster_name.clone());
+    tags.insert("compute.aks.billing".to_owned(), "linux".to_owned());
+    let pool = claim.metadata.labels.as_ref().and_then(|map| map.get(labels::NODEPOOL));
+    if let Some(pool) = pool {
+        tags.insert(NODEPOOL_TAG.to_owned(), pool.clone());
     }
+    tags.insert(NODECLAIM_TAG.to_owned(), claim.metadata.name.clone().unwrap_or_default());
+    tags
 }
 
 /// Whether a label may be set through the machines API. AKS and the kubelet set their own labels

@@ -88,7 +88,7 @@ async fn mark(
     context.update::<Node>(candidate.name(), add_disrupted).await?;
     context
         .edit_claim_status(&candidate.claim.name_any(), |edit| {
-            edit.set_true_because(DISRUPTION_REASON, reason.as_str());
+            edit.set_true_because(DISRUPTION_REASON, reason.as_str(), reason.as_str());
         })
         .await
 }

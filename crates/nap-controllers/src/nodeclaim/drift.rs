@@ -21,7 +21,7 @@ const CHECK_INTERVAL: Duration = Duration::from_mins(5);
 const MIN_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Reason of the `Drifted` condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drift {
     /// The template of the NodePool has changed.
     NodePool,
@@ -36,13 +36,21 @@ pub enum Drift {
 }
 
 impl Drift {
-    fn as_str(self) -> &'static str {
+    fn as_str(&self) -> &'static str {
         match self {
             Self::NodePool => "NodePoolDrifted",
             Self::Requirements => "RequirementsDrifted",
             Self::InstanceType => "InstanceTypeNotFound",
             Self::NodeClass => "NodeClassDrift",
-            Self::Instance(drift) => drift.as_str(),
+            Self::Instance(drift) => drift.kind.as_str(),
+        }
+    }
+
+    /// Message of the condition: what differs, as far as it is known.
+    fn message(&self) -> &str {
+        match self {
+            Self::Instance(drift) => &drift.message,
+            other => other.as_str(),
         }
     }
 }
@@ -62,12 +70,12 @@ pub async fn detect(context: &Context, name: &str) -> Result<Step, Error> {
         let types = catalogues.of(&pool.name_any()).map(|catalogue| catalogue.types());
         drift = types.filter(|types| !is_sold(&claim, types)).map(|_| Drift::InstanceType);
     }
-    if let (None, Some(class)) = (drift, &class) {
+    if let (None, Some(class)) = (&drift, &class) {
         drift = context.cloud.drift(&claim, class).await?.map(Drift::Instance);
     }
     context
-        .edit_claim_status(name, |edit| match drift {
-            Some(drift) => edit.set_true_because(DRIFTED, drift.as_str()),
+        .edit_claim_status(name, |edit| match &drift {
+            Some(drift) => edit.set_true_because(DRIFTED, drift.as_str(), drift.message()),
             None => edit.clear(DRIFTED),
         })
         .await?;

@@ -72,6 +72,7 @@ async fn delete_lost(context: &Context, claim: &NodeClaim) -> Result<(), Error> 
     tracing::warn!(nodeclaim = claim.name_any(), %error, "instance gone, deleting nodeclaim");
     let message = format!("Instance is gone, deleting the NodeClaim: {error}");
     context.events.publish(claim, Severity::Warning, "InstanceNotFound", &message);
+    context.cloud.remember_eviction(claim).await;
     context.delete_claim(claim).await
 }
 

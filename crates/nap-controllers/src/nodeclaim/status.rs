@@ -20,9 +20,9 @@ impl StatusEdit<'_> {
         conditions::set_true(&mut self.status.conditions, type_, self.generation, self.now);
     }
 
-    /// Sets a condition to true, with a reason that is its message too.
-    pub fn set_true_because(&mut self, type_: &str, reason: &str) {
-        self.set(type_, conditions::Status::True, reason, reason);
+    /// Sets a condition to true, with a reason.
+    pub fn set_true_because(&mut self, type_: &str, reason: &str, message: &str) {
+        self.set(type_, conditions::Status::True, reason, message);
     }
 
     /// Sets a condition to unknown.

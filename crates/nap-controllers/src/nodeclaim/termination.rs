@@ -11,6 +11,7 @@ use nap_api::duration::parse_go_duration;
 use nap_api::nodeclaim::condition::{INSTANCE_TERMINATING, REGISTERED};
 use nap_api::{NodeClaim, labels};
 
+use super::notice::shorten_drain;
 use crate::cluster::{claim_is, provider_id_of_claim};
 use crate::context::{Context, Doing, Error, Outcome, is_not_found};
 use crate::events::Severity;
@@ -27,7 +28,9 @@ pub async fn finalize(context: &Context, claim: &NodeClaim) -> Outcome {
     if !has_finalizer(claim, labels::TERMINATION_FINALIZER) {
         return Ok(None);
     }
-    annotate_deadline(context, claim).await?;
+    if shorten_drain(context, claim).await?.is_none() {
+        annotate_deadline(context, claim).await?;
+    }
     let nodes = nodes_of(context, claim).await?;
     for node in nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()) {
         delete_node(context, &node.name_any()).await?;

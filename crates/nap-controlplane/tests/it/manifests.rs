@@ -116,6 +116,9 @@ kubectl prints a warning (also within current versions, with `deploy/old-spellin
 Invalid objects are refused with a message that names the field and the remedy. `nap lint -f FILE` reports the
 same without a cluster.
 
+Every field of an AKSNodeClass reaches the machine; `docs/following-aks.md` says how, and which values are refused
+in the condition `ValidationSucceeded`.
+
 Deliberate differences from the incumbent: a `vnetSubnetID` with a placeholder in `<…>` is refused, and an
 AKSNodeClass without a `spec` gets the defaults of an empty one. Tests compare both with the incumbent's own
 definitions on a real kube-apiserver.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::Inner;
 use super::faults::Fault;
 use super::images::choose_image;
+use super::maintenance::Changes;
 use super::node::node_taints;
 use super::region::{family_cores, family_limit, regional_limit, spot_limit};
 use super::request::{ArmRequest, Refusal};
@@ -37,7 +38,12 @@ pub(crate) struct Place<'a> {
 
 impl Inner {
     /// Validates the shared part of a request.
-    pub(crate) fn template(&self, request: &ArmRequest, body: &Value) -> Result<Template, Refusal> {
+    pub(crate) fn template(
+        &self,
+        changes: &Changes,
+        request: &ArmRequest,
+        body: &Value,
+    ) -> Result<Template, Refusal> {
         let config = &self.config;
         let invalid = |message: &str| Refusal::new(400, "InvalidParameter", message);
         let properties = body.get("properties").filter(|value| value.is_object());
@@ -68,7 +74,7 @@ impl Inner {
         {
             return Err(invalid("A System machine cannot be Spot."));
         }
-        let image = choose_image(config, size, properties)?;
+        let image = choose_image(config, changes, size, properties)?;
         let disk = properties.pointer("/operatingSystem/osDiskSizeGB").and_then(Value::as_i64);
         if text("/operatingSystem/osDiskType") == "Ephemeral"
             && disk.unwrap_or(DEFAULT_OS_DISK_GB) > size.ephemeral_gb
@@ -160,6 +166,7 @@ impl Inner {
             error: None,
             billed: None,
             evicted: false,
+            drift_action: None,
         };
         let refused = state
             .faults

@@ -3,11 +3,9 @@
 use serde_json::{Value, json};
 
 use super::EmulatorConfig;
+use super::maintenance::Changes;
 use super::request::{Answer, ArmRequest, Refusal, page};
 use super::sizes::VmSize;
-
-/// Version before the newest one.
-const PREVIOUS: &str = "202601.5.0";
 
 /// Galleries and their image definitions. The name of a definition tells the rest: generation 2,
 /// 64-bit Arm, trusted launch (`TL`) and FIPS.
@@ -48,21 +46,27 @@ const GALLERIES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Gallery, definition and version of the newest and the previous version of every image.
+/// Gallery, definition and version of every version of every image, the newest of an image last.
 pub(crate) fn published_images(
     config: &EmulatorConfig,
+    changes: &Changes,
 ) -> Vec<(&'static str, &'static str, String)> {
     let all =
         GALLERIES.iter().flat_map(|(gallery, names)| names.iter().map(|name| (*gallery, *name)));
     all.flat_map(|(gallery, name)| {
-        [PREVIOUS, &config.image_version].map(|version| (gallery, name, version.to_owned()))
+        let versions = changes.image_versions(config).into_iter();
+        versions.map(move |version| (gallery, name, version.to_owned()))
     })
     .collect()
 }
 
 /// The list of `nodeImageVersions`.
-pub(crate) fn list_images(config: &EmulatorConfig, request: &ArmRequest) -> Answer {
-    let images: Vec<Value> = published_images(config)
+pub(crate) fn list_images(
+    config: &EmulatorConfig,
+    changes: &Changes,
+    request: &ArmRequest,
+) -> Answer {
+    let images: Vec<Value> = published_images(config, changes)
         .into_iter()
         .map(|(os, sku, version)| {
             let full_name = format!("{os}-{sku}-{version}");
@@ -76,6 +80,7 @@ pub(crate) fn list_images(config: &EmulatorConfig, request: &ArmRequest) -> Answ
 /// Refuses an image that is not published, or that the size cannot boot.
 pub(crate) fn choose_image(
     config: &EmulatorConfig,
+    changes: &Changes,
     size: &VmSize,
     properties: &Value,
 ) -> Result<String, Refusal> {
@@ -85,15 +90,16 @@ pub(crate) fn choose_image(
     let os_sku = text("/operatingSystem/osSKU").unwrap_or("Ubuntu");
     let Some(wanted) = text("/nodeImageVersion") else {
         let trusted = flag("/security/enableVTPM") || flag("/security/enableSecureBoot");
-        let name =
-            newest_definition(config, size, os_sku, trusted, flag("/operatingSystem/enableFIPS"));
-        let published = published_images(config);
+        let fips = flag("/operatingSystem/enableFIPS");
+        let version = changes.kubernetes_version(config);
+        let name = newest_definition(version, size, os_sku, trusted, fips);
+        let published = published_images(config, changes);
         let newest = published.iter().rev().find(|(_, definition, _)| *definition == name);
         return newest
             .map(|(gallery, name, version)| format!("{gallery}-{name}-{version}"))
             .ok_or_else(|| invalid(format!("There is no node image '{name}' for {}.", size.name)));
     };
-    let published = published_images(config)
+    let published = published_images(config, changes)
         .into_iter()
         .find(|(gallery, name, version)| wanted == format!("{gallery}-{name}-{version}"));
     let Some((gallery, name, _)) = published else {
@@ -125,13 +131,13 @@ pub(crate) fn choose_image(
 }
 
 fn newest_definition(
-    config: &EmulatorConfig,
+    kubernetes_version: &str,
     size: &VmSize,
     os_sku: &str,
     trusted_launch: bool,
     fips: bool,
 ) -> String {
-    let minor = config.kubernetes_version.split('.').nth(1).and_then(|minor| minor.parse().ok());
+    let minor = kubernetes_version.split('.').nth(1).and_then(|minor| minor.parse().ok());
     let newer = minor.is_some_and(|minor: u32| minor >= 34);
     let (release, suffix) = match os_sku {
         "AzureLinux" | "AzureLinux3" => ("V3", ""),

@@ -57,7 +57,7 @@ impl Inner {
         if exists {
             return self.update(&mut state, request, name, body);
         }
-        let template = self.template(request, body)?;
+        let template = self.template(&state.changes, request, body)?;
         let place = Place { name, zones: zones_of(body)?, tags: tags_of(body)? };
         let machine = self.accept(&mut state, &template, place)?;
         let operation = state.begin_operation(self.config.clock.now(), Some(name), 1);
@@ -85,8 +85,8 @@ impl Inner {
             }
         }
         check_machine(body, false)?;
-        let template = self.template(request, body)?;
         let mut state = self.state();
+        let template = self.template(&state.changes, request, body)?;
         let mut accepted: Vec<MachineRecord> = Vec::new();
         let mut failed: Vec<(String, Refusal)> = Vec::new();
         for machine in machines {
@@ -264,6 +264,10 @@ impl Inner {
                 "code": "ProvisioningFailed", "message": message,
                 "details": [{ "code": code, "message": message }],
             });
+        }
+        if let Some(drift) = &machine.drift_action {
+            status["driftAction"] = drift.action.clone().into();
+            status["driftReason"] = drift.reason.clone().into();
         }
         properties["status"] = status;
         json!({

@@ -15,6 +15,7 @@ mod faults;
 mod images;
 mod lifecycle;
 mod machines;
+mod maintenance;
 mod members;
 mod node;
 mod region;

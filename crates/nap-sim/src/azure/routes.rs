@@ -186,7 +186,7 @@ fn provider_level(
             ("usages", inner.region.usages(config, &inner.state(), request))
         }
         ("microsoft.containerservice", ["locations", _, "nodeimageversions"]) => {
-            ("nodeImageVersions", list_images(config, request))
+            ("nodeImageVersions", list_images(config, &inner.state().changes, request))
         }
         ("microsoft.containerservice", ["locations", _, "operations", id]) => {
             ("operations", inner.operation(request, id))
@@ -220,6 +220,9 @@ fn group_level(
             }
             match rest {
                 [] if request.method == Method::GET => ("managedClusters", managed_cluster(inner)),
+                ["maintenanceconfigurations", rest @ ..] => {
+                    ("maintenanceConfigurations", inner.maintenance(request, rest))
+                }
                 ["agentpools", pool, ..] if !pool.eq_ignore_ascii_case(&config.agent_pool) => {
                     ("agentPools", missing("managedClusters/agentPools", pool, group))
                 }
@@ -345,6 +348,8 @@ fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {
 
 fn managed_cluster(inner: &Inner) -> Answer {
     let config = &inner.config;
+    let state = inner.state();
+    let version = state.changes.kubernetes_version(config);
     reply(
         200,
         &json!({
@@ -354,8 +359,8 @@ fn managed_cluster(inner: &Inner) -> Answer {
             "properties": {
                 "provisioningState": "Succeeded",
                 "powerState": { "code": "Running" },
-                "kubernetesVersion": config.kubernetes_version,
-                "currentKubernetesVersion": config.kubernetes_version,
+                "kubernetesVersion": version,
+                "currentKubernetesVersion": version,
                 "nodeResourceGroup": config.node_resource_group,
                 "networkProfile": { "networkPlugin": "azure", "networkPluginMode": "overlay" },
             },

@@ -8,6 +8,7 @@ use nap_units::UsdPerHour;
 use serde_json::Value;
 
 use super::FaultPlan;
+use super::maintenance::{Changes, DriftAction};
 use super::sizes::VmSize;
 use super::throttle::Buckets;
 
@@ -24,6 +25,7 @@ pub(crate) struct State {
     pub faults: FaultPlan,
     /// Number of times that the faults were cleared.
     pub fault_generation: u64,
+    pub changes: Changes,
     pub requests: BTreeMap<String, u64>,
     /// Source of unique numbers.
     pub counter: u64,
@@ -41,6 +43,7 @@ impl State {
             bill: Vec::new(),
             faults,
             fault_generation: 0,
+            changes: Changes::default(),
             requests: BTreeMap::new(),
             counter: 0,
             responses: 0,
@@ -153,6 +156,8 @@ pub(crate) struct MachineRecord {
     pub billed: Option<usize>,
     /// Whether the VM was evicted.
     pub evicted: bool,
+    /// What AKS wants to be done with it; `None` for nothing.
+    pub drift_action: Option<DriftAction>,
 }
 
 impl MachineRecord {

@@ -50,7 +50,8 @@ async fn nodeclaim_of_a_class_that_is_not_ready_is_deleted_unless_it_was_launche
     user.run(async {
         user.standalone("before").await;
         until_true(&user, "Initialized").await;
-        user.patch::<AKSNodeClass>("default", json!({ "spec": { "fipsMode": "FIPS" } })).await;
+        let kubelet = json!({ "cpuCFSQuotaPeriod": "2s" });
+        user.patch::<AKSNodeClass>("default", json!({ "spec": { "kubelet": kubelet } })).await;
         user.pass(30).await;
         user.standalone("after").await;
         // Initialized NodeClaims are looked at every ten minutes.

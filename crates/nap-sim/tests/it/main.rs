@@ -10,6 +10,7 @@ mod draining;
 mod drifting;
 mod emulator;
 mod faults;
+mod following;
 mod harness;
 mod labelling;
 mod lagging;

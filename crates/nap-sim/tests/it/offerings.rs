@@ -4,7 +4,7 @@ use nap_api::{AKSNodeClass, labels};
 use nap_azure::arm::{ArmClient, StaticToken};
 use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::embedded::refresh;
-use nap_cloud::{CloudProvider, ErrorClass, NodeClassCondition};
+use nap_cloud::{CloudProvider, ErrorClass, NodeClassCondition, NodeClassFinding};
 use nap_engine::CapacityType;
 
 use crate::world::{DEFAULT_POOL, World, claim};
@@ -58,15 +58,16 @@ async fn unknown_or_malformed_subnet_is_reported_with_its_reason() {
     ] {
         let mut class = AKSNodeClass::default();
         class.spec.vnet_subnet_id = Some(id);
-        let report = world.provider.inspect_node_class(&class).await.unwrap();
-        assert_eq!(report.problems[&NodeClassCondition::Subnets].reason, reason);
+        let report = world.provider.inspect_node_class(&class).await;
+        match &report.findings[&NodeClassCondition::Subnets] {
+            NodeClassFinding::Violated { reason: found, .. } => assert_eq!(found, reason),
+            other => panic!("{other:?}"),
+        }
         assert_eq!(report.kubernetes_version.as_deref(), Some("1.34.1"));
-        assert_eq!(report.images.len(), 3);
-        assert!(
-            report.images[0]
-                .id
-                .ends_with("/AKSUbuntu/images/2404gen2containerd/versions/202610.12.0")
-        );
+        let images = report.images.unwrap();
+        assert_eq!(images.len(), 3);
+        let newest = "/AKSUbuntu/images/2404gen2containerd/versions/202610.12.0";
+        assert!(images[0].id.ends_with(newest));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Deprecated fields of manifests, and fields that are not supported yet.
+//! Deprecated fields of manifests, and values that no machine can have.
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, PostParams};
@@ -71,11 +71,12 @@ async fn deprecated_nodepool_works_and_its_migration_replaces_no_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_class_with_unsupported_fields_is_not_ready_and_launches_nothing() {
+async fn node_class_with_an_invalid_value_is_not_ready_and_launches_nothing() {
     let user = User::new().await;
     user.run(async {
         user.default_pool(json!({})).await;
-        user.patch::<AKSNodeClass>("default", json!({ "spec": { "fipsMode": "FIPS" } })).await;
+        let kubelet = json!({ "cpuCFSQuotaPeriod": "2s" });
+        user.patch::<AKSNodeClass>("default", json!({ "spec": { "kubelet": kubelet } })).await;
         user.pass(5).await;
         user.deploy("inflate", 1, json!({})).await;
         user.pass(300).await;
@@ -83,11 +84,8 @@ async fn node_class_with_unsupported_fields_is_not_ready_and_launches_nothing() 
         let class: AKSNodeClass = user.api().get("default").await.unwrap();
         let conditions = class.status.unwrap().conditions;
         let checked = conditions::get(&conditions, "ValidationSucceeded").unwrap();
-        assert_eq!(
-            (checked.status.as_str(), checked.reason.as_str()),
-            ("False", "NotSupportedYet")
-        );
-        assert!(checked.message.contains("spec.fipsMode"), "{}", checked.message);
+        assert_eq!((checked.status.as_str(), checked.reason.as_str()), ("False", "InvalidField"));
+        assert!(checked.message.contains("spec.kubelet.cpuCFSQuotaPeriod"), "{}", checked.message);
     })
     .await;
 }

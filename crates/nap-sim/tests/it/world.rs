@@ -52,10 +52,10 @@ impl World {
 
 /// The node class with the status that the controllers set.
 pub async fn ready(provider: &AzureProvider, mut class: AKSNodeClass) -> AKSNodeClass {
-    let report = provider.inspect_node_class(&class).await.unwrap();
-    assert_eq!(report.problems, BTreeMap::new());
+    let report = provider.inspect_node_class(&class).await;
+    assert_eq!(report.findings, BTreeMap::new());
     class.status = Some(AKSNodeClassStatus {
-        images: report.images,
+        images: report.images.unwrap(),
         kubernetes_version: report.kubernetes_version,
         ..AKSNodeClassStatus::default()
     });

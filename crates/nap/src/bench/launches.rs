@@ -142,10 +142,10 @@ impl Scene {
         let counts = Arc::<Mutex<Counts>>::default();
         let service = counted(emulator.http_service(), Arc::clone(&counts));
         let provider = emulator.provider();
-        let report = provider.inspect_node_class(&AKSNodeClass::default()).await?;
+        let report = provider.inspect_node_class(&AKSNodeClass::default()).await;
         let class = AKSNodeClass {
             status: Some(AKSNodeClassStatus {
-                images: report.images,
+                images: report.images.unwrap_or_default(),
                 kubernetes_version: report.kubernetes_version,
                 ..AKSNodeClassStatus::default()
             }),

@@ -104,11 +104,8 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
             Some("AKSNodeClass") => {
                 let class: AKSNodeClass =
                     serde_json::from_value(stored).context("reading an AKSNodeClass")?;
-                for field in validation::unsupported_fields(&class.spec) {
-                    note(
-                        Level::Error,
-                        format!("{field}: not supported yet; no nodes are made while it is set"),
-                    );
+                for problem in validation::validate_nodeclass(&class) {
+                    note(Level::Error, problem);
                 }
                 classes.push(class);
             }

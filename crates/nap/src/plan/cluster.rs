@@ -375,14 +375,12 @@ impl Cluster {
         for mut pool in pools {
             let name = pool.name_any();
             let class = self.state.class(&pool.spec.template.spec.node_class_ref.name);
-            let unsupported =
-                class.map(|class| validation::unsupported_fields(&class.spec)).unwrap_or_default();
+            let problems =
+                class.map(|class| validation::validate_nodeclass(class)).unwrap_or_default();
             let status = pool.status.get_or_insert_default();
             let known = conditions::get(&status.conditions, conditions::READY).cloned();
-            if let Some(field) = unsupported.first() {
-                let text = format!(
-                    "NodePool `{name}` makes no nodes: {field} of its AKSNodeClass is not supported yet"
-                );
+            if let Some(problem) = problems.first() {
+                let text = format!("NodePool `{name}` makes no nodes: its AKSNodeClass: {problem}");
                 self.notes.push(text);
                 conditions::clear(&mut status.conditions, conditions::READY);
             } else if let Some(ready) = known {

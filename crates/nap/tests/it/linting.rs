@@ -77,7 +77,11 @@ fn invalid_fields_are_errors_with_their_path() {
             ),
             "still has a placeholder",
         ),
-        ("unsupported", format!("{class}  fipsMode: FIPS\n"), "spec.fipsMode: not supported yet"),
+        (
+            "period",
+            format!("{class}  kubelet: {{ cpuCFSQuotaPeriod: 2s }}\n"),
+            "spec.kubelet.cpuCFSQuotaPeriod: `2s` is not a duration from `1ms` to `1s`",
+        ),
         ("yaml", "a: [".to_owned(), "is not YAML"),
     ] {
         let (passed, said) = lint(test, &yaml, &[]);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use nap_api::aksnodeclass::ImageFamily;
 use nap_api::{Operator, Requirements, labels};
 use nap_azure::AzureError;
 use nap_azure::embedded::EmbeddedCatalogue;
@@ -40,12 +39,8 @@ pub(super) fn pool(kind: CatalogueKind) -> NodePool {
 /// offerings only.
 fn azure(kind: CatalogueKind, region: &str) -> anyhow::Result<Vec<InstanceType>> {
     let settings = Settings {
-        region: region.to_owned(),
         node_resource_group: "bench".to_owned(),
-        image_family: ImageFamily::default(),
-        os_disk_gb: 128,
-        max_pods: 250,
-        memory_overhead: 0.075,
+        ..crate::catalogue::settings(region, None)
     };
     let all =
         from_catalogue(EmbeddedCatalogue::embedded(), &settings).map_err(|error| match error {

@@ -1,0 +1,39 @@
+//! Planned maintenance of the managed cluster: the windows in which AKS may upgrade nodes.
+//!
+//! [`MaintenanceWindow`] is a pure calendar, [`read_window`] gets one from ARM.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use nap_cloud::{CloudError, ErrorClass};
+
+pub use parse::ParseWindowError;
+pub use window::{DateSpan, MaintenanceWindow, Schedule, WeekIndex};
+
+use crate::AzureConfig;
+use crate::arm::ArmClient;
+use crate::machines::API_VERSION;
+
+/// Name of the configuration that decides when nodes get a new image.
+pub const NODE_OS_SCHEDULE: &str = "aksManagedNodeOSUpgradeSchedule";
+
+/// Reads the maintenance window of the cluster for node images; `None` if it has none.
+pub async fn read_window(
+    arm: &ArmClient,
+    config: &AzureConfig,
+) -> Result<Option<MaintenanceWindow>, CloudError> {
+    let operation = format!("get maintenance configuration {NODE_OS_SCHEDULE}");
+    let path = format!(
+        "{}/maintenanceConfigurations/{NODE_OS_SCHEDULE}?api-version={API_VERSION}",
+        config.cluster_path()
+    );
+    let body = match arm.get(&operation, &path).await {
+        Ok(body) => body,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    MaintenanceWindow::parse(&body)
+        .map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidWindow", error))
+}
