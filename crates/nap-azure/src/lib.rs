@@ -9,6 +9,7 @@
 //! - [`machines`] is the agent-pool machines API, [`images`] selects node images,
 //!   `offering_selection` selects offerings, and [`AzureProvider`] implements
 //!   [`nap_cloud::CloudProvider`] with them.
+//! - [`prerequisites`] checks what a cluster and its subscription need.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
 //!   [`embedded::refresh`] updates it.
 
@@ -22,6 +23,7 @@ mod kube_reserved;
 pub mod machines;
 pub mod not_offered;
 mod offering_selection;
+pub mod prerequisites;
 pub mod prices;
 mod provider;
 pub mod quota;

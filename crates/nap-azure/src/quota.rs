@@ -43,25 +43,35 @@ impl Quota {
     }
 }
 
-#[derive(Deserialize)]
+/// vCPUs in use and their limit, by family or for the region.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Usage {
-    current_value: Option<i64>,
-    limit: Option<i64>,
-    name: UsageName,
+pub(crate) struct Usage {
+    pub current_value: Option<i64>,
+    pub limit: Option<i64>,
+    pub name: UsageName,
 }
 
-#[derive(Deserialize)]
-struct UsageName {
-    value: Option<String>,
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct UsageName {
+    pub value: Option<String>,
+}
+
+/// Lists every count of a region.
+pub(crate) async fn usages(
+    arm: &ArmClient,
+    subscription: &str,
+    region: &str,
+) -> Result<Vec<Usage>, CloudError> {
+    let path = format!(
+        "/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{region}/usages?api-version=2025-04-01"
+    );
+    arm.list(&format!("list quota usage in {region}"), &path).await
 }
 
 /// Fetches the current count of a region.
 pub async fn fetch(arm: &ArmClient, subscription: &str, region: &str) -> Result<Quota, CloudError> {
-    let path = format!(
-        "/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{region}/usages?api-version=2025-04-01"
-    );
-    let usages: Vec<Usage> = arm.list(&format!("list quota usage in {region}"), &path).await?;
+    let usages = usages(arm, subscription, region).await?;
     let left = |usage: Usage| {
         Some((usage.name.value?.to_lowercase(), usage.limit? - usage.current_value?))
     };
