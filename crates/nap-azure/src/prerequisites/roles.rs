@@ -218,7 +218,7 @@ fn rbac_writer(facts: &Facts) -> Result<Finding, Unknown> {
 }
 
 #[cfg(test)]
-mod unit_tests {
+mod tests {
     use super::*;
 
     #[test]
