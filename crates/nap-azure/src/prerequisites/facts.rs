@@ -73,6 +73,17 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Settings of `nap run`, with what the managed cluster states where variables are unset.
+    pub fn config(&self) -> &AzureConfig {
+        &self.config
+    }
+
+    /// Whether the agent pool of the settings exists, in any mode; `None` if it is unknown.
+    pub fn has_agent_pool(&self) -> Option<bool> {
+        let pools = self.pools.as_ref().ok()?;
+        Some(pools.iter().any(|pool| pool.name.eq_ignore_ascii_case(&self.config.agent_pool)))
+    }
+
     /// Network profile of the cluster.
     pub(super) fn network(&self) -> &NetworkProfile {
         &self.cluster.properties.network_profile

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nap_azure::AzureConfig;
 use nap_clock::Clock;
 
-use super::FaultPlan;
+use super::{FaultPlan, Surroundings};
 
 /// Id of the emulated subscription, by which the nodes of its VMs are known.
 pub const SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000001";
@@ -58,6 +58,8 @@ pub struct EmulatorConfig {
     /// Whether every other subnet exists too, in any subscription, so that manifests of guides
     /// work.
     pub any_subnet: bool,
+    /// What surrounds the cluster.
+    pub surroundings: Surroundings,
     /// Faults from the start.
     pub faults: FaultPlan,
 }
@@ -93,6 +95,7 @@ impl EmulatorConfig {
             default_family_quota: 100_000,
             subnets: BTreeSet::from([subnet]),
             any_subnet: false,
+            surroundings: Surroundings::default(),
             faults: FaultPlan::default(),
         }
     }

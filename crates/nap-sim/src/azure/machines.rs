@@ -343,7 +343,7 @@ impl Inner {
         })
     }
 
-    fn operation_headers(
+    pub(super) fn operation_headers(
         &self,
         request: &ArmRequest,
         operation: u64,

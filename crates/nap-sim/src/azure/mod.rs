@@ -11,6 +11,7 @@ mod config;
 mod faults;
 mod machines;
 mod node;
+mod prerequisites;
 mod region;
 mod request;
 mod routes;
@@ -35,6 +36,7 @@ use tower::Service;
 
 pub use config::{EmulatorConfig, SUBSCRIPTION};
 pub use faults::FaultPlan;
+pub use prerequisites::{CLUSTER_IDENTITY, RoleAssignment, Surroundings};
 pub use state::{BilledMachine, EmulatedMachine};
 
 use region::RegionCatalogue;
@@ -63,7 +65,7 @@ impl Emulator {
         let (events, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
         let inner = Inner {
             region: RegionCatalogue::new(&config)?,
-            state: Mutex::new(State::new(config.faults.clone())),
+            state: Mutex::new(State::new(&config)),
             events,
             timers: Mutex::default(),
             config,

@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::Inner;
+use super::prerequisites;
 use super::region::RegionCatalogue;
 use super::request::{Answer, ArmRequest, refuse, reply, reply_with};
 use super::state::OperationRecord;
@@ -46,6 +47,9 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
         let message =
             "The api-version query parameter (?api-version=) is required for all requests.";
         return refuse(400, "MissingApiVersionParameter", message);
+    }
+    if let Some((kind, answer)) = prerequisites::answer(inner, request, parts) {
+        return count(inner, request, kind, answer);
     }
     let config = &inner.config;
     let Some((&"subscriptions", [subscription, rest @ ..])) = parts.split_first() else {
@@ -275,19 +279,22 @@ fn managed_cluster(inner: &Inner) -> Answer {
     let config = &inner.config;
     reply(
         200,
-        &json!({
-            "id": config.azure_config().cluster_path(),
-            "name": config.cluster_name,
-            "location": config.region,
-            "properties": {
-                "provisioningState": "Succeeded",
-                "powerState": { "code": "Running" },
-                "kubernetesVersion": config.kubernetes_version,
-                "currentKubernetesVersion": config.kubernetes_version,
-                "nodeResourceGroup": config.node_resource_group,
-                "networkProfile": { "networkPlugin": "azure", "networkPluginMode": "overlay" },
-            },
-        }),
+        &prerequisites::complete(
+            inner,
+            json!({
+                "id": config.azure_config().cluster_path(),
+                "name": config.cluster_name,
+                "location": config.region,
+                "properties": {
+                    "provisioningState": "Succeeded",
+                    "powerState": { "code": "Running" },
+                    "kubernetesVersion": config.kubernetes_version,
+                    "currentKubernetesVersion": config.kubernetes_version,
+                    "nodeResourceGroup": config.node_resource_group,
+                    "networkProfile": { "networkPlugin": "azure", "networkPluginMode": "overlay" },
+                },
+            }),
+        ),
     )
 }
 
