@@ -14,6 +14,7 @@ mod launching;
 mod life;
 mod offerings;
 mod overlays;
+mod prerequisites;
 mod provisioning;
 mod proxy;
 mod registering;
