@@ -312,8 +312,8 @@ pub struct AzureArgs {
 /// Subcommands of `nap azure`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AzureCommand {
-    /// Check every prerequisite of a cluster; each row has its fix. Exits with 1 if a row fails or is
-    /// unknown, with 2 if the cluster cannot be read
+    /// Check every prerequisite of a cluster; each row has its fix. Exits with 1 if a row fails or
+    /// is unknown, with 2 if the cluster cannot be read
     Check(CheckArgs),
     /// Check the cluster, create one machine, see its node join, delete it, and write a transcript
     Smoke(SmokeArgs),
@@ -355,6 +355,8 @@ pub struct ManagedClusterArgs {
 pub enum CheckFormat {
     /// One line per row, with fix and document where something is to be done
     Table,
+    /// The table with the document of every row
+    Wide,
     /// JSON document, described in docs/azure-check.md
     Json,
 }

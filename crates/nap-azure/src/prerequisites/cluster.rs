@@ -1,5 +1,7 @@
 //! Rows about the managed cluster and its agent pools.
 
+#![expect(clippy::unnecessary_wraps, reason = "every check has the same type")]
+
 use super::facts::{AgentPool, Facts, Unknown, known};
 use super::versions::Version;
 use super::{Check, Document, Finding, NODE_AUTOPROVISIONING, OVERVIEW, RUNNING, join};
@@ -41,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "AKS does not run node auto-provisioning itself",
         document: Document(
             "Enable or disable node auto-provisioning (NAP) in Azure Kubernetes Service (AKS)",
-            "Disable node auto-provisioning",
+            "Disable node auto-provisioning (NAP) on an AKS cluster",
         ),
         run: managed_provisioning,
     },
@@ -165,9 +167,13 @@ fn settings(facts: &Facts) -> Result<Finding, Unknown> {
         right.push(format!("NETWORK_PLUGIN_MODE={mode}"));
     }
     let pools = known(&facts.pools)?;
-    let subnets: Vec<&str> =
-        pools.iter().filter_map(|pool| pool.properties.vnet_subnet_id.as_deref()).collect();
-    match (&config.vnet_subnet_id, subnets.first()) {
+    let subnets: Vec<&str> = pools
+        .iter()
+        .filter_map(|pool| pool.properties.vnet_subnet_id.as_deref())
+        .filter(|id| !facts.is_managed(id))
+        .collect();
+    let own = config.vnet_subnet_id.as_ref().filter(|id| !facts.is_managed(id));
+    match (own, subnets.first()) {
         (Some(own), Some(first)) if network_of(own) != network_of(first) => {
             wrong.push("VNET_SUBNET_ID is in another virtual network".to_owned());
             right.push(format!("VNET_SUBNET_ID={first}"));
@@ -189,7 +195,7 @@ fn settings(facts: &Facts) -> Result<Finding, Unknown> {
             other => format!("{other}=…"),
         });
     }
-    if let (None, Some(first)) = (&config.vnet_subnet_id, subnets.first()) {
+    if let (None, Some(first)) = (own, subnets.first()) {
         missing.push(format!("VNET_SUBNET_ID={first}"));
     }
     if missing.is_empty() {
@@ -215,8 +221,8 @@ fn managed_provisioning(facts: &Facts) -> Result<Finding, Unknown> {
             "`nodeProvisioningProfile.mode` is `Auto`: two controllers would act on the same \
              NodeClaims",
             format!(
-                "let nap take its nodes over with `nap run --take-over`, then disable it with \
-                 `{off}`"
+                "disable it with `{off}`, for which it may have no nodes left, or let nap take its \
+                 nodes over with `nap run --take-over`"
             ),
         ));
     }

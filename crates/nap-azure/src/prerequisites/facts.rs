@@ -53,7 +53,8 @@ pub struct Facts {
     pub(super) security_groups: BTreeMap<String, Fact<SecurityGroup>>,
     /// By lower-cased id.
     pub(super) route_tables: BTreeMap<String, Fact<RouteTable>>,
-    /// Roles of the cluster's identity on a subnet or above it, by the lower-cased id of the subnet.
+    /// Roles of the cluster's identity on a subnet or above it, by the lower-cased id of the
+    /// subnet.
     pub(super) identity_roles: BTreeMap<String, Fact<Vec<Role>>>,
     /// Permissions of the caller on the cluster.
     pub(super) caller_on_cluster: Fact<Vec<Permission>>,
@@ -66,6 +67,8 @@ pub struct Facts {
     /// Registration state of the preview feature; `None` if Azure does not list it.
     pub(super) feature: Fact<Option<String>>,
     pub(super) usages: Fact<Vec<Usage>>,
+    /// Lists of the region that `nap run` reads, by name.
+    pub(super) region_reads: BTreeMap<&'static str, Read>,
     /// Versions of the Azure CLI; `None` if it is not installed.
     pub(super) cli: Fact<Option<CliVersions>>,
     /// Answer of the retail price API to this computer: nothing, or the failure.
@@ -89,6 +92,12 @@ impl Facts {
         &self.cluster.properties.network_profile
     }
 
+    /// Whether AKS manages a subnet: it is in the resource group of the nodes.
+    pub(super) fn is_managed(&self, subnet: &str) -> bool {
+        let group = self.cluster.properties.node_resource_group.to_lowercase();
+        !group.is_empty() && subnet.to_lowercase().contains(&format!("/resourcegroups/{group}/"))
+    }
+
     /// Lower-cased ids of the subnets of nodes: those of the pools and that of `nap run`. Empty if
     /// AKS manages the network.
     pub(super) fn node_subnets(&self) -> Result<Vec<String>, Unknown> {
@@ -96,6 +105,7 @@ impl Facts {
         let of_pools = pools.iter().filter_map(|pool| pool.properties.vnet_subnet_id.clone());
         let mut ids: Vec<String> = of_pools
             .chain(self.config.vnet_subnet_id.clone())
+            .filter(|id| !id.is_empty() && !self.is_managed(id))
             .map(|id| id.to_lowercase())
             .collect();
         ids.sort();
@@ -103,11 +113,22 @@ impl Facts {
         Ok(ids)
     }
 
-    /// Lower-cased id of the subnet of the API server; `None` without VNet integration.
+    /// Lower-cased id of the subnet of the API server; `None` without VNet integration, or in a
+    /// network that AKS manages.
     pub(super) fn api_server_subnet(&self) -> Option<String> {
         let id = self.cluster.properties.api_server_access_profile.subnet_id.as_deref()?;
-        (!id.is_empty()).then(|| id.to_lowercase())
+        (!id.is_empty() && !self.is_managed(id)).then(|| id.to_lowercase())
     }
+}
+
+/// Outcome of reading a list of which only the permission matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    Done,
+    /// The caller may not read it.
+    Forbidden,
+    /// Another failure.
+    Failed(String),
 }
 
 /// The last part of an ARM id, its name.

@@ -19,7 +19,7 @@ mod tests;
 mod traffic;
 mod versions;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
@@ -169,7 +169,7 @@ fn join<T: AsRef<str>>(names: &[T]) -> String {
     let mut text =
         names.iter().take(MAX_NAMES).map(AsRef::as_ref).collect::<Vec<&str>>().join(", ");
     if names.len() > MAX_NAMES {
-        text.push_str(&format!(", … {} more", names.len() - MAX_NAMES));
+        let _ = write!(text, ", … {} more", names.len() - MAX_NAMES);
     }
     text
 }

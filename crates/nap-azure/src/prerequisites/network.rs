@@ -1,12 +1,14 @@
 //! Rows about the network profile and the subnets.
 
+#![expect(clippy::unnecessary_wraps, reason = "every check has the same type")]
+
 use super::cidr::{Cidr, RESERVED_ADDRESSES};
 use super::facts::{Facts, Subnet, Unknown, known, known_of, last_segment};
 use super::{Check, Document, Finding, NETWORKING, NODE_AUTOPROVISIONING, OVERVIEW, join};
 
 const LIMITATIONS: Document = Document(OVERVIEW, "Limitations and unsupported features");
 const SUPPORTED: Document = Document(NETWORKING, "Supported networking configurations for NAP");
-const API_SERVER: Document = Document(NODE_AUTOPROVISIONING, "Network requirements");
+const API_SERVER: Document = Document(NODE_AUTOPROVISIONING, "Prerequisites");
 
 /// Longest prefix of the subnet of the API server.
 const MAX_API_SERVER_PREFIX: u32 = 28;

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nap_cloud::CloudError;
+use nap_cloud::{CloudError, ErrorClass};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::facts::{Fact, Facts, ManagedCluster, Permission, Role, Unknown, parse};
+use super::facts::{Fact, Facts, ManagedCluster, Permission, Read, Role, Unknown, parse};
 use super::subscription::{FEATURE, PROVIDERS};
 use super::versions::read_cli;
 use crate::AzureConfig;
 use crate::arm::{ArmClient, percent_encode};
 use crate::machines::API_VERSION;
-use crate::{canonical_region, quota};
+use crate::{canonical_region, images, quota, skus};
 
 const NETWORK_API: &str = "2024-05-01";
 const AUTHORIZATION_API: &str = "2022-04-01";
@@ -51,8 +51,7 @@ impl Reader {
         let document = managed_cluster(&self.arm, &self.config).await?;
         let cluster: ManagedCluster = parse(document).map_err(|error| {
             let operation = "get the managed cluster";
-            let class = nap_cloud::ErrorClass::Transient;
-            CloudError::new(class, operation, "InvalidResponse", error)
+            CloudError::new(ErrorClass::Transient, operation, "InvalidResponse", error)
         })?;
         if self.unset.contains(&"LOCATION") {
             self.config.location = canonical_region(&cluster.location);
@@ -63,7 +62,13 @@ impl Reader {
         let subscription = format!("/subscriptions/{}", self.config.subscription_id);
         let cluster_path = self.config.cluster_path();
         let group = format!("{subscription}/resourceGroups/{}", self.config.resource_group);
-        let location = self.config.location.clone();
+        let (id, location) = (&self.config.subscription_id, &self.config.location);
+        let usages = quota::usages(&self.arm, id, location).await;
+        let region_reads = BTreeMap::from([
+            ("quota", outcome(&usages)),
+            ("sizes", outcome(&skus::list(&self.arm, id, location).await)),
+            ("node images", outcome(&images::list(&self.arm, &self.config).await)),
+        ]);
         let mut facts = Facts {
             pools: self
                 .list("list agent pools", &format!("{cluster_path}/agentPools"), API_VERSION)
@@ -80,9 +85,8 @@ impl Reader {
                 .await,
             providers: self.providers(&subscription).await,
             feature: self.feature(&subscription).await,
-            usages: quota::usages(&self.arm, &self.config.subscription_id, &location)
-                .await
-                .map_err(|error| unknown(&error)),
+            usages: usages.map_err(|error| unknown(&error)),
+            region_reads,
             cli: read_cli(&self.cli).await,
             prices: self.ask_prices().await,
             cluster,
@@ -269,6 +273,14 @@ impl Reader {
 /// The last part of an ARM id.
 fn name(id: &str) -> &str {
     super::facts::last_segment(id)
+}
+
+fn outcome<T>(read: &Result<T, CloudError>) -> Read {
+    match read {
+        Ok(_) => Read::Done,
+        Err(error) if error.class == ErrorClass::Auth => Read::Forbidden,
+        Err(error) => Read::Failed(error.to_string()),
+    }
 }
 
 fn unknown(error: &CloudError) -> Unknown {

@@ -1,6 +1,6 @@
 //! Rows about permissions: those of the cluster's identity on subnets, and those of the caller.
 
-use super::facts::{Facts, Permission, Unknown, known, known_of, last_segment};
+use super::facts::{Facts, Permission, Read, Unknown, known, known_of, last_segment};
 use super::{Check, Document, Finding, NETWORKING, NODE_AUTOPROVISIONING, join};
 
 const REQUIRED: Document = Document(NODE_AUTOPROVISIONING, "Prerequisites");
@@ -50,6 +50,12 @@ pub(super) const CHECKS: &[Check] = &[
             "Azure Kubernetes Service Contributor Role",
         ),
         run: machines,
+    },
+    Check {
+        id: "role-region",
+        title: "The identity that runs this command may read sizes, quota and images",
+        document: Document("Azure built-in roles", "Reader"),
+        run: region,
     },
     Check {
         id: "role-policy-assignments",
@@ -174,6 +180,30 @@ fn machines(facts: &Facts) -> Result<Finding, Unknown> {
     ))
 }
 
+fn region(facts: &Facts) -> Result<Finding, Unknown> {
+    let with = |wanted: fn(&Read) -> bool| -> Vec<&str> {
+        let reads = facts.region_reads.iter();
+        reads.filter(|(_, read)| wanted(read)).map(|(name, _)| *name).collect()
+    };
+    let forbidden = with(|read| *read == Read::Forbidden);
+    if !forbidden.is_empty() {
+        return Ok(Finding::fail(
+            format!("it may not list {}", join(&forbidden)),
+            format!(
+                "az role assignment create --assignee IDENTITY --role Reader --scope \
+                 /subscriptions/{}",
+                facts.config.subscription_id
+            ),
+        ));
+    }
+    for (name, read) in &facts.region_reads {
+        if let Read::Failed(why) = read {
+            return Err(Unknown(format!("{name}: {why}")));
+        }
+    }
+    Ok(Finding::pass(format!("{}; `nap run` must too", join(&with(|read| *read == Read::Done)))))
+}
+
 fn policy_assignments(facts: &Facts) -> Result<Finding, Unknown> {
     let lacks = lacking(known(&facts.caller_on_group)?, &POLICY_ACTIONS);
     if lacks.is_empty() {
@@ -245,7 +275,7 @@ mod tests {
             not_actions: vec!["Microsoft.Authorization/*/write".to_owned()],
             ..Permission::default()
         };
-        assert!(allows(&[role.clone()], POLICY_ACTIONS[0]));
+        assert!(allows(std::slice::from_ref(&role), POLICY_ACTIONS[0]));
         assert!(!allows(&[role], POLICY_ACTIONS[1]));
     }
 }

@@ -16,7 +16,7 @@ pub(super) const PROVIDERS: [&str; 3] =
 pub(super) const FEATURE: &str = "NodeAutoProvisioningPreview";
 /// vCPUs of the smallest node.
 const SMALLEST_NODE: i64 = 2;
-const QUOTAS: &str = "Check vCPU quotas using the Azure CLI";
+const QUOTAS: &str = "Check vCPU quotas";
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -76,6 +76,9 @@ fn subscription(facts: &Facts) -> Result<Finding, Unknown> {
     let state = known(&facts.subscription)?;
     if state.eq_ignore_ascii_case("Enabled") {
         return Ok(Finding::pass("Enabled"));
+    }
+    if ["Warned", "PastDue"].iter().any(|mild| state.eq_ignore_ascii_case(mild)) {
+        return Ok(Finding::warn(state.clone(), "pay for it before it is disabled"));
     }
     Ok(Finding::fail(
         state.clone(),

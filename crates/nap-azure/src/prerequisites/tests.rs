@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Permission, Role, Unknown, parse};
+use super::facts::{Facts, Permission, Read, Role, Unknown, parse};
 use super::subscription::PROVIDERS;
 use super::versions::CliVersions;
 use super::{Row, Status, check, checks};
@@ -78,6 +78,7 @@ fn good() -> Facts {
         providers: PROVIDERS.iter().map(|name| (*name, Ok("Registered".to_owned()))).collect(),
         feature: Ok(Some("Registered".to_owned())),
         usages: Ok(Vec::new()),
+        region_reads: ["quota", "sizes"].map(|name| (name, Read::Done)).into(),
         cli: Ok(Some(CliVersions {
             cli: "2.80.0".to_owned(),
             extensions: [("aks-preview".to_owned(), "18.0.0b1".to_owned())].into(),
@@ -86,11 +87,11 @@ fn good() -> Facts {
     };
     pool(&mut facts, "system", json!({ "mode": "System", "osType": "Linux" }));
     pool(&mut facts, "aksmanagedap", json!({ "mode": "Machines" }));
-    subnet(&mut facts, &nodes(), json!({ "addressPrefix": "10.1.0.0/24" }));
+    subnet(&mut facts, &nodes(), &json!({ "addressPrefix": "10.1.0.0/24" }));
     let delegation =
         json!({ "properties": { "serviceName": "Microsoft.ContainerService/managedClusters" } });
     let api = json!({ "addressPrefixes": ["10.2.0.0/28"], "delegations": [delegation] });
-    subnet(&mut facts, &api_server(), api);
+    subnet(&mut facts, &api_server(), &api);
     usages(
         &mut facts,
         &[usage("standardDSv5Family", 100), usage("cores", 100), usage("lowPriorityCores", 100)],
@@ -106,7 +107,7 @@ fn pool(facts: &mut Facts, name: &str, mut properties: Value) {
     facts.pools.as_mut().unwrap().push(pool);
 }
 
-fn subnet(facts: &mut Facts, id: &str, properties: Value) {
+fn subnet(facts: &mut Facts, id: &str, properties: &Value) {
     let name = id.rsplit('/').next();
     let subnet = parse(json!({ "id": id, "name": name, "properties": properties })).unwrap();
     facts.subnets.insert(id.to_lowercase(), Ok(subnet));
@@ -118,7 +119,7 @@ fn usages(facts: &mut Facts, usages: &[Value]) {
 }
 
 /// Attaches a security group with one denying rule to both subnets.
-fn deny(facts: &mut Facts, rule: Value) {
+fn deny(facts: &mut Facts, rule: &Value) {
     let mut properties = json!({
         "priority": 200, "direction": "Inbound", "access": "Deny", "protocol": "*",
         "sourceAddressPrefix": "*", "sourcePortRange": "*",
@@ -253,26 +254,26 @@ const BAD: &[(&str, Status, Change)] = &[
         subnet(
             f,
             &nodes(),
-            json!({ "addressPrefix": "10.1.0.0/29",
+            &json!({ "addressPrefix": "10.1.0.0/29",
             "ipConfigurations": [{}, {}, {}] }),
         );
     }),
     ("node-subnet-addresses", Status::Warn, |f| {
-        subnet(f, &nodes(), json!({ "addressPrefix": "10.1.0.0/28" }));
+        subnet(f, &nodes(), &json!({ "addressPrefix": "10.1.0.0/28" }));
         let nodes = f.subnets.get_mut(&nodes().to_lowercase()).unwrap().as_mut().unwrap();
         nodes.properties.ip_configurations = vec![parse(json!({})).unwrap(); 3];
     }),
     ("node-subnet-overlap", Status::Fail, |f| {
-        subnet(f, &nodes(), json!({ "addressPrefix": "10.244.8.0/24" }));
+        subnet(f, &nodes(), &json!({ "addressPrefix": "10.244.8.0/24" }));
     }),
     ("node-subnet-overlap", Status::Fail, |f| {
-        subnet(f, &nodes(), json!({ "addressPrefix": "10.0.10.0/24" }));
+        subnet(f, &nodes(), &json!({ "addressPrefix": "10.0.10.0/24" }));
     }),
     ("api-server-subnet-size", Status::Fail, |f| {
-        subnet(f, &api_server(), json!({ "addressPrefix": "10.2.0.0/29" }));
+        subnet(f, &api_server(), &json!({ "addressPrefix": "10.2.0.0/29" }));
     }),
     ("api-server-subnet-delegation", Status::Fail, |f| {
-        subnet(f, &api_server(), json!({ "addressPrefix": "10.2.0.0/28" }));
+        subnet(f, &api_server(), &json!({ "addressPrefix": "10.2.0.0/28" }));
     }),
     ("api-server-subnet-dedicated", Status::Fail, |f| {
         f.config.vnet_subnet_id = Some(api_server());
@@ -282,38 +283,38 @@ const BAD: &[(&str, Status, Change)] = &[
         subnet(
             f,
             &api_server(),
-            json!({ "addressPrefix": "10.2.0.0/28",
+            &json!({ "addressPrefix": "10.2.0.0/28",
             "ipConfigurations": used }),
         );
     }),
     ("nsg-nodes-to-api-server", Status::Fail, |f| {
-        deny(f, json!({ "protocol": "Tcp", "destinationPortRange": "4443" }));
+        deny(f, &json!({ "protocol": "Tcp", "destinationPortRange": "4443" }));
     }),
     ("nsg-nodes-to-api-server", Status::Fail, |f| {
-        deny(f, json!({ "direction": "Outbound", "destinationAddressPrefix": "10.2.0.0/28" }));
+        deny(f, &json!({ "direction": "Outbound", "destinationAddressPrefix": "10.2.0.0/28" }));
     }),
     ("nsg-load-balancer-to-api-server", Status::Fail, |f| {
-        deny(f, json!({ "sourceAddressPrefix": "AzureLoadBalancer" }));
+        deny(f, &json!({ "sourceAddressPrefix": "AzureLoadBalancer" }));
     }),
     ("nsg-nodes-to-nodes", Status::Fail, |f| {
-        deny(f, json!({ "sourceAddressPrefix": "10.1.0.0/24", "destinationPortRange": "10250" }));
+        deny(f, &json!({ "sourceAddressPrefix": "10.1.0.0/24", "destinationPortRange": "10250" }));
     }),
     ("nsg-pods-to-nodes", Status::Fail, |f| {
         deny(
             f,
-            json!({ "sourceAddressPrefix": "10.244.0.0/16",
+            &json!({ "sourceAddressPrefix": "10.244.0.0/16",
             "destinationAddressPrefix": "10.1.0.0/24" }),
         );
     }),
     ("nsg-pods-to-pods", Status::Fail, |f| {
         deny(
             f,
-            json!({ "protocol": "Udp", "sourceAddressPrefix": "10.244.0.0/16",
+            &json!({ "protocol": "Udp", "sourceAddressPrefix": "10.244.0.0/16",
             "destinationAddressPrefix": "10.244.0.0/16", "destinationPortRange": "53" }),
         );
     }),
     ("egress-security-rules", Status::Fail, |f| {
-        deny(f, json!({ "direction": "Outbound", "destinationAddressPrefix": "Internet" }));
+        deny(f, &json!({ "direction": "Outbound", "destinationAddressPrefix": "Internet" }));
     }),
     ("egress-firewall", Status::Warn, |f| route(f, "VirtualAppliance")),
     ("egress-firewall", Status::Fail, |f| route(f, "None")),
@@ -325,6 +326,13 @@ const BAD: &[(&str, Status, Change)] = &[
         f.identity_roles.insert(api_server().to_lowercase(), Ok(Vec::new()));
     }),
     ("role-machines", Status::Fail, |f| f.caller_on_cluster = Ok(Vec::new())),
+    ("role-region", Status::Fail, |f| {
+        f.region_reads.insert("sizes", Read::Forbidden);
+    }),
+    ("role-region", Status::Unknown, |f| {
+        f.region_reads.insert("sizes", Read::Failed("timeout".to_owned()));
+    }),
+    ("subscription", Status::Warn, |f| f.subscription = Ok("PastDue".to_owned())),
     ("role-policy-assignments", Status::Warn, |f| f.caller_on_group = Ok(Vec::new())),
     ("role-cluster-user", Status::Warn, |f| f.caller_on_cluster = Ok(Vec::new())),
     ("role-rbac-writer", Status::Warn, |f| f.caller_on_cluster = Ok(Vec::new())),
@@ -397,6 +405,7 @@ fn what_cannot_be_read_is_unknown_and_never_passes() {
     facts.subscription = Err(why());
     facts.feature = Err(why());
     facts.usages = Err(why());
+    facts.region_reads.insert("quota", Read::Failed("AuthorizationFailed".to_owned()));
     facts.cli = Err(why());
     facts.providers.values_mut().for_each(|fact| *fact = Err(why()));
     facts.subnets.values_mut().for_each(|fact| *fact = Err(why()));
@@ -432,13 +441,21 @@ fn what_cannot_be_read_is_unknown_and_never_passes() {
 
 #[test]
 fn rows_about_a_network_of_aks_do_not_apply() {
-    let mut facts = good();
-    facts.config.vnet_subnet_id = None;
-    for pool in facts.pools.as_mut().unwrap() {
+    let mut hidden = good();
+    hidden.config.vnet_subnet_id = None;
+    for pool in hidden.pools.as_mut().unwrap() {
         pool.properties.vnet_subnet_id = None;
     }
-    facts.cluster.properties.api_server_access_profile.subnet_id = None;
-    for row in check(&facts) {
+    hidden.cluster.properties.api_server_access_profile.subnet_id = None;
+    // AKS may also name the subnets that it keeps in the resource group of the nodes.
+    let mut named = good();
+    let managed = |id: String| Some(id.replace("/net/", "/MC_rg_c_eastus/"));
+    named.config.vnet_subnet_id = managed(nodes());
+    for pool in named.pools.as_mut().unwrap() {
+        pool.properties.vnet_subnet_id = managed(nodes());
+    }
+    named.cluster.properties.api_server_access_profile.subnet_id = managed(api_server());
+    for row in [hidden, named].iter().flat_map(check) {
         let about_network = row.id.starts_with("nsg-")
             || row.id.contains("subnet")
             || row.id == "egress-security-rules";

@@ -1,5 +1,7 @@
 //! Rows about traffic that must be allowed: the table of security rules, and egress.
 
+#![expect(clippy::unnecessary_wraps, reason = "every check has the same type")]
+
 use super::cidr::Cidr;
 use super::facts::{Facts, Unknown, known_of, last_segment};
 use super::network::ranges;
@@ -9,7 +11,7 @@ use super::{Check, Document, EGRESS, Finding, NODE_AUTOPROVISIONING, RUNNING, jo
 const RULES: Document = Document(NODE_AUTOPROVISIONING, "Network security group rules");
 
 /// Names that nodes and nap itself must reach, beside the API server of the cluster.
-const NAMES: &str = "management.azure.com, login.microsoftonline.com, mcr.microsoft.com, \
+const NAMES: &str = "*.hcp.REGION.azmk8s.io, management.azure.com, login.microsoftonline.com, mcr.microsoft.com, \
                      *.data.mcr.microsoft.com, packages.microsoft.com, packages.aks.azure.com, \
                      acs-mirror.azureedge.net and, for prices, prices.azure.com";
 /// Every protocol of a rule for all protocols.

@@ -60,7 +60,7 @@ pub struct Surroundings {
     pub registrations: BTreeMap<String, String>,
     /// Names of the maintenance configurations.
     pub maintenance_configurations: Vec<String>,
-    /// Kinds of reads that callers may not do, such as `roleAssignments`.
+    /// Lists that callers may not read, by the last part of their path, such as `roleAssignments`.
     pub forbidden: BTreeSet<&'static str>,
 }
 
@@ -141,12 +141,15 @@ pub(crate) fn answer(
     if !subscription.eq_ignore_ascii_case(&inner.config.subscription_id) {
         return None;
     }
-    let (kind, answer) = route(inner, request, rest)?;
-    if inner.config.surroundings.forbidden.contains(kind) {
+    let last = rest.last().copied().unwrap_or("subscriptions");
+    let forbidden = &inner.config.surroundings.forbidden;
+    if request.method == Method::GET
+        && let Some(kind) = forbidden.iter().copied().find(|kind| kind.eq_ignore_ascii_case(last))
+    {
         let message = format!("The client does not have authorization to read {kind}.");
         return Some((kind, refuse(403, "AuthorizationFailed", &message)));
     }
-    Some((kind, answer))
+    route(inner, request, rest)
 }
 
 fn route(
@@ -260,7 +263,7 @@ fn put_agent_pool(inner: &Arc<Inner>, request: &ArmRequest, pool: &str) -> Answe
     if version < MACHINES_SINCE || body.pointer("/properties/mode") != Some(&json!("Machines")) {
         return invalid("The emulator creates only agent pools of mode Machines.");
     }
-    let members = body.get("properties").and_then(Value::as_object).map_or(0, |all| all.len());
+    let members = body.get("properties").and_then(Value::as_object).map_or(0, serde_json::Map::len);
     if members != 1 {
         return invalid("Properties other than mode are not allowed for mode Machines.");
     }

@@ -27,7 +27,8 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
     }
     let rows = prerequisites::check(&facts);
     let text = match args.output {
-        CheckFormat::Table => table(facts.config(), &rows),
+        CheckFormat::Table => table(facts.config(), &rows, false),
+        CheckFormat::Wide => table(facts.config(), &rows, true),
         CheckFormat::Json => serde_json::to_string_pretty(&document(facts.config(), &rows))? + "\n",
     };
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -139,7 +140,8 @@ fn unreadable(why: &str) -> anyhow::Error {
     UserError::new(format!("cannot read the cluster: {why}"), hint).with_code(UNREADABLE).into()
 }
 
-fn table(config: &AzureConfig, rows: &[Row]) -> String {
+/// One line per row. `wide`: the document of each row, not only of those with a fix.
+fn table(config: &AzureConfig, rows: &[Row], wide: bool) -> String {
     let mut text = format!(
         "Cluster `{}` in {}, agent pool `{}`\n\n",
         config.cluster_name, config.location, config.agent_pool
@@ -148,6 +150,8 @@ fn table(config: &AzureConfig, rows: &[Row]) -> String {
         let _ = writeln!(text, "{:<8} {}: {}  [{}]", row.status, row.title, row.found, row.id);
         if let Some(fix) = &row.fix {
             let _ = writeln!(text, "{:8}   fix: {fix}", "");
+        }
+        if wide || row.fix.is_some() {
             let _ = writeln!(text, "{:8}   see: {}", "", row.document);
         }
     }

@@ -286,6 +286,7 @@ impl Smoke {
 }
 
 /// An error of the cloud with its code.
+#[expect(clippy::needless_pass_by_value, reason = "the argument of `map_err`")]
 fn explain(error: CloudError) -> anyhow::Error {
     anyhow::anyhow!("{error} ({})", error.code)
 }

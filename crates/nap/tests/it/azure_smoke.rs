@@ -8,6 +8,9 @@ use nap_sim::azure::SUBSCRIPTION;
 use crate::azure_server::AzureServer;
 use crate::process::{Cluster, nap, text};
 
+/// Most looks for a machine, 5 ms apart.
+const MAX_POLLS: u32 = 12_000;
+
 fn read(path: &std::path::Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
@@ -61,9 +64,13 @@ fn interrupted_after(azure: &AzureServer, line: &str) -> (Output, String) {
             break;
         }
     }
-    while azure.emulator.machines().is_empty() {
+    for _ in 0..MAX_POLLS {
+        if !azure.emulator.machines().is_empty() {
+            break;
+        }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    assert!(!azure.emulator.machines().is_empty(), "no machine was created");
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let mut rest = String::new();
