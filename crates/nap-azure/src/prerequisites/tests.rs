@@ -395,6 +395,16 @@ fn every_row_has_a_failing_fact_and_an_identifier_of_its_own() {
 }
 
 #[test]
+fn every_row_is_documented_with_its_source() {
+    let text = include_str!("../../../../docs/azure-check.md");
+    for row in check(&good()) {
+        let line = format!("| `{}` | {} |", row.id, row.title);
+        assert!(text.contains(&line), "docs/azure-check.md lacks {line}");
+        assert!(text.contains(row.document.split(':').next().unwrap()), "{}", row.document);
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_unknown_and_never_passes() {
     let why = || Unknown("AuthorizationFailed".to_owned());
     let mut facts = good();

@@ -239,12 +239,12 @@ impl Smoke {
                     provider_id = machine.provider_id().or(provider_id);
                     // Repeated, because a deletion may fail, or the machine appear only now.
                     match self.provider.delete(&self.claim).await {
-                        Err(error) if !error.is_not_found() => last = Some(error),
+                        Err(error) if !error.is_not_found() => report(&mut last, error, transcript),
                         _ => {}
                     }
                 }
                 Err(error) if error.is_not_found() => gone += 1,
-                Err(error) => last = Some(error),
+                Err(error) => report(&mut last, error, transcript),
             }
             if gone < GONE_POLLS && self.clock.now().duration_since(begun) >= MAX_WAIT {
                 let message = format!("it exists after {} min", MAX_WAIT.as_mins());
@@ -283,6 +283,14 @@ impl Smoke {
         }
         transcript.say("the Node object is still there; Kubernetes removes it later");
     }
+}
+
+/// Keeps the last error, and says it unless it was said before.
+fn report(last: &mut Option<CloudError>, error: CloudError, transcript: &mut Transcript) {
+    if last.as_ref().is_none_or(|last| last.to_string() != error.to_string()) {
+        transcript.say_of("will be tried again: ", &format!("{error} ({})", error.code));
+    }
+    *last = Some(error);
 }
 
 /// An error of the cloud with its code.
