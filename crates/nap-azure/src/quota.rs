@@ -43,35 +43,25 @@ impl Quota {
     }
 }
 
-/// vCPUs in use and their limit, by family or for the region.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Usage {
-    pub current_value: Option<i64>,
-    pub limit: Option<i64>,
-    pub name: UsageName,
+struct Usage {
+    current_value: Option<i64>,
+    limit: Option<i64>,
+    name: UsageName,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct UsageName {
-    pub value: Option<String>,
-}
-
-/// Lists every count of a region.
-pub(crate) async fn usages(
-    arm: &ArmClient,
-    subscription: &str,
-    region: &str,
-) -> Result<Vec<Usage>, CloudError> {
-    let path = format!(
-        "/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{region}/usages?api-version=2025-04-01"
-    );
-    arm.list(&format!("list quota usage in {region}"), &path).await
+#[derive(Deserialize)]
+struct UsageName {
+    value: Option<String>,
 }
 
 /// Fetches the current count of a region.
 pub async fn fetch(arm: &ArmClient, subscription: &str, region: &str) -> Result<Quota, CloudError> {
-    let usages = usages(arm, subscription, region).await?;
+    let path = format!(
+        "/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{region}/usages?api-version=2025-04-01"
+    );
+    let usages: Vec<Usage> = arm.list(&format!("list quota usage in {region}"), &path).await?;
     let left = |usage: Usage| {
         Some((usage.name.value?.to_lowercase(), usage.limit? - usage.current_value?))
     };

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::security_rules::SecurityGroup;
 use super::versions::CliVersions;
 use crate::AzureConfig;
-use crate::quota::Usage;
 
 /// Reason why a fact could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -400,6 +399,21 @@ pub(super) struct RouteProperties {
     pub address_prefix: String,
     pub next_hop_type: String,
     pub next_hop_ip_address: Option<String>,
+}
+
+/// vCPUs in use and their limit, of a family or of the region.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Usage {
+    pub current_value: Option<i64>,
+    pub limit: Option<i64>,
+    pub name: UsageName,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct UsageName {
+    pub value: Option<String>,
 }
 
 /// A role with its permissions.

@@ -24,7 +24,7 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 
 pub use facts::Facts;
-pub use pool::{POOL_API_VERSION, create_pool};
+pub use pool::create_pool;
 pub use read::{Reader, managed_cluster};
 
 use facts::Unknown;

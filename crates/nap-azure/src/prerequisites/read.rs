@@ -9,19 +9,20 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::facts::{Fact, Facts, ManagedCluster, Permission, Read, Role, Unknown, parse};
+use super::facts::{Fact, Facts, ManagedCluster, Permission, Read, Role, Unknown, Usage, parse};
 use super::subscription::{FEATURE, PROVIDERS};
 use super::versions::read_cli;
 use crate::AzureConfig;
 use crate::arm::{ArmClient, percent_encode};
 use crate::machines::API_VERSION;
-use crate::{canonical_region, images, quota, skus};
+use crate::{canonical_region, images, skus};
 
 const NETWORK_API: &str = "2024-05-01";
 const AUTHORIZATION_API: &str = "2022-04-01";
 const SUBSCRIPTION_API: &str = "2022-12-01";
 const PROVIDERS_API: &str = "2021-04-01";
 const FEATURES_API: &str = "2021-07-01";
+const USAGES_API: &str = "2025-04-01";
 /// Longest wait for the price API, which a firewall may swallow.
 const MAX_PRICE_WAIT: Duration = Duration::from_secs(10);
 
@@ -63,7 +64,10 @@ impl Reader {
         let cluster_path = self.config.cluster_path();
         let group = format!("{subscription}/resourceGroups/{}", self.config.resource_group);
         let (id, location) = (&self.config.subscription_id, &self.config.location);
-        let usages = quota::usages(&self.arm, id, location).await;
+        let usages = format!(
+            "{subscription}/providers/Microsoft.Compute/locations/{location}/usages?api-version={USAGES_API}"
+        );
+        let usages: Result<Vec<Usage>, CloudError> = self.arm.list("list quota", &usages).await;
         let region_reads = BTreeMap::from([
             ("quota", outcome(&usages)),
             ("sizes", outcome(&skus::list(&self.arm, id, location).await)),

@@ -1,9 +1,8 @@
 //! Rows about the subscription and the tools: registrations, quota, versions of the Azure CLI.
 
-use super::facts::{Facts, Unknown, known};
+use super::facts::{Facts, Unknown, Usage, known};
 use super::versions::Version;
 use super::{Check, Document, Finding, NODE_AUTOPROVISIONING, OVERVIEW, join};
-use crate::quota::Usage;
 
 /// Oldest Azure CLI with node auto-provisioning.
 const MIN_CLI: &str = "2.76.0";

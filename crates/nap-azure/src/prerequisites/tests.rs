@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Permission, Read, Role, Unknown, parse};
+use super::facts::{Facts, Permission, Read, Role, Unknown, Usage, parse};
 use super::subscription::PROVIDERS;
 use super::versions::CliVersions;
 use super::{Row, Status, check, checks};
 use crate::AzureConfig;
-use crate::quota::Usage;
 
 const VNET: &str =
     "/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v";

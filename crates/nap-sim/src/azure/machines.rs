@@ -343,7 +343,7 @@ impl Inner {
         })
     }
 
-    pub(super) fn operation_headers(
+    fn operation_headers(
         &self,
         request: &ArmRequest,
         operation: u64,

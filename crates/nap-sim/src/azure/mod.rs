@@ -54,6 +54,7 @@ pub(crate) struct Inner {
     config: EmulatorConfig,
     region: RegionCatalogue,
     state: Mutex<State>,
+    pool: Mutex<prerequisites::PoolState>,
     events: mpsc::Sender<VmEvent>,
     /// Pending timers; dropped with the emulator.
     timers: Mutex<JoinSet<()>>,
@@ -65,7 +66,8 @@ impl Emulator {
         let (events, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
         let inner = Inner {
             region: RegionCatalogue::new(&config)?,
-            state: Mutex::new(State::new(&config)),
+            state: Mutex::new(State::new(config.faults.clone())),
+            pool: Mutex::new(prerequisites::PoolState::new(&config)),
             events,
             timers: Mutex::default(),
             config,

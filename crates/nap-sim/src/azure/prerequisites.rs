@@ -5,15 +5,14 @@
 //! assignments at a scope are those at the scope and above it, as `atScope()` asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::Inner;
-use super::request::{Answer, ArmRequest, page, refuse, reply, reply_with};
-use super::state::OperationRecord;
+use super::request::{Answer, ArmRequest, page, refuse, reply};
+use super::{EmulatorConfig, Inner};
 
 /// Object id of the cluster's identity.
 pub const CLUSTER_IDENTITY: &str = "00000000-0000-0000-0000-000000000004";
@@ -62,6 +61,39 @@ pub struct Surroundings {
     pub maintenance_configurations: Vec<String>,
     /// Lists that callers may not read, by the last part of their path, such as `roleAssignments`.
     pub forbidden: BTreeSet<&'static str>,
+}
+
+/// Life of the machines-mode agent pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolState {
+    Missing,
+    Creating,
+    Succeeded,
+}
+
+impl PoolState {
+    pub(crate) fn new(config: &EmulatorConfig) -> Self {
+        if config.surroundings.machines_pool { Self::Succeeded } else { Self::Missing }
+    }
+
+    /// `provisioningState` of the pool; `None` if it does not exist.
+    fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::Missing => None,
+            Self::Creating => Some("Creating"),
+            Self::Succeeded => Some("Succeeded"),
+        }
+    }
+}
+
+impl Inner {
+    fn pool_state(&self) -> PoolState {
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_pool_state(&self, state: PoolState) {
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
 }
 
 /// The assignment of a built-in role.
@@ -138,7 +170,8 @@ pub(crate) fn answer(
     parts: &[&str],
 ) -> Option<(&'static str, Answer)> {
     let ["subscriptions", subscription, rest @ ..] = parts else { return None };
-    if !subscription.eq_ignore_ascii_case(&inner.config.subscription_id) {
+    let is_versioned = request.query.get("api-version").is_some_and(|text| !text.is_empty());
+    if !is_versioned || !subscription.eq_ignore_ascii_case(&inner.config.subscription_id) {
         return None;
     }
     let last = rest.last().copied().unwrap_or("subscriptions");
@@ -227,11 +260,15 @@ fn part_of_cluster(
         ["agentpools", pool] if request.method == Method::PUT => {
             Some(("agentPools", put_agent_pool(inner, request, pool)))
         }
-        ["agentpools", pool, ..]
-            if *pool == inner.config.agent_pool && !inner.state().machines_pool =>
-        {
-            let message = format!("Agent pool '{pool}' was not found.");
-            Some(("agentPools", refuse(404, "NotFound", &message)))
+        ["agentpools", pool, below @ ..] if *pool == inner.config.agent_pool => {
+            match (inner.pool_state(), below) {
+                (PoolState::Succeeded, _) => None,
+                (PoolState::Creating, []) => Some(("agentPools", reply(200, &shown(inner)))),
+                (PoolState::Missing | PoolState::Creating, _) => {
+                    let message = format!("Agent pool '{pool}' was not found.");
+                    Some(("agentPools", refuse(404, "NotFound", &message)))
+                }
+            }
         }
         _ => None,
     }
@@ -242,18 +279,23 @@ fn listed(inner: &Inner, request: &ArmRequest, items: &[Value]) -> Answer {
 }
 
 fn agent_pools(inner: &Inner) -> Vec<Value> {
-    let show = |name: &str, properties: &Value| {
+    let show = |(name, properties): (&String, &Value)| {
         let mut properties = properties.clone();
         properties["provisioningState"] = json!("Succeeded");
         json!({ "name": name, "properties": properties })
     };
-    let others = &inner.config.surroundings.agent_pools;
-    let mut pools: Vec<Value> =
-        others.iter().map(|(name, properties)| show(name, properties)).collect();
-    if inner.state().machines_pool {
-        pools.push(show(&inner.config.agent_pool, &json!({ "mode": "Machines" })));
+    let mut pools: Vec<Value> = inner.config.surroundings.agent_pools.iter().map(show).collect();
+    if inner.pool_state() != PoolState::Missing {
+        pools.push(shown(inner));
     }
     pools
+}
+
+/// The machines-mode agent pool.
+fn shown(inner: &Inner) -> Value {
+    let state = inner.pool_state().as_str();
+    let properties = json!({ "mode": "Machines", "provisioningState": state });
+    json!({ "name": inner.config.agent_pool, "properties": properties })
 }
 
 fn put_agent_pool(inner: &Arc<Inner>, request: &ArmRequest, pool: &str) -> Answer {
@@ -272,20 +314,15 @@ fn put_agent_pool(inner: &Arc<Inner>, request: &ArmRequest, pool: &str) -> Answe
             format!("The emulator has machines only in agent pool '{}'.", inner.config.agent_pool);
         return invalid(&message);
     }
-    let shown = json!({ "name": pool, "properties": { "mode": "Machines" } });
-    let mut state = inner.state();
-    if state.machines_pool {
-        return reply(200, &shown);
+    if inner.pool_state() != PoolState::Missing {
+        return reply(200, &shown(inner));
     }
-    let operation = state.begin_operation();
-    drop(state);
-    inner.later(POOL_CREATE, move |inner| {
-        let mut state = inner.state();
-        state.machines_pool = true;
-        state.operations.insert(operation, OperationRecord::Succeeded);
+    inner.set_pool_state(PoolState::Creating);
+    inner.later(POOL_CREATE, |inner| {
+        inner.set_pool_state(PoolState::Succeeded);
         None
     });
-    reply_with(201, &shown, &inner.operation_headers(request, operation))
+    reply(201, &shown(inner))
 }
 
 fn network_resource(inner: &Inner, request: &ArmRequest) -> Option<(&'static str, Answer)> {

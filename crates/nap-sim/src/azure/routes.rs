@@ -43,13 +43,14 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     if let Some(fault) = fault(inner) {
         return count(inner, request, "fault", fault);
     }
+    // Before the versions are checked: a scope and what is asked about it have different ones.
+    if let Some((kind, answer)) = prerequisites::answer(inner, request, parts) {
+        return count(inner, request, kind, answer);
+    }
     if request.query.get("api-version").is_none_or(String::is_empty) {
         let message =
             "The api-version query parameter (?api-version=) is required for all requests.";
         return refuse(400, "MissingApiVersionParameter", message);
-    }
-    if let Some((kind, answer)) = prerequisites::answer(inner, request, parts) {
-        return count(inner, request, kind, answer);
     }
     let config = &inner.config;
     let Some((&"subscriptions", [subscription, rest @ ..])) = parts.split_first() else {

@@ -8,7 +8,7 @@ use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
 use serde_json::Value;
 
-use super::{EmulatorConfig, FaultPlan};
+use super::FaultPlan;
 
 /// Maximum number of operations kept; clients poll recent ones only.
 const MAX_OPERATIONS: usize = 10_000;
@@ -21,22 +21,19 @@ pub(crate) struct State {
     pub bill: Vec<BilledMachine>,
     pub faults: FaultPlan,
     pub requests: BTreeMap<String, u64>,
-    /// Whether the machines-mode agent pool exists.
-    pub machines_pool: bool,
     /// Source of unique numbers.
     pub counter: u64,
 }
 
 impl State {
-    pub(crate) fn new(config: &EmulatorConfig) -> Self {
+    pub(crate) fn new(faults: FaultPlan) -> Self {
         Self {
             machines: BTreeMap::new(),
             operations: BTreeMap::new(),
             tokens: BTreeMap::new(),
             bill: Vec::new(),
-            faults: config.faults.clone(),
+            faults,
             requests: BTreeMap::new(),
-            machines_pool: config.surroundings.machines_pool,
             counter: 0,
         }
     }

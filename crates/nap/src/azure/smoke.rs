@@ -163,7 +163,8 @@ impl Smoke {
             transcript.say("no kubeconfig: the node is not waited for");
             return Ok(());
         };
-        self.until_ready(client, &instance.provider_id, transcript).await
+        let provider_id = machine.provider_id().unwrap_or(instance.provider_id);
+        self.until_ready(client, &provider_id, transcript).await
     }
 
     /// A default node class with the status that the controllers would give it.
