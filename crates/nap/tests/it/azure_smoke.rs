@@ -47,8 +47,10 @@ fn a_machine_is_created_joins_and_is_deleted() {
     assert!(farewell.contains("1 VM(s) created, 0 left"), "{farewell}");
 }
 
-/// Starts a smoke run, sends SIGINT when a line appears and the machine exists, and waits.
-fn interrupted_after(azure: &AzureServer, line: &str) -> (Output, String) {
+/// Starts a smoke run, sends SIGINT when a machine is announced or, with `exists`, when it exists,
+/// and waits for the end.
+fn interrupted(azure: &AzureServer, exists: bool) -> (Output, String) {
+    let line = "is to be created";
     let path = azure.path("transcript.txt");
     let mut child = azure
         .nap_azure(&["smoke", "--transcript", path.to_str().unwrap()])
@@ -64,13 +66,16 @@ fn interrupted_after(azure: &AzureServer, line: &str) -> (Output, String) {
             break;
         }
     }
-    for _ in 0..MAX_POLLS {
-        if !azure.emulator.machines().is_empty() {
-            break;
+    let is_there = || !azure.emulator.machines().is_empty();
+    if exists {
+        for _ in 0..MAX_POLLS {
+            if is_there() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(is_there(), "no machine was created");
     }
-    assert!(!azure.emulator.machines().is_empty(), "no machine was created");
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let mut rest = String::new();
@@ -85,13 +90,22 @@ fn an_interrupted_run_leaves_no_machine() {
         // The creation never ends by itself.
         config.faults.stuck_creates = true;
     });
-    let (output, transcript) = interrupted_after(&azure, "is to be created");
+    let (output, transcript) = interrupted(&azure, true);
     assert_eq!(output.status.code(), Some(1), "{transcript}");
     assert_eq!(azure.emulator.machines(), []);
     for line in ["failed: interrupted", "the machine is gone", "result: failed"] {
         assert!(transcript.contains(line), "{line}\n{transcript}");
     }
     assert!(text(&output.stderr).contains("error: interrupted\nhint: the machine was deleted"));
+}
+
+#[test]
+fn a_run_that_is_interrupted_at_once_leaves_no_machine() {
+    let azure = AzureServer::start("smoke-at-once", |_| {});
+    let (output, transcript) = interrupted(&azure, false);
+    assert_eq!(output.status.code(), Some(1), "{transcript}");
+    assert_eq!(azure.emulator.machines(), [], "{transcript}");
+    assert!(transcript.ends_with("result: failed\n"), "{transcript}");
 }
 
 #[test]
