@@ -13,6 +13,7 @@
 //! - `node_class` finds the version, images and subnet of a node class, with the windows of
 //!   [`maintenance`]; `drift` compares machines with it.
 //! - `notices` reads the conditions of Nodes that announce the loss of a VM.
+//! - [`prerequisites`] checks what a cluster and its subscription need.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
 //!   [`embedded::refresh`] updates it.
 
@@ -32,6 +33,7 @@ mod node_class;
 pub mod not_offered;
 mod notices;
 mod offering_selection;
+pub mod prerequisites;
 pub mod prices;
 mod provider;
 pub mod quota;

@@ -43,7 +43,7 @@ enum Command {
     Replay(ReplayArgs),
     /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
     Lint(LintArgs),
-    /// Show what Azure sells, or refresh the catalogue of it
+    /// Check a cluster's prerequisites, try one machine, or show what Azure sells
     Azure(AzureArgs),
     /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
@@ -316,6 +316,11 @@ pub struct AzureArgs {
 /// Subcommands of `nap azure`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AzureCommand {
+    /// Check every prerequisite of a cluster; each row has its fix. Exits with 1 if a row fails or
+    /// is unknown, with 2 if the cluster cannot be read
+    Check(CheckArgs),
+    /// Check the cluster, create one machine, see its node join, delete it, and write a transcript
+    Smoke(SmokeArgs),
     /// Show the VM sizes that would be considered, and why others are excluded
     Skus(SkusArgs),
     /// Manage the catalogue of VM sizes and prices
@@ -330,6 +335,73 @@ pub enum AzureCommand {
 pub enum CatalogueCommand {
     /// Rebuild regions of the catalogue from the live APIs, and print what changed
     Refresh(RefreshArgs),
+}
+
+/// Options that select a managed cluster.
+#[derive(Clone, Debug, Args)]
+pub struct ManagedClusterArgs {
+    /// Id of the subscription; default: $AZURE_SUBSCRIPTION_ID, then $ARM_SUBSCRIPTION_ID
+    #[arg(long, value_name = "ID")]
+    pub subscription: Option<String>,
+    /// Resource group of the managed cluster; default: $ARM_RESOURCE_GROUP
+    #[arg(short = 'g', long, value_name = "NAME")]
+    pub resource_group: Option<String>,
+    /// Name of the managed cluster; default: $CLUSTER_NAME
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Machines-mode agent pool; default: $AKS_MACHINES_POOL_NAME, then aksmanagedap
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+}
+
+/// Output formats of `nap azure check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckFormat {
+    /// One line per row, with fix and document where something is to be done
+    Table,
+    /// The table with the document of every row
+    Wide,
+    /// JSON document, described in docs/azure-check.md
+    Json,
+}
+
+/// Options of `nap azure check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub cluster: ManagedClusterArgs,
+    /// Create the Machines-mode agent pool if it does not exist
+    #[arg(long)]
+    pub create_pool: bool,
+    /// Exit with 0 although rows are unknown
+    #[arg(long)]
+    pub allow_unknown: bool,
+    /// Output format
+    #[arg(short = 'o', long, value_enum, default_value = "table")]
+    pub output: CheckFormat,
+}
+
+/// Options of `nap azure smoke`.
+#[derive(Clone, Debug, Args)]
+pub struct SmokeArgs {
+    #[command(flatten)]
+    pub cluster: ManagedClusterArgs,
+    /// Kubeconfig file, to see the node join; default: $KUBECONFIG. Without one only the machine is
+    /// waited for
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Go on although rows of the check fail
+    #[arg(long)]
+    pub force: bool,
+    /// File for the transcript, in which ids, names and addresses are masked
+    #[arg(long, value_name = "FILE", default_value = "nap-azure-smoke.txt")]
+    pub transcript: PathBuf,
+    /// Speed of timers relative to real time, to match `nap try --speed`
+    #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
+    pub speed: u32,
 }
 
 /// Access to the live Azure APIs.
@@ -430,12 +502,14 @@ pub fn main() -> anyhow::Result<()> {
         }
         Command::Replay(args) => plan::replay(&args),
         Command::Lint(args) => block_on(lint::lint(args)),
-        Command::Azure(AzureArgs { command: AzureCommand::Skus(args) }) => {
-            block_on(azure::skus(args))
-        }
-        Command::Azure(AzureArgs {
-            command: AzureCommand::Catalogue { command: CatalogueCommand::Refresh(args) },
-        }) => block_on(azure::refresh(args)),
+        Command::Azure(AzureArgs { command }) => match command {
+            AzureCommand::Check(args) => block_on(azure::check(args)),
+            AzureCommand::Smoke(args) => block_on(azure::smoke(args)),
+            AzureCommand::Skus(args) => block_on(azure::skus(args)),
+            AzureCommand::Catalogue { command: CatalogueCommand::Refresh(args) } => {
+                block_on(azure::refresh(args))
+            }
+        },
         Command::Crds(CrdsArgs { command: None }) => crds::print(),
         Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {
             block_on(crds::install(cluster))

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             user_error::print(&error);
-            ExitCode::FAILURE
+            ExitCode::from(user_error::exit_code(&error))
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nap_azure::AzureConfig;
 use nap_clock::Clock;
 
-use super::{FaultPlan, RequestLimits};
+use super::{FaultPlan, RequestLimits, Surroundings};
 
 /// Id of the emulated subscription, by which the nodes of its VMs are known.
 pub const SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000001";
@@ -71,6 +71,8 @@ pub struct EmulatorConfig {
     /// Whether every other subnet exists too, in any subscription, so that manifests of guides
     /// work.
     pub any_subnet: bool,
+    /// What surrounds the cluster.
+    pub surroundings: Surroundings,
     /// Faults from the start.
     pub faults: FaultPlan,
 }
@@ -112,6 +114,7 @@ impl EmulatorConfig {
             retry_after: Duration::from_secs(5),
             subnets: BTreeSet::from([subnet]),
             any_subnet: false,
+            surroundings: Surroundings::default(),
             faults: FaultPlan::default(),
         }
     }

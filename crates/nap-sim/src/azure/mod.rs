@@ -18,6 +18,7 @@ mod machines;
 mod maintenance;
 mod members;
 mod node;
+mod prerequisites;
 mod region;
 mod request;
 mod routes;
@@ -46,6 +47,7 @@ use tower::Service;
 pub use config::{EmulatorConfig, SUBSCRIPTION};
 pub use fault_file::FaultFileError;
 pub use faults::{Fault, FaultPlan, Place, TimedFault};
+pub use prerequisites::{CLUSTER_IDENTITY, RoleAssignment, Surroundings};
 pub use state::{BilledMachine, EmulatedMachine};
 pub use throttle::{BucketLimit, RequestLimits};
 
@@ -64,6 +66,7 @@ pub(crate) struct Inner {
     config: EmulatorConfig,
     region: RegionCatalogue,
     state: Mutex<State>,
+    pool: Mutex<prerequisites::PoolState>,
     events: mpsc::Sender<VmEvent>,
     /// Pending timers; dropped with the emulator.
     timers: Mutex<JoinSet<()>>,
@@ -76,6 +79,7 @@ impl Emulator {
         let inner = Inner {
             region: RegionCatalogue::new(&config)?,
             state: Mutex::new(State::new(config.faults.clone())),
+            pool: Mutex::new(prerequisites::PoolState::new(&config)),
             events,
             timers: Mutex::default(),
             config,

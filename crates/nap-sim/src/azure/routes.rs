@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::images::list_images;
+use super::prerequisites;
 use super::request::{Answer, ArmRequest, Refusal, refuse, reply, reply_with};
 use super::state::TokenRecord;
 use super::throttle::RequestKind;
@@ -108,6 +109,10 @@ fn take(inner: &Inner, principal: &str, kind: RequestKind) -> Result<Option<i64>
 fn resource(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     if let Some(fault) = fault(inner) {
         return count(inner, request, "fault", fault);
+    }
+    // Before the versions are checked: a scope and what is asked about it have different ones.
+    if let Some((kind, answer)) = prerequisites::answer(inner, request, parts) {
+        return count(inner, request, kind, answer);
     }
     let config = &inner.config;
     if let Err(refusal) = check_api_version(config, request, parts) {
@@ -352,19 +357,22 @@ fn managed_cluster(inner: &Inner) -> Answer {
     let version = state.changes.kubernetes_version(config);
     reply(
         200,
-        &json!({
-            "id": config.cluster_id(),
-            "name": config.cluster_name,
-            "location": config.region,
-            "properties": {
-                "provisioningState": "Succeeded",
-                "powerState": { "code": "Running" },
-                "kubernetesVersion": version,
-                "currentKubernetesVersion": version,
-                "nodeResourceGroup": config.node_resource_group,
-                "networkProfile": { "networkPlugin": "azure", "networkPluginMode": "overlay" },
-            },
-        }),
+        &prerequisites::complete(
+            inner,
+            json!({
+                "id": config.cluster_id(),
+                "name": config.cluster_name,
+                "location": config.region,
+                "properties": {
+                    "provisioningState": "Succeeded",
+                    "powerState": { "code": "Running" },
+                    "kubernetesVersion": version,
+                    "currentKubernetesVersion": version,
+                    "nodeResourceGroup": config.node_resource_group,
+                    "networkProfile": { "networkPlugin": "azure", "networkPluginMode": "overlay" },
+                },
+            }),
+        ),
     )
 }
 

@@ -19,6 +19,7 @@ mod life;
 mod machines_api;
 mod offerings;
 mod overlays;
+mod prerequisites;
 mod provisioning;
 mod proxy;
 mod registering;

@@ -1,9 +1,14 @@
-//! `nap azure`: what Azure sells, and the catalogue of it.
+//! `nap azure`: what Azure sells, the catalogue of it, and whether a cluster is ready for nap.
 
+mod check;
 mod live;
+mod masks;
 mod refresh;
 mod skus;
+mod smoke;
 
+pub use check::check;
 pub use live::endpoint;
 pub use refresh::refresh;
 pub use skus::skus;
+pub use smoke::smoke;

@@ -65,9 +65,8 @@ fn counted(inner: HttpService, counts: Arc<Mutex<Counts>>) -> HttpService {
             let is_put = request.method() == Method::PUT;
             let batch = request.headers().get("BatchPutMachine").map(http::HeaderValue::as_bytes);
             let batch: Option<Value> = batch.and_then(|text| serde_json::from_slice(text).ok());
-            let asked = batch.map_or(1, |batch| {
-                batch["batchMachines"].as_array().map_or(1, Vec::len) as u64
-            });
+            let asked = batch
+                .map_or(1, |batch| batch["batchMachines"].as_array().map_or(1, Vec::len) as u64);
             let response = inner.oneshot(request).await?;
             let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
             if is_arm {
@@ -289,7 +288,8 @@ async fn one_by_one(args: &LaunchesArgs) -> anyhow::Result<Counts> {
     let one = async |number: usize| -> anyhow::Result<()> {
         for (attempt, (size, zone)) in offerings.iter().enumerate() {
             let name = format!("burst-{number:05}-{attempt}");
-            let zones: Vec<&str> = zone.rsplit_once('-').map(|(_, zone)| zone).into_iter().collect();
+            let zones: Vec<&str> =
+                zone.rsplit_once('-').map(|(_, zone)| zone).into_iter().collect();
             let body = json!({ "zones": zones, "properties": {
                 "hardware": { "vmSize": size }, "nodeImageVersion": image, "priority": "Regular",
                 "tags": { "karpenter.azure.com_aksmachine_nodeclaim": name },
@@ -300,7 +300,8 @@ async fn one_by_one(args: &LaunchesArgs) -> anyhow::Result<Counts> {
             }
             loop {
                 scene.clock.sleep(POLL).await;
-                let (_, machine) = send(Method::GET, format!("machines/{name}"), Value::Null).await?;
+                let (_, machine) =
+                    send(Method::GET, format!("machines/{name}"), Value::Null).await?;
                 match machine["properties"]["provisioningState"].as_str() {
                     Some("Succeeded") => {
                         scene.count(|counts| counts.first += u64::from(attempt == 0));
@@ -329,11 +330,16 @@ pub(super) fn measure(args: &LaunchesArgs) -> anyhow::Result<()> {
     let virtual_time =
         || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let mut results: BTreeMap<&str, Counts> = BTreeMap::new();
-    eprintln!("{} machines in {}, {} vCPUs a family …", args.machines, args.region, args.family_quota);
+    eprintln!(
+        "{} machines in {}, {} vCPUs a family …",
+        args.machines, args.region, args.family_quota
+    );
     results.insert("nap", virtual_time()?.block_on(with_nap(args))?);
     eprintln!("the same, each machine by itself …");
     results.insert("one by one", virtual_time()?.block_on(one_by_one(args))?);
-    println!("| client | first attempt | attempts | refused | failed later | ARM reads | ARM writes | requests a machine | 429 | seconds |");
+    println!(
+        "| client | first attempt | attempts | refused | failed later | ARM reads | ARM writes | requests a machine | 429 | seconds |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for (client, counts) in &results {
         let Counts { reads, writes, throttled, attempts, refused, failed, first, seconds } = counts;

@@ -1,6 +1,9 @@
 //! The binary as a user runs it: real processes, real sockets on loopback, the real kubectl.
 
 mod azure;
+mod azure_check;
+mod azure_server;
+mod azure_smoke;
 mod benching;
 mod errors;
 mod installing;
