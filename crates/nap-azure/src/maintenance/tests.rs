@@ -133,7 +133,8 @@ fn schedules() -> impl Strategy<Value = Schedule> {
     prop_oneof![
         (1_i32..=7).prop_map(|days| Schedule::Daily { days }),
         (1_i32..=4, weekdays()).prop_map(|(weeks, day)| Schedule::Weekly { weeks, day }),
-        (1_i32..=6, 1_i8..=31).prop_map(|(months, day)| Schedule::AbsoluteMonthly { months, day }),
+        (1_i32..=6, prop_oneof![1_i8..=31, 28_i8..=31])
+            .prop_map(|(months, day)| Schedule::AbsoluteMonthly { months, day }),
         (1_i32..=6, weeks, weekdays()).prop_map(|(months, week, day)| Schedule::RelativeMonthly {
             months,
             week,
@@ -225,24 +226,47 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn a_window_is_open_exactly_after_its_openings(window in windows(), hours in 0_i64..24 * 800) {
-        prop_assume!(window.start_date.is_some());
-        let now = at("2026-01-01T00:00") + SignedDuration::from_mins(hours * 60 + 17);
-        let local = |time: Timestamp| window.utc_offset.to_datetime(time).date();
-        let blocked = window.not_allowed.iter().any(|span| {
-            span.from <= local(now) && local(now) <= span.to
-        });
-        let open = !blocked && walked(&window, day(830)).into_iter().any(|date| {
-            let opens = window.utc_offset.to_timestamp(date.to_datetime(window.start_time)).unwrap();
+    fn a_window_is_open_exactly_after_its_openings(
+        mut window in windows(),
+        start in 0_i32..400,
+        near in any::<prop::sample::Index>(),
+        minutes in -3 * 60..27 * 60_i64,
+        closed in prop::option::of(-1_i64..=1),
+    ) {
+        // A time around an opening, and perhaps a date that is not allowed around it too.
+        window.start_date = Some(day(start));
+        let all = walked(&window, day(start + 1200));
+        let date = all[near.index(all.len())];
+        if let Some(days) = closed {
+            let date = date + SignedDuration::from_hours(24 * days);
+            window.not_allowed.push(DateSpan { from: date, to: date });
+        }
+        let opening = |date: Date| {
+            window.utc_offset.to_timestamp(date.to_datetime(window.start_time)).unwrap()
+        };
+        let now = opening(date) + SignedDuration::from_mins(minutes);
+        let local = window.utc_offset.to_datetime(now).date();
+        let blocked = window.not_allowed.iter().any(|span| span.from <= local && local <= span.to);
+        let open = all.into_iter().any(|date| {
+            let opens = opening(date);
             opens <= now && now < opens + SignedDuration::from_hours(window.duration_hours)
         });
-        prop_assert_eq!(window.is_open(now), open);
+        prop_assert_eq!(window.is_open(now), open && !blocked);
     }
 
     #[test]
-    fn the_next_opening_is_the_first_open_time(window in windows(), hours in 0_i64..24 * 400) {
+    fn the_next_opening_is_the_first_open_time(
+        mut window in windows(),
+        hours in 0_i64..24 * 400,
+        closed in any::<bool>(),
+    ) {
         let now = at("2026-01-01T00:00") + SignedDuration::from_mins(hours * 60 + 17);
-        let next = window.next_opening(now).unwrap();
+        let mut next = window.next_opening(now).unwrap();
+        if closed {
+            let date = window.utc_offset.to_datetime(next).date();
+            window.not_allowed.push(DateSpan { from: date, to: date });
+            next = window.next_opening(now).unwrap();
+        }
         prop_assert!(next >= now && window.is_open(next));
         // Nothing is open before: every quarter of an hour of the last ten days is tried.
         let mut time = next;
