@@ -7,6 +7,8 @@ use kube::{Api, Client};
 
 /// The default NodePool and AKSNodeClass of the managed product.
 pub const DEFAULT_NODEPOOL: &str = include_str!("../../../examples/default-nodepool.yaml");
+/// A NodePool of spot nodes that goes before the default one.
+pub const SPOT_NODEPOOL: &str = include_str!("../../../examples/spot-nodepool.yaml");
 /// Ten pods of one CPU each.
 pub const INFLATE: &str = include_str!("../../../examples/inflate.yaml");
 

@@ -1,4 +1,5 @@
-//! `nap demo`: scale up, consolidate and scale to zero on the embedded cluster, with assertions.
+//! `nap demo`: scale up, consolidate and scale to zero on the embedded cluster, then a stock-out
+//! and an eviction, with assertions.
 //!
 //! It acts through the API server as a user with kubectl would, and observes the result. A failed
 //! expectation ends the demo with an error.
@@ -8,7 +9,9 @@ mod observe;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
+use kube::ResourceExt as _;
+use nap_api::{NodeClaim, labels};
 use nap_clock::Clock;
 use nap_sim::world::{World, WorldConfig};
 use nap_units::UsdPerHour;
@@ -69,8 +72,67 @@ async fn tell(world: &World) -> anyhow::Result<()> {
         observer.events("DisruptionTerminating").await?.iter().any(|text| text.contains("replace"));
     ensure!(replaced, "no node was replaced by a smaller one");
     to_zero(&observer).await?;
+    observer.say("No pods, no nodes, no VMs: nothing costs anything.");
+    stock_out(world, &observer, &two).await?;
+    to_zero(&observer).await?;
+    eviction(world, &observer).await?;
+    to_zero(&observer).await?;
     observe::bill(world)?;
     Ok(())
+}
+
+/// Azure has no VM left of a size: the pods get another one.
+async fn stock_out(world: &World, observer: &Observer<'_>, before: &Fleet) -> anyhow::Result<()> {
+    let size = before.claims.first().map(size_of).unwrap_or_default();
+    println!();
+    observer.say(&format!("Azure runs out of {size}."));
+    let fault = format!("stockOut: {{size: {size}}}");
+    world.azure().schedule_fault(&fault).map_err(anyhow::Error::msg)?;
+    observe::command("kubectl scale deployment inflate --replicas=3");
+    observer.scale("inflate", 3).await?;
+    let fleet = observer
+        .until("3 pods run", PATIENCE, |fleet| fleet.running() == 3 && fleet.settled())
+        .await?;
+    observer.say("3 pods run on another size.");
+    observe::table(&fleet);
+    let refused = observer.events("AsyncProvisioningError").await?;
+    ensure!(!refused.is_empty(), "no machine met the stock-out of {size}");
+    ensure!(fleet.claims.iter().all(|claim| size_of(claim) != size), "a node is of size {size}");
+    world.azure().clear_faults();
+    Ok(())
+}
+
+/// Azure takes a spot VM back: its pods move before it goes.
+async fn eviction(world: &World, observer: &Observer<'_>) -> anyhow::Result<()> {
+    observe::command("kubectl apply -f examples/spot-nodepool.yaml");
+    manifests::apply(observer.client(), manifests::SPOT_NODEPOOL).await?;
+    observe::command("kubectl scale deployment inflate --replicas=3");
+    observer.scale("inflate", 3).await?;
+    let fleet = observer
+        .until("3 pods run on spot", PATIENCE, |fleet| fleet.running() == 3 && fleet.settled())
+        .await?;
+    observe::table(&fleet);
+    let spot = fleet.claims.iter().find(|claim| {
+        claim.labels().get(labels::CAPACITY_TYPE).is_some_and(|capacity| capacity == "spot")
+    });
+    let spot = spot.context("no node is on spot")?.name_any();
+    let fault = format!("evict: {{machine: {spot}}}");
+    world.azure().schedule_fault(&fault).map_err(anyhow::Error::msg)?;
+    observer.say(&format!("Azure announces that it takes {spot} back in 30 s."));
+    let fleet = observer
+        .until("3 pods run elsewhere", PATIENCE, |fleet| {
+            fleet.claims.iter().all(|claim| claim.name_any() != spot)
+                && fleet.running() == 3
+                && fleet.settled()
+        })
+        .await?;
+    observer.say("3 pods run on the node that was launched at the notice.");
+    observe::table(&fleet);
+    Ok(())
+}
+
+fn size_of(claim: &NodeClaim) -> String {
+    claim.labels().get(labels::INSTANCE_TYPE).cloned().unwrap_or_default()
 }
 
 async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
@@ -80,7 +142,7 @@ async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
             fleet.launched() == fleet.claims.len()
         })
         .await?;
-    observer.say("Azure has created the VMs; they boot.");
+    observer.say("Azure has accepted the VMs; they are created and boot.");
     observer
         .until("every node is ready", PATIENCE, |fleet| fleet.ready_nodes() == fleet.claims.len())
         .await?;
@@ -133,6 +195,5 @@ async fn to_zero(observer: &Observer<'_>) -> anyhow::Result<()> {
         })
         .await?;
     ensure!(fleet.price() == UsdPerHour::ZERO, "an empty fleet costs {}/h", fleet.price());
-    observer.say("No pods, no nodes, no VMs: nothing costs anything.");
     Ok(())
 }

@@ -94,6 +94,8 @@ impl<'a> Observer<'a> {
         let mut since: Option<(Vec<String>, Timestamp)> = None;
         loop {
             self.tell_events("DisruptionTerminating", "nap consolidates").await?;
+            self.tell_events("AsyncProvisioningError", "Azure refuses").await?;
+            self.tell_events("SpotInterrupted", "nap drains").await?;
             self.tell_events("Launching", "nap chooses").await?;
             let fleet = self.look().await?;
             let names: Vec<String> = fleet.claims.iter().map(ResourceExt::name_any).collect();
@@ -166,6 +168,7 @@ impl<'a> Observer<'a> {
                 .insert(event.name_any());
             if let Some(message) = event.message.as_deref().filter(|_| fresh) {
                 let message = message.strip_prefix("Disrupting NodeClaim: ").unwrap_or(message);
+                let message = message.split_once(" event: ").map_or(message, |(_, text)| text);
                 self.say(&format!("{introduction}: {message}"));
             }
         }
