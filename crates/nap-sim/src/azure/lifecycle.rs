@@ -36,15 +36,10 @@ enum Fate {
     NeverEnds,
 }
 
-impl Inner {
+impl Created {
     /// Adds an accepted machine. Its fate is decided by the faults of this moment.
-    pub(crate) fn insert(
-        &self,
-        state: &mut State,
-        machine: MachineRecord,
-        operation: u64,
-    ) -> Created {
-        let created = Created {
+    pub(crate) fn new(state: &mut State, machine: MachineRecord, operation: u64) -> Self {
+        let created = Self {
             fate: fate(&state.faults, &machine),
             name: machine.name.clone(),
             vm_name: machine.vm_name.clone(),
@@ -54,7 +49,9 @@ impl Inner {
         state.machines.insert(machine.name.clone(), machine);
         created
     }
+}
 
+impl Inner {
     /// Starts the timers of creations.
     pub(crate) fn begin_creates(self: &Arc<Self>, machines: Vec<Created>) {
         for Created { name, vm_name, incarnation, operation, fate } in machines {

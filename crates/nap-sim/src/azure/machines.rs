@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Inner;
 use super::accept::{Place, tags_of, zones_of};
 use super::batch::{batch_error, read_header};
+use super::lifecycle::Created;
 use super::members::check_machine;
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{MachineRecord, MachineState, State};
@@ -62,7 +63,7 @@ impl Inner {
         let machine = self.accept(&mut state, &template, place)?;
         let operation = state.begin_operation(self.config.clock.now(), Some(name), 1);
         let answer = self.reply_machine(201, &machine, self.operation_headers(request, operation));
-        let created = self.insert(&mut state, machine, operation);
+        let created = Created::new(&mut state, machine, operation);
         drop(state);
         self.begin_creates(vec![created]);
         Ok(answer)
@@ -112,7 +113,7 @@ impl Inner {
         let operation = state.begin_operation(now, Some(name), accepted.len());
         let created: Vec<_> = accepted
             .into_iter()
-            .map(|machine| self.insert(&mut state, machine, operation))
+            .map(|machine| Created::new(&mut state, machine, operation))
             .collect();
         let answer = if failed.is_empty() {
             let headers = self.operation_headers(request, operation);

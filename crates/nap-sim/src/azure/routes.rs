@@ -79,7 +79,10 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     let kind = RequestKind::of(&request.method);
     let left = match take(inner, &principal, kind) {
         Ok(left) => left,
-        Err(throttled) => return count(inner, request, "throttled", throttled),
+        Err(seconds) => {
+            let throttled = throttled(inner, &principal, kind, seconds);
+            return count(inner, request, "throttled", throttled);
+        }
     };
     let mut answer = resource(inner, request, parts);
     if let Some(left) = left {
@@ -88,22 +91,24 @@ fn arm(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {
     answer
 }
 
-/// Takes a request from the principal's bucket; `None` left if there are no limits.
-fn take(inner: &Inner, principal: &str, kind: RequestKind) -> Result<Option<i64>, Answer> {
+/// Takes a request from the principal's bucket; `None` left if there are no limits, an error with
+/// the seconds to wait if it is empty.
+fn take(inner: &Inner, principal: &str, kind: RequestKind) -> Result<Option<i64>, i64> {
     let config = &inner.config;
     let Some(limits) = &config.request_limits else { return Ok(None) };
-    let taken = inner.state().buckets.take(limits, principal, kind, config.clock.now());
-    taken.map(Some).map_err(|seconds| {
-        let message = format!(
-            "Number of '{}' requests for subscription '{}' actor '{principal}' exceeded. Please \
-             try again after '{seconds}' seconds.",
-            kind.word(),
-            config.subscription_id
-        );
-        let error = json!({ "code": "SubscriptionRequestsThrottled", "message": message });
-        let headers = [("retry-after", seconds.to_string()), (kind.header(), "0".to_owned())];
-        reply_with(429, &json!({ "error": error }), &headers)
-    })
+    inner.state().buckets.take(limits, principal, kind, config.clock.now()).map(Some)
+}
+
+fn throttled(inner: &Inner, principal: &str, kind: RequestKind, seconds: i64) -> Answer {
+    let message = format!(
+        "Number of '{}' requests for subscription '{}' actor '{principal}' exceeded. Please try \
+         again after '{seconds}' seconds.",
+        kind.word(),
+        inner.config.subscription_id
+    );
+    let error = json!({ "code": "SubscriptionRequestsThrottled", "message": message });
+    let headers = [("retry-after", seconds.to_string()), (kind.header(), "0".to_owned())];
+    reply_with(429, &json!({ "error": error }), &headers)
 }
 
 fn resource(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer {

@@ -63,7 +63,7 @@ impl Arm {
             "http://169.254.169.254/metadata/identity/oauth2/token?resource=x&client_id={client_id}"
         );
         let answer = arm.send(Method::GET, &url, &[("metadata", "true")], &Value::Null).await;
-        arm.token = answer.text("/access_token").to_owned();
+        answer.text("/access_token").clone_into(&mut arm.token);
         arm
     }
 

@@ -172,7 +172,7 @@ async fn operations_are_followed_by_status_and_by_location() {
     let waiting = arm.get(location).await;
     assert_eq!((waiting.status, waiting.header("retry-after")), (202, "5"));
 
-    world.clock.sleep(Duration::from_secs(60)).await;
+    world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(arm.get(status).await.text("/status"), "Succeeded");
     let result = arm.get(location).await;
     assert_eq!((result.status, result.text("/properties/provisioningState")), (200, "Succeeded"));
@@ -189,7 +189,7 @@ async fn operations_are_followed_by_status_and_by_location() {
     let gone = arm.send(Method::POST, &deletes, &[], &names).await;
     assert_eq!(gone.status, 202);
     assert_eq!(arm.get(gone.header("location")).await.status, 202);
-    world.clock.sleep(Duration::from_secs(60)).await;
+    world.clock.sleep(Duration::from_mins(1)).await;
     assert_eq!(arm.get(gone.header("location")).await.status, 204);
     assert_eq!(world.emulator.machines(), []);
     let nothing = arm.send(Method::POST, &deletes, &[], &names).await;
@@ -204,7 +204,7 @@ async fn tags_change_in_place_and_a_stale_etag_is_refused() {
     arm.put(&url, &[], &body(&json!({ "a": "1" }))).await;
     let busy = arm.put(&url, &[], &body(&json!({ "a": "2" }))).await;
     assert_eq!((busy.status, busy.code()), (409, "AnotherOperationInProgress"));
-    world.clock.sleep(Duration::from_secs(60)).await;
+    world.clock.sleep(Duration::from_mins(1)).await;
     let before = arm.get(&url).await;
     let etag = before.text("/properties/eTag").to_owned();
     assert_eq!(before.header("etag"), format!("\"{etag}\""));
@@ -222,7 +222,7 @@ async fn tags_change_in_place_and_a_stale_etag_is_refused() {
     assert_eq!(exists.status, 412);
     let missing = arm.put(&machine_url("m-2"), &[("If-Match", "*")], &changed).await;
     assert_eq!(missing.status, 412);
-    world.clock.sleep(Duration::from_secs(60)).await;
+    world.clock.sleep(Duration::from_mins(1)).await;
     let after = arm.get(&url).await;
     assert_eq!(after.text("/properties/provisioningState"), "Succeeded");
     assert_eq!(after.text("/properties/resourceId"), before.text("/properties/resourceId"));

@@ -80,3 +80,23 @@ fn version_is_that_of_the_package() {
     let printed = text(&nap(&["version"]).output().unwrap().stdout);
     assert_eq!(printed, format!("nap {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn try_refuses_a_bad_fault_plan_with_file_line_and_field() {
+    let file = std::env::temp_dir().join(format!("nap-faults-{}.yaml", std::process::id()));
+    let path = file.to_str().unwrap();
+    for (text, parts) in [
+        ("faults:\n- stockOut: {zone: mars-1}\n", [":2: stockOut.zone: `mars-1`", "eastus-1"]),
+        ("faults:\n- at: 1m\n  explode: {}\n", [":3: ", "explode"]),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = refused(&["try", "--faults", path]);
+        for part in parts {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(error.contains("docs/faults.md"), "{error}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let error = refused(&["try", "--faults", path]);
+    assert!(error.contains("--faults") && error.contains("examples/faults.yaml"), "{error}");
+}
