@@ -4,15 +4,16 @@
 //! at once. What fails later takes the name of the NodeClaim with it, so that its pods are planned
 //! again with what was learnt.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_cloud::{CloudError, CloudProvider, Creation, ErrorClass, Instance};
 use nap_engine::InstanceType;
 use nap_units::{Resources, Rounding};
 
-use crate::arm::operation_failure;
+use crate::arm::{Failure, operation_failure};
 use crate::machines::{
     Created, Machine, MachineRequest, NewMachine, ProvisioningState, machine_name, machine_name_of,
 };
@@ -22,6 +23,8 @@ use crate::{AzureProvider, images};
 /// Most offerings that one call tries. Each failure is remembered, so a later call continues where
 /// this one stopped.
 const MAX_TRIES: usize = 10;
+/// Time for which a class is not ready after its subnet had no address left.
+const FULL_SUBNET_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 /// Age below which an accepted machine is taken to be in progress without asking.
 const MIN_AGE: SignedDuration = SignedDuration::from_secs(5);
 /// Interval at which an accepted machine is looked for in the list.
@@ -119,10 +122,36 @@ impl AzureProvider {
                     }
                     last = Some(error);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.note_full_subnet(class, &error);
+                    return Err(error);
+                }
             }
         }
         Err(no_offering_left(operation, last))
+    }
+
+    /// Remembers the subnet of a class that had no address left: its machines would be refused
+    /// again.
+    fn note_full_subnet(&self, class: &AKSNodeClass, error: &CloudError) {
+        if Failure::of_error(error) != Failure::SubnetFull {
+            return;
+        }
+        let until = self.arm.clock().now().checked_add(FULL_SUBNET_LIFETIME);
+        let known = (error.to_string(), until.unwrap_or(Timestamp::MAX));
+        let subnet = class.spec.vnet_subnet_id.clone().unwrap_or_default();
+        self.full_subnets.lock().unwrap_or_else(PoisonError::into_inner).insert(subnet, known);
+    }
+
+    /// Azure's words about the subnet of a class that had no address left lately; `None` if it had.
+    pub(crate) fn full_subnet(&self, class: &AKSNodeClass) -> Option<String> {
+        let now = self.arm.clock().now();
+        let mut full = self.full_subnets.lock().unwrap_or_else(PoisonError::into_inner);
+        full.retain(|_, (_, until)| now < *until);
+        let subnet = class.spec.vnet_subnet_id.as_deref().unwrap_or_default();
+        full.get(subnet).map(|(message, _)| {
+            format!("{message}; enlarge the subnet, or name another one in spec.vnetSubnetID")
+        })
     }
 
     /// Requests a machine, and returns it once its VM is known.
@@ -198,6 +227,9 @@ impl AzureProvider {
     /// The failure of an accepted machine, after what it tells was learnt.
     async fn failed(&self, machine: &Machine, claim: &str, failure: CloudError) -> CloudError {
         self.region.release_quota(claim);
+        let mut class = AKSNodeClass::default();
+        class.spec.vnet_subnet_id.clone_from(&machine.properties.network.vnet_subnet_id);
+        self.note_full_subnet(&class, &failure);
         if let Ok(Some(sku)) = self.region.sku(&machine.properties.hardware.vm_size).await {
             let zone = machine.zone(&self.config.location);
             self.region.learn(&failure, &sku, &zone, machine.capacity_type());

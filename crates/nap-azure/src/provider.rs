@@ -1,6 +1,7 @@
 //! The Azure implementation of [`CloudProvider`].
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -8,8 +9,8 @@ use nap_api::aksnodeclass::{FipsMode, ImageFamily};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, labels};
 use nap_clock::Clock;
 use nap_cloud::{
-    CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassReport,
-    QuotaCharge, QuotaCount, RepairPolicy, TerminationNotice,
+    CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
+    NodeClassFinding, NodeClassReport, QuotaCharge, QuotaCount, RepairPolicy, TerminationNotice,
 };
 use nap_engine::{CapacityType, Catalogue, InstanceType};
 use nap_units::Resources;
@@ -37,6 +38,8 @@ pub struct AzureProvider {
     pub(crate) arm: ArmClient,
     pub(crate) region: RegionCatalogue,
     pub(crate) fleet: Fleet,
+    /// Subnets that had no address left for a VM, with Azure's words and how long they count.
+    pub(crate) full_subnets: Mutex<BTreeMap<String, (String, Timestamp)>>,
 }
 
 impl AzureProvider {
@@ -52,6 +55,7 @@ impl AzureProvider {
         Self {
             fleet: Fleet::new(Machines::new(arm.clone(), &config), arm.clock().clone()),
             region: RegionCatalogue::new(config.clone(), arm.clone(), prices),
+            full_subnets: Mutex::default(),
             arm,
             config,
         }
@@ -345,7 +349,12 @@ impl CloudProvider for AzureProvider {
 
     async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport {
         let version = self.kubernetes_version().await;
-        node_class::inspect(&self.arm, &self.config, class, version).await
+        let mut report = node_class::inspect(&self.arm, &self.config, class, version).await;
+        if let Some(message) = self.full_subnet(class) {
+            let finding = NodeClassFinding::violated("SubnetFull", message);
+            report.findings.insert(NodeClassCondition::Subnets, finding);
+        }
+        report
     }
 
     fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {

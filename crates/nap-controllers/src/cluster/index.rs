@@ -316,7 +316,12 @@ impl Index {
         if let Some(pool) = pool_of(claim.as_ref()) {
             self.mark(Dirty::NodePool(pool.to_owned()));
         }
-        self.mark(Dirty::NodeClass(claim.spec.node_class_ref.name.clone()));
+        // A class that is being deleted waits for its NodeClaims.
+        let class = &claim.spec.node_class_ref.name;
+        let is_leaving = |class: &Arc<AKSNodeClass>| class.metadata.deletion_timestamp.is_some();
+        if self.classes.get(class).is_some_and(is_leaving) {
+            self.mark(Dirty::NodeClass(class.clone()));
+        }
         // Its planned pods need capacity elsewhere, and the limits of its pool have room again.
         self.mark(Dirty::Provisioning);
     }
@@ -405,6 +410,11 @@ impl Index {
         if self.pools.remove(name).is_some() {
             self.bump_generation();
         }
+    }
+
+    /// Asks for another inspection of a class: the cloud refused what needs it.
+    pub fn inspect_class(&mut self, name: &str) {
+        self.mark(Dirty::NodeClass(name.to_owned()));
     }
 
     pub(super) fn class_applied(&mut self, name: &str) {

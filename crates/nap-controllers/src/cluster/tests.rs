@@ -433,14 +433,19 @@ fn a_deleting_nodeclaim_wakes_provisioning() {
 }
 
 #[test]
-fn a_deleted_nodeclaim_wakes_its_pool_its_class_and_provisioning() {
-    let mut index = synced();
-    index.apply(in_pool("c", "p"), at(0));
-    index.take_dirty();
-    let class = Dirty::NodeClass("default".to_owned());
-    let expected = vec![class, dirty_pool("p"), Dirty::Provisioning];
-    assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (expected, true));
-    assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (vec![], false));
+fn a_deleted_nodeclaim_wakes_its_pool_a_leaving_class_and_provisioning() {
+    for leaves in [false, true] {
+        let mut index = synced();
+        let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:00Z" } });
+        let class = if leaves { leaving } else { json!({}) };
+        index.apply(node_class("default", class), at(0));
+        index.apply(in_pool("c", "p"), at(0));
+        index.take_dirty();
+        let class = leaves.then(|| Dirty::NodeClass("default".to_owned()));
+        let expected = class.into_iter().chain([dirty_pool("p"), Dirty::Provisioning]).collect();
+        assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (expected, true));
+        assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (vec![], false));
+    }
 }
 
 #[test]

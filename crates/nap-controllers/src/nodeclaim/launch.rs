@@ -303,6 +303,9 @@ fn on_failure(class: ErrorClass) -> OnFailure {
 
 async fn fail(context: &Context, claim: &NodeClaim, error: CloudError) -> Result<Step, Error> {
     let action = on_failure(error.class);
+    if matches!(error.class, ErrorClass::NodeClassNotReady | ErrorClass::CreationFailed) {
+        context.index().inspect_class(&claim.spec.node_class_ref.name);
+    }
     if let OnFailure::GiveUp(reason) = action {
         return give_up(context, claim, reason, &error.to_string()).await;
     }

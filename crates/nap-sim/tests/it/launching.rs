@@ -260,3 +260,26 @@ async fn what_was_learnt_about_capacity_survives_a_restart() {
     };
     user.run_without_nap(script).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_full_subnet_is_a_condition_and_not_an_endless_loop() {
+    let user = User::new().await;
+    user.run(async {
+        let fault = "failedCreates: {code: InsufficientSubnetSize, message: the subnet is full}";
+        user.world.azure().schedule_fault(fault).unwrap();
+        user.default_pool(json!({})).await;
+        user.deploy("web", 1, json!({})).await;
+        user.pass(240).await;
+        let class: AKSNodeClass = user.api().get("default").await.unwrap();
+        let conditions = class.status.unwrap().conditions;
+        let subnets = conditions::get(&conditions, "SubnetsReady").unwrap();
+        assert_eq!((subnets.status.as_str(), subnets.reason.as_str()), ("False", "SubnetFull"));
+        assert!(subnets.message.contains("spec.vnetSubnetID"), "{}", subnets.message);
+        let events = user.events("AsyncProvisioningError").await;
+        let tried = events.iter().filter(|event| event.contains(" event: ")).count();
+        assert!(tried <= 2, "within four minutes: {events:?}");
+        user.world.azure().clear_faults();
+        user.until_running(1).await;
+    })
+    .await;
+}
