@@ -17,15 +17,21 @@ const READ_ONLY: [(&str, &[&str]); 4] = [
 ];
 
 impl Machines {
-    /// Sets the tags of a machine to exactly these. The whole machine is sent, as the API wants
-    /// it, and only if nothing has changed it meanwhile.
+    /// Sets the tags of a machine to exactly these, if there is such a machine. The whole machine
+    /// is sent, as the API wants it, and only if nothing has changed it meanwhile.
     pub async fn set_tags(
         &self,
         name: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<(), CloudError> {
         let operation = format!("change the tags of machine {name}");
-        let got = self.arm.send(&operation, Method::GET, &self.path(name), &[], None).await?;
+        let got = self.arm.send(&operation, Method::GET, &self.path(name), &[], None).await;
+        let got = match got {
+            Ok(got) => got,
+            // Its NodeClaim will follow.
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let owner = |tags: Option<&Value>| tags?.get(NODECLAIM_TAG)?.as_str().map(str::to_owned);
         let current = got.body.pointer("/properties/tags");
         if owner(current).is_some_and(|owner| Some(&owner) != tags.get(NODECLAIM_TAG)) {
