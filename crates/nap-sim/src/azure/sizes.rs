@@ -193,16 +193,16 @@ fn restrictions(size: &VmSize, region: &str) -> Vec<Value> {
 /// Rows of other resource types, which the API lists among the sizes.
 fn other_rows(region: &str) -> Vec<Value> {
     [
-        ("disks", "Premium_LRS", "Premium", json!("P10")),
-        ("snapshots", "Standard_ZRS", "Standard", json!(null)),
-        ("hostGroups/hosts", "DSv3-Type1", "Standard", json!(null)),
+        ("disks", "Premium_LRS", "Premium"),
+        ("snapshots", "Standard_ZRS", "Standard"),
+        ("hostGroups/hosts", "DSv3-Type1", "Standard"),
     ]
     .into_iter()
-    .map(|(kind, name, tier, size)| {
+    .map(|(kind, name, tier)| {
         json!({
-            "resourceType": kind, "name": name, "tier": tier, "size": size,
-            "locations": [region], "capabilities": [], "restrictions": [],
+            "resourceType": kind, "name": name, "tier": tier, "locations": [region],
             "locationInfo": [{ "location": region, "zones": [], "zoneDetails": [] }],
+            "capabilities": [], "restrictions": [],
         })
     })
     .collect()

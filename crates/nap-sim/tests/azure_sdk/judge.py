@@ -86,13 +86,13 @@ def machine(zone, size="Standard_D4s_v5", **properties):
 def machines():
     aks = client(ContainerServiceClient)
     cluster = aks.managed_clusters.get(*POOL[:2], **HTTP)
-    assert cluster.provisioning_state == "Succeeded" if hasattr(cluster, "provisioning_state") else True
+    assert cluster.properties.provisioning_state == "Succeeded", cluster
     assert aks.agent_pools.get(*POOL, **HTTP).name == POOL[2]
     assert list(aks.machines.list(*POOL, **HTTP)) == []
 
-    put = lambda name, body, **options: aks.machines.begin_create_or_update(
-        *POOL, name, body, **HTTP, **options
-    )
+    def put(name, body, **options):
+        return aks.machines.begin_create_or_update(*POOL, name, body, **HTTP, **options)
+
     made = put("sdk-1", machine("1", tags={"a": "1"})).result()
     assert made.properties.provisioning_state == "Succeeded", made
     assert made.properties.node_image_version.startswith("AKSUbuntu-2404gen2containerd-")

@@ -1,7 +1,7 @@
 //! Faults of the emulated Azure in `nap try`: a plan file, and lines that are typed.
 
 use std::convert::Infallible;
-use std::io::BufRead as _;
+use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
 
 use nap_sim::azure::Emulator;
@@ -33,6 +33,10 @@ pub(super) fn schedule_file(emulator: &Emulator, file: Option<&Path>) -> anyhow:
 
 /// Injects the faults of typed lines. The end of the input ends nothing.
 pub(super) async fn typed(emulator: &Emulator) -> Infallible {
+    if std::io::stdin().is_terminal() && is_in_background() {
+        // A read would stop the process until it is in the foreground.
+        return std::future::pending().await;
+    }
     let (lines, mut typed) = mpsc::channel(MAX_LINES);
     // A thread of its own: a blocking read of tokio's would keep the runtime from ending.
     std::thread::spawn(move || {
@@ -56,4 +60,16 @@ pub(super) async fn typed(emulator: &Emulator) -> Infallible {
         }
     }
     std::future::pending().await
+}
+
+/// Whether another process group has the terminal, as after `nap try &`. False where Linux's
+/// process table is not there to tell.
+fn is_in_background() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name in parentheses: state, parent, process group, session, terminal, its group.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
+    match (fields.get(3), fields.get(6)) {
+        (Some(own), Some(foreground)) => own != foreground,
+        _ => false,
+    }
 }

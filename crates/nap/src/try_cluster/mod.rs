@@ -107,7 +107,8 @@ fn announce(kubeconfig: Option<&Path>, args: &TryArgs, env: &Path) {
         let context = args.context.iter().map(|name| format!(" --context {name}"));
         println!("  nap run{}\n", context.collect::<String>());
     }
-    println!("Type a fault such as `evict: {{count: 1}}` (docs/faults.md). Ctrl-C ends it.");
+    println!("Type a fault of Azure here, such as `notReady: {{count: 1}}` (docs/faults.md).");
+    println!("Ctrl-C ends it.");
 }
 
 /// Turns an unknown region into a user error with similar names as hint.
