@@ -58,11 +58,14 @@ struct Entry {
     internal_errors: Option<MachineFields>,
     evict: Option<EvictFields>,
     not_ready: Option<TargetFields>,
+    new_image: Option<VersionFields>,
+    upgrade: Option<VersionFields>,
 }
 
 /// The kinds, for the error of an entry without one.
 const KINDS: &str = "stockOut, notAvailable, failedCreates, lostCreates, slowCreates, neverJoin, \
-                     quota, throttle, unavailable, internalErrors, evict, notReady";
+                     quota, throttle, unavailable, internalErrors, evict, notReady, newImage, \
+                     upgrade";
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -123,6 +126,12 @@ struct TargetFields {
     count: Option<Value>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VersionFields {
+    version: String,
+}
+
 /// A checked fault.
 enum Action {
     Lasting(Fault),
@@ -131,6 +140,8 @@ enum Action {
     InternalErrors(u32),
     Evict { machine: Option<String>, count: u32, notice: Duration },
     NotReady { machine: Option<String>, count: u32 },
+    NewImage(String),
+    Upgrade(String),
 }
 
 struct Scheduled {
@@ -240,6 +251,12 @@ impl Emulator {
             let count = target("notReady", &machine, count)?;
             actions.push(Action::NotReady { machine, count });
         }
+        if let Some(VersionFields { version }) = entry.new_image {
+            actions.push(Action::NewImage(three_numbers("newImage.version", version)?));
+        }
+        if let Some(VersionFields { version }) = entry.upgrade {
+            actions.push(Action::Upgrade(three_numbers("upgrade.version", version)?));
+        }
         let count = actions.len();
         let (Some(action), 1) = (actions.pop(), count) else {
             return Err(format!("a fault has exactly one of {KINDS}; this one has {count}"));
@@ -299,6 +316,16 @@ impl Emulator {
     }
 }
 
+/// A version of three numbers, as images and Kubernetes have.
+fn three_numbers(field: &str, version: String) -> Result<String, String> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if version.split('.').count() == 3 && version.split('.').all(is_number) {
+        return Ok(version);
+    }
+    let example = if field.starts_with("upgrade") { "1.35.0" } else { "202612.1.0" };
+    Err(format!("{field}: `{version}` is not three numbers such as {example}"))
+}
+
 impl Inner {
     fn schedule(self: &Arc<Self>, scheduled: Scheduled) {
         let Scheduled { at, lasts, action } = scheduled;
@@ -343,6 +370,8 @@ impl Inner {
                     });
                 }
             }
+            Action::NewImage(version) => self.state().changes.publish_image(version),
+            Action::Upgrade(version) => self.state().changes.upgrade(version),
             Action::NotReady { machine, count } => {
                 for (_, node_name) in self.running(machine.as_deref(), count, false) {
                     let message = "the kubelet stopped posting node status";

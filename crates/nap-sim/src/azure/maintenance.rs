@@ -33,6 +33,16 @@ impl Changes {
         self.kubernetes_version.as_deref().unwrap_or(&config.kubernetes_version)
     }
 
+    /// Upgrades the control plane.
+    pub(crate) fn upgrade(&mut self, version: String) {
+        self.kubernetes_version = Some(version);
+    }
+
+    /// Publishes a new version of every node image.
+    pub(crate) fn publish_image(&mut self, version: String) {
+        self.images.push(version);
+    }
+
     /// Versions of every image, the oldest first.
     pub(crate) fn image_versions<'a>(&'a self, config: &'a EmulatorConfig) -> Vec<&'a str> {
         let before = [PREVIOUS_IMAGE, &config.image_version];
@@ -50,12 +60,12 @@ pub(crate) struct DriftAction {
 impl Emulator {
     /// Upgrades the control plane.
     pub fn upgrade_control_plane(&self, version: &str) {
-        self.0.state().changes.kubernetes_version = Some(version.to_owned());
+        self.0.state().changes.upgrade(version.to_owned());
     }
 
     /// Publishes a new version of every node image.
     pub fn publish_image(&self, version: &str) {
-        self.0.state().changes.images.push(version.to_owned());
+        self.0.state().changes.publish_image(version.to_owned());
     }
 
     /// Sets the `properties` of a maintenance configuration, as a PUT does. Returns whether AKS

@@ -43,6 +43,7 @@ async fn bad_plans_are_refused_with_line_field_and_what_is_allowed() {
             2,
             ["slowCreates.factor: is 0;", "from 1 to 1000"],
         ),
+        ("faults:\n- upgrade: {version: latest}\n", 2, ["upgrade.version: `latest`", "1.35.0"]),
         ("fault: []\n", 1, ["fault", "faults"]),
         ("faults: [", 1, ["", ""]),
     ] {

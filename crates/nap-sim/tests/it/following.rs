@@ -76,7 +76,7 @@ async fn an_upgrade_of_the_control_plane_replaces_nodes() {
     user.run(async {
         let old = one_node(&user).await;
         let before = machine(&user, &old).await["kubernetes"]["orchestratorVersion"].clone();
-        user.world.azure().upgrade_control_plane("1.99.0");
+        user.world.azure().schedule_fault("upgrade: {version: 1.99.0}").unwrap();
         let (reason, message, new) = replaced(&user, &old).await;
         assert_eq!(reason, "K8sVersionDrift");
         let before = before.as_str().unwrap();
@@ -93,7 +93,8 @@ async fn without_a_window_a_new_image_is_taken_at_once() {
     user.run(async {
         let old = one_node(&user).await;
         assert_eq!(image_of(&machine(&user, &old).await), FIRST_IMAGE);
-        user.world.azure().publish_image(NEW_IMAGE);
+        let fault = format!("newImage: {{version: {NEW_IMAGE}}}");
+        user.world.azure().schedule_fault(&fault).unwrap();
         let (reason, message, new) = replaced(&user, &old).await;
         assert_eq!(reason, "ImageDrift");
         assert!(message.contains(FIRST_IMAGE) && message.contains(NEW_IMAGE), "{message}");

@@ -192,7 +192,7 @@ impl Smoke {
         let begun = self.clock.now();
         while self.clock.now().duration_since(begun) < MAX_WAIT {
             let machine = self.machines.get(&self.name).await.map_err(explain)?;
-            if let Some(failure) = machine.failure("provision the machine") {
+            if let Some(failure) = machine.failure(&format!("create machine {}", self.name)) {
                 return Err(explain(failure));
             }
             if machine.properties.provisioning_state == ProvisioningState::Succeeded {

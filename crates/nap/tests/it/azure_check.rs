@@ -23,6 +23,9 @@ fn document(output: &Output) -> Value {
 fn a_cluster_that_meets_every_prerequisite_passes() {
     let azure = AzureServer::start("check-good", custom_network);
     azure.install_cli("2.80.0", "18.0.0b1");
+    let window = json!({ "maintenanceWindow": { "durationHours": 4, "startTime": "01:00" } });
+    let schedule = "aksManagedAutoUpgradeSchedule";
+    assert!(azure.emulator.set_maintenance_configuration(schedule, window));
     let subnet = network_id("virtualNetworks/v/subnets/nodes");
     let check = |arguments: &[&str]| {
         let arguments = [&["check"], arguments].concat();
@@ -73,6 +76,7 @@ fn troubled(config: &mut EmulatorConfig) {
     surroundings.registrations.insert("Microsoft.Compute".to_owned(), "NotRegistered".to_owned());
     surroundings.forbidden.extend(["maintenanceConfigurations", "skus"]);
     config.default_family_quota = 1;
+    config.regional_quota = 1;
 }
 
 #[test]
