@@ -165,10 +165,11 @@ fn until_launching(cluster: &Cluster, before: &[String]) -> String {
     vms.into_iter().find(|claim| !before.contains(claim)).expect("a NodeClaim has one VM")
 }
 
-/// The NodeClaim does not know its VM yet.
+/// The VM of the NodeClaim is being created: its node has not joined. Azure accepts a VM within a
+/// second, so that the NodeClaim may know it or not.
 fn assert_launching(cluster: &Cluster, claim: &str) {
-    let provider_id = ["get", "nodeclaim", claim, "-o=jsonpath={.status.providerID}"];
-    assert_eq!(cluster.ok(&provider_id), "", "the kill came too late to be in the middle");
+    let node = ["get", "nodeclaim", claim, "-o=jsonpath={.status.nodeName}"];
+    assert_eq!(cluster.ok(&node), "", "the kill came too late to be in the middle");
 }
 
 /// Uids of the pods of an app.
