@@ -20,12 +20,7 @@ const CLOUDS: [[&str; 4]; 3] = [
         "management.usgovcloudapi.net",
         "login.microsoftonline.us",
     ],
-    [
-        "AzureChinaCloud",
-        "AzureChina",
-        "management.chinacloudapi.cn",
-        "login.chinacloudapi.cn",
-    ],
+    ["AzureChinaCloud", "AzureChina", "management.chinacloudapi.cn", "login.chinacloudapi.cn"],
 ];
 
 const CLOUD: &str = "ARM_CLOUD";
@@ -123,11 +118,8 @@ impl AzureCloud {
 
     /// Reads an environment file.
     fn of_file(file: &str) -> Result<Self, AzureError> {
-        let refuse = |why: String| AzureError::InvalidVariable {
-            name: FILE,
-            value: file.to_owned(),
-            why,
-        };
+        let refuse =
+            |why: String| AzureError::InvalidVariable { name: FILE, value: file.to_owned(), why };
         let text = std::fs::read(Path::new(file))
             .map_err(|error| refuse(format!("cannot be read: {error}")))?;
         if text.len() > MAX_FILE {
