@@ -1,8 +1,9 @@
 //! `nap plan`, `nap explain` and `nap replay`: decisions without carrying them out.
 //!
 //! Manifests or a live cluster fill the controllers' index ([`cluster`], [`live`]); [`catalogues`]
-//! selects the sizes; the engine solves its snapshot; the plan is printed as a table ([`table`]), as a document ([`document`]) or
-//! for one pod ([`explain`]). A saved snapshot ([`record`]) is solved again to the same plan.
+//! selects the sizes; the engine solves its snapshot; the plan is printed as a table ([`table`]),
+//! as a document ([`document`]) or for one pod ([`explain`]). A saved snapshot ([`record`]) is
+//! solved again to the same plan.
 
 mod catalogues;
 mod cluster;
