@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::AzureError;
+use crate::clouds::{AzureCloud, Entra, url};
 
 /// Network plugin of the cluster, which determines the default number of pods per node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct AzureConfig {
     pub agent_pool: String,
     /// URL of ARM.
     pub arm_endpoint: String,
+    /// Issuer of tokens for ARM.
+    pub entra: Entra,
     /// URL of the retail price API.
     pub prices_endpoint: String,
     /// Kubernetes version of new machines without `v`; `None` follows the control plane.
@@ -62,11 +65,11 @@ pub struct AzureConfig {
 
 /// Agent pool that AKS uses for node auto-provisioning.
 pub const DEFAULT_AGENT_POOL: &str = "aksmanagedap";
-const DEFAULT_ARM_ENDPOINT: &str = "https://management.azure.com";
-const DEFAULT_PRICES_ENDPOINT: &str = "https://prices.azure.com";
+/// URL of the public retail price API.
+pub const DEFAULT_PRICES_ENDPOINT: &str = "https://prices.azure.com";
 
 impl AzureConfig {
-    /// Creates settings with defaults for a cluster.
+    /// Creates settings with defaults for a cluster in the public cloud.
     pub fn new(
         subscription_id: impl Into<String>,
         resource_group: impl Into<String>,
@@ -75,6 +78,7 @@ impl AzureConfig {
     ) -> Self {
         let (subscription_id, resource_group) = (subscription_id.into(), resource_group.into());
         let (cluster_name, location) = (cluster_name.into(), canonical_region(&location.into()));
+        let AzureCloud { arm_endpoint, entra } = AzureCloud::default();
         Self {
             node_resource_group: format!("MC_{resource_group}_{cluster_name}_{location}"),
             gallery_subscription_id: subscription_id.clone(),
@@ -83,7 +87,8 @@ impl AzureConfig {
             cluster_name,
             location,
             agent_pool: DEFAULT_AGENT_POOL.to_owned(),
-            arm_endpoint: DEFAULT_ARM_ENDPOINT.to_owned(),
+            arm_endpoint,
+            entra,
             prices_endpoint: DEFAULT_PRICES_ENDPOINT.to_owned(),
             kubernetes_version: None,
             network_plugin: NetworkPlugin::AzureOverlay,
@@ -126,16 +131,10 @@ impl AzureConfig {
         config.kubernetes_version =
             get("KUBERNETES_VERSION").map(|version| version.trim_start_matches('v').to_owned());
         config.vnet_subnet_id = get("VNET_SUBNET_ID");
-        for (name, target) in [
-            ("NAP_ARM_ENDPOINT", &mut config.arm_endpoint),
-            ("NAP_PRICES_ENDPOINT", &mut config.prices_endpoint),
-        ] {
-            let Some(value) = get(name) else { continue };
-            if !value.starts_with("https://") && !value.starts_with("http://") {
-                let why = "is not a URL with `http://` or `https://`".to_owned();
-                return Err(AzureError::InvalidVariable { name, value, why });
-            }
-            value.trim_end_matches('/').clone_into(target);
+        let AzureCloud { arm_endpoint, entra } = AzureCloud::from_variables(&read)?;
+        (config.arm_endpoint, config.entra) = (arm_endpoint, entra);
+        if let Some(value) = get("NAP_PRICES_ENDPOINT") {
+            config.prices_endpoint = url("NAP_PRICES_ENDPOINT", value)?;
         }
         // An empty mode is a value of its own: no overlay.
         let mode = read("NETWORK_PLUGIN_MODE").map(|value| value.trim().to_owned());
@@ -236,11 +235,17 @@ mod tests {
         assert_eq!(config.kubernetes_version.as_deref(), Some("1.34.1"));
         assert_eq!(config.agent_pool, "aksmanagedap");
         assert_eq!(config.arm_endpoint, "http://127.0.0.1:9");
+        assert_eq!(config.entra.token_audience, "http://127.0.0.1:9/");
         assert_eq!(config.additional_tags.get("c").map(String::as_str), Some("d"));
         assert_eq!(config.network_plugin, NetworkPlugin::AzureOverlay);
         pairs.push(("NETWORK_PLUGIN_MODE", ""));
         assert_eq!(read(&pairs).unwrap().network_plugin, NetworkPlugin::AzureNodeSubnet);
         pairs.push(("NETWORK_PLUGIN", "kubenet"));
         assert!(read(&pairs).unwrap_err().to_string().contains("NETWORK_PLUGIN"));
+        let mut pairs = WHOLE.to_vec();
+        pairs.push(("ARM_CLOUD", "azurechinacloud"));
+        let config = read(&pairs).unwrap();
+        assert_eq!(config.arm_endpoint, "https://management.chinacloudapi.cn");
+        assert_eq!(config.entra.authority_host, "https://login.chinacloudapi.cn");
     }
 }

@@ -3,6 +3,7 @@
 //! - [`arm`] is a thin ARM client over one boxed tower service, so that the same code talks to
 //!   Azure over TLS, to an emulator over plain HTTP, and to an emulator inside the process with no
 //!   sockets at all.
+//! - [`AzureCloud`] has the endpoints of the public and the sovereign clouds.
 //! - [`skus`], [`prices`] and [`quota`] fetch sizes, prices and limits; [`instance_types`] builds
 //!   the engine's catalogue from them; [`unavailable_offerings`] remembers failed offerings;
 //!   `region` keeps all of it fresh.
@@ -18,6 +19,8 @@
 //!   [`embedded::refresh`] updates it.
 
 pub mod arm;
+mod catalogue_source;
+mod clouds;
 mod config;
 mod drift;
 pub mod embedded;
@@ -43,7 +46,9 @@ pub mod skus;
 mod subnet;
 pub mod unavailable_offerings;
 
-pub use config::{AzureConfig, NetworkPlugin, canonical_region};
+pub use catalogue_source::{CatalogueSource, PriceSource, REFERENCE_REGION};
+pub use clouds::{AzureCloud, Entra};
+pub use config::{AzureConfig, DEFAULT_PRICES_ENDPOINT, NetworkPlugin, canonical_region};
 pub use error::AzureError;
 pub use kube_reserved::{EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory};
 pub use provider::AzureProvider;

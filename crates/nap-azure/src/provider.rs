@@ -27,7 +27,7 @@ use crate::machines::{
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, images, node_class, notices};
+use crate::{AzureConfig, AzureError, CatalogueSource, images, node_class, notices};
 
 /// Age up to which a list of machines tells of drift, which is no hurry.
 const DRIFT_AGE: SignedDuration = SignedDuration::from_mins(1);
@@ -64,7 +64,7 @@ impl AzureProvider {
     /// Creates a provider for the endpoints of the settings, with the identity of the environment.
     pub fn connect(config: AzureConfig, clock: Clock) -> Result<Self, AzureError> {
         let service = https_client()?;
-        let tokens = tokens_from_env(service.clone(), clock.clone(), &config.arm_endpoint)?;
+        let tokens = tokens_from_env(service.clone(), clock.clone(), &config.entra)?;
         Ok(Self::new(config, clock, service, tokens))
     }
 
@@ -76,6 +76,11 @@ impl AzureProvider {
     /// The ARM client, for uses beside the provider such as a catalogue refresh.
     pub fn arm(&self) -> &ArmClient {
         &self.arm
+    }
+
+    /// Where the instance types come from; `None` before they are asked for.
+    pub fn catalogue_source(&self) -> Option<CatalogueSource> {
+        self.region.source()
     }
 
     /// Whether AKS runs node auto-provisioning in the cluster itself.

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::AzureConfig;
 use crate::arm::{ArmClient, Failure};
-use crate::embedded::EmbeddedCatalogue;
+use crate::catalogue_source::{CatalogueSource, PriceSource, built_in_prices};
 use crate::instance_types::{Settings, instance_type, suits};
 use crate::prices::{self, Prices};
 use crate::quota::{self, Quota, REGIONAL_CORES};
@@ -58,6 +58,10 @@ struct Region {
 struct State {
     skus: Fetched<BTreeMap<String, Sku>>,
     prices: Fetched<Prices>,
+    /// Source of the prices; `None` before there are any.
+    price_source: Option<PriceSource>,
+    /// Whether the last refresh of prices failed, which is reported once.
+    prices_failing: bool,
     quota: Quota,
     /// When the quota was counted, and is to be counted again.
     quota_count: Fetched<()>,
@@ -176,6 +180,13 @@ impl RegionCatalogue {
     /// The quota as counted and held.
     pub(crate) fn quota(&self) -> QuotaCount {
         self.region.state().quota.count()
+    }
+
+    /// Where the data comes from; `None` before there is any.
+    pub(crate) fn source(&self) -> Option<CatalogueSource> {
+        let state = self.region.state();
+        let (listed, prices) = (state.skus.at?, state.price_source?);
+        Some(CatalogueSource { listed, prices, has_quota: state.quota_count.at.is_some() })
     }
 
     /// The quotas that a VM of a size counts against; `None` for an unknown size.
@@ -358,7 +369,8 @@ impl Region {
         Ok(())
     }
 
-    /// Refreshes prices, which fall back to older ones and then to the embedded list prices.
+    /// Refreshes prices, which fall back to older ones and then to the embedded list prices, those
+    /// of the reference region if need be.
     async fn refresh_prices(&self, now: Timestamp) {
         let region = &self.config.location;
         let is_first = self.state().prices.data.is_none();
@@ -369,24 +381,29 @@ impl Region {
             Some(fetch.await)
         };
         let mut state = self.state();
-        let error = match fetched {
+        let (error, wait) = match fetched {
             Some(Ok(prices)) if !prices.on_demand.is_empty() => {
                 state.prices.store(prices, now, PRICE_LIFETIME);
+                (state.price_source, state.prices_failing) = (Some(PriceSource::Live), false);
                 state.generation += 1;
                 return;
             }
-            Some(Ok(_)) => "no prices for the region".to_owned(),
-            Some(Err(error)) => error.to_string(),
-            None => format!("no answer within {} s", MAX_PRICE_WAIT.as_secs()),
+            Some(Ok(_)) => ("no prices for the region".to_owned(), PRICE_LIFETIME),
+            Some(Err(error)) => (error.to_string(), RETRY_INTERVAL),
+            None => (format!("no answer within {} s", MAX_PRICE_WAIT.as_secs()), RETRY_INTERVAL),
         };
-        tracing::warn!(error, "prices not refreshed, using old or built-in ones");
         let now = self.arm.clock().now();
         if is_first {
-            let prices = EmbeddedCatalogue::embedded().prices_in(region);
-            state.prices.store(prices, now, RETRY_INTERVAL);
+            let (prices, source) = built_in_prices(region);
+            state.prices.store(prices, now, wait);
+            state.price_source = Some(source);
             state.generation += 1;
         }
-        state.prices.next = later(now, RETRY_INTERVAL);
+        state.prices.next = later(now, wait);
+        if !std::mem::replace(&mut state.prices_failing, true) {
+            let instead = state.price_source.map(PriceSource::as_str);
+            tracing::warn!(error, region, instead, "prices not refreshed");
+        }
     }
 
     /// Refreshes the quota count.
@@ -469,6 +486,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::embedded::EmbeddedCatalogue;
     use bytes::Bytes;
     use http::{Request, Response};
     use http_body_util::Full;

@@ -1,11 +1,14 @@
 //! VM sizes and prices without a cluster: the built-in catalogue, or a refreshed one in a folder.
+//! And what is said about where they, or those of Azure itself, come from.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
+use jiff::Timestamp;
 use nap_api::AKSNodeClass;
 use nap_azure::embedded::{EmbeddedCatalogue, Lifecycle, Region, refresh};
 use nap_azure::instance_types::{Settings, from_catalogue};
-use nap_azure::{AzureConfig, AzureError};
+use nap_azure::{AzureConfig, AzureError, CatalogueSource, PriceSource, REFERENCE_REGION};
 use nap_engine::CapacityType;
 use serde::{Deserialize, Serialize};
 
@@ -61,24 +64,81 @@ fn explain(error: AzureError) -> anyhow::Error {
     }
 }
 
-/// Where prices and zones come from.
+/// Where VM sizes come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// The built-in catalogue.
+    #[default]
+    BuiltIn,
+    /// A folder of `nap azure catalogue refresh`.
+    Folder,
+    /// Azure itself, for the subscription.
+    Live,
+}
+
+/// Where sizes, prices, zones and quota come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Day of the prices.
     pub date: String,
-    /// Whether spot prices and zones are those of the live APIs, not estimates.
+    /// Whether prices are those of the live APIs, today or when a catalogue was refreshed. If not,
+    /// spot prices are estimates, and so are zones unless the source is live.
     pub is_live: bool,
+    /// Source of the sizes.
+    #[serde(default)]
+    pub source: Source,
+    /// Time at which Azure listed the sizes, if the source is live.
+    #[serde(default)]
+    pub time: Option<Timestamp>,
+    /// Whether the quota of the subscription is known and limits the plan.
+    #[serde(default)]
+    pub has_quota: bool,
+    /// Region whose list prices stand in for the region's, which has none; `None` if it has.
+    #[serde(default)]
+    pub reference: Option<String>,
 }
 
 impl Origin {
-    /// The origin of a region's data.
-    pub fn of(region: &Region) -> Self {
-        Self { date: region.prices_of.clone(), is_live: region.is_live }
+    /// The origin of a region's data in a catalogue.
+    pub fn of(region: &Region, args: &CatalogueArgs) -> Self {
+        let source = if args.catalogue.is_some() { Source::Folder } else { Source::BuiltIn };
+        let (date, is_live) = (region.prices_of.clone(), region.is_live);
+        Self { date, is_live, source, ..Self::default() }
+    }
+
+    /// The origin of the data that a provider has fetched.
+    pub fn live(source: CatalogueSource, region: &str) -> Self {
+        let priced = match source.prices {
+            PriceSource::Live => None,
+            PriceSource::BuiltIn => Some(region),
+            PriceSource::Reference => Some(REFERENCE_REGION),
+        };
+        let built_in = priced.and_then(|name| EmbeddedCatalogue::embedded().region(name).ok());
+        let today = || source.listed.strftime("%Y-%m-%d").to_string();
+        Self {
+            date: built_in.map_or_else(today, |region| region.prices_of.clone()),
+            is_live: source.prices == PriceSource::Live,
+            source: Source::Live,
+            time: Timestamp::from_second(source.listed.as_second()).ok(),
+            has_quota: source.has_quota,
+            reference: priced.filter(|name| *name != region).map(str::to_owned),
+        }
+    }
+
+    /// What is an estimate, in the words of the plan document.
+    pub fn estimates(&self) -> Vec<&'static str> {
+        let all = [
+            (self.reference.is_some(), "listPrices"),
+            (!self.is_live, "spotPrices"),
+            (!self.is_live && self.source != Source::Live, "zones"),
+        ];
+        all.into_iter().filter_map(|(is_estimate, name)| is_estimate.then_some(name)).collect()
     }
 
     /// Whether a price is an estimate: published tables have no spot prices.
     pub fn is_estimate(&self, capacity_type: CapacityType) -> bool {
-        !self.is_live && capacity_type == CapacityType::Spot
+        self.reference.is_some() || (!self.is_live && capacity_type == CapacityType::Spot)
     }
 
     /// `~` before an estimated price.
@@ -86,15 +146,41 @@ impl Origin {
         if self.is_estimate(capacity_type) { "~" } else { "" }
     }
 
-    /// What is known about prices and zones, for people. `spot`: whether a spot price was shown.
-    pub fn text(&self, spot: bool) -> String {
-        if self.is_live {
-            return format!("Prices and zones as Azure stated them on {}.", self.date);
+    /// What is known about sizes, prices, zones and quota, for people. `estimated`: whether an
+    /// estimated price was shown.
+    pub fn text(&self, estimated: bool) -> String {
+        let mut text = match (self.source, self.time) {
+            (Source::Live, Some(time)) => self.live_text(time),
+            _ if self.is_live => {
+                return format!("Prices and zones as Azure stated them on {}.", self.date);
+            }
+            _ => format!("List prices of {}; the zones of a size are an estimate.", self.date),
+        };
+        match &self.reference {
+            Some(region) if estimated => {
+                let _ = write!(text, " ~ marks estimated prices: list prices of {region}.");
+            }
+            None if estimated && !self.is_live => {
+                text.push_str(
+                    " ~ marks estimated prices: list prices times the spot ratio of 2024.",
+                );
+            }
+            _ => {}
         }
-        let mut text =
-            format!("List prices of {}; the zones of a size are an estimate.", self.date);
-        if spot {
-            text.push_str(" ~ marks estimated prices: list prices times the spot ratio of 2024.");
+        text
+    }
+
+    fn live_text(&self, time: Timestamp) -> String {
+        let mut live = vec!["Sizes", "zones"];
+        live.extend(self.is_live.then_some("prices"));
+        live.extend(self.has_quota.then_some("quota"));
+        let last = live.pop().unwrap_or_default();
+        let mut text = format!("{} and {last} as Azure stated them at {time}.", live.join(", "));
+        if !self.is_live {
+            let _ = write!(text, " Built-in list prices of {}.", self.date);
+        }
+        if !self.has_quota {
+            text.push_str(" Quota could not be read and limits nothing.");
         }
         text
     }

@@ -216,6 +216,11 @@ pub struct SourceArgs {
     /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
     #[arg(long, value_parser = region)]
     pub region: Option<String>,
+    /// Use the built-in VM sizes and prices even if the environment names a subscription
+    #[arg(long, conflicts_with = "subscription")]
+    pub offline: bool,
+    #[command(flatten)]
+    pub live: LiveArgs,
     #[command(flatten)]
     pub catalogue: CatalogueArgs,
     #[command(flatten)]
@@ -405,16 +410,17 @@ pub struct SmokeArgs {
 }
 
 /// Access to the live Azure APIs.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct LiveArgs {
-    /// Id of the subscription
-    #[arg(long, env = "AZURE_SUBSCRIPTION_ID", value_name = "ID")]
+    /// Id of the subscription; default: $AZURE_SUBSCRIPTION_ID, then $ARM_SUBSCRIPTION_ID
+    #[arg(long, value_name = "ID")]
     pub subscription: Option<String>,
-    /// URL of ARM
-    #[arg(long, env = "NAP_ARM_ENDPOINT", value_name = "URL", default_value = "https://management.azure.com", value_parser = azure::endpoint)]
-    pub arm_endpoint: String,
+    /// URL of ARM; default: $NAP_ARM_ENDPOINT, then that of $ARM_CLOUD or
+    /// $AZURE_ENVIRONMENT_FILEPATH
+    #[arg(long, value_name = "URL", value_parser = azure::endpoint)]
+    pub arm_endpoint: Option<String>,
     /// URL of the retail price API
-    #[arg(long, env = "NAP_PRICES_ENDPOINT", value_name = "URL", default_value = "https://prices.azure.com", value_parser = azure::endpoint)]
+    #[arg(long, env = "NAP_PRICES_ENDPOINT", value_name = "URL", default_value = nap_azure::DEFAULT_PRICES_ENDPOINT, value_parser = azure::endpoint)]
     pub prices_endpoint: String,
 }
 

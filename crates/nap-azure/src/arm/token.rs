@@ -22,6 +22,7 @@ use super::chained_tokens::ChainedTokens;
 use super::retry::{Retries, is_passing, retry_after, send_once};
 use super::{HttpService, percent_encode};
 use crate::AzureError;
+use crate::clouds::Entra;
 
 /// Time limit and number of attempts of a token request to Entra.
 const ENTRA: (Duration, u32) = (Duration::from_secs(10), 3);
@@ -139,11 +140,11 @@ impl TokenProvider for ManagedIdentity {
 pub fn tokens_from_env(
     service: HttpService,
     clock: Clock,
-    arm_endpoint: &str,
+    entra: &Entra,
 ) -> Result<Arc<dyn TokenProvider>, AzureError> {
     let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(token_file) = get("AZURE_FEDERATED_TOKEN_FILE") else {
-        let resource = format!("{arm_endpoint}/");
+        let resource = entra.token_audience.clone();
         let managed = ManagedIdentity {
             service,
             clock,
@@ -165,12 +166,14 @@ pub fn tokens_from_env(
     Ok(Arc::new(WorkloadIdentity {
         service,
         clock,
-        authority: get("AZURE_AUTHORITY_HOST")
-            .unwrap_or_else(|| "https://login.microsoftonline.com".to_owned()),
-        tenant_id: need("AZURE_TENANT_ID")?,
+        authority: entra.authority_host.clone(),
+        tenant_id: match get("ARM_TENANT_ID").filter(|_| get("AZURE_TENANT_ID").is_none()) {
+            Some(tenant_id) => tenant_id,
+            None => need("AZURE_TENANT_ID")?,
+        },
         client_id: need("AZURE_CLIENT_ID")?,
         token_file: token_file.into(),
-        scope: format!("{arm_endpoint}/.default"),
+        scope: entra.scope(),
     }))
 }
 

@@ -1,7 +1,7 @@
 //! `nap azure`: what Azure sells, the catalogue of it, and whether a cluster is ready for nap.
 
 mod check;
-mod live;
+pub mod live;
 mod masks;
 mod refresh;
 mod skus;

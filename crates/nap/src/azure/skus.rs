@@ -59,10 +59,12 @@ pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
     };
     let rows =
         rows(&sizes, region, &settings(&region.name, class.as_ref()), &wanted, quota.as_ref());
+    let origin = Origin::of(region, &args.catalogue);
     let text = match args.output {
-        SkusFormat::Table => table(region, &rows, quota.is_some()),
+        SkusFormat::Table => table(region, &origin, &rows, quota.is_some()),
         SkusFormat::Json => {
-            serde_json::to_string_pretty(&document(region, &rows, quota.is_some()))? + "\n"
+            let document = document(region, &origin, &rows, quota.is_some());
+            serde_json::to_string_pretty(&document)? + "\n"
         }
     };
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -203,8 +205,7 @@ fn unmet(made: &InstanceType, wanted: &Requirements) -> Option<String> {
     Some("no offering meets all requirements together".to_owned())
 }
 
-fn table(region: &Region, rows: &[Row], quota: bool) -> String {
-    let origin = Origin::of(region);
+fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String {
     let mut considered: Vec<(&str, &Considered)> = Vec::new();
     let mut excluded: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for row in rows {
@@ -254,7 +255,7 @@ fn table(region: &Region, rows: &[Row], quota: bool) -> String {
     text
 }
 
-fn document(region: &Region, rows: &[Row], quota: bool) -> Value {
+fn document(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
     let dollars = |price: Option<UsdPerHour>| price.map(|price| price.micros() as f64 / 1e6);
     let considered = rows.iter().filter_map(|row| {
@@ -277,11 +278,10 @@ fn document(region: &Region, rows: &[Row], quota: bool) -> Value {
         let why = row.verdict.as_ref().err()?;
         Some(json!({ "name": row.name, "reason": why }))
     });
-    let estimates: &[&str] = if region.is_live { &[] } else { &["spotPrices", "zones"] };
     json!({
         "version": 1,
         "region": region.name,
-        "prices": { "date": region.prices_of, "estimates": estimates },
+        "prices": { "date": origin.date, "estimates": origin.estimates() },
         "quota": if quota { Value::Null } else { Value::from(NO_LOGIN) },
         "considered": considered.collect::<Vec<_>>(),
         "excluded": excluded.collect::<Vec<_>>(),

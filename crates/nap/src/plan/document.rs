@@ -1,6 +1,7 @@
 //! The plan as JSON or YAML. `docs/plan.md` describes it and `docs/plan.schema.json` is its schema;
 //! a change here needs the same change there, and an incompatible one a new [`VERSION`].
 
+use jiff::Timestamp;
 use nap_azure::embedded::Lifecycle;
 use nap_engine::{
     Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule, Unsupported,
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use super::format::{change_text, quantity};
 use super::{Decision, Problem};
+use crate::catalogue::Source;
 
 /// Version of the document.
 pub const VERSION: u32 = 1;
@@ -20,6 +22,7 @@ pub const VERSION: u32 = 1;
 pub struct PlanDocument {
     version: u32,
     region: String,
+    catalogue: CatalogueDocument,
     prices: PricesDocument,
     launches: Vec<LaunchDocument>,
     placements: Vec<PlacementDocument>,
@@ -32,9 +35,18 @@ pub struct PlanDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+struct CatalogueDocument {
+    source: Source,
+    time: Option<Timestamp>,
+    has_quota: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct PricesDocument {
     date: String,
-    estimates: &'static [&'static str],
+    region: String,
+    estimates: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -112,7 +124,7 @@ struct ChangeDocument {
 impl PlanDocument {
     /// Renders a decision.
     pub fn new(problem: &Problem, decision: &Decision) -> Self {
-        let plan = &decision.plan;
+        let (plan, origin) = (&decision.plan, &problem.origin);
         let placements = plan.placements.iter();
         let unschedulable = plan.unplaced.iter().map(|unplaced| UnschedulableDocument {
             pod: unplaced.pod.to_string(),
@@ -125,9 +137,15 @@ impl PlanDocument {
         Self {
             version: VERSION,
             region: problem.region.clone(),
+            catalogue: CatalogueDocument {
+                source: origin.source,
+                time: origin.time,
+                has_quota: origin.has_quota,
+            },
             prices: PricesDocument {
-                date: problem.origin.date.clone(),
-                estimates: if problem.origin.is_live { &[] } else { &["spotPrices", "zones"] },
+                date: origin.date.clone(),
+                region: origin.reference.as_ref().unwrap_or(&problem.region).clone(),
+                estimates: origin.estimates(),
             },
             launches: plan.launches.iter().map(|one| launch(problem, one)).collect(),
             placements: placements

@@ -82,6 +82,8 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
         }
         None => text.push_str("\nNo single change that nap knows of would give it a place\n"),
     }
+    text.push('\n');
+    text.push_str(&footnotes(problem, [], 0));
     text
 }
 

@@ -1,9 +1,11 @@
 //! `nap plan`, `nap explain` and `nap replay`: decisions without carrying them out.
 //!
-//! Manifests or a live cluster fill the controllers' index ([`cluster`], [`live`]); the engine
-//! solves its snapshot; the plan is printed as a table ([`table`]), as a document ([`document`]) or
-//! for one pod ([`explain`]). A saved snapshot ([`record`]) is solved again to the same plan.
+//! Manifests or a live cluster fill the controllers' index ([`cluster`], [`live`]); [`catalogues`]
+//! selects the sizes; the engine solves its snapshot; the plan is printed as a table ([`table`]),
+//! as a document ([`document`]) or for one pod ([`explain`]). A saved snapshot ([`record`]) is
+//! solved again to the same plan.
 
+mod catalogues;
 mod cluster;
 mod document;
 mod explain;
@@ -20,15 +22,16 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use nap_azure::embedded::{EmbeddedCatalogue, Region};
+use nap_azure::AzureProvider;
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
-use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
+use nap_engine::{Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
-use crate::catalogue::{self, DEFAULT_REGION, Origin, instance_types, settings};
+use crate::catalogue::Origin;
 use crate::cli::{Format, PlanArgs, ReplayArgs, SourceArgs};
 use crate::user_error::UserError;
+use catalogues::{Offered, exceeded_quota};
 use cluster::Cluster;
 use document::PlanDocument;
 use record::Record;
@@ -48,6 +51,8 @@ pub struct Problem {
     pub options: Options,
     /// `spec.limits` by NodePool.
     pub limits: BTreeMap<String, Resources>,
+    /// Provider of the instance types; `None` if Azure was not asked.
+    provider: Option<AzureProvider>,
 }
 
 /// A plan and its remedies.
@@ -59,30 +64,9 @@ pub struct Decision {
 }
 
 impl Problem {
-    fn new(
-        cluster: &mut Cluster,
-        (sizes, region): (&EmbeddedCatalogue, &Region),
-        options: Options,
-        now: Timestamp,
-    ) -> anyhow::Result<Self> {
-        let origin = Origin::of(region);
-        let region = region.name.clone();
+    fn new(cluster: &mut Cluster, offered: Offered, options: Options, now: Timestamp) -> Self {
+        let Offered { region, origin, of_classes, provider } = offered;
         let state = &cluster.state;
-        let mut of_classes: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
-        let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
-        for (name, class) in state.classes() {
-            let settings = settings(&region, Some(class));
-            let same = known
-                .iter()
-                .find(|(other, _)| *other == settings)
-                .map(|(_, types)| Arc::clone(types));
-            let types = match same {
-                Some(types) => types,
-                None => Arc::new(instance_types(sizes, &settings)?),
-            };
-            known.push((settings, Arc::clone(&types)));
-            of_classes.insert(name.clone(), types);
-        }
         let limits = state.pools().filter_map(|(name, pool)| {
             let limits = pool.spec.limits.as_ref()?;
             let list = limits.iter().map(|(name, quantity)| (name.as_str(), quantity));
@@ -98,7 +82,7 @@ impl Problem {
             };
             cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
         }
-        Ok(Self { region, origin, snapshot, options, limits })
+        Self { region, origin, snapshot, options, limits, provider }
     }
 
     /// Solves, and searches remedies for unplaced pods: for `asked`, or for the first
@@ -150,11 +134,8 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
         // time.
         (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
     };
-    let region = source.region.clone().or_else(|| live::region_of(&cluster));
-    let region = region.unwrap_or_else(|| DEFAULT_REGION.to_owned());
-    let sizes = catalogue::load(&source.catalogue)?;
-    let region = catalogue::region(&sizes, &region)?;
-    let problem = Problem::new(&mut cluster, (&sizes, region), options, now)?;
+    let offered = catalogues::choose(source, &mut cluster).await?;
+    let problem = Problem::new(&mut cluster, offered, options, now);
     for note in &cluster.notes {
         eprintln!("note: {note}");
     }
@@ -165,6 +146,13 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
 pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
     let (_, problem) = gather(&args.source).await?;
     let decision = problem.solve(None);
+    let provider = problem.provider.as_ref();
+    if let Some((quota, over)) = provider.and_then(|it| exceeded_quota(it, &decision.plan)) {
+        eprintln!(
+            "note: the VMs together exceed the quota `{quota}` by {over} vCPUs: the controllers \
+             would take other sizes for some, or wait"
+        );
+    }
     if let Some(file) = &args.save {
         Record::new(&problem, &decision).save(file)?;
     }
@@ -194,7 +182,7 @@ fn show(text: &str) -> anyhow::Result<()> {
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
     let Record { region, origin, snapshot, options, limits, plan, .. } = record;
-    let problem = Problem { region, origin, snapshot, options, limits };
+    let problem = Problem { region, origin, snapshot, options, limits, provider: None };
     let decision = problem.solve(None);
     let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;

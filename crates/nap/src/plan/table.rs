@@ -201,5 +201,10 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
             ));
         }
     }
+    // Launches have the footnotes below them.
+    if decision.plan.launches.is_empty() {
+        text.push('\n');
+        text.push_str(&footnotes(problem, [], 0));
+    }
     text
 }

@@ -23,6 +23,16 @@ pub struct AzureServer {
 impl AzureServer {
     /// Starts an emulator. `name` tells the files of tests apart.
     pub fn start(name: &str, change: impl FnOnce(&mut EmulatorConfig)) -> Self {
+        Self::start_as(name, "eastus", change)
+    }
+
+    /// Starts an emulator of eastus that calls itself by another name, under which the price API
+    /// has no prices.
+    pub fn start_as(
+        name: &str,
+        region: &'static str,
+        change: impl FnOnce(&mut EmulatorConfig),
+    ) -> Self {
         let clock = Clock::starting_at(Clock::wall().now(), SPEED);
         let mut config = EmulatorConfig::new("eastus", 1, clock);
         change(&mut config);
@@ -38,6 +48,8 @@ impl AzureServer {
                 // Dropped events would stop the emulator's VMs from being announced.
                 let _events = events;
                 let router = axum::Router::new().fallback_service(served);
+                let rename = move |request, next| renamed(region, request, next);
+                let router = router.layer(axum::middleware::from_fn(rename));
                 axum::serve(listener, router).await.expect("serving");
             });
         });
@@ -66,9 +78,23 @@ impl AzureServer {
 
     /// `nap azure` with these arguments, in the environment of this Azure.
     pub fn nap_azure(&self, arguments: &[&str]) -> Command {
-        let mut command = nap(&["azure"]);
-        command.args(arguments).envs(self.environment());
+        self.nap(&[&["azure"], arguments].concat())
+    }
+
+    /// `nap` with these arguments, in the environment of this Azure.
+    pub fn nap(&self, arguments: &[&str]) -> Command {
+        let mut command = nap(arguments);
+        command.envs(self.environment());
         command
+    }
+
+    /// Environment file of a cloud whose ARM and Entra are this Azure.
+    pub fn cloud_file(&self) -> PathBuf {
+        let file = self.path("cloud.json");
+        let content = json!({ "name": "AzureStackCloud", "tokenAudience": "https://aud.example/",
+            "resourceManagerEndpoint": self.endpoint, "activeDirectoryEndpoint": self.endpoint });
+        std::fs::write(&file, content.to_string()).expect("the folder is ours");
+        file
     }
 
     /// Environment of commands.
@@ -81,6 +107,28 @@ impl AzureServer {
         all.insert("PATH", file("bin"));
         all
     }
+}
+
+/// Replaces the name of a region in requests by `eastus`, except in those for prices, and back in
+/// answers.
+async fn renamed(
+    region: &str,
+    mut request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    if region == "eastus" {
+        return next.run(request).await;
+    }
+    let uri = request.uri().to_string();
+    if !uri.contains("/retail/") {
+        *request.uri_mut() = uri.replace(region, "eastus").parse().expect("a URI");
+    }
+    let (parts, body) = next.run(request).await.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.expect("an answer in memory");
+    let text = String::from_utf8_lossy(&body).replace("eastus", region);
+    let mut response = axum::response::Response::new(axum::body::Body::from(text));
+    *response.status_mut() = parts.status;
+    response
 }
 
 /// ARM id of a resource of the network.

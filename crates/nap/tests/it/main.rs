@@ -11,6 +11,7 @@ mod kill_and_restart;
 mod kubectl_story;
 mod linting;
 mod planning;
+mod planning_live;
 mod process;
 mod simulation;
 mod trying;

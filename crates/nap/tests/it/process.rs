@@ -259,7 +259,7 @@ fn wait_until_up(child: &mut Child) -> (Option<PathBuf>, Option<PathBuf>) {
         if let Some(path) = line.trim().strip_prefix("set -a; . ") {
             env = path.strip_suffix("; set +a").map(PathBuf::from);
         }
-        if line.starts_with("Ctrl-C") {
+        if line.contains("Ctrl-C ends it") {
             child.stdout = Some(lines.into_inner());
             return (kubeconfig, env);
         }

@@ -1,0 +1,54 @@
+//! Where the data of a region comes from, and the prices to use if Azure states none.
+
+use jiff::Timestamp;
+
+use crate::embedded::EmbeddedCatalogue;
+use crate::prices::Prices;
+
+/// Region of the built-in catalogue whose prices stand in for those of a region that has none: one
+/// of a sovereign cloud, or a new one.
+pub const REFERENCE_REGION: &str = "eastus";
+
+/// Where the prices of a region come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PriceSource {
+    /// The retail price API.
+    Live,
+    /// The built-in catalogue: list prices of the region, estimated spot prices.
+    BuiltIn,
+    /// The built-in catalogue, in [`REFERENCE_REGION`]: all of them are estimates.
+    Reference,
+}
+
+impl PriceSource {
+    /// Prices that are used while newer ones cannot be fetched, for logs.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "older ones of the price API",
+            Self::BuiltIn => "built-in list prices of the region",
+            Self::Reference => "estimates: built-in list prices of the reference region eastus",
+        }
+    }
+}
+
+/// Where the data of a region comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CatalogueSource {
+    /// Time at which Azure listed the sizes and their zones.
+    pub listed: Timestamp,
+    /// Source of the prices.
+    pub prices: PriceSource,
+    /// Whether quota is counted; otherwise it limits nothing.
+    pub has_quota: bool,
+}
+
+/// The built-in prices of a region; those of the reference region if it has none.
+pub(crate) fn built_in_prices(region: &str) -> (Prices, PriceSource) {
+    let catalogue = EmbeddedCatalogue::embedded();
+    let prices = catalogue.prices_in(region);
+    if prices.on_demand.is_empty() {
+        (catalogue.prices_in(REFERENCE_REGION), PriceSource::Reference)
+    } else {
+        (prices, PriceSource::BuiltIn)
+    }
+}
