@@ -34,7 +34,7 @@ pub async fn operation_failure(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use http::{HeaderMap, Request, Response, StatusCode};
+    use http::{Request, Response, StatusCode};
     use http_body_util::Full;
     use nap_clock::Clock;
     use nap_cloud::ErrorClass;
@@ -46,7 +46,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
         let status = StatusCode::from_u16(status).unwrap();
-        ArmResponse { status, headers: HeaderMap::from_iter(headers), body: Value::Null }
+        ArmResponse { status, headers: headers.collect(), body: Value::Null }
     }
 
     #[test]

@@ -436,14 +436,13 @@ fn a_deleting_nodeclaim_wakes_provisioning() {
 fn a_deleted_nodeclaim_wakes_its_pool_a_leaving_class_and_provisioning() {
     for leaves in [false, true] {
         let mut index = synced();
-        let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:00Z" } });
-        let class = if leaves { leaving } else { json!({}) };
-        index.apply(node_class("default", class), at(0));
+        let metadata = json!({ "deletionTimestamp": leaves.then_some("1970-01-01T00:00:00Z") });
+        index.apply(node_class("default", json!({ "metadata": metadata })), at(0));
         index.apply(in_pool("c", "p"), at(0));
         index.take_dirty();
-        let class = leaves.then(|| Dirty::NodeClass("default".to_owned()));
-        let expected = class.into_iter().chain([dirty_pool("p"), Dirty::Provisioning]).collect();
-        assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (expected, true));
+        let mut all = vec![dirty_pool("p"), Dirty::Provisioning];
+        all.splice(0..0, leaves.then(|| Dirty::NodeClass("default".to_owned())));
+        assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (all, true));
         assert_eq!(deleted::<NodeClaim>(&mut index, "c"), (vec![], false));
     }
 }
