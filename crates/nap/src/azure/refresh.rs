@@ -28,7 +28,9 @@ pub async fn refresh(args: RefreshArgs) -> anyhow::Result<()> {
                 .map_err(|error| live::failed(&format!("region {region}"), &error))?;
         if found.sizes == 0 {
             let message = format!("--region: no size of `{region}` has a price");
-            return Err(UserError::new(message, "name a region such as eastus").into());
+            let hint = "name a region such as eastus; of a sovereign cloud the price API may have \
+                        none, and `nap plan --subscription ID` plans there with estimates";
+            return Err(UserError::new(message, hint).into());
         }
         print!(
             "{}",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nap_api::{AKSNodeClass, OfferingRef};
 use nap_azure::{AzureProvider, PriceSource, REFERENCE_REGION};
-use nap_cloud::CloudProvider;
+use nap_cloud::{CloudError, CloudProvider, ErrorClass};
 use nap_engine::{Catalogue, Plan};
 
 use super::cluster::Cluster;
@@ -90,11 +90,15 @@ fn built_in(source: &SourceArgs, cluster: &Cluster) -> anyhow::Result<Offered> {
 /// Those of Azure, by the provider of `nap run`.
 async fn from_azure(provider: AzureProvider, cluster: &mut Cluster) -> anyhow::Result<Offered> {
     let region = provider.config().location.clone();
-    let failed = |error| {
-        let message = format!("sizes of `{region}` cannot be read from Azure: {error}");
-        let hint = "log in (`az login` on a laptop; `docs/running.md` lists the variables), or \
-                    pass --offline to plan with the built-in catalogue";
-        UserError::new(message, hint)
+    let failed = |error: CloudError| {
+        let hint = if error.class == ErrorClass::Auth {
+            "log in (`az login` on a laptop; `docs/running.md` lists the variables), or pass \
+             --offline to plan with the built-in catalogue"
+        } else {
+            "check --region, --subscription and the endpoints in `docs/running.md`, or pass \
+             --offline to plan with the built-in catalogue"
+        };
+        UserError::new(format!("sizes of `{region}` cannot be read from Azure: {error}"), hint)
     };
     // Also without any node class: the login is tried, and the source known.
     provider.instance_types(&AKSNodeClass::default()).await.map_err(failed)?;

@@ -151,7 +151,9 @@ fn a_failed_login_is_one_line_that_names_what_was_tried() {
     let plan = ["plan", "-f", &file, "--subscription", SUBSCRIPTION];
     let error = refused(azure.nap(&plan).env("AZURE_FEDERATED_TOKEN_FILE", "/nowhere/token"));
     assert!(error.contains("workload identity") && error.contains("/nowhere/token"), "{error}");
-    assert!(error.contains("--offline"), "{error}");
+    assert!(error.contains("hint: log in") && error.contains("--offline"), "{error}");
+    let error = refused(azure.nap(&plan).args(["--region", "usgovvirginia"]));
+    assert!(error.contains("`usgovvirginia`") && error.contains("hint: check --region"), "{error}");
     let mut laptop = azure.nap(&plan);
     laptop.env_remove("AZURE_FEDERATED_TOKEN_FILE").env("NAP_IMDS_ENDPOINT", "http://127.0.0.1:1");
     let error = refused(&mut laptop);
