@@ -3,7 +3,8 @@
 //!
 //! Beside nap's provider runs a client that requests and polls each machine by itself and remembers
 //! nothing between them: the same requests and the same Azure, without batches, a shared list, a
-//! quota ledger and a capacity memory.
+//! quota ledger and a capacity memory. For one machine it tries a family that is over its quota only
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use nap_api::nodepool::NodeClassRef;
 use nap_api::requirement::NodeSelectorRequirement;
 use nap_api::{
     AKSNodeClass, AKSNodeClassStatus, NillableDuration, NodeClaim, NodeClaimSpec, NodeClaimStatus,
-    Operator, labels,
+    OfferingRef, Operator, labels,
 };
 use nap_azure::arm::{HttpService, ManagedIdentity, TokenProvider, http_service};
 use nap_azure::machines::API_VERSION;
@@ -28,6 +29,7 @@ use nap_clock::Clock;
 use nap_cloud::{CloudProvider, Creation};
 use nap_engine::CapacityType;
 use nap_sim::azure::{Emulator, EmulatorConfig};
+use nap_units::UsdPerHour;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
@@ -191,15 +193,26 @@ async fn sold_out(
     every: usize,
 ) -> anyhow::Result<BTreeSet<(String, String)>> {
     let offerings = offerings(provider, class).await?;
-    let zonal = offerings.into_iter().filter(|(_, zone)| zone != "0");
+    let zonal = offerings.into_iter().map(|one| (one.size, one.zone));
+    let zonal = zonal.filter(|(_, zone)| zone != "0");
     Ok(zonal.skip(1).step_by(every.max(2)).collect())
+}
+
+/// An offering with its quota family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    price: UsdPerHour,
+    regional: bool,
+    size: String,
+    zone: String,
+    family: String,
 }
 
 /// On-demand offerings of the claims, the cheapest first.
 async fn offerings(
     provider: &AzureProvider,
     class: &AKSNodeClass,
-) -> anyhow::Result<Vec<(String, String)>> {
+) -> anyhow::Result<Vec<Candidate>> {
     let wanted = nap_api::Requirements::from_specs(&claim("x").spec.requirements);
     let catalogue = provider.instance_types(class).await?;
     let mut all = Vec::new();
@@ -208,13 +221,26 @@ async fn offerings(
             && one.allocatable.get(nap_units::CPU) >= 1000;
         for offering in one.offerings.iter().filter(|_| fits) {
             if offering.available && offering.capacity_type == CapacityType::OnDemand {
-                let (name, zone) = (one.name.clone(), offering.zone.clone());
-                all.push((offering.price, zone == "0", name, zone));
+                let reference = OfferingRef {
+                    instance_type: one.name.clone(),
+                    zone: offering.zone.clone(),
+                    capacity_type: offering.capacity_type.to_string(),
+                    price: offering.price,
+                };
+                let charge = provider.quota_charge(&reference);
+                let family = charge.and_then(|charge| charge.quotas.into_iter().next());
+                all.push(Candidate {
+                    price: offering.price,
+                    regional: offering.zone == "0",
+                    size: reference.instance_type,
+                    zone: reference.zone,
+                    family: family.unwrap_or_default(),
+                });
             }
         }
     }
     all.sort();
-    Ok(all.into_iter().map(|(_, _, name, zone)| (name, zone)).collect())
+    Ok(all)
 }
 
 /// Launches the burst with nap's provider, as the controllers do: a machine that fails later is
@@ -286,7 +312,11 @@ async fn one_by_one(args: &LaunchesArgs) -> anyhow::Result<Counts> {
     let image = image.and_then(|image| nap_azure::images::node_image_version(&image.id));
     let image = image.context("no image")?;
     let one = async |number: usize| -> anyhow::Result<()> {
-        for (attempt, (size, zone)) in offerings.iter().enumerate() {
+        let mut full = BTreeSet::new();
+        for (attempt, Candidate { size, zone, family, .. }) in offerings.iter().enumerate() {
+            if full.contains(family) {
+                continue;
+            }
             let name = format!("burst-{number:05}-{attempt}");
             let zones: Vec<&str> =
                 zone.rsplit_once('-').map(|(_, zone)| zone).into_iter().collect();
@@ -294,8 +324,11 @@ async fn one_by_one(args: &LaunchesArgs) -> anyhow::Result<Counts> {
                 "hardware": { "vmSize": size }, "nodeImageVersion": image, "priority": "Regular",
                 "tags": { "karpenter.azure.com_aksmachine_nodeclaim": name },
             } });
-            let (status, _) = send(Method::PUT, format!("machines/{name}"), body).await?;
+            let (status, answer) = send(Method::PUT, format!("machines/{name}"), body).await?;
             if !status.is_success() {
+                if answer.to_string().contains("quota") {
+                    full.insert(family);
+                }
                 continue;
             }
             loop {
