@@ -3,8 +3,8 @@
 //!
 //! Beside nap's provider runs a client that requests and polls each machine by itself and remembers
 //! nothing between them: the same requests and the same Azure, without batches, a shared list, a
-//! quota ledger and a capacity memory. For one machine it tries a family that is over its quota only
-//! once.
+//! quota ledger and a capacity memory. For one machine it tries a family that is over its quota
+//! only once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -89,8 +89,9 @@ fn counted(inner: HttpService, counts: Arc<Mutex<Counts>>) -> HttpService {
 /// Number of machines that a batch refused; `None` if the error is about all.
 fn refused_of(body: &Bytes) -> Option<u64> {
     let body: Value = serde_json::from_slice(body).ok()?;
-    (body["error"]["code"] == "BatchMachineClientError")
-        .then(|| body["error"]["details"].as_array().map_or(0, Vec::len) as u64)
+    let error = body.get("error").unwrap_or(&body);
+    (error["code"] == "BatchMachineClientError")
+        .then(|| error["details"].as_array().map_or(0, Vec::len) as u64)
 }
 
 fn claim(name: &str) -> NodeClaim {
@@ -377,13 +378,13 @@ pub(super) fn measure(args: &LaunchesArgs) -> anyhow::Result<()> {
     for (client, counts) in &results {
         let Counts { reads, writes, throttled, attempts, refused, failed, first, seconds } = counts;
         let machines = args.machines.max(1) as u64;
-        let tenths = (reads + writes) * 10 / machines;
+        let hundredths = (reads + writes) * 100 / machines;
         println!(
-            "| {client} | {}.{} % | {attempts} | {refused} | {failed} | {reads} | {writes} | {}.{} | {throttled} | {seconds} |",
+            "| {client} | {}.{} % | {attempts} | {refused} | {failed} | {reads} | {writes} | {}.{:02} | {throttled} | {seconds} |",
             first * 100 / machines,
             first * 1000 / machines % 10,
-            tenths / 10,
-            tenths % 10,
+            hundredths / 100,
+            hundredths % 100,
         );
     }
     Ok(())
