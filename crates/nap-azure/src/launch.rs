@@ -23,6 +23,8 @@ use crate::{AzureProvider, images};
 /// Most offerings that one call tries. Each failure is remembered, so a later call continues where
 /// this one stopped.
 const MAX_TRIES: usize = 10;
+/// Most offerings that one call chooses, those included whose quota other launches have taken.
+const MAX_CHOICES: usize = 100;
 /// Time for which a class is not ready after its subnet had no address left.
 const FULL_SUBNET_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 /// Age below which an accepted machine is taken to be in progress without asking.
@@ -65,7 +67,10 @@ impl AzureProvider {
             Wanted { requirements: &requirements, requests: &requests, has_image: &has_image };
         let mut last: Option<CloudError> = None;
         let mut attempt = 0;
-        while attempt < MAX_TRIES {
+        for _ in 0..MAX_CHOICES {
+            if attempt == MAX_TRIES {
+                break;
+            }
             let catalogue = self.instance_types(class).await?;
             let next = if offerings.is_empty() {
                 offering_selection::cheapest(catalogue.types(), &wanted, &claim_name)
@@ -138,7 +143,7 @@ impl AzureProvider {
             return;
         }
         let until = self.arm.clock().now().checked_add(FULL_SUBNET_LIFETIME);
-        let known = (error.to_string(), until.unwrap_or(Timestamp::MAX));
+        let known = (error.condition_message(), until.unwrap_or(Timestamp::MAX));
         let subnet = class.spec.vnet_subnet_id.clone().unwrap_or_default();
         self.full_subnets.lock().unwrap_or_else(PoisonError::into_inner).insert(subnet, known);
     }

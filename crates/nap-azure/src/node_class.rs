@@ -55,7 +55,7 @@ pub(crate) async fn inspect(
 }
 
 fn unknown(error: &CloudError) -> NodeClassFinding {
-    NodeClassFinding::Unknown { message: error.to_string() }
+    NodeClassFinding::Unknown { message: error.condition_message() }
 }
 
 /// The newer of two Kubernetes versions; one that cannot be parsed gives way. Kubernetes does not

@@ -99,7 +99,7 @@ pub(crate) async fn inspect(
             violated("SubnetNotFound", format!("subnet `{id}` does not exist"))
         }
         Err(error) if error.class == ErrorClass::Auth => {
-            violated("SubnetUnknownError", error.to_string())
+            violated("SubnetUnknownError", error.condition_message())
         }
         Err(error) => Err(error),
     }

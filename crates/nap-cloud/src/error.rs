@@ -69,8 +69,27 @@ impl CloudError {
         Self { correlation_id, ..self }
     }
 
+    /// The error without the id of its request: the same text for the same failure, as the message
+    /// of a condition has to be. A condition that changes with each request would cause the next.
+    pub fn condition_message(&self) -> String {
+        format!("{}: {}", self.operation, self.message)
+    }
+
     /// Whether the resource does not exist.
     pub fn is_not_found(&self) -> bool {
         self.class == ErrorClass::NotFound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_has_the_same_text_for_every_request() {
+        let error = CloudError::new(ErrorClass::Auth, "get subnet a", "Forbidden", "denied");
+        let error = error.with_correlation_id(Some("4711".to_owned()));
+        assert_eq!(error.to_string(), "get subnet a: denied (correlation id 4711)");
+        assert_eq!(error.condition_message(), "get subnet a: denied");
     }
 }

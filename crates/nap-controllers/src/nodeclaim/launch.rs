@@ -310,7 +310,9 @@ async fn fail(context: &Context, claim: &NodeClaim, error: CloudError) -> Result
         return give_up(context, claim, reason, &error.to_string()).await;
     }
     let reason = if error.code.is_empty() { "LaunchFailed" } else { error.code.as_str() };
-    let step = wait(context, claim, reason, &error.to_string(), RETRY_INTERVAL).await?;
+    tracing::warn!(nodeclaim = claim.name_any(), reason, %error, "launch failed, trying again");
+    let message = error.condition_message();
+    let step = wait(context, claim, reason, &message, RETRY_INTERVAL).await?;
     match (action, step) {
         (OnFailure::BackOff, Step::Wait(_)) => Err(Error::Cloud(error)),
         _ => Ok(step),
