@@ -62,7 +62,7 @@ async fn bad_plans_are_refused_with_line_field_and_what_is_allowed() {
 async fn the_example_is_a_valid_plan() {
     let (emulator, _events) = Emulator::new(world::config(&world::clock())).unwrap();
     let text = include_str!("../../../../examples/faults.yaml");
-    assert_eq!(emulator.schedule_faults(text), Ok(7));
+    assert_eq!(emulator.schedule_faults(text), Ok(9));
 }
 
 #[tokio::test(start_paused = true)]
