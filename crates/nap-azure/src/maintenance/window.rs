@@ -38,26 +38,26 @@ pub struct MaintenanceWindow {
 /// Days on which a window opens. Intervals are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// Every so many days.
+    /// `daily`: an interval of days.
     Daily {
         /// Interval in days.
         days: i32,
     },
-    /// A day of every so many weeks.
+    /// `weekly`: a weekday, at an interval of weeks.
     Weekly {
         /// Interval in weeks.
         weeks: i32,
         /// Day of the week.
         day: Weekday,
     },
-    /// A day of every so many months; the last one in a month that is too short.
+    /// `absoluteMonthly`: a day of the month, or the last one of a shorter month.
     AbsoluteMonthly {
         /// Interval in months.
         months: i32,
         /// Day of the month, from 1 to 31.
         day: i8,
     },
-    /// A day of a week of every so many months.
+    /// `relativeMonthly`: a weekday of the first to fourth, or last, week of the month.
     RelativeMonthly {
         /// Interval in months.
         months: i32,
@@ -125,7 +125,7 @@ impl MaintenanceWindow {
         self.opening_within(now, MAX_SEARCH_DAYS)
     }
 
-    /// The earliest open time from `now` on, of occurrences until so many days after `now`.
+    /// The earliest open time from `now` on, within a number of days after `now`.
     fn opening_within(&self, now: Timestamp, days: i64) -> Option<Timestamp> {
         let today = self.utc_offset.to_datetime(now).date();
         // A window is open for 24 hours at most, so one of yesterday may still be.

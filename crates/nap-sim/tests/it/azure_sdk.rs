@@ -1,4 +1,4 @@
-//! Azure's Python SDK, which nobody here wrote, against the emulator and the provider's bodies.
+//! Azure's own Python SDK against the emulator and the provider's bodies.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

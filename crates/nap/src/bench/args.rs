@@ -54,7 +54,7 @@ pub(super) struct LaunchesArgs {
     /// vCPUs of quota of each VM family
     #[arg(long, value_name = "VCPUS", default_value_t = 100)]
     pub(super) family_quota: i64,
-    /// Every so-many-th zonal offering is out of stock
+    /// One in N zonal offerings is out of stock
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(super) sold_out: usize,
     /// Seed of the emulated Azure

@@ -139,7 +139,7 @@ impl Scene {
         let mut config = EmulatorConfig::new(&args.region, args.seed, clock.clone());
         config.default_family_quota = args.family_quota;
         let (emulator, events) = Emulator::new(config)?;
-        // Nobody boots the VMs.
+        // Without a receiver no kubelet boots; the machines are enough here.
         drop(events);
         let counts = Arc::<Mutex<Counts>>::default();
         let service = counted(emulator.http_service(), Arc::clone(&counts));
@@ -187,7 +187,7 @@ impl Scene {
     }
 }
 
-/// Zonal offerings that are out of stock: every so-many-th of the cheapest.
+/// Zonal offerings that are out of stock: one in `every`, by price.
 async fn sold_out(
     provider: &AzureProvider,
     class: &AKSNodeClass,
