@@ -107,6 +107,7 @@
 //! [`Catalogue::prepare`] and [`SolverCache`] keep.
 
 mod classes;
+mod consolidate;
 mod explain;
 mod ids;
 mod intern;
@@ -120,9 +121,14 @@ mod simplex;
 mod solve;
 mod topology;
 
+pub use consolidate::{ConsolidationCache, consolidate};
 pub use explain::funnel::{Funnel, funnel};
 pub use model::alternatives::Alternatives;
 pub use model::catalogue::Catalogue;
+pub use model::fleet::{
+    Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, RunningPod,
+    Step,
+};
 pub use model::options::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy};
 pub use model::plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};
 pub use model::pod_rules::{

@@ -2,10 +2,11 @@
 //!
 //! [`snapshot`] and [`pod_rules`] hold the cluster, [`catalogue`] the instance types on sale,
 //! [`options`] the settings, [`plan`] the decision and [`refusal`] the reasons for pods that could
-//! not be placed. Nothing here decides anything.
+//! not be placed. [`fleet`] is the input and output of consolidation. Nothing here decides anything.
 
 pub(crate) mod alternatives;
 pub(crate) mod catalogue;
+pub(crate) mod fleet;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod pod_rules;
@@ -14,6 +15,10 @@ pub(crate) mod snapshot;
 
 pub(crate) use alternatives::Alternatives;
 pub(crate) use catalogue::Catalogue;
+pub(crate) use fleet::{
+    Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, RunningPod,
+    Step,
+};
 pub(crate) use options::{MinValuesPolicy, Options, PreferencePolicy};
 pub(crate) use plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};
 pub(crate) use pod_rules::{HostPort, PodTerm, RunningPods, Selector, Spread};
