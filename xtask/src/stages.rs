@@ -9,7 +9,7 @@ use crate::Violation;
 const SOURCES: &str = "crates/nap-engine/src/";
 
 /// The stages, lowest first.
-const STAGES: [&str; 13] = [
+const STAGES: [&str; 14] = [
     "ids",
     "intern",
     "simplex",
@@ -22,6 +22,7 @@ const STAGES: [&str; 13] = [
     "plan",
     "explain",
     "solve",
+    "consolidate",
     "remedy",
 ];
 

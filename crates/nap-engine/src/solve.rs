@@ -150,7 +150,7 @@ fn attempt(
 }
 
 /// Upper limit on the pods of a new node: at least one, if there is a limit.
-fn max_pods(options: &Options) -> Allowance {
+pub(crate) fn max_pods(options: &Options) -> Allowance {
     options.max_pods_per_node.map_or(Allowance::Unlimited, |max| {
         Allowance::AtMost(usize::try_from(max).unwrap_or(usize::MAX).max(1))
     })

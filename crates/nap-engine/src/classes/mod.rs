@@ -249,6 +249,11 @@ impl<'a> Classes<'a> {
         classes
     }
 
+    /// Names the pods of a class.
+    pub(crate) fn set_pods(&mut self, class: ClassId, pods: Vec<&'a PodKey>) {
+        self.list[class].pods = pods;
+    }
+
     /// All classes, in placement order.
     pub(crate) fn ids(&self) -> Ids<ClassId> {
         self.list.ids()

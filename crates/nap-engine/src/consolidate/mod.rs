@@ -1,17 +1,61 @@
 //! Consolidation: which nodes of a fleet to remove or to replace.
+//!
+//! The whole fleet is one problem. Its pods become classes and its nodes vectors of free capacity
+//! once, and then every candidate is examined: can its pods move to nodes that stay, and what would
+//! be the cheapest new nodes for the rest? [`search`] asks this of each candidate by itself, and
+//! then of groups of candidates with the most waste, which finds what no single removal can (five
+//! nodes by two, three nodes by two across pools). A removal that pays ([`worth`]) becomes a step,
+//! and the ones after it count on it.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `state` | the fleet as classes, free capacity and topology counts; removals and their undoing |
+//! | `receivers` | the nodes that may take pods of a class |
+//! | `replacements` | the cheapest new nodes for some pods |
+//! | `worth` | payback, the `Balanced` policy, spot rules |
+//! | `search` | the order in which candidates and groups of them are tried |
+//! | `cache` | what the next decision need not find out again |
 
-use crate::model::{Consolidation, ConsolidationOptions, Fleet};
+mod cache;
+mod receivers;
+mod replacements;
+mod search;
+mod state;
+mod worth;
 
-/// What is worth keeping between the decisions for one cluster.
-#[derive(Debug, Default)]
-pub struct ConsolidationCache {}
+use std::rc::Rc;
+
+use crate::classes::Classes;
+use crate::classes::dimensions::Dimensions;
+use crate::classes::grouping::Groups;
+use crate::classes::relaxation::Levels;
+use crate::model::{Consolidation, ConsolidationOptions, Fleet, Pod, Snapshot};
+use crate::offerings::index::OfferingIndex;
+use crate::topology::groups::TopologyRules;
+
+pub use cache::ConsolidationCache;
+use search::Search;
+use state::FleetState;
 
 /// Decides which nodes of a fleet to remove or to replace.
+///
+/// It cannot fail: a candidate that stays is in the decision with its reason. Equal fleets give
+/// byte-equal decisions, in whatever order their lists are and whatever the cache holds.
 pub fn consolidate(
     fleet: &Fleet,
-    _options: &ConsolidationOptions,
-    _cache: &mut ConsolidationCache,
+    options: &ConsolidationOptions,
+    cache: &mut ConsolidationCache,
 ) -> Consolidation {
-    let cost_before = fleet.candidates.iter().map(|one| one.price).sum();
-    Consolidation { cost_before, cost_after: cost_before, ..Consolidation::default() }
+    let snapshot = Snapshot { pods: fleet.templates.clone(), ..fleet.snapshot.clone() };
+    let (solver, memory) = cache.prepare(&snapshot, options);
+    let groups = Groups::of(&snapshot);
+    let levels = Levels::of(&groups.list, &snapshot, &options.solve);
+    let pods: Vec<&Pod> = levels.list.iter().map(|level| &*level.pod).collect();
+    let rules = Rc::new(TopologyRules::of(&pods, &snapshot));
+    let dimensions = Dimensions::of(&pods, &snapshot, &rules);
+    let classes = Classes::of(&groups.list, &levels, &dimensions, &rules);
+    let offerings =
+        OfferingIndex::new(solver, &snapshot, &options.solve, &dimensions, &classes, &rules.keys);
+    let state = FleetState::new(fleet, options, &snapshot, &dimensions, classes, offerings, rules);
+    Search::new(state, memory).run(&groups.unsupported)
 }

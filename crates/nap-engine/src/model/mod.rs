@@ -16,8 +16,7 @@ pub(crate) mod snapshot;
 pub(crate) use alternatives::Alternatives;
 pub(crate) use catalogue::Catalogue;
 pub(crate) use fleet::{
-    Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, RunningPod,
-    Step,
+    Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, Step,
 };
 pub(crate) use options::{MinValuesPolicy, Options, PreferencePolicy};
 pub(crate) use plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};

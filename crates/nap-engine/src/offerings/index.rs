@@ -9,12 +9,12 @@ use std::rc::Rc;
 
 use nap_api::requirement::{Incompatible, Undefined};
 use nap_api::{Requirement, Requirements, Taint};
-use nap_units::UsdPerHour;
+use nap_units::{Resources, UsdPerHour};
 
 use crate::classes::dimensions::{Dimensions, holds};
 use crate::classes::{Class, Classes};
 use crate::ids::{EligibilityId, IndexVec, KeyId, NodeConstraintsId, PoolId, TermId, TypeId};
-use crate::model::{MinValuesPolicy, Options, RESERVATION_ID, Snapshot};
+use crate::model::{MinValuesPolicy, NODES, Options, RESERVATION_ID, Snapshot};
 use crate::offerings::domains::OfferedDomains;
 use crate::offerings::effort::EffortMeter;
 use crate::offerings::eligibility::{
@@ -111,6 +111,17 @@ impl<'a> OfferingIndex<'a> {
     /// The table behind an eligibility set, by its id.
     pub(crate) fn table_of(&self, id: EligibilityId) -> &PoolTable<'a> {
         self.table(self.eligible(id))
+    }
+
+    /// Changes what may still be added under the limits of a pool by the capacity of a node that
+    /// leaves (`times` 1) or comes back (-1).
+    pub(crate) fn change_limits(&mut self, pool: &str, capacity: &Resources, times: i64) {
+        for table in (&mut self.pools).into_iter().filter(|table| table.pool.name == pool) {
+            for (name, left) in &mut table.limits {
+                let amount = if *name == NODES { 1 } else { capacity.get(name) };
+                *left = left.saturating_add(amount.saturating_mul(times));
+            }
+        }
     }
 
     /// The first taint of a pool that repels a class.

@@ -73,7 +73,7 @@ impl<'a> ExistingNodes<'a> {
     }
 
     /// Domains of a node that a profile refers to.
-    fn domains_of(&self, node: NodeIdx, profile: &TopologyProfile) -> Domains {
+    pub(crate) fn domains_of(&self, node: NodeIdx, profile: &TopologyProfile) -> Domains {
         profile.keys.iter().map(|key| self.domains[node][key.index()]).collect()
     }
 
@@ -220,14 +220,47 @@ impl<'a> ExistingNodes<'a> {
         None
     }
 
-    fn take(&mut self, node: NodeIdx, class: &Class<'_>, count: usize) {
+    /// Number of pods of a class that a node has room for, at most `max`.
+    pub(crate) fn room(&self, node: NodeIdx, class: &Class<'_>, max: usize) -> usize {
+        fitting(&self.free[node], class, max)
+    }
+
+    /// Gives back the room of pods.
+    pub(crate) fn give_back(&mut self, node: NodeIdx, class: &Class<'_>, count: usize) {
+        let times = i64::try_from(count).unwrap_or(i64::MAX);
+        for (free, request) in self.free[node].iter_mut().zip(&class.requests) {
+            *free = free.saturating_add(request.saturating_mul(times));
+        }
+    }
+
+    /// Takes all room of a node, which is removed.
+    pub(crate) fn close(&mut self, node: NodeIdx) {
+        self.free[node].fill(-1);
+    }
+
+    /// Takes all room of the nodes that do not run pods yet.
+    pub(crate) fn close_uninitialized(&mut self) {
+        let nodes = Rc::clone(&self.nodes);
+        for (id, _) in nodes.enumerate().filter(|(_, node)| !node.initialized) {
+            self.close(id);
+        }
+    }
+
+    /// Takes the room of pods.
+    pub(crate) fn take(&mut self, node: NodeIdx, class: &Class<'_>, count: usize) {
         let times = i64::try_from(count).unwrap_or(i64::MAX);
         for (free, request) in self.free[node].iter_mut().zip(&class.requests) {
             *free = free.saturating_sub(request.saturating_mul(times));
         }
     }
 
-    fn is_compatible(&self, node: NodeIdx, class: &Class<'_>, classes: &Classes<'_>) -> bool {
+    /// Whether a node suits the terms and tolerations of a class.
+    pub(crate) fn is_compatible(
+        &self,
+        node: NodeIdx,
+        class: &Class<'_>,
+        classes: &Classes<'_>,
+    ) -> bool {
         let mut known = self.compatible.borrow_mut();
         *known.entry((class.node_constraints, node)).or_insert_with(|| {
             let labels = &self.labels[node];

@@ -47,10 +47,17 @@ impl<'p, 'a> LaunchWriter<'p, 'a> {
         snapshot: &'a Snapshot,
         written: PodCounts,
     ) -> Self {
-        let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
-        for zone in snapshot.nodes.iter().filter_map(|node| node.labels.get(labels::ZONE)) {
-            *zones.entry(zone.as_str()).or_default() += 1;
-        }
+        Self::with_zones(offerings, classes, dimensions, written, nodes_by_zone(snapshot))
+    }
+
+    /// Writer with the number of nodes in each zone.
+    pub(crate) fn with_zones(
+        offerings: &'p OfferingIndex<'a>,
+        classes: &'p Classes<'a>,
+        dimensions: &'p Dimensions<'a>,
+        written: PodCounts,
+        zones: BTreeMap<&'a str, usize>,
+    ) -> Self {
         let cache = AlternativesCache::default();
         Self { offerings, classes, dimensions, written, zones, cache }
     }
@@ -118,6 +125,15 @@ impl<'p, 'a> LaunchWriter<'p, 'a> {
             alternatives,
         }
     }
+}
+
+/// Number of nodes in each zone.
+pub(crate) fn nodes_by_zone(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
+    let mut zones = BTreeMap::new();
+    for zone in snapshot.nodes.iter().filter_map(|node| node.labels.get(labels::ZONE)) {
+        *zones.entry(zone.as_str()).or_default() += 1;
+    }
+    zones
 }
 
 /// Requirements of a launch, with `minValues` lowered to the values that are available.

@@ -308,6 +308,11 @@ impl Topology {
         self.change(profile, certain, domains, host, signed(pods));
     }
 
+    /// Forgets which hypothetical nodes pods are on; their domains keep their counts.
+    pub(crate) fn forget_bins(&mut self) {
+        self.on_bins = IndexVec::new();
+    }
+
     /// Takes back what [`Topology::record`] counted.
     pub(crate) fn unrecord(
         &mut self,

@@ -1,6 +1,7 @@
 //! Tests of the engine from the outside: the nodes it launches, the pods on them, and its refusals.
 
 mod build;
+mod consolidating;
 mod properties;
 mod rules;
 mod scenarios;

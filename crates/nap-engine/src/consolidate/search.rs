@@ -1,0 +1,360 @@
+//! The order in which candidates, and groups of them, are tried.
+
+use std::collections::BTreeMap;
+
+use nap_units::UsdPerHour;
+
+use crate::classes::PodCounts;
+use crate::consolidate::cache::Memory;
+use crate::consolidate::replacements::{BoundTo, Found, Replacement};
+use crate::consolidate::state::{FleetState, Trial};
+use crate::consolidate::worth::Proposal;
+use crate::explain::refusal::RefusalBuilder;
+use crate::ids::{ClassId, IndexVec};
+use crate::model::{
+    Candidate, Consolidation, KeepReason, Kept, Launch, Placement, Plan, PodKey, Refusal, Step,
+    Unsupported,
+};
+use crate::packing::packer::ClusterState;
+use crate::plan::launches::LaunchWriter;
+
+/// Numbers of nodes that are removed together, in rotation.
+const GROUP_SIZES: [usize; 5] = [3, 2, 5, 8, 13];
+
+/// Upper limit on the groups that are tried in vain.
+const MAX_FAILED_GROUPS: usize = 48;
+
+/// Nodes that may replace one node.
+const MAX_REPLACEMENTS: usize = 3;
+
+/// One decision in the making.
+pub(super) struct Search<'a, 'm> {
+    state: FleetState<'a>,
+    memory: &'m mut Memory,
+    /// Nodes of each pool that may still be disrupted.
+    budgets: BTreeMap<&'a str, usize>,
+    steps: Vec<Step>,
+    kept: BTreeMap<&'a str, KeepReason>,
+}
+
+impl<'a, 'm> Search<'a, 'm> {
+    pub(super) fn new(state: FleetState<'a>, memory: &'m mut Memory) -> Self {
+        let pools = state.fleet.pools.iter();
+        let budgets = pools.map(|(name, rules)| (name.as_str(), rules.budget)).collect();
+        Self { state, memory, budgets, steps: Vec::new(), kept: BTreeMap::new() }
+    }
+
+    /// Examines every candidate, then groups of them.
+    pub(super) fn run(mut self, unsupported: &[(&PodKey, &Unsupported)]) -> Consolidation {
+        for number in 0..self.state.nodes.len() {
+            let node = &self.state.nodes[number];
+            let (name, pod) = (node.candidate.node.as_str(), node.unsupported);
+            let outcome = match pod {
+                Some(pod) => Err(unsupported_pod(pod, unsupported)),
+                None if self.state.receives(number) => Err(KeepReason::Receives),
+                None => self.try_step(vec![number]),
+            };
+            if let Err(reason) = outcome {
+                self.kept.insert(name, reason);
+            }
+        }
+        self.try_groups();
+        self.finish()
+    }
+
+    fn finish(self) -> Consolidation {
+        let all = || self.state.fleet.candidates.iter();
+        let cost_before: UsdPerHour = all().map(|one| one.price).sum();
+        let saving: UsdPerHour = self.steps.iter().map(|step| step.saving).sum();
+        let kept = self.kept.into_iter();
+        let kept = kept.map(|(node, reason)| Kept { node: node.to_owned(), reason });
+        Consolidation {
+            steps: self.steps,
+            kept: kept.collect(),
+            cost_before,
+            cost_after: cost_before - saving,
+        }
+    }
+
+    /// Removes candidates together if that pays. An error is the reason to keep them.
+    fn try_step(&mut self, removed: Vec<usize>) -> Result<(), KeepReason> {
+        if self.steps.len() >= self.state.options.max_steps || !self.is_within_budget(&removed) {
+            return Err(KeepReason::Budget);
+        }
+        let trial = self.state.remove(removed);
+        match self.judge(&trial) {
+            Ok((replacement, launches)) => {
+                self.commit(&trial, replacement, launches);
+                Ok(())
+            }
+            Err(reason) => {
+                self.state.undo(trial);
+                Err(reason)
+            }
+        }
+    }
+
+    fn is_within_budget(&self, removed: &[usize]) -> bool {
+        let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+        for number in removed {
+            *taken.entry(&self.state.nodes[*number].candidate.pool).or_default() += 1;
+        }
+        taken
+            .into_iter()
+            .all(|(pool, count)| self.budgets.get(pool).is_some_and(|left| *left >= count))
+    }
+
+    /// The new nodes that a trial needs, if it pays.
+    fn judge(
+        &mut self,
+        trial: &Trial,
+    ) -> Result<(Option<Box<Replacement>>, Vec<Launch>), KeepReason> {
+        let state = &mut self.state;
+        let (fleet, options) = (state.fleet, state.options);
+        let removed: Vec<&Candidate> =
+            trial.removed.iter().map(|number| state.nodes[*number].candidate).collect();
+        let evictions = removed.iter().map(|one| one.pods.len()).sum();
+        let proposal = |cost, launches| Proposal { removed: &removed, cost, evictions, launches };
+        // What no new nodes could improve on: everything moves for free.
+        proposal(UsdPerHour::ZERO, 0).check(fleet, options)?;
+        if trial.remainder.is_empty() {
+            return Ok((None, Vec::new()));
+        }
+        let price: UsdPerHour = removed.iter().map(|one| one.price + options.solve.node_cost).sum();
+        match state.replacement(trial, price, self.memory) {
+            Found::Dearer(cost) => Err(KeepReason::NoCheaper { cost }),
+            Found::Unplaced(class, packing) => {
+                let pod = self.state.pod_of(trial, class);
+                let FleetState { offerings, cluster, dimensions, classes, .. } = &mut self.state;
+                let rules = &cluster.rules;
+                let packing = &packing;
+                let mut builder = RefusalBuilder { offerings, rules, dimensions, packing };
+                let refusal = builder.refusal(&classes[classes[class].last]);
+                Err(KeepReason::Unplaced { pod, refusal })
+            }
+            Found::Nodes(found) => {
+                let nodes = found.packing.bins.len();
+                let proposal = proposal(found.cost, nodes);
+                proposal.check(fleet, options)?;
+                if nodes > MAX_REPLACEMENTS.max(removed.len()) {
+                    return Err(KeepReason::NoCheaper { cost: found.cost });
+                }
+                let launches = self.state.launches(trial, &found);
+                proposal.check_spot(fleet, &launches)?;
+                Ok((Some(found), launches))
+            }
+        }
+    }
+
+    /// Carries out a trial, and writes it down as a step.
+    fn commit(
+        &mut self,
+        trial: &Trial,
+        replacement: Option<Box<Replacement>>,
+        launches: Vec<Launch>,
+    ) {
+        let state = &mut self.state;
+        let mut pods = state.pods_of(trial);
+        let mut plan = Plan::default();
+        let mut moves: Vec<(ClassId, crate::ids::NodeIdx, usize)> =
+            trial.moves.iter().map(|one| (one.class, one.node, one.count)).collect();
+        let keeps_domains = replacement.as_ref().is_none_or(|one| one.keeps_domains);
+        if let Some(one) = &replacement {
+            plan.tier = one.tier;
+            let more = one.packing.on_existing.iter();
+            moves.extend(more.map(|one| (one.class, one.node, one.count)));
+        }
+        for (class, node, count) in moves {
+            let base = state.classes[class].base;
+            let name = &state.cluster.existing.nodes[node].name;
+            let keys = pods.get_mut(&base).into_iter().flat_map(|keys| {
+                let rest = keys.split_off(count.min(keys.len()));
+                std::mem::replace(keys, rest)
+            });
+            let placement = |pod: &PodKey| Placement { pod: pod.clone(), node: name.clone() };
+            plan.placements.extend(keys.map(placement));
+        }
+        plan.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
+        plan.launches = launches;
+        plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
+        state.commit(trial, keeps_domains);
+        if let Some(one) = replacement {
+            state.charge(&plan.launches);
+            if !one.keeps_domains {
+                state.take_over(one.packing);
+            }
+        }
+        let removed = || trial.removed.iter().map(|number| state.nodes[*number].candidate);
+        for one in removed() {
+            if let Some(left) = self.budgets.get_mut(one.pool.as_str()) {
+                *left = left.saturating_sub(1);
+            }
+            self.kept.remove(one.node.as_str());
+        }
+        let mut remove: Vec<String> = removed().map(|one| one.node.clone()).collect();
+        remove.sort_unstable();
+        let price: UsdPerHour = removed().map(|one| one.price).sum();
+        let evictions = removed().map(|one| one.pods.len()).sum();
+        let saving = price - plan.cost;
+        self.steps.push(Step { remove, plan, saving, evictions });
+    }
+
+    /// Tries groups of the candidates with the most waste.
+    fn try_groups(&mut self) {
+        if self.state.options.max_removed < 2 {
+            return;
+        }
+        let mut failures = 0;
+        for members in self.groups() {
+            self.try_group(members, &mut failures);
+        }
+    }
+
+    fn try_group(&mut self, members: Vec<usize>, failures: &mut usize) {
+        let mut order = members;
+        let (mut round, mut start) = (0, 0);
+        while order.len() > 1 && start < order.len() && *failures < MAX_FAILED_GROUPS {
+            let max = self.state.options.max_removed.min(order.len());
+            let size = GROUP_SIZES[round % GROUP_SIZES.len()].min(max);
+            round += 1;
+            let chosen: Vec<usize> = order.iter().copied().skip(start).take(size).collect();
+            if chosen.len() < 2 {
+                break;
+            }
+            if self.has_prospect(&chosen) && self.try_step(chosen).is_ok() {
+                let state = &self.state;
+                order.retain(|number| !state.is_leaving(*number) && !state.receives(*number));
+            } else {
+                *failures += 1;
+                if round % GROUP_SIZES.len() == 0 {
+                    start += GROUP_SIZES[0];
+                }
+            }
+        }
+    }
+
+    /// Whether the waste of some candidates is large enough for a saving that counts.
+    #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
+    fn has_prospect(&self, chosen: &[usize]) -> bool {
+        let waste: f64 = chosen.iter().map(|number| self.waste(*number)).sum();
+        let price: i64 =
+            chosen.iter().map(|number| self.state.nodes[*number].candidate.price.micros()).sum();
+        waste * 100.0 >= price as f64 * self.state.options.min_saving_percent as f64
+    }
+
+    /// Price of a candidate less the value of its pods, in micro-dollars per hour.
+    #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
+    fn waste(&self, number: usize) -> f64 {
+        let node = &self.state.nodes[number];
+        node.candidate.price.micros() as f64 - self.state.value(&node.content)
+    }
+
+    /// The candidates that may be removed together, the most wasteful first: those whose pods are
+    /// bound to the same domains.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let state = &self.state;
+        let mut groups: BTreeMap<BoundTo, Vec<(f64, usize)>> = BTreeMap::new();
+        for (number, node) in state.nodes.iter().enumerate() {
+            let is_free = !state.is_leaving(number) && !state.receives(number);
+            if !is_free || node.unsupported.is_some() {
+                continue;
+            }
+            let Some(domains) = state.domains_of_content(number) else { continue };
+            groups.entry(domains).or_default().push((self.waste(number), number));
+        }
+        let in_order = |mut members: Vec<(f64, usize)>| {
+            members.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
+            members.into_iter().map(|(_, number)| number).collect()
+        };
+        groups.into_values().map(in_order).collect()
+    }
+}
+
+fn unsupported_pod(pod: &PodKey, unsupported: &[(&PodKey, &Unsupported)]) -> KeepReason {
+    let known = unsupported.first().map(|(_, constraint)| (*constraint).clone());
+    let refusal = known.map_or(Refusal::NoPools, |constraint| Refusal::Unsupported { constraint });
+    KeepReason::Unplaced { pod: pod.clone(), refusal }
+}
+
+impl<'a> FleetState<'a> {
+    /// Keys of the pods of removed nodes by class, in order.
+    fn pods_of(&self, trial: &Trial) -> BTreeMap<ClassId, Vec<&'a PodKey>> {
+        let mut pods: BTreeMap<ClassId, Vec<&'a PodKey>> = BTreeMap::new();
+        for number in &trial.removed {
+            for pod in &self.nodes[*number].candidate.pods {
+                if let Some(base) = self.base_of(pod.template) {
+                    pods.entry(base).or_default().push(&pod.key);
+                }
+            }
+        }
+        for keys in pods.values_mut() {
+            keys.sort_unstable();
+        }
+        pods
+    }
+
+    /// A pod of a class on a removed node.
+    fn pod_of(&self, trial: &Trial, class: ClassId) -> PodKey {
+        let pods = self.pods_of(trial);
+        let base = self.classes[class].base;
+        pods.get(&base)
+            .and_then(|keys| keys.last())
+            .map_or_else(PodKey::default, |key| (*key).clone())
+    }
+
+    /// The launches of a replacement. The first pods of each class move to existing nodes.
+    fn launches(&mut self, trial: &Trial, found: &Replacement) -> Vec<Launch> {
+        let mut written: PodCounts = IndexVec::filled(0, self.classes.list.len());
+        let moves = trial.moves.iter().map(|one| (one.class, one.count));
+        let more = found.packing.on_existing.iter().map(|one| (one.class, one.count));
+        for (class, count) in moves.chain(more) {
+            written[self.classes[class].base] += count;
+        }
+        for (base, keys) in self.pods_of(trial) {
+            self.classes.set_pods(base, keys);
+        }
+        let (zones, dimensions) = (self.zones.clone(), self.dimensions);
+        let mut writer =
+            LaunchWriter::with_zones(&self.offerings, &self.classes, dimensions, written, zones);
+        writer.launches(&found.packing)
+    }
+
+    /// Counts launches against the limits of their pools.
+    fn charge(&mut self, launches: &[Launch]) {
+        for launch in launches {
+            let snapshot = &self.fleet.snapshot;
+            let pool = snapshot.pools.iter().find(|pool| pool.name == launch.pool);
+            let catalogue = pool.and_then(|pool| snapshot.catalogues.get(&pool.catalogue));
+            let types = catalogue.map(|catalogue| catalogue.types()).unwrap_or_default();
+            if let Some(one) = types.iter().find(|one| one.name == launch.instance_type) {
+                self.offerings.change_limits(&launch.pool, &one.capacity, -1);
+            }
+        }
+    }
+
+    /// Takes over the placements and counts of a packing on the whole cluster.
+    fn take_over(&mut self, packing: crate::packing::result::Packing) {
+        let ClusterState { existing, topology, .. } = &mut self.cluster;
+        for one in &packing.on_existing {
+            existing.take(one.node, &self.classes[one.class], one.count);
+        }
+        *topology = packing.topology;
+        topology.forget_bins();
+    }
+
+    /// Domains that the pods of a candidate are bound to; `None` if they have rules by hostname.
+    fn domains_of_content(&self, number: usize) -> Option<BoundTo> {
+        let mut keys = Vec::new();
+        for (class, _) in &self.nodes[number].content {
+            let class = &self.classes[*class];
+            let Some(profile) = &class.topology else { continue };
+            if !profile.is_by_domain() || !class.surely_counted.iter().all(|certain| *certain) {
+                return None;
+            }
+            keys.extend(&profile.keys);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        self.shared_domains(&[number], &keys)
+    }
+}

@@ -1,0 +1,309 @@
+//! Which nodes of a running fleet are removed or replaced, and why the others stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nap_api::labels;
+use nap_engine::{
+    Candidate, CapacityType, Consolidation, ConsolidationCache, ConsolidationOptions, Fleet,
+    KeepReason, Node, Pod, PoolRules, RunningPod, RunningPods, Selector, Spread, consolidate,
+};
+use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
+
+use crate::build::{GIB, catalogue, instance_type, offering, pod, pool, snapshot};
+
+/// A fleet in the making: nodes of the catalogue's types with pods.
+struct World {
+    fleet: Fleet,
+}
+
+impl World {
+    fn new() -> Self {
+        let snapshot = snapshot(Vec::new(), catalogue(), vec![pool("p")]);
+        let rules = PoolRules { budget: 100, ..PoolRules::default() };
+        let pools = BTreeMap::from([("p".to_owned(), rules)]);
+        Self { fleet: Fleet { snapshot, pools, ..Fleet::default() } }
+    }
+
+    fn template(&mut self, pod: Pod) -> usize {
+        self.fleet.templates.push(pod);
+        self.fleet.templates.len() - 1
+    }
+
+    /// A node of a type in zone `z-1` with pods of some templates.
+    fn node(&mut self, name: &str, instance_type: &str, content: &[(usize, usize)]) -> &mut Self {
+        self.node_in("z-1", name, instance_type, content)
+    }
+
+    fn node_in(
+        &mut self,
+        zone: &str,
+        name: &str,
+        instance_type: &str,
+        content: &[(usize, usize)],
+    ) -> &mut Self {
+        let types = self.fleet.snapshot.catalogues["all"].types();
+        let of = types.iter().find(|one| one.name == instance_type).unwrap();
+        let (capacity, price) = (of.capacity.clone(), of.offerings[0].price);
+        let mut free = capacity.clone();
+        let (mut pods, mut residents) = (Vec::new(), Vec::new());
+        for (template, count) in content.iter().copied() {
+            let of = self.fleet.templates[template].clone();
+            for number in 0..count {
+                free.subtract(&of.requests);
+                let (namespace, stem) = of.key.parts();
+                let key = nap_engine::PodKey::new(namespace, &format!("{stem}-{name}-{number}"));
+                residents.push(RunningPods::from(&of));
+                pods.push(RunningPod { key, template });
+            }
+        }
+        let labels = [
+            (labels::HOSTNAME, name),
+            (labels::ZONE, zone),
+            (labels::NODEPOOL, "p"),
+            (labels::INSTANCE_TYPE, instance_type),
+            (labels::CAPACITY_TYPE, "on-demand"),
+        ];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let name = name.to_owned();
+        let node = Node {
+            name: name.clone(),
+            labels,
+            free,
+            initialized: true,
+            residents,
+            ..Node::default()
+        };
+        self.fleet.snapshot.nodes.push(Arc::new(node));
+        self.fleet.candidates.push(Candidate {
+            node: name,
+            pool: "p".to_owned(),
+            instance_type: instance_type.to_owned(),
+            capacity_type: Some(CapacityType::OnDemand),
+            price,
+            capacity,
+            disruption_cost: 1000 + 1000 * i64::try_from(pods.len()).unwrap(),
+            pods,
+            remaining_life: 86_400,
+        });
+        self
+    }
+
+    fn decide(&self) -> Consolidation {
+        let mut cache = ConsolidationCache::default();
+        let decision = consolidate(&self.fleet, &ConsolidationOptions::default(), &mut cache);
+        let again = consolidate(&self.fleet, &ConsolidationOptions::default(), &mut cache);
+        assert_eq!(decision, again, "the cache does not change the decision");
+        let mut shuffled = self.fleet.clone();
+        shuffled.candidates.reverse();
+        shuffled.snapshot.nodes.reverse();
+        let mut cache = ConsolidationCache::default();
+        let other = consolidate(&shuffled, &ConsolidationOptions::default(), &mut cache);
+        assert_eq!(decision, other, "the order of the lists does not change the decision");
+        check(&self.fleet, &decision);
+        decision
+    }
+}
+
+/// Every removed node's pods have one place each, no removed node receives, and each step saves.
+fn check(fleet: &Fleet, decision: &Consolidation) {
+    let mut gone: BTreeSet<&str> = BTreeSet::new();
+    let mut free: BTreeMap<&str, Resources> =
+        fleet.snapshot.nodes.iter().map(|one| (one.name.as_str(), one.free.clone())).collect();
+    for step in &decision.steps {
+        assert!(step.saving > UsdPerHour::ZERO);
+        let removed = fleet.candidates.iter().filter(|one| step.remove.contains(&one.node));
+        let mut wanted: Vec<(&str, usize)> = removed
+            .clone()
+            .flat_map(|one| &one.pods)
+            .map(|pod| (pod.key.as_str(), pod.template))
+            .collect();
+        let price: UsdPerHour = removed.map(|one| one.price).sum();
+        assert_eq!(step.saving, price - step.plan.cost);
+        assert_eq!(step.evictions, wanted.len());
+        gone.extend(step.remove.iter().map(String::as_str));
+        let mut placed: Vec<&str> = Vec::new();
+        for placement in &step.plan.placements {
+            assert!(!gone.contains(placement.node.as_str()), "a removed node receives nothing");
+            let of = wanted.iter().find(|(key, _)| *key == placement.pod.as_str()).unwrap();
+            let room = free.get_mut(placement.node.as_str()).unwrap();
+            room.subtract(&fleet.templates[of.1].requests);
+            for resource in [CPU, MEMORY, PODS] {
+                assert!(room.get(resource) >= 0, "{} is overfull", placement.node);
+            }
+            placed.push(placement.pod.as_str());
+        }
+        placed.extend(step.plan.launches.iter().flat_map(|one| &one.pods).map(|pod| pod.as_str()));
+        placed.sort_unstable();
+        wanted.sort_unstable();
+        let wanted: Vec<&str> = wanted.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(placed, wanted);
+    }
+}
+
+/// `-removed +launched` of each step.
+fn steps(decision: &Consolidation) -> Vec<String> {
+    let step = |step: &nap_engine::Step| {
+        let launches = step.plan.launches.iter().map(|one| format!(" +{}", one.instance_type));
+        format!("-{}{}", step.remove.join(" -"), launches.collect::<String>())
+    };
+    decision.steps.iter().map(step).collect()
+}
+
+fn reason<'d>(decision: &'d Consolidation, node: &str) -> &'d KeepReason {
+    &decision.kept.iter().find(|one| one.node == node).unwrap().reason
+}
+
+#[test]
+fn a_node_whose_pods_fit_elsewhere_is_removed() {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    world.node("a", "d4", &[(web, 1)]).node("b", "d4", &[(web, 3)]);
+    let decision = world.decide();
+    assert_eq!(steps(&decision), ["-a"]);
+    assert_eq!(reason(&decision, "b"), &KeepReason::Receives);
+    assert_eq!(decision.cost_after.micros(), 192_000);
+}
+
+#[test]
+fn an_empty_node_is_removed_and_a_full_one_stays() {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    world.node("empty", "d4", &[]).node("full", "d4", &[(web, 4)]);
+    let decision = world.decide();
+    assert_eq!(steps(&decision), ["-empty"]);
+    assert!(matches!(reason(&decision, "full"), KeepReason::NoCheaper { .. }));
+}
+
+#[test]
+fn a_node_that_is_too_large_is_replaced() {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    world.node("a", "d32", &[(web, 4)]);
+    assert_eq!(steps(&world.decide()), ["-a +d4"]);
+}
+
+#[test]
+fn one_node_is_replaced_by_two_where_that_is_cheaper() {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    world.node("a", "d64", &[(web, 33)]);
+    let decision = world.decide();
+    assert_eq!(decision.steps.len(), 1);
+    assert!(decision.steps[0].plan.launches.len() > 1, "{:?}", steps(&decision));
+}
+
+#[test]
+fn several_nodes_are_replaced_by_fewer_that_are_cheaper() {
+    // Each node is too full to be removed or shrunk, and three are worth two.
+    let mut world = World::new();
+    let big = world.template(pod("big", 2600, 10));
+    world.node("a", "d4", &[(big, 1)]).node("b", "d4", &[(big, 1)]).node("c", "d4", &[(big, 1)]);
+    let decision = world.decide();
+    assert_eq!(steps(&decision), ["-a -b -c +d8"]);
+    assert_eq!(decision.steps[0].saving.micros(), 192_000);
+}
+
+#[test]
+fn budgets_limit_the_nodes_that_are_removed() {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    world.node("keep", "d16", &[(web, 8)]);
+    for name in ["a", "b", "c"] {
+        world.node(name, "d4", &[(web, 1)]);
+    }
+    world.fleet.pools.get_mut("p").unwrap().budget = 2;
+    let decision = world.decide();
+    assert_eq!(decision.steps.iter().map(|step| step.remove.len()).sum::<usize>(), 2);
+    assert!(decision.kept.iter().any(|one| one.reason == KeepReason::Budget));
+}
+
+#[test]
+fn pods_stay_within_their_spread() {
+    let mut world = World::new();
+    let mut web = pod("web", 1000, 4);
+    web.labels.insert("app".to_owned(), "web".to_owned());
+    let selector = Selector::label("app", "web");
+    web.spread = vec![Spread {
+        topology_key: labels::ZONE.to_owned(),
+        max_skew: 1,
+        selector,
+        min_domains: None,
+        honor_affinity: false,
+        honor_taints: false,
+    }];
+    let web = world.template(web);
+    let filler = world.template(pod("filler", 2000, 8));
+    world.node_in("z-1", "a", "d4", &[(web, 1)]);
+    world.node_in("z-2", "b", "d4", &[(web, 1), (filler, 1)]);
+    world.node_in("z-3", "c", "d4", &[(web, 1), (filler, 1)]);
+    let decision = world.decide();
+    // Another zone has room for it, and would then have two while its own has none.
+    assert_eq!(steps(&decision), ["-a +d2"]);
+    assert_eq!(decision.steps[0].plan.launches[0].zone, "z-1");
+}
+
+#[test]
+fn a_spot_node_is_replaced_by_spot_only_if_the_pool_allows_it() {
+    let mut world = World::new();
+    let types: Vec<_> = (0..20)
+        .map(|number| {
+            let mut one = instance_type(&format!("s{number:02}"), 2, 8, 90_000 + number);
+            one.offerings = vec![offering("z-1", CapacityType::Spot, 30_000 + number)];
+            one
+        })
+        .chain([{
+            let mut large = instance_type("large", 16, 64, 700_000);
+            large.offerings = vec![offering("z-1", CapacityType::Spot, 250_000)];
+            large
+        }])
+        .collect();
+    world.fleet.snapshot.catalogues = BTreeMap::from([("all".to_owned(), Arc::new(types.into()))]);
+    let web = world.template(pod("web", 1000, 4));
+    world.node("a", "large", &[(web, 1)]);
+    world.fleet.candidates[0].capacity_type = Some(CapacityType::Spot);
+    assert_eq!(reason(&world.decide(), "a"), &KeepReason::SpotToSpot);
+    world.fleet.pools.get_mut("p").unwrap().spot_to_spot = true;
+    assert_eq!(steps(&world.decide()), ["-a +s00"]);
+}
+
+#[test]
+fn a_limit_of_the_pool_counts_what_leaves() {
+    let mut world = World::new();
+    world.fleet.snapshot.pools[0].headroom = Resources::new().with(CPU, 0);
+    let web = world.template(pod("web", 1000, 4));
+    world.node("a", "d32", &[(web, 4)]);
+    assert_eq!(steps(&world.decide()), ["-a +d4"]);
+}
+
+#[test]
+fn an_unknown_pool_keeps_its_nodes() {
+    let mut world = World::new();
+    world.node("a", "d4", &[]);
+    world.fleet.pools.clear();
+    assert_eq!(reason(&world.decide(), "a"), &KeepReason::Budget);
+}
+
+#[test]
+fn moves_that_do_not_pay_back_are_not_made() {
+    let mut world = World::new();
+    let tiny = world.template(pod("tiny", 10, 0));
+    world.node("a", "d2", &[(tiny, 40)]).node("b", "d2", &[(tiny, 40)]);
+    for candidate in &mut world.fleet.candidates {
+        candidate.remaining_life = 600;
+    }
+    let decision = world.decide();
+    assert!(matches!(reason(&decision, "a"), KeepReason::Payback { .. }), "{decision:?}");
+    world.fleet.candidates[0].remaining_life = 3600;
+    assert_eq!(steps(&world.decide()), ["-a"]);
+}
+
+#[test]
+fn memory_is_counted_in_gib() {
+    // Guards the builders: a node without room is not a receiver.
+    let mut world = World::new();
+    let fat = world.template(pod("fat", 100, 12));
+    world.node("a", "d4", &[(fat, 1)]).node("b", "d4", &[(fat, 1)]);
+    assert_eq!(world.fleet.snapshot.nodes[0].free.get(MEMORY), 4 * GIB);
+    assert!(world.decide().steps.iter().all(|step| step.plan.placements.is_empty()));
+}
