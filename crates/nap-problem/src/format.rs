@@ -192,6 +192,15 @@ pub struct PodClass {
     /// Required pod anti-affinity: no term may hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_anti_affinity: Vec<PodAffinityTerm>,
+    /// Whether the pods must not be evicted (`karpenter.sh/do-not-disrupt`, or a
+    /// PodDisruptionBudget that allows none): consolidation keeps every node that runs one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub do_not_disrupt: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 fn default_namespace() -> String {

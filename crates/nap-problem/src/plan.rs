@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use nap_engine::{Plan, PodKey};
+use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
-use crate::format::Problem;
 use crate::read::ProblemError;
 
 /// A plan: nodes to launch, with pods by class.
@@ -56,32 +56,18 @@ impl PlanFile {
         text
     }
 
-    /// Converts the engine's plan for a problem.
-    pub fn of(problem: &Problem, plan: &Plan) -> Self {
-        let mut prices: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
-        for kind in &problem.instance_types {
-            for offer in &kind.offerings {
-                prices.insert(
-                    (&kind.name, &offer.zone, &offer.capacity_type),
-                    offer.price_usd_per_hour,
-                );
-            }
-        }
-        let nodes = plan.launches.iter().map(|launch| {
-            let offering = (
-                launch.instance_type.as_str(),
-                launch.zone.as_str(),
-                launch.capacity_type.as_str(),
-            );
-            PlannedNode {
-                node_pool: launch.pool.clone(),
-                instance_type: launch.instance_type.clone(),
-                zone: launch.zone.clone(),
-                open_zones: Vec::new(),
-                capacity_type: launch.capacity_type.to_string(),
-                price_usd_per_hour: prices.get(&offering).copied().unwrap_or_default(),
-                pods: counted(&launch.pods),
-            }
+    /// Converts the engine's plan for the snapshot or the fleet of a problem.
+    pub fn of(plan: &Plan) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "written with six decimals")]
+        let dollars = |price: UsdPerHour| price.micros() as f64 / 1e6;
+        let nodes = plan.launches.iter().map(|launch| PlannedNode {
+            node_pool: launch.pool.clone(),
+            instance_type: launch.instance_type.clone(),
+            zone: launch.zone.clone(),
+            open_zones: Vec::new(),
+            capacity_type: launch.capacity_type.to_string(),
+            price_usd_per_hour: dollars(launch.price),
+            pods: counted(&launch.pods),
         });
         let mut existing: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
         for placement in &plan.placements {

@@ -203,7 +203,7 @@ impl Problem {
         own
     }
 
-    fn node(&self, node: &ExistingNode, parsed: &ParsedRules) -> Node {
+    pub(crate) fn node(&self, node: &ExistingNode, parsed: &ParsedRules) -> Node {
         let own = self.labels_of(node, parsed);
         let pool = self.node_pools.iter().position(|pool| pool.name == node.node_pool);
         let taints = pool.map(|pool| parsed.pools[pool].1.clone()).unwrap_or_default();

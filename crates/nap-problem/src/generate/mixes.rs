@@ -24,7 +24,7 @@ struct Classes(BTreeMap<String, PodClass>);
 impl Classes {
     /// Adds a pod with random requests; `dress` sets the rules of a new class.
     fn draw(&mut self, rng: &mut Pcg64Mcg, kind: &str, dress: impl Fn(&mut PodClass)) {
-        let (cpu, memory) = (pick(rng, &CPUS), pick(rng, &MEMORIES));
+        let (cpu, memory) = shape(rng);
         let name = format!("{kind}-{cpu}m-{memory}mi");
         let entry = self.0.entry(name.clone()).or_insert_with(|| {
             let mut made = class(name, 0, requests(cpu, memory));
@@ -60,6 +60,11 @@ impl Classes {
 
 fn pick<T: Copy>(rng: &mut Pcg64Mcg, list: &[T]) -> T {
     list[rng.random_range(0..list.len())]
+}
+
+/// Random requests: milli-cores and MiB.
+pub(super) fn shape(rng: &mut Pcg64Mcg) -> (i64, i64) {
+    (pick(rng, &CPUS), pick(rng, &MEMORIES))
 }
 
 fn set(class: &mut PodClass, key: &str, value: &str) {
@@ -121,7 +126,7 @@ pub fn plain(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
 
 /// Equal pods of random requests. Their preferences are left out: the format has none.
 pub fn preferences(rng: &mut Pcg64Mcg, pods: usize) -> Vec<PodClass> {
-    let (cpu, memory) = (pick(rng, &CPUS), pick(rng, &MEMORIES));
+    let (cpu, memory) = shape(rng);
     let mut made = class("preferring", pods, requests(cpu, memory));
     set(&mut made, "app", "nginx");
     vec![made]

@@ -3,6 +3,7 @@
 //! - [`mixes`]: the pods of the incumbent's benchmark.
 //! - [`deployments`]: fixed workloads of the incumbent's performance suite and of Cluster
 //!   Autoscaler.
+//! - [`fleets`]: nodes with pods, for consolidation.
 //! - [`traces`]: pods from a CSV file.
 //! - [`adversarial`]: problems that are hard on a solver.
 //! - [`catalogues`]: synthetic instance types.
@@ -10,6 +11,7 @@
 pub mod adversarial;
 pub mod catalogues;
 pub mod deployments;
+pub mod fleets;
 pub mod mixes;
 pub mod traces;
 
@@ -21,9 +23,12 @@ use crate::{Amounts, LabelExpression, NodePool, PodClass, Problem, Toleration};
 /// Bytes of a MiB.
 pub const MEBIBYTE: i64 = 1 << 20;
 
+/// The random number generator of all recipes.
+pub type Rng = Pcg64Mcg;
+
 /// The random number generator of a seed.
-pub fn rng(seed: u64) -> Pcg64Mcg {
-    Pcg64Mcg::seed_from_u64(seed)
+pub fn rng(seed: u64) -> Rng {
+    Rng::seed_from_u64(seed)
 }
 
 /// The incumbent's benchmark: its pod mix on its 400 instance types. `nap bench gen mix` writes the

@@ -9,6 +9,7 @@ mod binding;
 mod counts;
 mod nodes;
 mod rules;
+mod steps;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ use crate::snapshot::ParsedRules;
 
 use binding::bind;
 use nodes::JudgedNode;
+pub use steps::{StepsVerdict, judge_steps};
 
 /// Maximum number of violations listed.
 const MAX_LISTED: usize = 20;

@@ -227,7 +227,7 @@ fn judge_and_checker_agree_on_the_engines_plan() {
     let snapshot = problem.snapshot().unwrap();
     let plan = solve(&snapshot, &Options::default());
     assert_eq!(check(&snapshot, &Options::default(), &plan), []);
-    let file = PlanFile::of(&problem, &plan);
+    let file = PlanFile::of(&plan);
     let verdict = judge(&problem, &file).unwrap();
     assert_eq!(verdict.violations, [""; 0], "{}", file.to_text());
     assert_eq!(verdict.unplaced, 0);
@@ -243,7 +243,7 @@ fn pods_can_require_labels_of_instance_types_only() {
         changed["nodes"] = json!([]);
         let problem = Problem::parse(&changed.to_string()).unwrap();
         let plan = solve(&problem.snapshot().unwrap(), &Options::default());
-        let file = PlanFile::of(&problem, &plan);
+        let file = PlanFile::of(&plan);
         assert_eq!(judge(&problem, &file).unwrap().violations, [""; 0]);
         file.nodes.first().map(|node| node.instance_type.clone())
     };

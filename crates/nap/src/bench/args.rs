@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use nap_problem::generate::deployments::Case;
+use nap_problem::generate::fleets::FleetKind;
 
 /// Options of `nap bench`.
 #[derive(Clone, Debug, Args)]
@@ -40,6 +41,57 @@ pub(super) enum BenchCommand {
     Controllers(ControllersArgs),
     /// Launch a burst of machines on the emulated Azure with tight quotas, in virtual time
     Launches(LaunchesArgs),
+    /// Consolidate fleets until nothing is left to save: times, savings, moves, distance to the
+    /// lower bound
+    Disruption(DisruptionArgs),
+}
+
+/// Options of `nap bench disruption`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct DisruptionArgs {
+    /// Problem files with nodes and no pending pods; default: generated fleets
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(super) problem: Vec<PathBuf>,
+    /// Kinds of generated fleets
+    #[arg(long, value_enum, num_args = 1.., default_values = ["plain"])]
+    pub(super) fleet: Vec<FleetKind>,
+    /// Numbers of nodes of generated fleets
+    #[arg(long, value_name = "N", num_args = 1.., default_values_t = [100, 500, 1000, 5000, 15_000], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) nodes: Vec<u32>,
+    /// Percents of the pods that are removed from packed fleets
+    #[arg(long, value_name = "PERCENT", num_args = 1.., default_values_t = [20, 40, 60], value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(super) churn: Vec<u32>,
+    /// Disruption budgets, in percent of the nodes of a pool
+    #[arg(long, value_name = "PERCENT", num_args = 1.., default_values_t = [10, 100], value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) budget: Vec<u32>,
+    /// Random seed of generated fleets
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Azure region of generated fleets
+    #[arg(long, default_value = "eastus", value_parser = crate::cli::region)]
+    pub(super) region: String,
+    /// Seconds after which a fleet is left as it is, although more could be saved
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(super) limit: u32,
+    /// Maximum number of nodes of fleets whose steps are all judged
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(super) judge_up_to: usize,
+    /// The other consolidation: a program with the options `--problem`, `--budget`, `--limit` and
+    /// `--steps`, such as `bench/karpenter`; both then run pinned to one core, in turn
+    #[arg(long, value_name = "BINARY")]
+    pub(super) peer: Option<PathBuf>,
+    /// Maximum number of nodes for the other consolidation
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub(super) peer_up_to: usize,
+    /// CPU core that both are pinned to
+    #[arg(long, default_value_t = 0)]
+    pub(super) core: u32,
+    /// Output file of the steps of the last fleet
+    #[arg(long, value_name = "FILE")]
+    pub(super) steps: Option<PathBuf>,
+    /// Print one JSON object per fleet and budget instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Options of `nap bench launches`.
@@ -131,9 +183,38 @@ pub(super) struct GenArgs {
     /// Add eight small daemons to every node
     #[arg(long)]
     pub(super) daemons: bool,
+    #[command(flatten)]
+    pub(super) fleet: FleetArgs,
     /// Output file; default: standard output
     #[arg(short, long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
+}
+
+/// Options of `nap bench gen fleet`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct FleetArgs {
+    /// Kind of fleet, for `fleet`
+    #[arg(long, value_enum, default_value = "plain")]
+    pub(super) fleet: FleetKind,
+    /// Number of nodes, for `fleet`; default: as many as `--pods` pods need
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) nodes: Option<u32>,
+    /// Percent of the pods that are removed again, for `fleet`; default: 40 for packed fleets
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(super) churn: Option<u32>,
+    /// Leave out larger instance types, for `fleet`
+    #[arg(long, value_name = "VCPUS", default_value_t = 16)]
+    pub(super) max_cpu: u32,
+    /// Solver whose plan packs the pods, such as `bench/karpenter`, for `fleet`; default: first fit
+    /// in the incumbent's order
+    #[arg(long, value_name = "BINARY")]
+    pub(super) packer: Option<PathBuf>,
+}
+
+impl Default for FleetArgs {
+    fn default() -> Self {
+        Self { fleet: FleetKind::Plain, nodes: None, churn: None, max_cpu: 16, packer: None }
+    }
 }
 
 /// Kinds of problems.
@@ -164,6 +245,8 @@ pub(super) enum ProblemKind {
     Limits,
     /// Plain pods and a thousand unschedulable ones
     Unschedulable,
+    /// Nodes with pods on them and no pending pods, for `nap bench disruption`
+    Fleet,
 }
 
 /// Catalogues of instance types.

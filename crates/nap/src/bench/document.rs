@@ -77,7 +77,8 @@ fn cells(line: &Line, side: &Side, solver: &str) -> Vec<String> {
     ]
 }
 
-fn markdown(rows: &[Vec<String>]) -> String {
+/// Rows as a Markdown table with aligned columns; the first row is the heading.
+pub(super) fn markdown(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter()
             .filter_map(|row| row.get(column))

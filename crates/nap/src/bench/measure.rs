@@ -149,7 +149,7 @@ fn run(problem: &Problem, repeat: u32) -> anyhow::Result<(Report, PlanFile)> {
         solver_mi_b: grown,
         tier: serde_json::to_value(plan.tier)?.as_str().unwrap_or_default().to_owned(),
     };
-    Ok((report, PlanFile::of(problem, &plan)))
+    Ok((report, PlanFile::of(&plan)))
 }
 
 /// Resident memory before the first solve, and its peak until then, in MiB.

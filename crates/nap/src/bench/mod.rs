@@ -4,11 +4,13 @@
 //! - `generate`: writes problem files, `nap bench gen`.
 //! - `controllers`: runs the controllers on a synthetic cluster.
 //! - `launches`: launches a burst of machines on the emulated Azure.
+//! - `disruption`: consolidates fleets until nothing is left to save.
 //! - `compare`: runs nap and another solver on one core, judges and prices both plans.
 
 mod args;
 mod compare;
 mod controllers;
+mod disruption;
 mod document;
 mod generate;
 mod launches;
@@ -33,6 +35,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Compare(args)) => compare::compare(args),
         Some(BenchCommand::Controllers(args)) => controllers::measure(args),
         Some(BenchCommand::Launches(args)) => launches::measure(args),
+        Some(BenchCommand::Disruption(args)) => disruption::measure(args),
         None if args.problem.is_empty() => standard(args),
         None => measure::measure(args),
     }

@@ -1,6 +1,7 @@
 //! `nap bench gen`: problems from command-line arguments. The same arguments give the same bytes.
 
 mod catalogues;
+mod fleets;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
@@ -9,7 +10,9 @@ use nap_problem::generate::catalogues::thin;
 use nap_problem::generate::deployments::{self, Case};
 use nap_problem::generate::{adversarial, daemons, mixes, rng, traces};
 
-use super::args::{CatalogueKind, GenArgs, Policy, ProblemKind};
+use nap_problem::generate::fleets::FleetKind;
+
+use super::args::{CatalogueKind, FleetArgs, GenArgs, Policy, ProblemKind};
 use super::measure;
 use crate::user_error::UserError;
 
@@ -25,7 +28,24 @@ pub(super) fn write(args: &GenArgs) -> anyhow::Result<()> {
 
 /// A problem of the table that `nap bench` prints when no file is given.
 pub(super) fn standard(kind: ProblemKind, pods: u32, region: &str) -> anyhow::Result<Problem> {
-    problem(&GenArgs {
+    problem(&azure(kind, pods, region))
+}
+
+/// A fleet of the table that `nap bench disruption` prints.
+pub(super) fn fleet(
+    kind: FleetKind,
+    nodes: u32,
+    churn: Option<u32>,
+    seed: u64,
+    region: &str,
+) -> anyhow::Result<Problem> {
+    let fleet = FleetArgs { fleet: kind, nodes: Some(nodes), churn, ..FleetArgs::default() };
+    problem(&GenArgs { seed, fleet, ..azure(ProblemKind::Fleet, 1000, region) })
+}
+
+/// Arguments of a problem on Azure's D family.
+fn azure(kind: ProblemKind, pods: u32, region: &str) -> GenArgs {
+    GenArgs {
         kind,
         pods,
         seed: 1,
@@ -37,8 +57,9 @@ pub(super) fn standard(kind: ProblemKind, pods: u32, region: &str) -> anyhow::Re
         csv: None,
         times: 1,
         daemons: false,
+        fleet: FleetArgs::default(),
         out: None,
-    })
+    }
 }
 
 /// Generates the problem that the arguments describe.
@@ -48,6 +69,7 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
     let catalogue = args.catalogue.unwrap_or(match args.kind {
         ProblemKind::Deployments => CatalogueKind::Kwok,
         ProblemKind::Trace => CatalogueKind::Def64,
+        ProblemKind::Fleet => CatalogueKind::D,
         _ => CatalogueKind::Fake400,
     });
     let mut problem = Problem {
@@ -92,9 +114,13 @@ pub(super) fn problem(args: &GenArgs) -> anyhow::Result<Problem> {
         ProblemKind::Pools => adversarial::pools(&mut problem, &mut rng, pods),
         ProblemKind::Limits => adversarial::limits(&mut problem, &mut rng, pods),
         ProblemKind::Unschedulable => problem.pods = adversarial::unschedulable(&mut rng, pods),
+        ProblemKind::Fleet => {}
     }
     if args.daemons {
         problem.daemons = daemons();
+    }
+    if args.kind == ProblemKind::Fleet {
+        fleets::populate(&mut problem, &args.fleet, pods, &mut rng)?;
     }
     problem.name = name(args, catalogue);
     problem.recipe = serde_json::Value::String(recipe(args, catalogue));
@@ -128,6 +154,9 @@ fn name(args: &GenArgs, catalogue: CatalogueKind) -> String {
     if args.kind != ProblemKind::Golden {
         parts.push(spelled(&catalogue));
     }
+    if args.kind == ProblemKind::Fleet {
+        parts = fleets::name(&args.fleet, args.pods, &parts);
+    }
     parts.extend(args.types.map(|types| format!("t{types}")));
     parts.extend(args.daemons.then(|| "daemons".to_owned()));
     if is_sized(args.kind) {
@@ -145,6 +174,7 @@ fn recipe(args: &GenArgs, catalogue: CatalogueKind) -> String {
             let file = args.csv.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
             words.push(format!("--csv {} --times {}", file.to_string_lossy(), args.times));
         }
+        ProblemKind::Fleet => words.push(fleets::recipe(&args.fleet)),
         _ => {}
     }
     if is_sized(args.kind) {

@@ -19,6 +19,7 @@ fn args(kind: ProblemKind, pods: u32) -> GenArgs {
         csv: None,
         times: 1,
         daemons: false,
+        fleet: FleetArgs::default(),
         out: None,
     }
 }
@@ -91,7 +92,7 @@ fn every_kind_can_be_solved_and_judged() {
         for daemons in [false, true] {
             let made = problem(&GenArgs { daemons, case: Case::Wide, ..args(kind, 60) }).unwrap();
             let plan = solve(&made.snapshot().unwrap(), &Options::default());
-            let verdict = judge(&made, &PlanFile::of(&made, &plan)).unwrap();
+            let verdict = judge(&made, &PlanFile::of(&plan)).unwrap();
             assert_eq!(verdict.violations, [""; 0], "{}", made.name);
             match kind {
                 ProblemKind::Unschedulable => assert_eq!(verdict.unplaced, 1000),
