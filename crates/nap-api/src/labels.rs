@@ -169,6 +169,8 @@ pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
 
 /// Annotation of a NodePool: highest price of a node in dollars per hour.
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
+/// Annotation of a NodePool: whether its spot nodes may be replaced by cheaper spot nodes.
+pub const SPOT_TO_SPOT: &str = "nap.karpenter.sh/spot-to-spot-consolidation";
 /// Version that the images of an AKSNodeClass are pinned to, such as `202610.12.0`. An annotation:
 /// it is no field of the incumbent's definition.
 pub const PIN_IMAGE_VERSION: &str = "nap.karpenter.sh/pin-image-version";

@@ -213,7 +213,8 @@ pub enum ConsolidationPolicy {
     /// Also nodes whose pods fit on other nodes or on a cheaper one.
     #[default]
     WhenEmptyOrUnderutilized,
-    /// Underutilized nodes whose saving outweighs the disruption. Not supported yet: `WhenEmpty`.
+    /// Also underutilized nodes whose share of the pool's saving is at least half of their share of
+    /// its disruption.
     Balanced,
 }
 

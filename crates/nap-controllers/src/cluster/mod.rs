@@ -38,7 +38,7 @@ pub use index::Index;
 pub use kinds::{Indexed, KINDS, Kind, key_of};
 pub use node_view::{NodeKey, NodeView, claim_is, is_ready, pool_of, provider_id, readiness};
 pub(crate) use node_view::{claim_conditions, provider_id_of_claim, provider_key};
-pub use pod::{Attempt, Labels, Owner, Pod, PodVolume, VolumeSource};
+pub use pod::{Attempt, Labels, Owner, PartsId, Pod, PodVolume, VolumeSource};
 pub(crate) use pod_rules::{Interest, host_ports, spread};
 pub(crate) use volumes::counted_by_driver;
 pub use watched_pod::WatchedPod;

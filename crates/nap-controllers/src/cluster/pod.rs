@@ -51,6 +51,13 @@ pub struct Pod {
     template: Arc<PodTemplate>,
 }
 
+/// Identity of the parts that pods of one workload share. The order means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PartsId {
+    template: usize,
+    labels: usize,
+}
+
 /// The phases that make a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -123,6 +130,16 @@ impl Pod {
     /// Name.
     pub fn name(&self) -> &str {
         self.key.parts().1
+    }
+
+    /// What the pod shares with others of its workload, as far as decisions about places go; `None`
+    /// if it has volumes of its own. Equal while both pods are in the index.
+    pub fn parts_id(&self) -> Option<PartsId> {
+        let parts = PartsId {
+            template: Arc::as_ptr(&self.template).addr(),
+            labels: Arc::as_ptr(&self.labels).addr(),
+        };
+        self.volumes.is_empty().then_some(parts)
     }
 
     /// Unique id; `None` in a manifest.

@@ -126,7 +126,7 @@ fn capacity_type(claim: &NodeClaim) -> Option<CapacityType> {
 
 /// Price of the offering that a NodeClaim was launched with; `None` if the catalogue does not have
 /// it.
-fn price(claim: &NodeClaim, catalogue: &[InstanceType]) -> Option<UsdPerHour> {
+pub fn price(claim: &NodeClaim, catalogue: &[InstanceType]) -> Option<UsdPerHour> {
     let (name, zone) =
         (claim.labels().get(labels::INSTANCE_TYPE)?, claim.labels().get(labels::ZONE)?);
     let capacity_type = capacity_type(claim)?;

@@ -1,45 +1,55 @@
-//! Start of a disruption command: mark the node and launch its replacements.
+//! Start of a disruption command: mark the nodes and launch their replacements.
+
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use nap_api::labels;
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::Plan;
+use nap_engine::Launch;
 use nap_units::UsdPerHour;
 
 use super::candidates::Candidate;
+use super::pass::Command;
 use crate::context::{Context, Error};
 use crate::events::Severity;
 use crate::node::taint::add_disrupted;
 use crate::provisioning::nodeclaims::{self, Replaces};
 use crate::snapshot::Catalogues;
 
-/// Starts the disruption of a candidate whose pods have places in `plan`, on existing nodes or on
+/// Starts the disruption of candidates whose pods have places in the plan, on existing nodes or on
 /// launches.
 pub async fn start(
     context: &Context,
-    candidate: &Candidate,
+    command: &Command,
     reason: DisruptionReason,
-    plan: &Plan,
     catalogues: &Catalogues,
 ) -> Result<(), Error> {
-    let message = describe(candidate, reason, plan);
-    tracing::info!(node = candidate.name(), reason = reason.as_str(), message, "disrupting node");
-    mark(context, candidate, reason).await?;
+    let Command { candidates, plan } = command;
+    let message = describe(command, reason);
+    for candidate in candidates {
+        let node = candidate.name();
+        tracing::info!(node, reason = reason.as_str(), message, "disrupting node");
+        mark(context, candidate, reason).await?;
+    }
     {
         let (index, mut memory) = (context.index(), context.memory());
         memory.nominate(&index, plan, context.clock.now());
     }
     let (severity, event) = (Severity::Normal, "DisruptionTerminating");
-    let text = format!("Disrupting Node: {message}");
-    context.events.publish(candidate.node.as_ref(), severity, event, &text);
-    let text = format!("Disrupting NodeClaim: {message}");
-    context.events.publish(candidate.claim.as_ref(), severity, event, &text);
-    let below = candidate.price.filter(|_| reason == DisruptionReason::Underutilized);
+    for candidate in candidates {
+        let text = format!("Disrupting Node: {message}");
+        context.events.publish(candidate.node.as_ref(), severity, event, &text);
+        let text = format!("Disrupting NodeClaim: {message}");
+        context.events.publish(candidate.claim.as_ref(), severity, event, &text);
+    }
+    let claims: BTreeSet<String> = candidates.iter().map(Candidate::claim_name).collect();
     let siblings = plan.launches.len();
-    let replaces = Replaces { claim: candidate.claim.name_any(), below, siblings };
     for launch in &plan.launches {
+        let below =
+            price_bound(command, launch).filter(|_| reason == DisruptionReason::Underutilized);
+        let replaces = Replaces { claims: claims.clone(), below, siblings };
         let pool = context.index().pool(&launch.pool).cloned();
         let Some(pool) = pool else { continue };
         let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
@@ -52,28 +62,50 @@ pub async fn start(
         context.events.publish(&claim, severity, "Launching", &why);
     }
     if plan.launches.is_empty() {
-        context.delete_claim(&candidate.claim).await?;
+        for candidate in candidates {
+            context.delete_claim(&candidate.claim).await?;
+        }
     }
     Ok(())
 }
 
+/// Price of all candidates; `None` if one is not known.
+fn price(command: &Command) -> Option<UsdPerHour> {
+    command.candidates.iter().map(|one| one.price).sum()
+}
+
+/// Exclusive upper bound on the price of a launch: what it was planned to cost and its share of the
+/// saving, so that all launches together cost less than what they replace.
+fn price_bound(command: &Command, launch: &Launch) -> Option<UsdPerHour> {
+    let saving = price(command)? - command.plan.cost;
+    let launches = i64::try_from(command.plan.launches.len()).unwrap_or(i64::MAX);
+    Some(launch.price + UsdPerHour::from_micros(saving.micros() / launches.max(1)))
+}
+
 /// `Underutilized: replace Standard_D16s_v5 ($0.768/h) by Standard_D2s_v5 ($0.096/h), saving
 /// $0.672/h`.
-fn describe(candidate: &Candidate, reason: DisruptionReason, plan: &Plan) -> String {
-    let instance_type =
-        candidate.claim.labels().get(labels::INSTANCE_TYPE).map_or("", String::as_str);
-    let old = candidate.price.map(|price| format!(" ({price}/h)")).unwrap_or_default();
+fn describe(command: &Command, reason: DisruptionReason) -> String {
+    let Command { candidates, plan } = command;
+    let old: Vec<String> = candidates
+        .iter()
+        .map(|candidate| {
+            let instance_type = candidate.claim.labels().get(labels::INSTANCE_TYPE);
+            let price = candidate.price.map(|price| format!(" ({price}/h)")).unwrap_or_default();
+            format!("{}{price}", instance_type.map_or("", String::as_str))
+        })
+        .collect();
+    let old = old.join(", ");
     let launches: Vec<String> = plan
         .launches
         .iter()
         .map(|launch| format!("{} ({}/h)", launch.instance_type, launch.price))
         .collect();
     let what = if launches.is_empty() {
-        format!("delete {instance_type}{old}")
+        format!("delete {old}")
     } else {
-        format!("replace {instance_type}{old} by {}", launches.join(", "))
+        format!("replace {old} by {}", launches.join(", "))
     };
-    let saving = candidate.price.map_or(UsdPerHour::ZERO, |price| price - plan.cost);
+    let saving = price(command).map_or(UsdPerHour::ZERO, |price| price - plan.cost);
     let tail =
         if saving > UsdPerHour::ZERO { format!(", saving {saving}/h") } else { String::new() };
     format!("{}: {what}{tail}", reason.as_str())

@@ -1,197 +1,204 @@
-//! Consolidation: nodes whose removal or replacement saves money.
+//! Consolidation: the candidates as the engine's fleet, and its decision as commands.
+//!
+//! The engine decides about all candidates at once ([`nap_engine::consolidate`]). What it needs to
+//! know besides the cluster is here: the rules of each NodePool, what a disruption costs, and for
+//! how long a node would go on costing its price.
 
-use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use nap_api::nodeclaim::condition::CONSOLIDATABLE;
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
-use nap_engine::{CapacityType, Plan};
-use nap_units::UsdPerHour;
+use nap_api::{NodeClaim, NodePool, labels};
+use nap_engine::{Fleet, PoolRules};
 
-use super::backoff::Backoff;
 use super::budgets::Budgets;
-use super::candidates::Candidate;
-use crate::cluster::claim_is;
+use super::candidates::{Candidate, price};
+use crate::cluster::{Index, Pod, claim_is, pods};
+use crate::snapshot::{Catalogues, Removals};
 
-/// Most nodes that replace one node.
-const MAX_REPLACEMENTS: usize = 3;
-/// Smallest saving of a replacement, in percent of the old price.
-const MIN_SAVING_PERCENT: i64 = 2;
+/// Shortest and longest time for which a node is expected to go on as it is. Between them it is
+/// expected to last for as long again as it has lasted: what is old changes rarely.
+const REMAINING_LIFE: (SignedDuration, SignedDuration) =
+    (SignedDuration::from_mins(15), SignedDuration::from_hours(24));
 
-/// Candidates whose removal or replacement saves money, the largest saving first; of equal savings
-/// in the order of the candidates. `simulate` returns `None` where the pods have no places.
-pub fn find<'c>(
-    candidates: &'c [Candidate],
-    budgets: &Budgets,
-    backoff: &Backoff,
-    now: Timestamp,
-    mut simulate: impl FnMut(&Candidate) -> Option<Plan>,
-) -> Vec<(&'c Candidate, Plan)> {
-    let is_eligible = |candidate: &&Candidate| {
-        let (pool, reason) = (candidate.pool_name(), DisruptionReason::Underutilized);
-        is_underutilizable(candidate)
-            && budgets.left(&pool, reason) > 0
-            && !backoff.is_resting(&pool, reason, now)
-    };
-    let mut found: Vec<(UsdPerHour, &Candidate, Plan)> = Vec::new();
-    for candidate in candidates.iter().filter(is_eligible) {
-        let Some(plan) = simulate(candidate) else { continue };
-        if let Some(saving) = saving(candidate, &plan) {
-            found.push((saving, candidate, plan));
-        }
-    }
-    found.sort_by_key(|(saving, _, _)| Reverse(*saving));
-    found.into_iter().map(|(_, candidate, plan)| (candidate, plan)).collect()
-}
+/// Annotation of pods: Karpenter's cost of a disruption.
+const DISRUPTION_COST: &str = "karpenter.sh/disruption-cost";
+/// Annotation of pods: the cost of deleting one of a ReplicaSet.
+const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// Saving by the removal or replacement of a node; `None` if it is not worth moving pods.
-pub fn saving(candidate: &Candidate, plan: &Plan) -> Option<UsdPerHour> {
-    let price = candidate.price?;
-    let worth = is_worth_it(plan, price) && !is_spot_to_spot(candidate, plan);
-    worth.then(|| price - plan.cost)
-}
+/// Disruption cost of a node and of an ordinary pod, in thousandths.
+const UNIT: i64 = 1000;
+/// Bounds on the eviction cost of a pod, in thousandths.
+const MAX_EVICTION_COST: i64 = 10 * UNIT;
+
+/// What the `Balanced` policy compares with: cost and disruption cost of all nodes of a NodePool.
+pub type Totals = BTreeMap<String, PoolRules>;
 
 /// Whether the NodePool consolidates nodes with pods, and the node has been quiet for long enough.
 pub fn is_underutilizable(candidate: &Candidate) -> bool {
-    let policy = candidate.pool.spec.disruption.consolidation_policy;
-    policy == ConsolidationPolicy::WhenEmptyOrUnderutilized
+    candidate.pool.spec.disruption.consolidation_policy != ConsolidationPolicy::WhenEmpty
         && !candidate.pods.is_empty()
         && candidate.is_graceful()
         && candidate.price.is_some()
         && claim_is(&candidate.claim, CONSOLIDATABLE)
 }
 
-/// Whether a saving justifies moving pods. A removal always does; a replacement must save at least
-/// [`MIN_SAVING_PERCENT`] and not scatter the pods over more than [`MAX_REPLACEMENTS`] nodes.
-fn is_worth_it(plan: &Plan, price: UsdPerHour) -> bool {
-    let saving = (price - plan.cost).micros();
-    if plan.launches.is_empty() {
-        return saving > 0;
+/// The totals of every NodePool with the `Balanced` policy.
+pub fn totals(index: &Index, catalogues: &Catalogues) -> Totals {
+    let mut totals = Totals::new();
+    for (name, _) in index.pools().filter(|(_, pool)| is_balanced(pool)) {
+        let rules = totals.entry(name.clone()).or_default();
+        let types = catalogues.of(name).map(|types| types.types()).unwrap_or_default();
+        for view in index.views_of_pool(name) {
+            let Some(claim) = &view.claim else { continue };
+            rules.cost = rules.cost + price(claim, types).unwrap_or_default();
+            let node = view.node.as_ref().map(|node| node.name_any()).unwrap_or_default();
+            let movable = index.pods_on(&node).filter(|pod| pods::is_reschedulable(pod));
+            rules.disruption_cost += disruption_cost(movable.map(AsRef::as_ref));
+        }
     }
-    plan.launches.len() <= MAX_REPLACEMENTS
-        && saving > 0
-        && saving * 100 >= price.micros() * MIN_SAVING_PERCENT
+    totals
 }
 
-/// Whether a spot node would be replaced by a spot node: that moves pods towards the capacity that
-/// is evicted next.
-fn is_spot_to_spot(candidate: &Candidate, plan: &Plan) -> bool {
-    candidate.capacity_type == Some(CapacityType::Spot)
-        && plan.launches.iter().any(|launch| launch.capacity_type == CapacityType::Spot)
+/// The fleet that the engine decides about.
+pub fn fleet(
+    candidates: &[&Candidate],
+    removals: &Removals,
+    budgets: &Budgets,
+    totals: &Totals,
+    now: Timestamp,
+) -> Fleet {
+    let mut fleet = removals.fleet(candidates.iter().map(|one| one.name()));
+    let by_name: BTreeMap<&str, &&Candidate> =
+        candidates.iter().map(|one| (one.name(), one)).collect();
+    for node in &mut fleet.candidates {
+        let Some(candidate) = by_name.get(node.node.as_str()) else { continue };
+        let of_claim = candidate.claim.labels();
+        node.instance_type = of_claim.get(labels::INSTANCE_TYPE).cloned().unwrap_or_default();
+        node.capacity_type = candidate.capacity_type;
+        node.price = candidate.price.unwrap_or_default();
+        node.disruption_cost = disruption_cost(candidate.pods.iter().map(AsRef::as_ref));
+        node.remaining_life = remaining_life(&candidate.claim, now).as_secs();
+    }
+    for candidate in candidates {
+        let name = candidate.pool_name();
+        let budget = budgets.left(&name, DisruptionReason::Underutilized);
+        let of_pool = totals.get(&name).cloned().unwrap_or_default();
+        let rules = PoolRules {
+            budget,
+            balanced: is_balanced(&candidate.pool),
+            spot_to_spot: allows_spot_to_spot(&candidate.pool),
+            ..of_pool
+        };
+        fleet.pools.insert(name, rules);
+    }
+    fleet
+}
+
+fn is_balanced(pool: &NodePool) -> bool {
+    pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced
+}
+
+/// Whether spot nodes of a NodePool may be replaced by cheaper spot nodes.
+fn allows_spot_to_spot(pool: &NodePool) -> bool {
+    pool.annotations().get(labels::SPOT_TO_SPOT).is_some_and(|value| value == "true")
+}
+
+/// Time for which a node is expected to go on costing its price.
+fn remaining_life(claim: &NodeClaim, now: Timestamp) -> SignedDuration {
+    let created = claim.creation_timestamp().map_or(now, |time| time.0);
+    let age = now.duration_since(created);
+    let (least, most) = REMAINING_LIFE;
+    let expected = age.clamp(least, most);
+    let lifetime = claim.spec.expire_after.get();
+    match lifetime.and_then(|lifetime| SignedDuration::try_from(lifetime).ok()) {
+        Some(after) => expected.min((after - age).max(SignedDuration::ZERO)),
+        None => expected,
+    }
+}
+
+/// Karpenter's disruption cost of a node with these pods, in thousandths.
+fn disruption_cost<'p>(pods: impl Iterator<Item = &'p Pod>) -> i64 {
+    UNIT + pods.map(|pod| eviction_cost(pod).max(0)).sum::<i64>()
+}
+
+/// Karpenter's eviction cost of a pod, in thousandths.
+fn eviction_cost(pod: &Pod) -> i64 {
+    let annotations = pod.annotations();
+    let stated = annotations.get(DISRUPTION_COST).or_else(|| annotations.get(POD_DELETION_COST));
+    let stated: i32 = stated.and_then(|value| value.parse().ok()).unwrap_or(0);
+    let priority = pod.spec().priority.unwrap_or(0);
+    let cost = UNIT + i64::from(stated) * UNIT / (1 << 27) + i64::from(priority) * UNIT / (1 << 25);
+    cost.clamp(-MAX_EVICTION_COST, MAX_EVICTION_COST)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::Index;
-    use crate::testing::{at, candidates_of, cluster_of, launch, pod, pool};
-    use serde_json::json;
+    use crate::testing::{at, candidates_of, claim, cluster_of, pod, pool};
+    use nap_units::UsdPerHour;
+    use serde_json::{Value, json};
 
-    fn dollars(micros: i64) -> UsdPerHour {
-        UsdPerHour::from_micros(micros)
-    }
-
-    fn plan(prices: &[i64]) -> Plan {
-        let launches = prices.iter().map(|price| launch("D2", *price)).collect();
-        Plan { launches, cost: dollars(prices.iter().sum()), ..Plan::default() }
-    }
-
-    #[test]
-    fn a_removal_is_worth_it_if_the_node_costs_anything() {
-        assert!(is_worth_it(&plan(&[]), dollars(1)));
-        assert!(!is_worth_it(&plan(&[]), dollars(0)));
-    }
-
-    #[test]
-    fn a_replacement_must_save_two_percent() {
-        assert!(is_worth_it(&plan(&[98]), dollars(100)));
-        assert!(!is_worth_it(&plan(&[99]), dollars(100)));
-        assert!(!is_worth_it(&plan(&[120]), dollars(100)));
-    }
-
-    #[test]
-    fn a_node_is_not_scattered_over_more_than_three() {
-        assert!(is_worth_it(&plan(&[10, 10, 10]), dollars(100)));
-        assert!(!is_worth_it(&plan(&[10, 10, 10, 10]), dollars(100)));
-    }
-
-    /// Two nodes with a pod each, at $0.1 and $0.2 an hour.
-    fn priced() -> (Index, Vec<Candidate>) {
-        let mut index = cluster_of(2);
-        for number in 0..2 {
-            let bound = json!({ "spec": { "nodeName": format!("node-{number}") } });
-            index.apply(pod("shop", &format!("web-{number}"), bound), at(0));
-        }
-        let mut candidates = candidates_of(&index);
-        candidates[0].price = Some(dollars(100_000));
-        candidates[1].price = Some(dollars(200_000));
-        (index, candidates)
-    }
-
-    fn found<'c>(
-        candidates: &'c [Candidate],
-        budgets: &Budgets,
-        plan: &Plan,
-    ) -> Vec<(&'c Candidate, Plan)> {
-        find(candidates, budgets, &Backoff::default(), at(0), |_| Some(plan.clone()))
-    }
-
-    fn best(candidates: &[Candidate], index: &Index, cost: &[i64]) -> Option<String> {
-        let budgets = Budgets::new(index, at(0));
-        let found = found(candidates, &budgets, &plan(cost));
-        found.first().map(|(candidate, _)| candidate.name().to_owned())
-    }
-
-    #[test]
-    fn the_largest_saving_wins() {
-        let (index, candidates) = priced();
-        assert_eq!(best(&candidates, &index, &[50_000]).as_deref(), Some("node-1"));
-        assert_eq!(best(&candidates, &index, &[300_000]), None);
-    }
-
-    #[test]
-    fn spot_is_not_replaced_by_spot() {
-        let (index, mut candidates) = priced();
-        candidates.truncate(1);
-        candidates[0].capacity_type = Some(CapacityType::Spot);
-        let mut spot = plan(&[10]);
-        spot.launches[0].capacity_type = CapacityType::Spot;
-        let budgets = Budgets::new(&index, at(0));
-        assert!(found(&candidates, &budgets, &spot).is_empty());
-        candidates[0].capacity_type = Some(CapacityType::OnDemand);
-        assert_eq!(found(&candidates, &budgets, &spot).len(), 1);
-    }
-
-    #[test]
-    fn a_resting_pool_is_not_consolidated() {
-        let (index, candidates) = priced();
-        let budgets = Budgets::new(&index, at(0));
-        let mut backoff = Backoff::default();
-        backoff.fail("claim-0", "p", DisruptionReason::Underutilized, at(0));
-        let found = |seconds| {
-            find(&candidates, &budgets, &backoff, at(seconds), |_| Some(Plan::default())).len()
-        };
-        assert_eq!((found(59), found(60)), (0, 2));
+    /// A node with one pod, at $0.1 an hour, whose pool has this policy.
+    fn candidate(policy: &str) -> (Index, Candidate) {
+        let mut index = cluster_of(1);
+        index.apply(pod("shop", "web", json!({ "spec": { "nodeName": "node-0" } })), at(0));
+        let disruption = json!({ "consolidationPolicy": policy });
+        index.apply(pool("p", json!({ "spec": { "disruption": disruption } })), at(0));
+        let mut candidate = candidates_of(&index).remove(0);
+        candidate.price = Some(UsdPerHour::from_micros(100_000));
+        (index, candidate)
     }
 
     #[test]
     fn a_pool_that_removes_only_empty_nodes_is_left_alone() {
-        let (mut index, _) = priced();
-        let disruption = json!({ "consolidationPolicy": "WhenEmpty" });
-        index.apply(pool("p", json!({ "spec": { "disruption": disruption } })), at(0));
-        let mut candidates = candidates_of(&index);
-        for candidate in &mut candidates {
-            candidate.price = Some(dollars(100_000));
-        }
-        assert_eq!(best(&candidates, &index, &[]), None);
+        assert!(!is_underutilizable(&candidate("WhenEmpty").1));
+        assert!(is_underutilizable(&candidate("WhenEmptyOrUnderutilized").1));
+        assert!(is_underutilizable(&candidate("Balanced").1));
     }
 
     #[test]
     fn a_node_without_a_known_price_is_not_consolidated() {
-        let (index, mut candidates) = priced();
-        for candidate in &mut candidates {
-            candidate.price = None;
-        }
-        assert_eq!(best(&candidates, &index, &[]), None);
+        let (_, mut unknown) = candidate("WhenEmptyOrUnderutilized");
+        unknown.price = None;
+        assert!(!is_underutilizable(&unknown));
+    }
+
+    fn cost_of(over: &Value) -> i64 {
+        let mut index = cluster_of(1);
+        index.apply(pod("shop", "web", over.clone()), at(0));
+        let found = index.pod(&"shop/web".into()).cloned().unwrap();
+        eviction_cost(&found)
+    }
+
+    #[test]
+    fn priorities_and_stated_costs_count() {
+        assert_eq!(cost_of(&json!({})), 1000);
+        assert_eq!(cost_of(&json!({ "spec": { "priority": 1 << 25 } })), 2000);
+        let stated = |key: &str, value: &str| {
+            cost_of(&json!({ "metadata": { "annotations": { key: value } } }))
+        };
+        assert_eq!(stated(POD_DELETION_COST, "134217728"), 2000);
+        assert_eq!(stated(DISRUPTION_COST, "-2147483648"), -10_000);
+        assert_eq!(stated(DISRUPTION_COST, "1.5"), 1000, "only whole numbers count");
+    }
+
+    fn life(age: i64, expire_after: &str) -> i64 {
+        let over = json!({
+            "metadata": { "creationTimestamp": "1970-01-01T00:00:00Z" },
+            "spec": { "expireAfter": expire_after },
+        });
+        remaining_life(&claim("c", over), at(age)).as_secs()
+    }
+
+    #[test]
+    fn a_node_is_expected_to_last_as_long_again_within_bounds() {
+        assert_eq!(life(60, "Never"), 900);
+        assert_eq!(life(7200, "Never"), 7200);
+        assert_eq!(life(1_000_000, "Never"), 86_400);
+        assert_eq!(life(7200, "2h30m"), 1800, "it expires before");
     }
 }

@@ -97,8 +97,8 @@ async fn start(
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
         still_standing(commands, reason, &index, &memory, catalogues, now)
     };
-    for (candidate, plan) in standing {
-        commands::start(context, &candidate, reason, &plan, catalogues).await?;
+    for command in standing {
+        commands::start(context, &command, reason, catalogues).await?;
     }
     Ok(())
 }

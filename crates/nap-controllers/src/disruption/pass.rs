@@ -12,12 +12,13 @@ use jiff::Timestamp;
 use nap_api::NodePool;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::{Plan, PodKey};
+use nap_engine::{Plan, PodKey, Step};
 
 use super::backoff::Backoff;
 use super::blockers::{Blocked, Blocker};
 use super::budgets::{Budgets, REASONS};
 use super::candidates::{Candidate, collect};
+use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
 use super::{consolidation, drift, emptiness};
@@ -26,14 +27,30 @@ use crate::decision_memory::DecisionMemory;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
 
-/// Candidates to disrupt, each with the plan for its pods.
-pub type Commands = Vec<(Candidate, Plan)>;
+/// Candidates to disrupt together, and the plan for their pods.
+pub struct Command {
+    /// The candidates; never empty.
+    pub candidates: Vec<Candidate>,
+    /// Places of their pods.
+    pub plan: Plan,
+}
+
+/// Commands, each of which counts on those before it.
+pub type Commands = Vec<Command>;
+
+impl Command {
+    fn of(candidate: &Candidate, plan: Plan) -> Self {
+        Self { candidates: vec![candidate.clone()], plan }
+    }
+}
 
 /// One pass.
 pub struct Pass {
     candidates: Vec<Candidate>,
     budgets: Budgets,
     removals: Removals,
+    /// What the `Balanced` policy compares with.
+    totals: Totals,
     backoff: Backoff,
     seen: Seen,
     now: Timestamp,
@@ -77,7 +94,9 @@ impl Pass {
             removals = Removals::new(index, memory, names, catalogues, nodes, now);
         }
         let (budgets, backoff) = (Budgets::new(index, now), memory.backoff.clone());
-        Self { candidates, budgets, removals, backoff, seen: memory.seen.clone(), now }
+        let totals = consolidation::totals(index, catalogues);
+        let seen = memory.seen.clone();
+        Self { candidates, budgets, removals, totals, backoff, seen, now }
     }
 
     /// NodePools that may not be disrupted at all for a reason that concerns one of their nodes.
@@ -126,7 +145,7 @@ impl Pass {
         let settled = self.seen.empty.observe(keys, self.now);
         *wait = [*wait, settled.wait].into_iter().flatten().min();
         let due = emptiness::within_budgets(empty, &settled.due, &mut self.budgets);
-        due.into_iter().map(|one| (one.clone(), Plan::default())).collect()
+        due.into_iter().map(|one| Command::of(one, Plan::default())).collect()
     }
 
     /// Drifted nodes to replace, and those that cannot be.
@@ -135,36 +154,42 @@ impl Pass {
         let remove = |candidate: &Candidate| remove(solver, removals, candidate);
         let (commands, blocked) =
             drift::find(&self.candidates, budgets, &self.backoff, self.now, remove);
-        let commands = commands.into_iter().map(|(candidate, plan)| (candidate.clone(), plan));
-        (commands.collect(), blocked)
+        let commands = commands.into_iter();
+        (commands.map(|(candidate, plan)| Command::of(candidate, plan)).collect(), blocked)
     }
 
     /// Underutilized nodes to remove or to replace.
     fn underutilized(&mut self, solver: &Solver, wait: &mut Option<Duration>) -> Commands {
-        let Self { removals, budgets, .. } = self;
-        let ask = |candidate: &Candidate| simulate(solver, removals, candidate);
-        let found = consolidation::find(&self.candidates, budgets, &self.backoff, self.now, ask);
-        let keys = found.iter().map(|(candidate, _)| candidate.key());
+        let reason = DisruptionReason::Underutilized;
+        let is_eligible = |candidate: &&Candidate| {
+            consolidation::is_underutilizable(candidate)
+                && !self.backoff.is_resting(&candidate.pool_name(), reason, self.now)
+                && !self.removals.is_needed(candidate.name())
+        };
+        let eligible: Vec<&Candidate> = self.candidates.iter().filter(is_eligible).collect();
+        let steps = if eligible.is_empty() {
+            Vec::new()
+        } else {
+            let Self { removals, budgets, totals, .. } = &*self;
+            let fleet = consolidation::fleet(&eligible, removals, budgets, totals, self.now);
+            solver.consolidate(&fleet).steps
+        };
+        let by_name: BTreeMap<&str, &Candidate> =
+            eligible.iter().map(|one| (one.name(), *one)).collect();
+        let of_step = |step: &Step| -> Vec<&Candidate> {
+            step.remove.iter().filter_map(|name| by_name.get(name.as_str()).copied()).collect()
+        };
+        let keys = steps.iter().flat_map(of_step).map(Candidate::key);
         let settled = self.seen.underutilized.observe(keys, self.now);
         *wait = [*wait, settled.wait].into_iter().flatten().min();
-        let mut commands: Commands = Vec::new();
-        for (candidate, plan) in found {
-            let pool = candidate.pool_name();
-            let reason = DisruptionReason::Underutilized;
-            if !settled.due.contains(&candidate.key()) || budgets.left(&pool, reason) == 0 {
-                continue;
+        // A step that has to wait leaves more room to those after it, never less.
+        let mut commands = Commands::new();
+        for step in steps {
+            let candidates = of_step(&step);
+            if candidates.iter().all(|one| settled.due.contains(&one.key())) {
+                let candidates = candidates.into_iter().cloned().collect();
+                commands.push(Command { candidates, plan: step.plan });
             }
-            // The first plan still stands; a later one may count on room that is taken now.
-            let plan = if commands.is_empty() {
-                Some(plan)
-            } else {
-                let again = simulate(solver, removals, candidate);
-                again.filter(|plan| consolidation::saving(candidate, plan).is_some())
-            };
-            let Some(plan) = plan else { continue };
-            budgets.take(&pool, reason);
-            removals.remove(candidate.name(), &plan);
-            commands.push((candidate.clone(), plan));
         }
         commands
     }
@@ -191,9 +216,21 @@ pub fn still_standing(
         })
     };
     let mut standing = commands;
+    standing.retain(|command| {
+        command.candidates.iter().all(&stands)
+            && take_all(&mut budgets, &command.candidates, reason)
+    });
     standing
-        .retain(|(candidate, _)| stands(candidate) && budgets.take(&candidate.pool_name(), reason));
-    standing
+}
+
+/// Takes the disruption of candidates from the budgets, or of none of them.
+fn take_all(budgets: &mut Budgets, candidates: &[Candidate], reason: DisruptionReason) -> bool {
+    let mut pools: BTreeMap<String, usize> = BTreeMap::new();
+    for candidate in candidates {
+        *pools.entry(candidate.pool_name()).or_default() += 1;
+    }
+    let fits = pools.iter().all(|(pool, count)| budgets.left(pool, reason) >= *count);
+    fits && pools.iter().all(|(pool, count)| (0..*count).all(|_| budgets.take(pool, reason)))
 }
 
 /// Whether a node could be disrupted for a reason if budgets allowed it.
@@ -224,16 +261,6 @@ fn remove(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> Re
     Removal::Done(plan)
 }
 
-/// The plan for the pods of a node without it; `None` if they do not all have places on initialized
-/// and new nodes.
-fn simulate(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> Option<Plan> {
-    if removals.is_needed(candidate.name()) {
-        return None;
-    }
-    let plan = removals.without(candidate.name(), |snapshot| solver.solve(snapshot));
-    (plan.unplaced.is_empty() && !removals.is_on_starting_node(&plan)).then_some(plan)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -242,11 +269,11 @@ mod tests {
     use crate::testing::{at, candidates_of, cluster_of, pod, pool, set_condition};
 
     fn standing(index: &Index, commands: &[Candidate]) -> Vec<String> {
-        let commands = commands.iter().map(|one| (one.clone(), Plan::default())).collect();
+        let commands = commands.iter().map(|one| Command::of(one, Plan::default())).collect();
         let (memory, catalogues) = (DecisionMemory::default(), Catalogues::default());
         let reason = DisruptionReason::Drifted;
         let left = still_standing(commands, reason, index, &memory, &catalogues, at(0));
-        left.iter().map(|(candidate, _)| candidate.name().to_owned()).collect()
+        left.iter().map(|command| command.candidates[0].name().to_owned()).collect()
     }
 
     #[test]

@@ -21,15 +21,15 @@ use crate::hash_migration::HashStamp;
 /// small enough to read.
 const MAX_TYPES: usize = 60;
 
-/// A NodeClaim that is replaced, and the condition on its replacements.
+/// NodeClaims that are replaced, and the condition on their replacements.
 #[derive(Clone, Debug)]
 pub struct Replaces {
-    /// Name of the NodeClaim.
-    pub claim: String,
+    /// Names of the NodeClaims.
+    pub claims: BTreeSet<String>,
     /// Exclusive upper bound on the price of a replacement, which then also keeps the planned
     /// capacity type; `None` without a bound.
     pub below: Option<UsdPerHour>,
-    /// Number of NodeClaims that replace it together.
+    /// Number of NodeClaims that replace them together.
     pub siblings: usize,
 }
 
@@ -57,7 +57,7 @@ pub fn node_claim(
         pods: launch.pods.iter().map(ToString::to_string).collect(),
         offerings: offerings.iter().take(MAX_OFFERINGS).cloned().collect(),
         release,
-        replaces: replaces.iter().map(|replaces| replaces.claim.clone()).collect(),
+        replaces: replaces.map(|replaces| replaces.claims.clone()).unwrap_or_default(),
         siblings: replaces.map_or(0, |one| u32::try_from(one.siblings).unwrap_or(u32::MAX)),
     };
     let template = &pool.spec.template;
@@ -359,7 +359,8 @@ mod tests {
             other("D16", 150, CapacityType::OnDemand),
         ];
         let launch = launch_with(alternatives);
-        let replaces = Replaces { claim: "old".to_owned(), below: Some(dollars(150)), siblings: 1 };
+        let replaces =
+            Replaces { claims: ["old".to_owned()].into(), below: Some(dollars(150)), siblings: 1 };
         let claim =
             claim_of(&pool("p", json!({})), &launch, &catalogue(&[]), None, Some(&replaces));
         assert_eq!(types(&claim), ["D4", "D8"].map(str::to_owned).into());
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn a_replacement_of_a_drifted_node_may_have_any_price_and_capacity_type() {
         let launch = launch_with(vec![other("D2", 900, CapacityType::Spot)]);
-        let replaces = Replaces { claim: "old".to_owned(), below: None, siblings: 1 };
+        let replaces = Replaces { claims: ["old".to_owned()].into(), below: None, siblings: 1 };
         let both: BTreeSet<_> = [CapacityType::OnDemand, CapacityType::Spot].into();
         assert_eq!(capacity_types(&launch, Some(&replaces)), both);
         let all = offerings(&pool("p", json!({})), &launch, &catalogue(&[]), Some(&replaces));

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::join_all;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use nap_engine::{Options, Plan, PodKey, Snapshot, SolverCache, solve_with};
+use nap_engine::{
+    Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, Options, Plan, PodKey,
+    Snapshot, SolverCache, consolidate, solve_with,
+};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -18,6 +21,7 @@ use crate::snapshot::{Catalogues, NodeCache, snapshot_moving};
 pub struct SolverState {
     catalogues: Mutex<Arc<Catalogues>>,
     cache: Mutex<Option<Arc<SolverCache>>>,
+    consolidation: Mutex<ConsolidationCache>,
     nodes: Mutex<NodeCache>,
     planning: AtomicBool,
 }
@@ -96,6 +100,14 @@ impl Solver {
     /// The engine's plan for a snapshot.
     pub fn solve(&self, snapshot: &Snapshot) -> Plan {
         solve_with(&self.state.cache_for(snapshot), snapshot, &self.options)
+    }
+
+    /// The engine's decision which nodes of a fleet to remove or to replace.
+    pub fn consolidate(&self, fleet: &Fleet) -> Consolidation {
+        let options =
+            ConsolidationOptions { solve: self.options.clone(), ..ConsolidationOptions::default() };
+        let mut cache = self.state.consolidation.lock().unwrap_or_else(PoisonError::into_inner);
+        consolidate(fleet, &options, &mut cache)
     }
 }
 

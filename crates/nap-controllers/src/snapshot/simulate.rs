@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use nap_api::labels;
-use nap_engine::{Launch, Node, Plan, Pod, RunningPods, Snapshot};
+use nap_engine::{Candidate, Fleet, Launch, Node, Plan, Pod, RunningPod, RunningPods, Snapshot};
 use nap_units::Resources;
 
 use super::pools::{LimitUsage, claim_capacity};
 use super::{Catalogues, NodeCache, capacity, engine_pod, pods};
 use crate::cluster::pods::is_reschedulable;
-use crate::cluster::{Index, Interest, NodeView};
+use crate::cluster::{self, Index, Interest, NodeView, PartsId};
 use crate::decision_memory::DecisionMemory;
 
 /// The cluster, and the nodes that may be removed from it. The default has neither.
@@ -26,6 +26,9 @@ pub struct Removals {
     /// Pods that need a place before any removal.
     waiting: Vec<Pod>,
     removable: BTreeMap<String, Removable>,
+    /// Distinct pods of the nodes that may be removed. Pods that differ only in their names share
+    /// one.
+    templates: Vec<Pod>,
     /// By NodePool.
     usage: BTreeMap<String, LimitUsage>,
     /// Nodes that pods were placed on.
@@ -34,7 +37,7 @@ pub struct Removals {
 
 /// A node that may be removed.
 struct Removable {
-    pods: Vec<Pod>,
+    pods: Vec<RunningPod>,
     pool: String,
     capacity: Resources,
 }
@@ -50,18 +53,21 @@ impl Removals {
         now: Timestamp,
     ) -> Self {
         let views = nodes.filter_map(|name| Some((name, index.view(&index.key_of_view(name)?)?)));
+        let mut templates = Templates::default();
         let removable: BTreeMap<String, Removable> = views
-            .map(|(name, view)| (name.to_owned(), removable(index, name, view, catalogues)))
+            .map(|(name, view)| {
+                (name.to_owned(), removable(index, name, view, catalogues, &mut templates))
+            })
             .collect();
+        let templates = templates.list;
         let waiting = pods::waiting_or_leaving(index, memory, now);
-        let interest =
-            Interest::of(removable.values().flat_map(|one| &one.pods).chain(waiting.iter()));
+        let interest = Interest::of(templates.iter().chain(waiting.iter()));
         let snapshot = capacity(index, &interest, catalogues, cache, &BTreeSet::new(), now);
         let usage = index.pools().filter_map(|(name, pool)| {
             Some((name.clone(), LimitUsage::of(index, pool, catalogues.of(name)?)))
         });
         let usage = usage.collect();
-        Self { snapshot, waiting, removable, usage, needed: BTreeSet::new() }
+        Self { snapshot, waiting, removable, templates, usage, needed: BTreeSet::new() }
     }
 
     /// Finds places for the pods that need one before any removal.
@@ -83,7 +89,7 @@ impl Removals {
     /// The plan for the pods of a node without that node.
     pub fn without(&mut self, node: &str, solve: impl FnOnce(&Snapshot) -> Plan) -> Plan {
         let Some(removable) = self.removable.get(node) else { return Plan::default() };
-        self.snapshot.pods.clone_from(&removable.pods);
+        self.snapshot.pods = self.pods(&removable.pods);
         let pool = removable.pool.clone();
         let mut usage = self.usage.get(&pool).cloned().unwrap_or_default();
         usage.leave(&removable.capacity);
@@ -116,8 +122,37 @@ impl Removals {
         if let Some(usage) = self.usage.get_mut(&removable.pool) {
             usage.leave(&removable.capacity);
         }
-        self.take_places(&removable.pods, plan);
+        self.take_places(&self.pods(&removable.pods), plan);
         self.refresh_headroom(&removable.pool);
+    }
+
+    /// The cluster as a fleet, with these nodes as candidates. What decisions depend on besides the
+    /// cluster is left to the caller: prices, costs and rules.
+    pub fn fleet<'n>(&self, candidates: impl Iterator<Item = &'n str>) -> Fleet {
+        let candidate = |name: &str| {
+            let removable = self.removable.get(name)?;
+            Some(Candidate {
+                node: name.to_owned(),
+                pool: removable.pool.clone(),
+                capacity: removable.capacity.clone(),
+                pods: removable.pods.clone(),
+                ..Candidate::default()
+            })
+        };
+        Fleet {
+            snapshot: Snapshot { pods: Vec::new(), ..self.snapshot.clone() },
+            templates: self.templates.clone(),
+            candidates: candidates.filter_map(candidate).collect(),
+            pools: BTreeMap::new(),
+        }
+    }
+
+    fn pods(&self, running: &[RunningPod]) -> Vec<Pod> {
+        let pod = |one: &RunningPod| Pod {
+            key: one.key.clone(),
+            ..self.templates.get(one.template).cloned().unwrap_or_default()
+        };
+        running.iter().map(pod).collect()
     }
 
     fn take_places(&mut self, pods: &[Pod], plan: &Plan) {
@@ -177,15 +212,46 @@ impl Removals {
     }
 }
 
-fn removable(index: &Index, name: &str, view: &NodeView, catalogues: &Catalogues) -> Removable {
+fn removable(
+    index: &Index,
+    name: &str,
+    view: &NodeView,
+    catalogues: &Catalogues,
+    templates: &mut Templates,
+) -> Removable {
     let movable = index.pods_on(name).filter(|pod| is_reschedulable(pod));
     let pool = view.pool().unwrap_or_default().to_owned();
     let catalogue = catalogues.of(&pool);
     let capacity =
         view.claim.as_ref().map(|claim| claim_capacity(claim, catalogue.map(AsRef::as_ref)));
     Removable {
-        pods: movable.map(|pod| engine_pod(index, pod)).collect(),
+        pods: movable.map(|pod| templates.running(index, pod)).collect(),
         pool,
         capacity: capacity.unwrap_or_default(),
+    }
+}
+
+/// Distinct pods, in the order of their first appearance.
+#[derive(Default)]
+struct Templates {
+    list: Vec<Pod>,
+    /// Template by namespace and what a workload's pods share.
+    known: BTreeMap<(String, PartsId), usize>,
+}
+
+impl Templates {
+    fn running(&mut self, index: &Index, pod: &cluster::Pod) -> RunningPod {
+        let add = |list: &mut Vec<Pod>| {
+            list.push(engine_pod(index, pod));
+            list.len() - 1
+        };
+        let template = match pod.parts_id() {
+            Some(parts) => {
+                let key = (pod.namespace().to_owned(), parts);
+                *self.known.entry(key).or_insert_with(|| add(&mut self.list))
+            }
+            None => add(&mut self.list),
+        };
+        RunningPod { key: pod.key().clone(), template }
     }
 }
