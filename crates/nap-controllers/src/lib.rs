@@ -45,4 +45,5 @@ pub mod snapshot;
 mod testing;
 
 pub use context::{Context, Error, Settings};
+pub use disruption::{preview, what_if};
 pub use runtime::{LeaderElection, Leadership, RateLimit, run};

@@ -39,6 +39,9 @@ enum Command {
     Plan(PlanArgs),
     /// Explain the placement of a pod, or the smallest change that would make it schedulable
     Explain(ExplainArgs),
+    /// Show what a changed NodePool or AKSNodeClass would do to running nodes: which drift, the pods
+    /// that move, the cost before and after
+    WhatIf(WhatIfArgs),
     /// Solve a snapshot of `nap plan --save` again and compare the plans
     Replay(ReplayArgs),
     /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
@@ -253,7 +256,10 @@ pub enum Format {
 
 /// Options of `nap plan`.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct PlanArgs {
+    #[command(subcommand)]
+    pub what: Option<PlanCommand>,
     #[command(flatten)]
     pub source: SourceArgs,
     /// Output format
@@ -262,6 +268,20 @@ pub struct PlanArgs {
     /// Also save the snapshot and the plan to this file, for `nap replay`
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+}
+
+/// Subcommands of `nap plan`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Show the nodes that would be removed or replaced now, step by step, with what each step
+    /// saves and the pods that it moves; does nothing
+    Disruption {
+        #[command(flatten)]
+        source: SourceArgs,
+        /// Output format
+        #[arg(short = 'o', long, value_enum, default_value = "table")]
+        output: Format,
+    },
 }
 
 /// Options of `nap explain`.
@@ -283,6 +303,29 @@ pub enum ExplainCommand {
         #[command(flatten)]
         source: SourceArgs,
     },
+    /// Explain a node: the step that would remove or replace it, or every reason that it stays
+    Node {
+        /// The Node or its NodeClaim
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        source: SourceArgs,
+    },
+}
+
+/// Options of `nap what-if`.
+#[derive(Clone, Debug, Args)]
+pub struct WhatIfArgs {
+    /// The changed NodePools and AKSNodeClasses (`-f`); the cluster is read, or taken from `--state`
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Manifests of the cluster instead of a live one, such as `kubectl get
+    /// nodes,pods,nodeclaims,nodepools,aksnodeclasses,pdb -A -o yaml` prints
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub state: Vec<PathBuf>,
+    /// Exit with 2 if any node would be replaced or removed because of the change
+    #[arg(long)]
+    pub exit_code: bool,
 }
 
 /// Options of `nap replay`.
@@ -505,6 +548,10 @@ pub fn main() -> anyhow::Result<()> {
         Command::Plan(args) => block_on(plan::plan(args)),
         Command::Explain(ExplainArgs { what: ExplainCommand::Pod { name, source } }) => {
             block_on(plan::explain_pod(name, source))
+        }
+        Command::WhatIf(args) => block_on(plan::what_if(args)),
+        Command::Explain(ExplainArgs { what: ExplainCommand::Node { name, source } }) => {
+            block_on(plan::explain_node(name, source))
         }
         Command::Replay(args) => plan::replay(&args),
         Command::Lint(args) => block_on(lint::lint(args)),

@@ -65,15 +65,25 @@ pub type Blocked = (Arc<NodeClaim>, Arc<Node>, Blocker);
 
 /// The first thing that blocks the disruption of a node; `None` if nothing does.
 pub fn blocker(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) -> Option<Blocker> {
+    blockers(index, claim, node, now).next()
+}
+
+/// Everything that blocks the disruption of a node.
+pub fn blockers<'i>(
+    index: &'i Index,
+    claim: &NodeClaim,
+    node: &'i Node,
+    now: Timestamp,
+) -> impl Iterator<Item = Blocker> + use<'i> {
     let is_protected = |annotations: &BTreeMap<String, String>| {
         annotations.get(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true")
     };
-    if is_protected(node.annotations()) || is_protected(claim.annotations()) {
-        return Some(Blocker::Node);
-    }
-    let name = node.name_any();
-    let active = index.pods_on(&name).filter(|pod| pods::is_active(pod));
-    active.map(|pod| pod_blocker(index, pod, now)).find(Option::is_some).flatten()
+    let is_annotated = is_protected(node.annotations()) || is_protected(claim.annotations());
+    let active = index
+        .pods_on(node.metadata.name.as_deref().unwrap_or_default())
+        .filter(|pod| pods::is_active(pod));
+    let of_pods = active.filter_map(move |pod| pod_blocker(index, pod, now));
+    is_annotated.then_some(Blocker::Node).into_iter().chain(of_pods)
 }
 
 fn pod_blocker(index: &Index, pod: &Pod, now: Timestamp) -> Option<Blocker> {

@@ -64,14 +64,14 @@ pub fn totals(index: &Index, catalogues: &Catalogues) -> Totals {
 
 /// The fleet that the engine decides about.
 pub fn fleet(
-    candidates: &[&Candidate],
+    candidates: &[Candidate],
     removals: &Removals,
     budgets: &Budgets,
     totals: &Totals,
     now: Timestamp,
 ) -> Fleet {
-    let mut fleet = removals.fleet(candidates.iter().map(|one| one.name()));
-    let by_name: BTreeMap<&str, &&Candidate> =
+    let mut fleet = removals.fleet(candidates.iter().map(Candidate::name));
+    let by_name: BTreeMap<&str, &Candidate> =
         candidates.iter().map(|one| (one.name(), one)).collect();
     for node in &mut fleet.candidates {
         let Some(candidate) = by_name.get(node.node.as_str()) else { continue };

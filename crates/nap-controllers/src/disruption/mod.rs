@@ -16,7 +16,9 @@ mod debounce;
 mod drift;
 mod emptiness;
 mod pass;
+pub mod preview;
 mod progress;
+pub mod what_if;
 
 use std::time::Duration;
 

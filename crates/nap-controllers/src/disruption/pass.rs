@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use nap_api::NodePool;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::{Plan, PodKey, Step};
+use nap_engine::{Consolidation, KeepReason, Plan, PodKey, Step};
 
 use super::backoff::Backoff;
 use super::blockers::{Blocked, Blocker};
@@ -76,6 +76,16 @@ pub struct Found {
     pub wait: Option<Duration>,
     /// Findings for the next pass.
     pub seen: Seen,
+}
+
+/// What every method finds.
+pub struct AllFound {
+    /// Commands in their order.
+    pub commands: Vec<(DisruptionReason, Command)>,
+    /// Why consolidation keeps a node, by the name of the node.
+    pub kept: BTreeMap<String, KeepReason>,
+    /// Drifted nodes whose pods have no place.
+    pub blocked: Vec<Blocked>,
 }
 
 impl Pass {
@@ -158,41 +168,74 @@ impl Pass {
         (commands.map(|(candidate, plan)| Command::of(candidate, plan)).collect(), blocked)
     }
 
-    /// Underutilized nodes to remove or to replace.
-    fn underutilized(&mut self, solver: &Solver, wait: &mut Option<Duration>) -> Commands {
-        let reason = DisruptionReason::Underutilized;
+    /// What every method finds, one after another, with nothing to wait for.
+    pub fn decide_all(mut self, solver: &Solver) -> AllFound {
+        self.removals.place_waiting(|snapshot| solver.solve(snapshot));
+        let mut commands = Vec::new();
+        let mut empty = emptiness::find(&self.candidates);
+        empty.retain(|one| !self.removals.is_needed(one.name()));
+        let all = empty.iter().map(|one| one.key()).collect();
+        for one in emptiness::within_budgets(empty, &all, &mut self.budgets) {
+            self.removals.remove(one.name(), &Plan::default());
+            commands.push((DisruptionReason::Empty, Command::of(one, Plan::default())));
+        }
+        let (drifted, blocked) = self.drifted(solver);
+        commands.extend(drifted.into_iter().map(|one| (DisruptionReason::Drifted, one)));
+        let eligible = self.underutilizable();
+        let decision = self.consolidation(solver, &eligible);
+        for step in decision.steps {
+            let candidates = of_step(&step, &eligible);
+            let command = Command { candidates, plan: step.plan };
+            commands.push((DisruptionReason::Underutilized, command));
+        }
+        let kept = decision.kept.into_iter().map(|one| (one.node, one.reason)).collect();
+        AllFound { commands, kept, blocked }
+    }
+
+    /// Candidates that consolidation decides about.
+    fn underutilizable(&self) -> Vec<Candidate> {
         let is_eligible = |candidate: &&Candidate| {
+            let (pool, reason) = (candidate.pool_name(), DisruptionReason::Underutilized);
             consolidation::is_underutilizable(candidate)
-                && !self.backoff.is_resting(&candidate.pool_name(), reason, self.now)
+                && !self.backoff.is_resting(&pool, reason, self.now)
                 && !self.removals.is_needed(candidate.name())
         };
-        let eligible: Vec<&Candidate> = self.candidates.iter().filter(is_eligible).collect();
-        let steps = if eligible.is_empty() {
-            Vec::new()
-        } else {
-            let Self { removals, budgets, totals, .. } = &*self;
-            let fleet = consolidation::fleet(&eligible, removals, budgets, totals, self.now);
-            solver.consolidate(&fleet).steps
-        };
-        let by_name: BTreeMap<&str, &Candidate> =
-            eligible.iter().map(|one| (one.name(), *one)).collect();
-        let of_step = |step: &Step| -> Vec<&Candidate> {
-            step.remove.iter().filter_map(|name| by_name.get(name.as_str()).copied()).collect()
-        };
-        let keys = steps.iter().flat_map(of_step).map(Candidate::key);
+        self.candidates.iter().filter(is_eligible).cloned().collect()
+    }
+
+    fn consolidation(&self, solver: &Solver, eligible: &[Candidate]) -> Consolidation {
+        if eligible.is_empty() {
+            return Consolidation::default();
+        }
+        let Self { removals, budgets, totals, .. } = self;
+        let fleet = consolidation::fleet(eligible, removals, budgets, totals, self.now);
+        solver.consolidate(&fleet)
+    }
+
+    /// Underutilized nodes to remove or to replace.
+    fn underutilized(&mut self, solver: &Solver, wait: &mut Option<Duration>) -> Commands {
+        let eligible = self.underutilizable();
+        let steps = self.consolidation(solver, &eligible).steps;
+        let steps: Vec<(Vec<Candidate>, Plan)> =
+            steps.into_iter().map(|step| (of_step(&step, &eligible), step.plan)).collect();
+        let keys = steps.iter().flat_map(|(candidates, _)| candidates).map(Candidate::key);
         let settled = self.seen.underutilized.observe(keys, self.now);
         *wait = [*wait, settled.wait].into_iter().flatten().min();
         // A step that has to wait leaves more room to those after it, never less.
         let mut commands = Commands::new();
-        for step in steps {
-            let candidates = of_step(&step);
+        for (candidates, plan) in steps {
             if candidates.iter().all(|one| settled.due.contains(&one.key())) {
-                let candidates = candidates.into_iter().cloned().collect();
-                commands.push(Command { candidates, plan: step.plan });
+                commands.push(Command { candidates, plan });
             }
         }
         commands
     }
+}
+
+/// The candidates that a step removes.
+fn of_step(step: &Step, eligible: &[Candidate]) -> Vec<Candidate> {
+    let is_removed = |one: &&Candidate| step.remove.iter().any(|name| name == one.name());
+    eligible.iter().filter(is_removed).cloned().collect()
 }
 
 /// The commands that nothing has overtaken since the pass began: the node is still a candidate, has

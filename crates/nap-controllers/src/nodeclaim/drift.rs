@@ -36,7 +36,8 @@ pub enum Drift {
 }
 
 impl Drift {
-    fn as_str(&self) -> &'static str {
+    /// The reason as the condition has it.
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::NodePool => "NodePoolDrifted",
             Self::Requirements => "RequirementsDrifted",
@@ -100,7 +101,7 @@ fn is_sold(claim: &NodeClaim, types: &[InstanceType]) -> bool {
 }
 
 /// Drift of a NodeClaim from its NodePool and node class; `None` if there is none.
-fn drift_of(claim: &NodeClaim, pool: &NodePool, class: Option<&AKSNodeClass>) -> Option<Drift> {
+pub fn drift_of(claim: &NodeClaim, pool: &NodePool, class: Option<&AKSNodeClass>) -> Option<Drift> {
     let pool_hash = (labels::NODEPOOL_HASH, labels::NODEPOOL_HASH_VERSION);
     if HashStamp::differs(pool_hash, claim, pool) {
         return Some(Drift::NodePool);

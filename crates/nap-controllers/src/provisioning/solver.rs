@@ -97,6 +97,11 @@ pub struct Solver {
 }
 
 impl Solver {
+    /// The engine with caches of its own.
+    pub fn detached(options: Options) -> Self {
+        Self { state: Arc::default(), options }
+    }
+
     /// The engine's plan for a snapshot.
     pub fn solve(&self, snapshot: &Snapshot) -> Plan {
         solve_with(&self.state.cache_for(snapshot), snapshot, &self.options)

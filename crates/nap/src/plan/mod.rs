@@ -7,6 +7,7 @@
 
 mod catalogues;
 mod cluster;
+mod disruption;
 mod document;
 mod explain;
 mod footnotes;
@@ -15,6 +16,7 @@ mod live;
 mod read;
 mod record;
 mod table;
+mod what_if;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -25,11 +27,11 @@ use jiff::Timestamp;
 use nap_azure::AzureProvider;
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
-use nap_engine::{Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
+use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
 use nap_units::{Resources, Rounding};
 
 use crate::catalogue::Origin;
-use crate::cli::{Format, PlanArgs, ReplayArgs, SourceArgs};
+use crate::cli::{Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfArgs};
 use crate::user_error::UserError;
 use catalogues::{Offered, exceeded_quota};
 use cluster::Cluster;
@@ -53,6 +55,10 @@ pub struct Problem {
     pub limits: BTreeMap<String, Resources>,
     /// Provider of the instance types; `None` if Azure was not asked.
     provider: Option<AzureProvider>,
+    /// Instance types of each NodePool.
+    catalogues: Arc<Catalogues>,
+    /// Instance types of each node class.
+    of_classes: BTreeMap<String, Arc<Catalogue>>,
 }
 
 /// A plan and its remedies.
@@ -73,7 +79,7 @@ impl Problem {
             Some((name.clone(), Resources::from_quantities(list, Rounding::Down)))
         });
         let limits = limits.collect();
-        let catalogues = Catalogues::build(state, of_classes, &Arc::default());
+        let catalogues = Catalogues::build(state, of_classes.clone(), &Arc::default());
         let snapshot = snapshot(state, &catalogues, &mut NodeCache::default(), now);
         for (name, refused) in &catalogues.refused {
             let why = match refused {
@@ -82,7 +88,7 @@ impl Problem {
             };
             cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
         }
-        Self { region, origin, snapshot, options, limits, provider }
+        Self { region, origin, snapshot, options, limits, provider, catalogues, of_classes }
     }
 
     /// Solves, and searches remedies for unplaced pods: for `asked`, or for the first
@@ -144,6 +150,11 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
 
 /// `nap plan`.
 pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
+    if let Some(PlanCommand::Disruption { source, output }) = &args.what {
+        let (cluster, problem) = gather(source).await?;
+        let preview = disruption::preview(&cluster, &problem);
+        return show(&disruption::render(&problem, &preview, *output)?);
+    }
     let (_, problem) = gather(&args.source).await?;
     let decision = problem.solve(None);
     let provider = problem.provider.as_ref();
@@ -182,7 +193,8 @@ fn show(text: &str) -> anyhow::Result<()> {
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
     let Record { region, origin, snapshot, options, limits, plan, .. } = record;
-    let problem = Problem { region, origin, snapshot, options, limits, provider: None };
+    let catalogues = Arc::default();
+    let problem = Problem { region, origin, snapshot, options, limits, provider: None, catalogues };
     let decision = problem.solve(None);
     let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;
@@ -226,4 +238,37 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
         format!("give NAMESPACE/NAME; there are {}, …", some.join(", "))
     };
     Err(UserError::new(format!("there is no pod `{wanted}`"), hint).into())
+}
+
+/// `nap explain node`.
+pub async fn explain_node(name: String, source: SourceArgs) -> anyhow::Result<()> {
+    let (cluster, problem) = gather(&source).await?;
+    let preview = disruption::preview(&cluster, &problem);
+    match preview.nodes.iter().find(|node| node.name == name || node.claim == name) {
+        Some(node) => show(&disruption::explain(&problem, &preview, node)),
+        None => {
+            let some: Vec<&str> =
+                preview.nodes.iter().take(5).map(|node| node.name.as_str()).collect();
+            let hint = if some.is_empty() {
+                "there is no NodeClaim: only nodes that nap made are disrupted".to_owned()
+            } else {
+                format!("there are {}, …", some.join(", "))
+            };
+            Err(UserError::new(format!("no node with a NodeClaim is named `{name}`"), hint).into())
+        }
+    }
+}
+
+/// `nap what-if`.
+pub async fn what_if(args: WhatIfArgs) -> anyhow::Result<()> {
+    let changes = what_if::changes(&args.source.files)?;
+    let source = SourceArgs { files: args.state, ..args.source };
+    let (mut cluster, problem) = gather(&source).await?;
+    let before = disruption::preview(&cluster, &problem);
+    let after = what_if::decide(&mut cluster, &problem, changes);
+    show(&what_if::render(&problem, &before, &after))?;
+    if args.exit_code && !after.drifted.is_empty() {
+        std::process::exit(2);
+    }
+    Ok(())
 }

@@ -1,0 +1,183 @@
+//! What disruption would do now, and why each node stays, without doing anything.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
+use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
+use nap_api::{NodePool, conditions, labels};
+use nap_engine::{Options, Plan};
+use nap_units::UsdPerHour;
+
+use super::blockers::blockers;
+use super::budgets::{Budgets, REASONS};
+use super::candidates::{collect, is_waived, price};
+use super::pass::{Command, Pass};
+use crate::cluster::{Index, NodeView, claim_conditions, claim_is, pods};
+use crate::decision_memory::DecisionMemory;
+use crate::provisioning::Solver;
+use crate::snapshot::{Catalogues, NodeCache};
+
+/// What disruption would do now.
+#[derive(Clone, Debug, Default)]
+pub struct Preview {
+    /// Commands in their order, each of which counts on those before it.
+    pub steps: Vec<PreviewStep>,
+    /// Every node with a NodeClaim, in the order of their names.
+    pub nodes: Vec<NodePreview>,
+}
+
+/// A command that would be started.
+#[derive(Clone, Debug)]
+pub struct PreviewStep {
+    /// Its reason.
+    pub reason: DisruptionReason,
+    /// Names of the nodes that it removes.
+    pub nodes: Vec<String>,
+    /// Price of the nodes that it removes; `None` if one is not known.
+    pub price: Option<UsdPerHour>,
+    /// Number of pods that move.
+    pub evictions: usize,
+    /// Places of the pods.
+    pub plan: Plan,
+}
+
+/// A node, and why it stays.
+#[derive(Clone, Debug)]
+pub struct NodePreview {
+    /// Name of the Node, or of the NodeClaim while there is no Node.
+    pub name: String,
+    /// Name of the NodeClaim.
+    pub claim: String,
+    /// Name of the NodePool.
+    pub pool: String,
+    /// VM size.
+    pub instance_type: String,
+    /// Price; `None` if its offering is no longer known.
+    pub price: Option<UsdPerHour>,
+    /// Number of pods that would have to move.
+    pub pods: usize,
+    /// Position in [`Preview::steps`] of the step that removes it.
+    pub step: Option<usize>,
+    /// Every reason that it stays.
+    pub reasons: Vec<String>,
+}
+
+/// Decides about a cluster as the controllers would, at once and with everything that they do one
+/// after another.
+pub fn preview(
+    index: &Index,
+    catalogues: &Catalogues,
+    options: &Options,
+    now: Timestamp,
+) -> Preview {
+    let memory = DecisionMemory::default();
+    let (candidates, _) = collect(index, &memory, catalogues, now);
+    let mut nodes = NodeCache::default();
+    let pass = Pass::new(index, &memory, candidates, catalogues, &mut nodes, now);
+    let all = pass.decide_all(&Solver::detached(options.clone()));
+    let steps: Vec<PreviewStep> = all.commands.into_iter().map(step).collect();
+    let mut step_of: BTreeMap<&str, usize> = BTreeMap::new();
+    for (number, step) in steps.iter().enumerate() {
+        step_of.extend(step.nodes.iter().map(|name| (name.as_str(), number)));
+    }
+    let budgets = Budgets::new(index, now);
+    let mut nodes: Vec<NodePreview> = Vec::new();
+    for view in index.views() {
+        let Some(mut node) = describe(index, view, catalogues) else { continue };
+        node.step = step_of.get(node.name.as_str()).copied();
+        if node.step.is_none() {
+            node.reasons = reasons(index, view, &budgets, now);
+            let kept = all.kept.get(&node.name).into_iter();
+            node.reasons.extend(kept.map(ToString::to_string));
+            let unplaced = all.blocked.iter().filter(|(claim, ..)| claim.name_any() == node.claim);
+            node.reasons.extend(unplaced.map(|(_, _, blocker)| blocker.to_string()));
+        }
+        nodes.push(node);
+    }
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    Preview { steps, nodes }
+}
+
+fn step((reason, command): (DisruptionReason, Command)) -> PreviewStep {
+    let Command { candidates, plan } = command;
+    PreviewStep {
+        reason,
+        nodes: candidates.iter().map(|one| one.name().to_owned()).collect(),
+        price: candidates.iter().map(|one| one.price).sum(),
+        evictions: candidates.iter().map(|one| one.pods.len()).sum(),
+        plan,
+    }
+}
+
+fn describe(index: &Index, view: &NodeView, catalogues: &Catalogues) -> Option<NodePreview> {
+    let claim = view.claim.as_ref()?;
+    let pool = view.pool().unwrap_or_default().to_owned();
+    let types = catalogues.of(&pool).map(|types| types.types()).unwrap_or_default();
+    let name = view.name();
+    let movable = index.pods_on(&name).filter(|pod| pods::is_reschedulable(pod)).count();
+    Some(NodePreview {
+        name: name.to_string(),
+        claim: claim.name_any(),
+        pool,
+        instance_type: claim.labels().get(labels::INSTANCE_TYPE).cloned().unwrap_or_default(),
+        price: price(claim, types),
+        pods: movable,
+        step: None,
+        reasons: Vec::new(),
+    })
+}
+
+/// Reasons outside of the engine for which a node stays.
+fn reasons(index: &Index, view: &NodeView, budgets: &Budgets, now: Timestamp) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let Some(claim) = &view.claim else { return reasons };
+    if view.is_leaving() {
+        return vec!["it is being removed already".to_owned()];
+    }
+    if !view.is_initialized() {
+        return vec!["it is not initialized yet".to_owned()];
+    }
+    let Some(node) = &view.node else { return vec!["it has no Node".to_owned()] };
+    let Some(pool) = view.pool().and_then(|pool| index.pool(pool)) else {
+        return vec!["its NodePool does not exist".to_owned()];
+    };
+    if pool.spec.replicas.is_some() {
+        reasons.push("its NodePool is static (spec.replicas)".to_owned());
+    }
+    for blocker in blockers(index, claim, node, now) {
+        if !is_waived(&blocker, claim) {
+            reasons.push(blocker.to_string());
+        }
+    }
+    if !claim_is(claim, DRIFTED) {
+        reasons.extend(not_consolidatable(claim, pool));
+    }
+    let of_pool = pool.name_any();
+    for reason in REASONS {
+        if budgets.is_closed(&of_pool, reason) {
+            let name = reason.as_str();
+            reasons.push(format!("a budget of NodePool {of_pool} allows no disruption: {name}"));
+        }
+    }
+    reasons
+}
+
+/// Why a node that has not drifted is not consolidated.
+fn not_consolidatable(claim: &nap_api::NodeClaim, pool: &NodePool) -> Option<String> {
+    if claim_is(claim, CONSOLIDATABLE) {
+        let policy = pool.spec.disruption.consolidation_policy;
+        let when_empty = policy == ConsolidationPolicy::WhenEmpty;
+        return when_empty.then(|| "consolidationPolicy WhenEmpty: it is not empty".to_owned());
+    }
+    let after = &pool.spec.disruption.consolidate_after;
+    if after.get().is_none() {
+        return Some("consolidateAfter is Never".to_owned());
+    }
+    let last = claim.status.as_ref().and_then(|status| status.last_pod_event_time.clone());
+    let since = last.map(|time| format!("; the last pod came or went at {}", time.0));
+    let waits = conditions::get(claim_conditions(claim), CONSOLIDATABLE).is_none();
+    let text = format!("no pod may come or go for {}", after.as_str());
+    waits.then(|| format!("not consolidatable yet: {text}{}", since.unwrap_or_default()))
+}

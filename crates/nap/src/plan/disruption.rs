@@ -1,0 +1,302 @@
+//! `nap plan disruption` and `nap explain node`: what would be removed or replaced, and why not.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use nap_clock::Clock;
+use nap_controllers::preview::{self, NodePreview, Preview, PreviewStep};
+use nap_engine::CapacityType;
+use nap_units::UsdPerHour;
+use serde::Serialize;
+
+use super::Problem;
+use super::cluster::{Cluster, count};
+use super::format::{cents, wrap};
+use crate::cli::Format;
+
+/// What disruption would do to a cluster now.
+pub fn preview(cluster: &Cluster, problem: &Problem) -> Preview {
+    let now = Clock::wall().now();
+    preview::preview(&cluster.state, &problem.catalogues, &problem.options, now)
+}
+
+/// Renders the steps and the nodes that stay.
+pub fn render(problem: &Problem, preview: &Preview, format: Format) -> anyhow::Result<String> {
+    let document = || Document::of(preview);
+    Ok(match format {
+        Format::Table => table(problem, preview, false),
+        Format::Wide => table(problem, preview, true),
+        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
+        Format::Yaml => serde_saphyr::to_string(&document())?,
+    })
+}
+
+fn saving(step: &PreviewStep) -> Option<UsdPerHour> {
+    step.price.map(|price| price - step.plan.cost)
+}
+
+fn table(problem: &Problem, preview: &Preview, wide: bool) -> String {
+    let before: UsdPerHour = preview.nodes.iter().filter_map(|node| node.price).sum();
+    let saved: UsdPerHour = preview.steps.iter().filter_map(saving).sum();
+    let evictions: usize = preview.steps.iter().map(|step| step.evictions).sum();
+    let mark = problem.origin.mark(CapacityType::OnDemand);
+    let mut text = format!(
+        "{} for {mark}{before}/h ({mark}{}/month)\n",
+        count(preview.nodes.len(), "node"),
+        cents(before.per_month()),
+    );
+    if preview.steps.is_empty() {
+        text.push_str("Nothing to disrupt now\n");
+    } else {
+        let _ = writeln!(
+            text,
+            "{} would save {mark}{saved}/h ({mark}{}/month) and move {}\n",
+            count(preview.steps.len(), "step"),
+            cents(saved.per_month()),
+            count(evictions, "pod"),
+        );
+        let mut rows = vec![
+            ["STEP", "REASON", "REMOVE", "LAUNCH", "PODS", "SAVES/H"].map(str::to_owned).to_vec(),
+        ];
+        for (number, step) in preview.steps.iter().enumerate() {
+            rows.extend(step_rows(preview, number, step));
+        }
+        text.push_str(&columns(&rows));
+    }
+    text.push_str(&staying(preview, wide));
+    text
+}
+
+/// The rows of a step: one for each node that it removes or launches.
+fn step_rows(preview: &Preview, number: usize, step: &PreviewStep) -> Vec<Vec<String>> {
+    let of_node = |name: &String| {
+        let node = preview.nodes.iter().find(|node| node.name == *name);
+        let size = node.map(|node| node.instance_type.as_str()).unwrap_or_default();
+        format!("{name} {size}")
+    };
+    let removed: Vec<String> = step.nodes.iter().map(of_node).collect();
+    let launched: Vec<String> = step
+        .plan
+        .launches
+        .iter()
+        .map(|launch| {
+            let capacity_type = launch.capacity_type.as_str();
+            format!("{} {} {capacity_type}", launch.instance_type, launch.zone)
+        })
+        .collect();
+    let cell = |cells: &[String], row: usize| cells.get(row).cloned().unwrap_or_default();
+    (0..removed.len().max(launched.len()))
+        .map(|row| {
+            let first = |text: String| if row == 0 { text } else { String::new() };
+            vec![
+                first((number + 1).to_string()),
+                first(step.reason.as_str().to_owned()),
+                cell(&removed, row),
+                if row == 0 && launched.is_empty() {
+                    "–".to_owned()
+                } else {
+                    cell(&launched, row)
+                },
+                first(step.evictions.to_string()),
+                first(saving(step).map_or_else(|| "–".to_owned(), |saving| saving.to_string())),
+            ]
+        })
+        .collect()
+}
+
+/// Left-aligned columns.
+fn columns(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = width(column).unwrap_or(0);
+            format!("{cell:<width$}")
+        });
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// The nodes that stay: all of them, or how many for each reason.
+fn staying(preview: &Preview, wide: bool) -> String {
+    let stays: Vec<&NodePreview> =
+        preview.nodes.iter().filter(|node| node.step.is_none()).collect();
+    if stays.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{} stay", count(stays.len(), "node"));
+    if wide {
+        text.push('\n');
+        for node in stays {
+            let _ = writeln!(text, "  {} {}", node.name, node.instance_type);
+            for reason in reasons(node) {
+                text.push_str(&wrap(&reason, 4));
+            }
+        }
+        return text;
+    }
+    text.push_str("; `nap explain node NAME` tells why\n");
+    let mut by_reason: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in stays.iter().flat_map(|node| reasons(node)) {
+        let kind = reason.split([':', '(']).next().unwrap_or_default().trim().to_owned();
+        *by_reason.entry(kind).or_default() += 1;
+    }
+    let mut rows: Vec<(usize, String)> = by_reason.into_iter().map(|(why, n)| (n, why)).collect();
+    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    for (number, why) in rows {
+        let _ = writeln!(text, "  {number:>5}  {why}");
+    }
+    text
+}
+
+fn reasons(node: &NodePreview) -> Vec<String> {
+    if node.reasons.is_empty() {
+        vec!["nothing would be saved".to_owned()]
+    } else {
+        node.reasons.clone()
+    }
+}
+
+/// Renders the explanation of one node.
+pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> String {
+    let mark = problem.origin.mark(CapacityType::OnDemand);
+    let price = node.price.map_or_else(
+        || "at a price that is not known".to_owned(),
+        |price| format!("at {mark}{price}/h ({mark}{}/month)", cents(price.per_month())),
+    );
+    let mut text = format!(
+        "{}: {} of nodepool \"{}\" {price}, with {} that would have to move\n",
+        node.name,
+        node.instance_type,
+        node.pool,
+        count(node.pods, "pod"),
+    );
+    let Some(step) = node.step.and_then(|number| preview.steps.get(number)) else {
+        text.push_str("\nIt stays\n");
+        for reason in reasons(node) {
+            text.push_str(&wrap(&reason, 2));
+        }
+        return text;
+    };
+    let others: Vec<&str> =
+        step.nodes.iter().filter(|name| **name != node.name).map(String::as_str).collect();
+    let together = if others.is_empty() {
+        String::new()
+    } else {
+        format!(" together with {}", others.join(", "))
+    };
+    let saved = saving(step).map(|saving| format!(", saving {mark}{saving}/h"));
+    let _ = writeln!(
+        text,
+        "\nIt would be {}{together}{} ({})",
+        if step.plan.launches.is_empty() { "removed" } else { "replaced" },
+        saved.unwrap_or_default(),
+        step.reason.as_str(),
+    );
+    for launch in &step.plan.launches {
+        let pods = count(launch.pods.len(), "pod");
+        let line = format!("{pods} on a new {} in {}", launch.instance_type, launch.zone);
+        text.push_str(&wrap(&line, 2));
+    }
+    let mut moves: BTreeMap<&str, usize> = BTreeMap::new();
+    for placement in &step.plan.placements {
+        *moves.entry(&placement.node).or_default() += 1;
+    }
+    for (target, pods) in moves {
+        text.push_str(&wrap(&format!("{} to {target}", count(pods, "pod")), 2));
+    }
+    text
+}
+
+/// The output as JSON or YAML.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'p> {
+    steps: Vec<StepDocument<'p>>,
+    nodes: Vec<NodeDocument<'p>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StepDocument<'p> {
+    reason: &'p str,
+    remove: &'p [String],
+    launch: Vec<LaunchDocument<'p>>,
+    /// Node by pod.
+    moves: BTreeMap<&'p str, &'p str>,
+    evictions: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saving_micro_usd_per_hour: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LaunchDocument<'p> {
+    node_pool: &'p str,
+    instance_type: &'p str,
+    zone: &'p str,
+    capacity_type: &'p str,
+    micro_usd_per_hour: i64,
+    pods: Vec<&'p str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeDocument<'p> {
+    name: &'p str,
+    node_claim: &'p str,
+    node_pool: &'p str,
+    instance_type: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    micro_usd_per_hour: Option<i64>,
+    pods: usize,
+    /// Number of the step that removes it, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<usize>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    reasons: &'p [String],
+}
+
+impl<'p> Document<'p> {
+    fn of(preview: &'p Preview) -> Self {
+        let steps = preview.steps.iter().map(|step| StepDocument {
+            reason: step.reason.as_str(),
+            remove: &step.nodes,
+            launch: step.plan.launches.iter().map(LaunchDocument::of).collect(),
+            moves: step
+                .plan
+                .placements
+                .iter()
+                .map(|one| (one.pod.as_str(), one.node.as_str()))
+                .collect(),
+            evictions: step.evictions,
+            saving_micro_usd_per_hour: saving(step).map(UsdPerHour::micros),
+        });
+        let nodes = preview.nodes.iter().map(|node| NodeDocument {
+            name: &node.name,
+            node_claim: &node.claim,
+            node_pool: &node.pool,
+            instance_type: &node.instance_type,
+            micro_usd_per_hour: node.price.map(UsdPerHour::micros),
+            pods: node.pods,
+            step: node.step.map(|number| number + 1),
+            reasons: &node.reasons,
+        });
+        Self { steps: steps.collect(), nodes: nodes.collect() }
+    }
+}
+
+impl<'p> LaunchDocument<'p> {
+    fn of(launch: &'p nap_engine::Launch) -> Self {
+        Self {
+            node_pool: &launch.pool,
+            instance_type: &launch.instance_type,
+            zone: &launch.zone,
+            capacity_type: launch.capacity_type.as_str(),
+            micro_usd_per_hour: launch.price.micros(),
+            pods: launch.pods.iter().map(|pod| pod.as_str()).collect(),
+        }
+    }
+}

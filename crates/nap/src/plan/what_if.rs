@@ -1,0 +1,133 @@
+//! `nap what-if`: what a changed NodePool or AKSNodeClass would do to running nodes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nap_api::{AKSNodeClass, NodePool};
+use nap_clock::Clock;
+use nap_controllers::preview::{Preview, PreviewStep};
+use nap_controllers::snapshot::Catalogues;
+use nap_controllers::what_if::{self, Change, WhatIf};
+use nap_engine::CapacityType;
+use nap_units::UsdPerHour;
+
+use super::Problem;
+use super::cluster::{Cluster, count};
+use super::format::cents;
+use super::read;
+use crate::user_error::UserError;
+
+/// Minutes that a node takes to be replaced, for the estimate of the duration.
+const MINUTES_PER_NODE: usize = 5;
+
+/// Reads the changed NodePools and AKSNodeClasses.
+pub fn changes(files: &[PathBuf]) -> anyhow::Result<Vec<Change>> {
+    if files.is_empty() {
+        let hint = "name the changed NodePools and AKSNodeClasses with -f";
+        return Err(UserError::new("there is no change to look at".to_owned(), hint).into());
+    }
+    let mut changes = Vec::new();
+    for document in read::read(files)? {
+        changes.push(match document.text("/kind") {
+            "NodePool" => Change::NodePool(Box::new(document.read::<NodePool>()?)),
+            "AKSNodeClass" => Change::NodeClass(Box::new(document.read::<AKSNodeClass>()?)),
+            other => {
+                let message = format!("{}: {other} is no change that nap looks at", document.place);
+                let hint =
+                    "give NodePools and AKSNodeClasses with -f, and the cluster with --state";
+                return Err(UserError::new(message, hint).into());
+            }
+        });
+    }
+    Ok(changes)
+}
+
+/// Decides about a cluster after the changes.
+pub fn decide(cluster: &mut Cluster, problem: &Problem, changes: Vec<Change>) -> WhatIf {
+    let build = |index: &_| Catalogues::build(index, problem.of_classes.clone(), &Arc::default());
+    let now = Clock::wall().now();
+    what_if::what_if(&mut cluster.state, changes, build, &problem.options, now)
+}
+
+fn cost(preview: &Preview) -> UsdPerHour {
+    preview.nodes.iter().filter_map(|node| node.price).sum()
+}
+
+fn saving(step: &PreviewStep) -> UsdPerHour {
+    step.price.map_or(UsdPerHour::ZERO, |price| price - step.plan.cost)
+}
+
+/// Renders what the changes do.
+pub fn render(problem: &Problem, before: &Preview, after: &WhatIf) -> String {
+    let mut text = String::new();
+    let nodes = before.nodes.len();
+    if after.drifted.is_empty() {
+        let _ =
+            writeln!(text, "No node drifts by this change ({} looked at)", count(nodes, "node"));
+        return text;
+    }
+    let _ = writeln!(text, "{} of {} would drift", after.drifted.len(), count(nodes, "node"));
+    let mut by_reason: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for one in &after.drifted {
+        *by_reason.entry((&one.pool, one.reason)).or_default() += 1;
+    }
+    for ((pool, reason), number) in by_reason {
+        let _ = writeln!(text, "  {number:>5}  nodepool \"{pool}\": {reason}");
+    }
+    let drift: Vec<&PreviewStep> =
+        after.preview.steps.iter().filter(|step| step.reason.as_str() == "Drifted").collect();
+    let moved: usize = drift.iter().map(|step| step.evictions).sum();
+    let launches: usize = drift.iter().map(|step| step.plan.launches.len()).sum();
+    let _ = writeln!(
+        text,
+        "\n{} would be replaced by {}, and {} would move",
+        count(drift.iter().map(|step| step.nodes.len()).sum(), "node"),
+        launches,
+        count(moved, "pod"),
+    );
+    let mark = problem.origin.mark(CapacityType::OnDemand);
+    let old = cost(before);
+    let new = old - drift.iter().map(|step| saving(step)).sum();
+    let _ = writeln!(
+        text,
+        "{mark}{old}/h before, {mark}{new}/h after ({mark}{} and {mark}{} a month)",
+        cents(old.per_month()),
+        cents(new.per_month()),
+    );
+    for (pool, drifted, allowed) in &after.pace {
+        let _ = match allowed {
+            0 => writeln!(
+                text,
+                "nodepool \"{pool}\": its budgets allow no drift at this moment; `nap windows` \
+                 tells when they do"
+            ),
+            allowed => {
+                let rounds = drifted.div_ceil(*allowed);
+                let minutes = rounds * MINUTES_PER_NODE;
+                writeln!(
+                    text,
+                    "nodepool \"{pool}\": {allowed} at a time, about {minutes} min in {}",
+                    count(rounds, "round"),
+                )
+            }
+        };
+    }
+    let stuck: Vec<_> = after
+        .preview
+        .nodes
+        .iter()
+        .filter(|node| {
+            node.step.is_none() && after.drifted.iter().any(|one| one.claim == node.claim)
+        })
+        .collect();
+    if !stuck.is_empty() {
+        let _ = writeln!(text, "\n{} would drift and stay", count(stuck.len(), "node"));
+        for node in stuck {
+            let why = node.reasons.first().map_or("its pods have to wait", String::as_str);
+            let _ = writeln!(text, "  {}: {why}", node.name);
+        }
+    }
+    text
+}
