@@ -171,6 +171,8 @@ pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
 /// Annotation of a NodePool: whether its spot nodes may be replaced by cheaper spot nodes.
 pub const SPOT_TO_SPOT: &str = "nap.karpenter.sh/spot-to-spot-consolidation";
+/// Annotation of pods: how often the pods of their workload may be moved in a day, in all.
+pub const MAX_EVICTIONS_PER_DAY: &str = "nap.karpenter.sh/max-evictions-per-day";
 /// Version that the images of an AKSNodeClass are pinned to, such as `202610.12.0`. An annotation:
 /// it is no field of the incumbent's definition.
 pub const PIN_IMAGE_VERSION: &str = "nap.karpenter.sh/pin-image-version";

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
-use crate::disruption::{Backoff, Seen};
+use crate::disruption::{Backoff, EvictionLedger, Seen};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
@@ -33,6 +33,8 @@ pub struct DecisionMemory {
     pub seen: Seen,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
+    /// How often the pods of each workload were moved.
+    pub moves: EvictionLedger,
     /// Disruption commands that failed.
     pub backoff: Backoff,
     /// Launches and registrations of each NodePool that succeeded or not.

@@ -21,8 +21,8 @@ use super::pod_rules::host_ports;
 use super::pods;
 
 /// Prefixes of the annotations that are kept.
-const ANNOTATIONS: [&str; 3] =
-    ["karpenter.sh/", "kubernetes.io/config.", "controller.kubernetes.io/"];
+const ANNOTATIONS: [&str; 4] =
+    ["karpenter.sh/", "nap.karpenter.sh/", "kubernetes.io/config.", "controller.kubernetes.io/"];
 /// Templates and label sets per workload that are compared with those of a further pod. A rollout
 /// has two; pods without an owner are one workload, and hardly share anything.
 const MAX_COMPARED: usize = 8;

@@ -37,14 +37,29 @@ impl Backoff {
         reason: DisruptionReason,
         now: Timestamp,
     ) -> SignedDuration {
-        let failures = self
-            .pools
-            .entry((pool.to_owned(), reason))
-            .or_insert(Failures { count: 0, until: now });
+        self.claims.insert(claim.to_owned(), now);
+        self.rest(pool, reason, now)
+    }
+
+    /// Records that commands of a NodePool were undone. Returns how long it rests.
+    pub fn undone(
+        &mut self,
+        pool: &str,
+        reason: DisruptionReason,
+        now: Timestamp,
+    ) -> SignedDuration {
+        self.rest(pool, reason, now)
+    }
+
+    fn rest(&mut self, pool: &str, reason: DisruptionReason, now: Timestamp) -> SignedDuration {
+        let key = (pool.to_owned(), reason);
+        let failures = self.pools.entry(key).or_insert(Failures { count: 0, until: now });
+        if now.duration_since(failures.until) >= MAX {
+            failures.count = 0;
+        }
         let rest = FIRST.saturating_mul(1 << failures.count.min(10)).min(MAX);
         failures.count = failures.count.saturating_add(1);
         failures.until = now.checked_add(rest).unwrap_or(Timestamp::MAX);
-        self.claims.insert(claim.to_owned(), now);
         rest
     }
 
@@ -91,6 +106,14 @@ mod tests {
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
         backoff.succeed("p", Drifted);
         assert_eq!(backoff.fail("c", "p", Drifted, at(0)).as_secs(), 60);
+    }
+
+    #[test]
+    fn a_failure_long_ago_is_forgotten() {
+        let mut backoff = Backoff::default();
+        backoff.undone("p", Drifted, at(0));
+        assert_eq!(backoff.undone("p", Drifted, at(60)).as_secs(), 120);
+        assert_eq!(backoff.undone("p", Drifted, at(180 + 3600)).as_secs(), 60);
     }
 
     #[test]

@@ -35,7 +35,14 @@ pub async fn start(
     }
     {
         let (index, mut memory) = (context.index(), context.memory());
-        memory.nominate(&index, plan, context.clock.now());
+        let now = context.clock.now();
+        memory.nominate(&index, plan, now);
+        for candidate in candidates {
+            let pods = candidate.pods.iter().map(AsRef::as_ref);
+            let pool = candidate.pool_name();
+            let is_consolidation = reason == DisruptionReason::Underutilized;
+            memory.moves.record(pods, is_consolidation.then_some(pool.as_str()), now);
+        }
     }
     let (severity, event) = (Severity::Normal, "DisruptionTerminating");
     for candidate in candidates {

@@ -15,6 +15,7 @@ mod consolidation;
 mod debounce;
 mod drift;
 mod emptiness;
+mod eviction_ledger;
 mod pass;
 pub mod preview;
 mod progress;
@@ -30,6 +31,7 @@ use crate::events::Severity;
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
 use budgets::closed_message;
+pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
 

@@ -21,8 +21,9 @@ use super::candidates::{Candidate, collect};
 use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
+use super::eviction_ledger::{Workload, workload_of};
 use super::{consolidation, drift, emptiness};
-use crate::cluster::{Index, claim_is};
+use crate::cluster::{Index, Pod, claim_is};
 use crate::decision_memory::DecisionMemory;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
@@ -52,6 +53,8 @@ pub struct Pass {
     /// What the `Balanced` policy compares with.
     totals: Totals,
     backoff: Backoff,
+    /// Candidates with pods that were moved too often.
+    restless: BTreeSet<String>,
     seen: Seen,
     now: Timestamp,
 }
@@ -106,7 +109,8 @@ impl Pass {
         let (budgets, backoff) = (Budgets::new(index, now), memory.backoff.clone());
         let totals = consolidation::totals(index, catalogues);
         let seen = memory.seen.clone();
-        Self { candidates, budgets, removals, totals, backoff, seen, now }
+        let restless = restless(index, memory, &candidates, now);
+        Self { candidates, budgets, removals, totals, backoff, restless, seen, now }
     }
 
     /// NodePools that may not be disrupted at all for a reason that concerns one of their nodes.
@@ -199,6 +203,7 @@ impl Pass {
             consolidation::is_underutilizable(candidate)
                 && !self.backoff.is_resting(&pool, reason, self.now)
                 && !self.removals.is_needed(candidate.name())
+                && !self.restless.contains(candidate.name())
         };
         self.candidates.iter().filter(is_eligible).cloned().collect()
     }
@@ -230,6 +235,28 @@ impl Pass {
         }
         commands
     }
+}
+
+/// Candidates with a pod whose workload was moved as often as it may be in a day.
+fn restless(
+    index: &Index,
+    memory: &DecisionMemory,
+    candidates: &[Candidate],
+    now: Timestamp,
+) -> BTreeSet<String> {
+    if memory.moves.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut replicas: BTreeMap<Workload, usize> = BTreeMap::new();
+    for workload in index.pods().filter_map(|(_, pod)| workload_of(pod)) {
+        *replicas.entry(workload).or_default() += 1;
+    }
+    let is_restless = |pod: &Pod| {
+        let running = workload_of(pod).and_then(|workload| replicas.get(&workload).copied());
+        !memory.moves.allows(pod, running.unwrap_or(0), now)
+    };
+    let found = candidates.iter().filter(|one| one.pods.iter().any(|pod| is_restless(pod)));
+    found.map(|one| one.name().to_owned()).collect()
 }
 
 /// The candidates that a step removes.

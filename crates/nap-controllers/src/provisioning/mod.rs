@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nap_api::ReleaseSlot;
+use nap_api::nodepool::DisruptionReason;
 use nap_engine::{Plan, PodKey, Snapshot, release_order};
 
 pub use batch::BatchWindow;
@@ -23,7 +24,9 @@ use quota::QuotaLedger;
 pub use refused::RefusedPods;
 pub(crate) use solver::{Solver, SolverState};
 
+use crate::cluster::Index;
 use crate::context::{Context, Outcome};
+use crate::decision_memory::DecisionMemory;
 use crate::events::Severity;
 use crate::snapshot::Catalogues;
 
@@ -79,11 +82,30 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let (index, mut memory) = (context.index(), context.memory());
         memory.nominate(&index, &plan, now);
         memory.remember_unplaced(&index, &plan);
+        rest_after_undone_moves(&index, &mut memory, &plan, now);
     }
     publish_unplaced(context, &plan);
     let slots = release_slots(&snapshot, &plan, now);
     decide(context, &catalogues, &plan, slots);
     Ok(Some(REPLAN_INTERVAL))
+}
+
+/// Lets the consolidation of a NodePool rest whose moves a plan undoes: pods of a workload that it
+/// evicted a short while ago need a new node.
+fn rest_after_undone_moves(
+    index: &Index,
+    memory: &mut DecisionMemory,
+    plan: &Plan,
+    now: Timestamp,
+) {
+    let pods = plan.launches.iter().flat_map(|launch| &launch.pods);
+    let pods = pods.filter_map(|key| index.pod(key));
+    let undone: BTreeSet<String> =
+        pods.filter_map(|pod| memory.moves.undone(pod, now)).map(str::to_owned).collect();
+    for nodepool in undone {
+        let rest = memory.backoff.undone(&nodepool, DisruptionReason::Underutilized, now);
+        tracing::info!(nodepool, ?rest, "a consolidation was undone, the nodepool rests from it");
+    }
 }
 
 /// The plan for pending pods, and for those that are `moved`.

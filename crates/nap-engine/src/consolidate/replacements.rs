@@ -10,7 +10,7 @@ use nap_units::UsdPerHour;
 
 use crate::classes::{Class, Classes, PodCounts};
 use crate::consolidate::cache::Memory;
-use crate::consolidate::state::{FleetState, Trial};
+use crate::consolidate::state::{FleetState, Move, Trial};
 use crate::ids::{ClassId, Id, IndexVec, KeyId, TermId};
 use crate::intern::digest;
 use crate::model::Tier;
@@ -18,6 +18,7 @@ use crate::packing::packer::{ClusterState, PackingProblem, pack};
 use crate::packing::result::Packing;
 use crate::packing::strategy::{FillRule, SizeCap, Strategy};
 use crate::solve::max_pods;
+use crate::topology::counts::HostQuery;
 use crate::topology::domains::Domain;
 
 /// Domains that new nodes are bound to, in the order of their keys.
@@ -46,27 +47,28 @@ pub(super) struct Replacement {
 pub(super) enum Found {
     /// The cheapest nodes.
     Nodes(Box<Replacement>),
-    /// No nodes below the price that was asked for; the cheapest cost at least this.
+    /// All nodes cost more than was asked for; the cheapest cost at least this.
     Dearer(UsdPerHour),
     /// A class has no place.
     Unplaced(ClassId, Box<Packing>),
 }
 
 impl<'a> FleetState<'a> {
-    /// The cheapest new nodes for the pods that a trial left over, if they cost less than `below`.
+    /// The cheapest new nodes for the pods that a trial left over, if they cost at most `most`.
     pub(super) fn replacement(
         &mut self,
         trial: &Trial,
-        below: UsdPerHour,
+        most: UsdPerHour,
         memory: &mut Memory,
     ) -> Found {
-        if let Some(least) = self.at_least(trial).filter(|least| *least >= below) {
+        if let Some(least) = self.at_least(trial).filter(|least| *least > most) {
             return Found::Dearer(least);
         }
-        let Some(bound_to) = self.bound_to(trial) else { return self.pack_on_cluster(trial) };
+        let bound_to = self.bound_to(trial).filter(|_| self.may_return(trial));
+        let Some(bound_to) = bound_to else { return self.pack_on_cluster(trial) };
         let set = self.set_digest(trial, &bound_to);
         let known = set.and_then(|set| memory.cost(set));
-        if let Some(cost) = known.filter(|cost| *cost >= below) {
+        if let Some(cost) = known.filter(|cost| *cost > most) {
             return Found::Dearer(cost);
         }
         let found = self.pack_in_domains(trial, &bound_to);
@@ -74,7 +76,7 @@ impl<'a> FleetState<'a> {
             memory.remember(set, one.cost);
         }
         match found {
-            Found::Nodes(one) if one.cost >= below => Found::Dearer(one.cost),
+            Found::Nodes(one) if one.cost > most => Found::Dearer(one.cost),
             found => found,
         }
     }
@@ -105,6 +107,33 @@ impl<'a> FleetState<'a> {
         keys.sort_unstable();
         keys.dedup();
         self.shared_domains(&trial.removed, &keys)
+    }
+
+    /// Whether the rules of the pods allow them back into the domains that they leave. They need
+    /// not: pods that are gone since then may have left a spread uneven.
+    fn may_return(&mut self, trial: &Trial) -> bool {
+        let Some(node) = trial.removed.first().map(|number| self.nodes[*number].node) else {
+            return false;
+        };
+        let mut counted = Vec::new();
+        let mut allowed = true;
+        for (class, count) in trial.remainder.iter().copied() {
+            let of_class = &self.classes[class];
+            let Some(profile) = &of_class.topology else { continue };
+            let domains = self.cluster.existing.domains_of(node, profile);
+            let allowance = self.cluster.topology.allowance(profile, &domains, HostQuery::New);
+            if allowance.of(count) < count {
+                allowed = false;
+                break;
+            }
+            let one = Move { class, node, count };
+            self.count(one, true);
+            counted.push(one);
+        }
+        for one in counted {
+            self.count(one, false);
+        }
+        allowed
     }
 
     /// Domains that all of these candidates share; `None` if they differ or lack a label.

@@ -319,7 +319,7 @@ impl<'a> FleetState<'a> {
     }
 
     /// Counts pods on a node for the topology rules, or no longer.
-    fn count(&mut self, one: Move, counted: bool) {
+    pub(super) fn count(&mut self, one: Move, counted: bool) {
         let class = &self.classes[one.class];
         let Some(profile) = &class.topology else { return };
         let ClusterState { existing, topology, .. } = &mut self.cluster;

@@ -29,6 +29,12 @@ impl Proposal<'_> {
         self.removed.iter().map(|one| one.price + options.solve.node_cost).sum()
     }
 
+    /// Highest cost of new nodes at which the saving is large enough.
+    pub(super) fn most(&self, options: &ConsolidationOptions) -> UsdPerHour {
+        let price = self.price(options);
+        price - least_saving(price, options)
+    }
+
     /// Checks that the step pays. An error is the reason to keep its nodes.
     pub(super) fn check(
         &self,
@@ -41,8 +47,7 @@ impl Proposal<'_> {
             return Err(KeepReason::NoCheaper { cost: self.cost });
         }
         if self.launches > 0 {
-            let least = price.micros().saturating_mul(options.min_saving_percent) / 100;
-            let least = UsdPerHour::from_micros(least);
+            let least = least_saving(price, options);
             if saving < least {
                 return Err(KeepReason::SmallSaving { saving, least });
             }
@@ -116,6 +121,12 @@ impl Proposal<'_> {
         }
         Ok(())
     }
+}
+
+/// Smallest saving of a step with launches that removes nodes at a price.
+fn least_saving(price: UsdPerHour, options: &ConsolidationOptions) -> UsdPerHour {
+    let least = price.micros().saturating_mul(options.min_saving_percent) / 100;
+    UsdPerHour::from_micros(least.max(1))
 }
 
 /// Saving over disruption, each as a share of the pool's, in thousandths.

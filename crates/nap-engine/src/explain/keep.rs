@@ -18,7 +18,7 @@ impl fmt::Display for KeepReason {
                 f.write_str("no cheaper nodes hold its pods within the limits")
             }
             Self::NoCheaper { cost } => {
-                write!(f, "no cheaper nodes hold its pods: the best cost {cost}/h")
+                write!(f, "no cheaper nodes hold its pods: others cost at least {cost}/h")
             }
             Self::SmallSaving { saving, least } => {
                 write!(f, "a replacement would save {saving}/h, less than the least of {least}/h")

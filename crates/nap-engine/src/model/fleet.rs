@@ -150,9 +150,9 @@ pub enum KeepReason {
         /// Why it has none.
         refusal: Refusal,
     },
-    /// No cheaper nodes hold its pods.
+    /// No nodes that are cheap enough hold its pods.
     NoCheaper {
-        /// Lowest cost of the nodes that would be launched instead.
+        /// Lower bound on the cost of the nodes that would be launched instead.
         cost: UsdPerHour,
     },
     /// A replacement would save too little.
