@@ -93,7 +93,10 @@ func consolidate(path, out string, budget int, limit time.Duration, workers int,
 			}
 			break
 		}
-		carried := hydrated.newStep(read, command)
+		carried, err := hydrated.newStep(read, command)
+		if err != nil {
+			return err
+		}
 		read.carryOut(carried, len(file.Decisions))
 		file.Decisions = append(file.Decisions, []step{carried})
 		fmt.Fprintf(os.Stderr, "pass %d: %d nodes removed, %d launched in %.3f s, %d nodes\n",
@@ -161,10 +164,15 @@ func (w *world) pass(ctx context.Context) (*disruption.Command, error) {
 }
 
 // newStep turns a command into the steps file's form: the places are those of its own simulation.
-func (w *world) newStep(read *problem, command *disruption.Command) step {
+func (w *world) newStep(read *problem, command *disruption.Command) (step, error) {
 	results := command.Results
 	results.NewNodeClaims = nil
 	for _, replacement := range command.Replacements {
+		if kind, _ := chosen(replacement.NodeClaim); kind == nil {
+			// It prefers spot where the NodePool allows it, whether or not anything is sold as spot.
+			return step{}, fmt.Errorf("nodePools: %s: no offering for a replacement with %s; require the capacity types that are sold",
+				replacement.NodePoolName, replacement.Requirements.Get(v1.CapacityTypeLabelKey))
+		}
 		results.NewNodeClaims = append(results.NewNodeClaims, replacement.NodeClaim)
 	}
 	made := step{Plan: w.newPlan(read, results)}
@@ -173,7 +181,7 @@ func (w *world) newStep(read *problem, command *disruption.Command) step {
 		made.Remove = append(made.Remove, candidate.Name())
 	}
 	slices.Sort(made.Remove)
-	return made
+	return made, nil
 }
 
 // carryOut changes the nodes of the problem as nap's judge does.

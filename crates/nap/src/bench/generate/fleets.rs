@@ -24,6 +24,7 @@ pub(super) fn populate(
 ) -> anyhow::Result<()> {
     let most = i64::from(args.max_cpu) * 1000;
     problem.instance_types.retain(|one| one.capacity.cpu_milli <= most);
+    fleets::require_capacity_types(problem);
     let nodes = args.nodes.map(usize::try_from).transpose()?;
     if !args.fleet.is_packed() {
         let Some(nodes) = nodes else {
