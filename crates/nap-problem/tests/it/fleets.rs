@@ -147,6 +147,12 @@ fn later_decisions_have_budgets_of_their_own_and_name_launched_nodes() {
                                "existing": {"a": {"web": 1, "apart": 1}}}}]));
     let verdict = judge_steps(&problem(), 25, &[first.clone(), second.clone()]).unwrap();
     assert_eq!(verdict.violations, [""; 0]);
+    let mut running = RunningFleet::new(problem(), 25).unwrap();
+    running.apply(&first).unwrap();
+    let after = running.judge(&second).unwrap();
+    assert_eq!(after.violations, [""; 0]);
+    running.apply(&second).unwrap();
+    assert_eq!(running.problem().nodes, after.after.nodes);
     let together = [first, second].concat();
     let said = judge_steps(&problem(), 100, &[together]).unwrap().violations;
     assert!(said.iter().any(|said| said.contains("launched by the same decision")), "{said:?}");

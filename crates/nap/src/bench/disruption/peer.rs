@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use nap_problem::{Problem, StepsFile, judge_steps};
+use nap_problem::{Problem, RunningFleet, StepsFile, judge_steps};
 use serde::Deserialize;
 
 use super::Report;
@@ -65,8 +65,8 @@ fn both(
     Ok(reports)
 }
 
-/// The other's report with the verdict about its steps. A wrong step ends the replay: what follows
-/// it is not counted.
+/// The other's report with the verdict about its steps. Cost and moves are those of all its steps,
+/// valid or not.
 fn judged(
     problem: &Problem,
     budget: u32,
@@ -78,10 +78,12 @@ fn judged(
     report.valid = Some(verdict.is_valid());
     report.violation = verdict.violations.first().cloned();
     report.undecided = verdict.undecided;
+    let mut running = RunningFleet::new(problem.clone(), usize::try_from(budget)?)?;
     for steps in &file.decisions {
+        running.apply(steps)?;
         count(&mut report, steps);
     }
-    finish(&mut report, &verdict.after);
+    finish(&mut report, running.problem());
     report.version = said.version;
     report.first_pass_seconds = said.first_pass_seconds;
     report.nothing_seconds = said.nothing_seconds;
