@@ -29,5 +29,5 @@ pub use exact::{NotModelled, exact};
 pub use generate::{generate, generate_options};
 pub use generate_fleet::generate_fleet;
 pub use places::with_every_domain;
-pub use shrink::{scenario, shrink};
+pub use shrink::{scenario, shrink, shrink_fleet};
 pub use steps::{check_consolidation, replay};

@@ -4,7 +4,7 @@ use nap_engine::{
     Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, KeepReason, Kept, Options,
     Placement, Snapshot, Step, consolidate, solve,
 };
-use nap_oracle::{check_consolidation, generate_fleet, replay};
+use nap_oracle::{check_consolidation, generate_fleet, replay, shrink_fleet};
 use nap_units::UsdPerHour;
 
 use crate::judge::seeds;
@@ -18,61 +18,81 @@ fn decide(fleet: &Fleet, cache: &mut ConsolidationCache) -> Consolidation {
 
 #[test]
 fn decisions_are_valid_until_nothing_is_left() {
-    let options = ConsolidationOptions::default();
-    let (mut steps, mut replacements, mut groups) = (0, 0, 0);
-    for seed in seeds() {
-        let mut fleet = generate_fleet(seed);
+    judge("valid", |fleet| {
+        let options = ConsolidationOptions::default();
+        let mut fleet = fleet.clone();
         let mut cache = ConsolidationCache::default();
-        for pass in 0.. {
+        for pass in 0..MAX_PASSES {
             let decision = decide(&fleet, &mut cache);
             let (wrong, after) = replay(&fleet, &options, &decision);
-            assert_eq!(wrong, [], "seed {seed}, pass {pass}: {decision:#?}\n{}", text(&fleet));
-            if decision.steps.is_empty() {
-                break;
+            if !wrong.is_empty() {
+                return Some(format!("pass {pass}: {wrong:?}\n{:#?}", decision.steps));
             }
-            assert!(pass < MAX_PASSES, "seed {seed} never settles: {}", text(&fleet));
-            steps += decision.steps.len();
-            replacements +=
-                decision.steps.iter().filter(|step| !step.plan.launches.is_empty()).count();
-            groups += decision.steps.iter().filter(|step| step.remove.len() > 1).count();
+            if decision.steps.is_empty() {
+                return None;
+            }
             fleet = after;
         }
-    }
-    println!("{steps} steps, {replacements} with launches, {groups} of several nodes");
+        Some(format!("not settled after {MAX_PASSES} passes"))
+    });
 }
 
 #[test]
-fn cache_and_order_of_the_input_change_no_decision() {
-    let options = ConsolidationOptions::default();
-    for seed in seeds() {
-        let mut fleet = generate_fleet(seed);
+fn cache_changes_no_decision() {
+    judge("cache", |fleet| {
+        let options = ConsolidationOptions::default();
+        let mut fleet = fleet.clone();
         let mut cache = ConsolidationCache::default();
         for pass in 0..4 {
             let decision = decide(&fleet, &mut cache);
             let cold = decide(&fleet, &mut ConsolidationCache::default());
-            assert!(decision == cold, "seed {seed}, pass {pass}: {}", text(&fleet));
-            let mut turned = fleet.clone();
-            turned.snapshot.nodes.reverse();
-            turned.snapshot.pools.reverse();
-            turned.snapshot.daemons.reverse();
-            turned.candidates.reverse();
-            let last = turned.templates.len().saturating_sub(1);
-            turned.templates.reverse();
-            for one in &mut turned.candidates {
-                one.pods.reverse();
-                for pod in &mut one.pods {
-                    pod.template = last - pod.template;
-                }
+            if decision != cold {
+                return Some(format!("pass {pass}: {decision:#?}, with an empty cache {cold:#?}"));
             }
-            let other = decide(&turned, &mut ConsolidationCache::default());
-            assert!(decision == other, "seed {seed}, pass {pass}: {}", text(&fleet));
             fleet = replay(&fleet, &options, &decision).1;
         }
-    }
+        None
+    });
 }
 
-fn text(fleet: &Fleet) -> String {
-    serde_json::to_string(fleet).unwrap_or_default()
+#[test]
+fn order_of_the_input_changes_no_decision() {
+    judge("order", |fleet| {
+        let mut turned = fleet.clone();
+        turned.snapshot.nodes.reverse();
+        turned.snapshot.pools.reverse();
+        turned.snapshot.daemons.reverse();
+        turned.candidates.reverse();
+        let last = turned.templates.len().saturating_sub(1);
+        turned.templates.reverse();
+        for one in &mut turned.candidates {
+            one.pods.reverse();
+            for pod in &mut one.pods {
+                pod.template = last - pod.template;
+            }
+        }
+        let one = decide(fleet, &mut ConsolidationCache::default());
+        let other = decide(&turned, &mut ConsolidationCache::default());
+        (one != other).then(|| format!("{one:#?}, turned {other:#?}"))
+    });
+}
+
+/// Panics with the smallest fleet that was found if `wrong` returns a text, or panics, for the fleet
+/// of a seed.
+fn judge(name: &str, wrong: impl Fn(&Fleet) -> Option<String>) {
+    let wrong = |fleet: &Fleet| {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wrong(fleet)));
+        caught.unwrap_or_else(|_| Some("it panics, see above".to_owned()))
+    };
+    for seed in seeds() {
+        let fleet = generate_fleet(seed);
+        if wrong(&fleet).is_some() {
+            let small = shrink_fleet(fleet, |fleet| wrong(fleet).is_some());
+            let why = wrong(&small).unwrap_or_default();
+            let text = serde_json::to_string(&small).unwrap_or_default();
+            panic!("{name}, seed {seed}: {why}\n{text}");
+        }
+    }
 }
 
 /// A valid decision of one step without the engine's consolidation: the first candidate whose pods
