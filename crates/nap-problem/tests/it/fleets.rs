@@ -55,7 +55,7 @@ fn read(steps: &Value) -> Vec<StepFile> {
 #[test]
 fn valid_steps_are_replayed_priced_and_counted() {
     let steps = read(&steps());
-    let verdict = judge_steps(&problem(), 50, &[steps.clone()]).unwrap();
+    let verdict = judge_steps(&problem(), 50, std::slice::from_ref(&steps)).unwrap();
     assert_eq!(verdict.violations, [""; 0]);
     assert_eq!((verdict.removed, verdict.launched, verdict.moves), (2, 1, 3));
     assert_eq!(problem().fleet_cost().to_string(), "$0.800");
@@ -138,6 +138,29 @@ fn judge_refuses_dearer_launches_broken_rules_and_exceeded_limits() {
     let mut tainted = base();
     tainted["nodePools"][0]["taints"] = json!([{"key": "new", "effect": "NoSchedule"}]);
     assert!(said(&tainted, &moved).contains("does not tolerate taint `new`"));
+}
+
+#[test]
+fn nodes_that_receive_nothing_matter_only_to_rules_and_limits() {
+    // Without rules between pods and without limits, the judge looks at receivers only.
+    let mut alone = base();
+    alone["nodePools"][0]["limits"] = json!({});
+    alone["pods"][2]["podAntiAffinity"] = json!([]);
+    let problem = Problem::parse(&alone.to_string()).unwrap();
+    let verdict = judge_steps(&problem, 50, &[read(&steps())]).unwrap();
+    assert_eq!(verdict.violations, [""; 0]);
+    let names: Vec<&str> = verdict.after.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["b", "d", "launched-0-0"]);
+    for (existing, word) in [
+        (json!({"d": {"web": 1}}), "too little cpu"),
+        (json!({"a": {"web": 1}}), "`a` does not exist"),
+        (json!({}), "`web` has 1 pods"),
+    ] {
+        let mut changed = steps();
+        changed[0]["plan"]["existing"] = existing;
+        let said = judge_steps(&problem, 50, &[read(&changed)]).unwrap().violations;
+        assert!(said.iter().any(|said| said.contains(word)), "{said:?}");
+    }
 }
 
 #[test]

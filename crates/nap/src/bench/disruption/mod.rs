@@ -121,16 +121,14 @@ fn fleets(args: &DisruptionArgs) -> Vec<MakeFleet<'_>> {
 }
 
 fn run(args: &DisruptionArgs, problem: &Problem, budget: u32) -> anyhow::Result<Vec<Report>> {
-    match &args.peer {
-        Some(peer) => peer::in_turn(args, problem, budget, peer),
-        None => {
-            let (report, steps) = converge::converge(args, problem, budget)?;
-            if let Some(path) = &args.steps {
-                measure::write(path, &steps.to_text())?;
-            }
-            Ok(vec![report])
-        }
+    if let Some(peer) = &args.peer {
+        return peer::in_turn(args, problem, budget, peer);
     }
+    let (report, steps) = converge::converge(args, problem, budget)?;
+    if let Some(path) = &args.steps {
+        measure::write(path, &steps.to_text())?;
+    }
+    Ok(vec![report])
 }
 
 fn table(reports: &[Report]) -> String {
