@@ -77,8 +77,7 @@ fn order_of_the_input_changes_no_decision() {
     });
 }
 
-/// Panics with the smallest fleet that was found if `wrong` returns a text, or panics, for the fleet
-/// of a seed.
+/// Panics with a reduced fleet if `wrong` returns a text, or panics, for the fleet of a seed.
 fn judge(name: &str, wrong: impl Fn(&Fleet) -> Option<String>) {
     let wrong = |fleet: &Fleet| {
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wrong(fleet)));

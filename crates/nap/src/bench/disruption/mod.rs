@@ -27,7 +27,7 @@ pub(super) struct Report {
     budget_percent: u32,
     /// The first pass.
     first_pass_seconds: f64,
-    /// The pass that found nothing, with the cache of the passes before; `None` if none was reached.
+    /// The pass that found nothing, with the cache of the passes before; `None` if none did.
     nothing_seconds: Option<f64>,
     /// The same pass with an empty cache; `None` if no pass found nothing, or for a peer.
     nothing_cold_seconds: Option<f64>,
