@@ -1,5 +1,5 @@
 // Command karpenter-bench solves a problem file with Karpenter's own scheduler, as the module has
-// it, and writes the plan and the time it took.
+// it, and writes the plan and the time it took. With --steps it consolidates the problem's nodes.
 //
 // It is the other side of nap's benchmarks: no API server, no batching, no launch. Every solve has
 // fresh objects and a fresh scheduler; the clock covers copying the state, building the topology
@@ -61,9 +61,19 @@ func main() {
 	procs := flag.Int("procs", 1, "GOMAXPROCS")
 	limit := flag.Duration("timeout", time.Minute, "when a solve is cut; Karpenter's own limit is a minute, 0 is none")
 	reserved := flag.Bool("reserved-capacity", true, "the ReservedCapacity feature gate; on by default in Karpenter, off in the Azure chart")
+	steps := flag.String("steps", "", "consolidate the problem's nodes instead, and write the steps to this file")
+	budget := flag.Int("budget", 100, "with --steps: the disruption budget of every NodePool, in percent of its nodes")
+	seconds := flag.Int("limit", 600, "with --steps: seconds after which no further pass begins")
 	flag.Parse()
 	runtime.GOMAXPROCS(*procs)
 	log.SetLogger(logr.Discard())
+	if *steps != "" {
+		if err := consolidate(*path, *steps, *budget, time.Duration(*seconds)*time.Second, *workers, *reserved); err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(*path, *out, *repeat, *workers, *limit, *reserved); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
@@ -79,14 +89,7 @@ func run(path, out string, repeat, workers int, limit time.Duration, reserved bo
 		return err
 	}
 	registerLabels(read)
-	ctx := log.IntoContext(context.Background(), logr.Discard())
-	ctx = options.ToContext(injection.WithControllerName(ctx, "provisioner"), &options.Options{
-		CPURequests:       int64(workers) * 1000,
-		PreferencePolicy:  options.PreferencePolicyRespect,
-		MinValuesPolicy:   options.MinValuesPolicyStrict,
-		IgnoreDRARequests: true,
-		FeatureGates:      options.FeatureGates{ReservedCapacity: reserved},
-	})
+	ctx := newContext("provisioner", workers, reserved)
 	var timings []timing
 	var last plan
 	for range repeat {
@@ -126,6 +129,18 @@ func run(path, out string, repeat, workers int, limit time.Duration, reserved bo
 		CostUsdPerHour:   last.cost(),
 		Unplaced:         last.unplaced(),
 		PeakRSSMiB:       peakMiB(),
+	})
+}
+
+// newContext carries the operator's options to a controller's code.
+func newContext(controller string, workers int, reserved bool) context.Context {
+	ctx := log.IntoContext(context.Background(), logr.Discard())
+	return options.ToContext(injection.WithControllerName(ctx, controller), &options.Options{
+		CPURequests:       int64(workers) * 1000,
+		PreferencePolicy:  options.PreferencePolicyRespect,
+		MinValuesPolicy:   options.MinValuesPolicyStrict,
+		IgnoreDRARequests: true,
+		FeatureGates:      options.FeatureGates{ReservedCapacity: reserved},
 	})
 }
 

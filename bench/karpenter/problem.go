@@ -57,6 +57,7 @@ type podClass struct {
 	TopologySpread  []corev1.TopologySpreadConstraint `json:"topologySpread"`
 	PodAffinity     []corev1.PodAffinityTerm          `json:"podAffinity"`
 	PodAntiAffinity []corev1.PodAffinityTerm          `json:"podAntiAffinity"`
+	DoNotDisrupt    bool                              `json:"doNotDisrupt"`
 }
 
 type existingNode struct {

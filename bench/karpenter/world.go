@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/test/v1alpha1"
 	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
 )
 
@@ -26,10 +28,11 @@ type world struct {
 	client        client.Client
 	cluster       *state.Cluster
 	nodePools     []*v1.NodePool
+	types         []*cloudprovider.InstanceType
 	instanceTypes map[string][]*cloudprovider.InstanceType
 	pending       []*corev1.Pod
 	daemons       []*corev1.Pod
-	// classOf says which class a pending pod belongs to.
+	// classOf says which class a pod belongs to.
 	classOf map[types.UID]string
 }
 
@@ -127,7 +130,12 @@ func newNodePool(pool *nodePool) *v1.NodePool {
 		})
 	}
 	made.Spec.Template.Spec.Taints = append(made.Spec.Template.Spec.Taints, pool.Taints...)
-	made.Spec.Template.Spec.NodeClassRef = &v1.NodeClassReference{Group: "bench", Kind: "Bench", Name: "bench"}
+	made.Spec.Template.Spec.NodeClassRef = &v1.NodeClassReference{Group: v1alpha1.Group, Kind: "TestNodeClass", Name: "bench"}
+	made.Spec.Disruption.ConsolidationPolicy = v1.ConsolidationPolicyWhenEmptyOrUnderutilized
+	made.Spec.Disruption.ConsolidateAfter = v1.MustParseNillableDuration("0s")
+	for _, condition := range []string{v1.ConditionTypeValidationSucceeded, v1.ConditionTypeNodeClassReady} {
+		made.StatusConditions().SetTrue(condition)
+	}
 	return made
 }
 
@@ -155,6 +163,9 @@ func newPod(class *podClass, number int, node string) *corev1.Pod {
 	}
 	for key, value := range class.Labels {
 		pod.Labels[key] = value
+	}
+	if class.DoNotDisrupt {
+		pod.Annotations = map[string]string{v1.DoNotDisruptAnnotationKey: "true"}
 	}
 	if node != "" {
 		pod.Status.Phase = corev1.PodRunning
@@ -216,13 +227,29 @@ func newNode(node *existingNode, pool *v1.NodePool, kind *cloudprovider.Instance
 			ProviderID: provider, NodeName: node.Name, Capacity: made.Status.Capacity, Allocatable: made.Status.Allocatable,
 		},
 	}
+	claim.Spec.NodeClassRef = pool.Spec.Template.Spec.NodeClassRef
+	for _, condition := range []string{
+		v1.ConditionTypeLaunched, v1.ConditionTypeRegistered, v1.ConditionTypeInitialized, v1.ConditionTypeConsolidatable,
+	} {
+		claim.StatusConditions().SetTrue(condition)
+	}
 	return made, claim
+}
+
+func newDaemonSet(pod *corev1.Pod) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: uuid.NewUUID()},
+		Spec: appsv1.DaemonSetSpec{
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec},
+		},
+	}
 }
 
 // newWorld makes fresh objects. None of this is timed.
 func newWorld(ctx context.Context, read *problem) (*world, error) {
 	made := &world{instanceTypes: map[string][]*cloudprovider.InstanceType{}, classOf: map[types.UID]string{}}
 	types := newInstanceTypes(read)
+	made.types = types
 	pools := map[string]*v1.NodePool{}
 	for i := range read.NodePools {
 		pool := newNodePool(&read.NodePools[i])
@@ -246,10 +273,8 @@ func newWorld(ctx context.Context, read *problem) (*world, error) {
 		made.daemons = append(made.daemons, newPod(&read.Daemons[i], 0, ""))
 	}
 
-	builder := fake.NewClientBuilder().WithScheme(clientscheme.Scheme).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
-			return []string{object.(*corev1.Pod).Spec.NodeName}
-		})
+	builder := fake.NewClientBuilder().WithScheme(clientscheme.Scheme)
+	reader := &cacheReader{pods: map[string][]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, pools: made.nodePools}
 	namespaces := map[string]bool{}
 	for _, class := range classes {
 		name := class.Namespace
@@ -279,7 +304,7 @@ func newWorld(ctx context.Context, read *problem) (*world, error) {
 		}
 		object, claim := newNode(node, pool, kind)
 		nodes, claims = append(nodes, object), append(claims, claim)
-		builder = builder.WithObjects(object)
+		reader.nodes[object.Name] = object
 		for name, count := range node.Pods {
 			class := classes[name]
 			if class == nil {
@@ -289,12 +314,17 @@ func newWorld(ctx context.Context, read *problem) (*world, error) {
 				pod := newPod(class, number, node.Name)
 				pod.Name = fmt.Sprintf("%s-on-%s-%d", class.Name, node.Name, number)
 				running = append(running, pod)
-				builder = builder.WithObjects(pod)
+				made.classOf[pod.UID] = class.Name
+				reader.pods[node.Name] = append(reader.pods[node.Name], pod)
 			}
 		}
 	}
-	made.client = builder.Build()
-	made.cluster = state.NewCluster(clock.RealClock{}, made.client, nil)
+	for _, daemon := range made.daemons {
+		reader.daemonSets = append(reader.daemonSets, newDaemonSet(daemon))
+	}
+	reader.Client = builder.Build()
+	made.client = reader
+	made.cluster = state.NewCluster(clock.RealClock{}, made.client, &provider{types: types})
 	for i, node := range nodes {
 		made.cluster.UpdateNodeClaim(claims[i])
 		if err := made.cluster.UpdateNode(ctx, node); err != nil {

@@ -371,12 +371,12 @@ fn bind<'p>(
     waiting.into_iter().map(why).collect()
 }
 
-fn pool_of<'s>(snapshot: &'s Snapshot, launch: &Launch) -> Option<&'s Pool> {
+pub(crate) fn pool_of<'s>(snapshot: &'s Snapshot, launch: &Launch) -> Option<&'s Pool> {
     snapshot.pools.iter().find(|pool| pool.name == launch.pool)
 }
 
 /// The instance type and the offering that a launch chose.
-fn offering_of<'s>(
+pub(crate) fn offering_of<'s>(
     snapshot: &'s Snapshot,
     pool: &Pool,
     launch: &Launch,

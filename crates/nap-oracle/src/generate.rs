@@ -101,9 +101,13 @@ fn reserved_offering(kind: &InstanceType) -> Offering {
 }
 
 /// A splitmix64 generator.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -113,16 +117,16 @@ impl Dice {
     }
 
     /// A number from `low` to `high`, both included.
-    fn between(&mut self, low: i64, high: i64) -> i64 {
+    pub(crate) fn between(&mut self, low: i64, high: i64) -> i64 {
         let width = u64::try_from(high - low + 1).unwrap_or(1);
         low + i64::try_from(self.roll() % width).unwrap_or(0)
     }
 
-    fn chance(&mut self, percent: i64) -> bool {
+    pub(crate) fn chance(&mut self, percent: i64) -> bool {
         self.between(1, 100) <= percent
     }
 
-    fn pick<'t, T>(&mut self, list: &'t [T]) -> &'t T {
+    pub(crate) fn pick<'t, T>(&mut self, list: &'t [T]) -> &'t T {
         let last = i64::try_from(list.len()).unwrap_or(1) - 1;
         &list[usize::try_from(self.between(0, last)).unwrap_or(0)]
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nap_engine::{InstanceType, Options, Snapshot};
+use nap_engine::{Fleet, InstanceType, Options, Snapshot};
 
 /// Removes pods, nodes, pools, daemons and types as long as the snapshot still fails.
 pub fn shrink(mut snapshot: Snapshot, fails: impl Fn(&Snapshot) -> bool) -> Snapshot {
@@ -46,6 +46,47 @@ fn thin<T: Clone>(
         } else {
             index += 1;
         }
+    }
+}
+
+/// Removes candidates, nodes, daemons and pools without nodes as long as the fleet still fails.
+pub fn shrink_fleet(mut fleet: Fleet, fails: impl Fn(&Fleet) -> bool) -> Fleet {
+    let size = |fleet: &Fleet| {
+        let Snapshot { nodes, pools, daemons, .. } = &fleet.snapshot;
+        fleet.candidates.len() + nodes.len() + pools.len() + daemons.len()
+    };
+    loop {
+        let before = size(&fleet);
+        let names: Vec<String> = fleet.snapshot.nodes.iter().map(|one| one.name.clone()).collect();
+        for name in &names {
+            let mut smaller = fleet.clone();
+            smaller.candidates.retain(|one| one.node != *name);
+            keep_if_failing(&mut fleet, smaller.clone(), &fails);
+            smaller.snapshot.nodes.retain(|one| one.name != *name);
+            keep_if_failing(&mut fleet, smaller, &fails);
+        }
+        for number in (0..fleet.snapshot.daemons.len()).rev() {
+            let mut smaller = fleet.clone();
+            smaller.snapshot.daemons.remove(number);
+            keep_if_failing(&mut fleet, smaller, &fails);
+        }
+        for number in (0..fleet.snapshot.pools.len()).rev() {
+            let mut smaller = fleet.clone();
+            let pool = smaller.snapshot.pools.remove(number);
+            if smaller.candidates.iter().all(|one| one.pool != pool.name) {
+                smaller.pools.remove(&pool.name);
+                keep_if_failing(&mut fleet, smaller, &fails);
+            }
+        }
+        if before == size(&fleet) {
+            return fleet;
+        }
+    }
+}
+
+fn keep_if_failing(fleet: &mut Fleet, smaller: Fleet, fails: &impl Fn(&Fleet) -> bool) {
+    if fails(&smaller) {
+        *fleet = smaller;
     }
 }
 

@@ -8,6 +8,7 @@ use nap_engine::{Candidate, Fleet, Node, PodKey, PoolRules, RunningPod};
 use nap_units::UsdPerHour;
 
 use crate::format::{ExistingNode, Offering, Problem};
+use crate::judge::{StepsVerdict, judge_from};
 use crate::read::ProblemError;
 use crate::snapshot::ParsedRules;
 use crate::steps::{LaunchNames, StepFile};
@@ -119,6 +120,11 @@ impl RunningFleet {
     /// The nodes and their pods at present.
     pub fn problem(&self) -> &Problem {
         &self.problem
+    }
+
+    /// Judges the steps of the next decision.
+    pub fn judge(&self, steps: &[StepFile]) -> Result<StepsVerdict, ProblemError> {
+        judge_from(self.decisions, &self.problem, self.budget, &[steps.to_vec()])
     }
 
     /// Carries out the steps of a decision. Nodes that it launches are named `launched-D-N`: the

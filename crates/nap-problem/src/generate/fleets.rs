@@ -1,13 +1,13 @@
 //! Fleets: nodes with pods on them, packed and then thinned out, as consolidation finds them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nap_api::labels;
 use nap_engine::{Options, solve_first_fit};
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::{class, mixes, requests};
+use super::{class, expression, mixes, requests};
 use crate::{
     ExistingNode, InstanceType, PlanFile, PodClass, Problem, ProblemError, TopologySpreadConstraint,
 };
@@ -92,6 +92,22 @@ fn zone_spread(mut class: PodClass) -> PodClass {
         ..TopologySpreadConstraint::default()
     });
     class
+}
+
+/// Restricts the NodePools to the capacity types that the catalogue sells: the incumbent replaces
+/// by spot wherever a pool allows it, whether or not any is sold.
+pub fn require_capacity_types(problem: &mut Problem) {
+    let sold: BTreeSet<&str> = problem
+        .instance_types
+        .iter()
+        .flat_map(|kind| &kind.offerings)
+        .map(|offer| offer.capacity_type.as_str())
+        .collect();
+    let sold: Vec<&str> = sold.into_iter().collect();
+    let requirement = expression(labels::CAPACITY_TYPE, "In", &sold);
+    for pool in &mut problem.node_pools {
+        pool.requirements.push(requirement.clone());
+    }
 }
 
 /// Number of pods that fill `nodes` nodes and a few more, from a packing of [`PROBE`] pods by

@@ -22,6 +22,7 @@ use crate::snapshot::ParsedRules;
 
 use binding::bind;
 use nodes::JudgedNode;
+pub(crate) use steps::judge_from;
 pub use steps::{StepsVerdict, judge_steps};
 
 /// Maximum number of violations listed.

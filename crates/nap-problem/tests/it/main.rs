@@ -1,3 +1,4 @@
 //! Problem files, plan files and their judge.
 
+mod fleets;
 mod problems;

@@ -74,7 +74,7 @@ pub(super) struct DisruptionArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(super) limit: u32,
     /// Maximum number of nodes of fleets whose steps are all judged
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 5000)]
     pub(super) judge_up_to: usize,
     /// The other consolidation: a program with the options `--problem`, `--budget`, `--limit` and
     /// `--steps`, such as `bench/karpenter`; both then run pinned to one core, in turn

@@ -60,6 +60,82 @@ fn a_comparison_writes_its_page() {
 }
 
 #[test]
+fn a_fleet_is_generated_and_consolidated() {
+    let folder = folder("bench-fleet");
+    let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let (fleet, steps) = (file("fleet.json"), file("steps.json"));
+    let arguments = ["bench", "gen", "fleet", "--nodes", "20", "--churn", "60", "--out", &fleet];
+    run(&arguments);
+    let made: Value = serde_json::from_str(&std::fs::read_to_string(&fleet).unwrap()).unwrap();
+    assert_eq!(made["nodes"].as_array().unwrap().len(), 20);
+    assert!(made["recipe"].as_str().unwrap().contains("--fleet plain --nodes 20 --churn 60"));
+    let printed = run(&[
+        "bench",
+        "disruption",
+        "--problem",
+        &fleet,
+        "--budget",
+        "10",
+        "100",
+        "--steps",
+        &steps,
+        "--json",
+    ]);
+    let reports: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 2, "one for each budget: {printed}");
+    for report in &reports {
+        assert_eq!(report["valid"], true, "{report}");
+        assert_eq!(report["settled"], true, "{report}");
+        assert!(report["nothingSeconds"].is_number() && report["changeSeconds"].is_number());
+        let dollars = |key: &str| report[key].as_f64().unwrap();
+        assert!(dollars("costAfterUsdPerHour") <= dollars("costUsdPerHour"), "{report}");
+        assert!(dollars("lowerBoundUsdPerHour") <= dollars("costAfterUsdPerHour"), "{report}");
+    }
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&steps).unwrap()).unwrap();
+    let decisions = written["decisions"].as_array().unwrap().len();
+    assert_eq!(reports[1]["passes"].as_u64(), u64::try_from(decisions).ok());
+}
+
+#[test]
+fn steps_of_another_solver_are_judged() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = folder("bench-peer");
+    let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let (fleet, peer) = (file("fleet.json"), file("peer.sh"));
+    run(&["bench", "gen", "fleet", "--fleet", "half", "--nodes", "4", "--out", &fleet]);
+    // It removes a node and forgets its pods.
+    let script = r#"#!/bin/sh
+[ "$1 $3 $5 $7" = "--problem --steps --budget --limit" ] || exit 1
+echo '{"decisions":[[{"remove":["node-00000"],"plan":{"nodes":[]}}]]}' >"$4"
+echo '{"version":"v0","firstPassSeconds":1,"nothingSeconds":2,"totalSeconds":3,"peakRssMiB":null}'
+"#;
+    std::fs::write(&peer, script).unwrap();
+    std::fs::set_permissions(&peer, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let table =
+        run(&["bench", "disruption", "--problem", &fleet, "--budget", "100", "--peer", &peer]);
+    let line = |solver: &str| {
+        let found = table.lines().find(|line| line.contains(&format!("| {solver} ")));
+        found.unwrap_or_else(|| panic!("{table}")).to_owned()
+    };
+    assert!(line("karpenter").contains("| no "), "{table}");
+    assert!(line("karpenter").contains("| 4 → 3 "), "{table}");
+    assert!(line("nap").contains("| yes "), "{table}");
+    assert!(table.contains("karpenter of fleet-half-4-d-s1: decision 0, step 0: class"), "{table}");
+}
+
+#[test]
+fn a_fleet_with_pending_pods_is_refused() {
+    let folder = folder("bench-pending");
+    let path = folder.join("mix.json").to_string_lossy().into_owned();
+    run(&["bench", "gen", "one-class", "--pods", "3", "--types", "3", "--out", &path]);
+    let done = output(&["bench", "disruption", "--problem", &path]);
+    let error = text(&done.stderr);
+    assert!(!done.status.success());
+    assert!(error.contains("pods: same: replicas: a fleet has no pending pods"), "{error}");
+}
+
+#[test]
 fn invalid_file_gives_one_line_with_its_path() {
     let folder = folder("bench-errors");
     for (name, content, word) in [

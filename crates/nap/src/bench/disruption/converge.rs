@@ -4,7 +4,7 @@ use nap_clock::Clock;
 use nap_engine::{
     Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, Options, consolidate, solve,
 };
-use nap_problem::{Problem, RunningFleet, StepFile, StepsFile, judge_steps};
+use nap_problem::{Problem, RunningFleet, StepFile, StepsFile};
 
 use super::Report;
 use crate::bench::args::DisruptionArgs;
@@ -43,7 +43,7 @@ pub(super) fn converge(
         }
         let steps = StepFile::of(&decision);
         if is_judged {
-            let verdict = judge_steps(running.problem(), percent, std::slice::from_ref(&steps))?;
+            let verdict = running.judge(&steps)?;
             report.undecided += verdict.undecided;
             if let Some(violation) = verdict.violations.first() {
                 report.valid = Some(false);

@@ -27,7 +27,7 @@ pub(super) struct Report {
     budget_percent: u32,
     /// The first pass.
     first_pass_seconds: f64,
-    /// The pass that found nothing, with the cache of the passes before; `None` if none was reached.
+    /// The pass that found nothing, with the cache of the passes before; `None` if none did.
     nothing_seconds: Option<f64>,
     /// The same pass with an empty cache; `None` if no pass found nothing, or for a peer.
     nothing_cold_seconds: Option<f64>,
@@ -121,16 +121,14 @@ fn fleets(args: &DisruptionArgs) -> Vec<MakeFleet<'_>> {
 }
 
 fn run(args: &DisruptionArgs, problem: &Problem, budget: u32) -> anyhow::Result<Vec<Report>> {
-    match &args.peer {
-        Some(peer) => peer::in_turn(args, problem, budget, peer),
-        None => {
-            let (report, steps) = converge::converge(args, problem, budget)?;
-            if let Some(path) = &args.steps {
-                measure::write(path, &steps.to_text())?;
-            }
-            Ok(vec![report])
-        }
+    if let Some(peer) = &args.peer {
+        return peer::in_turn(args, problem, budget, peer);
     }
+    let (report, steps) = converge::converge(args, problem, budget)?;
+    if let Some(path) = &args.steps {
+        measure::write(path, &steps.to_text())?;
+    }
+    Ok(vec![report])
 }
 
 fn table(reports: &[Report]) -> String {

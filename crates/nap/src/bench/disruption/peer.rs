@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use nap_problem::{Problem, StepsFile, judge_steps};
+use nap_problem::{Problem, RunningFleet, StepsFile, judge_steps};
 use serde::Deserialize;
 
 use super::Report;
@@ -65,8 +65,8 @@ fn both(
     Ok(reports)
 }
 
-/// The other's report with the verdict about its steps. A wrong step ends the replay: what follows
-/// it is not counted.
+/// The other's report with the verdict about its steps. Cost and moves are those of all its steps,
+/// valid or not.
 fn judged(
     problem: &Problem,
     budget: u32,
@@ -78,10 +78,12 @@ fn judged(
     report.valid = Some(verdict.is_valid());
     report.violation = verdict.violations.first().cloned();
     report.undecided = verdict.undecided;
+    let mut running = RunningFleet::new(problem.clone(), usize::try_from(budget)?)?;
     for steps in &file.decisions {
+        running.apply(steps)?;
         count(&mut report, steps);
     }
-    finish(&mut report, &verdict.after);
+    finish(&mut report, running.problem());
     report.version = said.version;
     report.first_pass_seconds = said.first_pass_seconds;
     report.nothing_seconds = said.nothing_seconds;
@@ -112,7 +114,8 @@ fn run(
     command.args(first).arg("--problem").arg(file).arg("--steps").arg(steps);
     command.arg("--budget").arg(budget.to_string()).arg("--limit").arg(args.limit.to_string());
     let done = command.output().with_context(|| format!("starting {}", program.display()))?;
-    if !done.status.success() {
+    // nap itself fails after its report if a step is wrong: the report says so.
+    if !done.status.success() && done.stdout.is_empty() {
         let said = String::from_utf8_lossy(&done.stderr);
         bail!("{} failed: {}", program.display(), said.trim());
     }

@@ -24,6 +24,7 @@ pub(super) fn populate(
 ) -> anyhow::Result<()> {
     let most = i64::from(args.max_cpu) * 1000;
     problem.instance_types.retain(|one| one.capacity.cpu_milli <= most);
+    fleets::require_capacity_types(problem);
     let nodes = args.nodes.map(usize::try_from).transpose()?;
     if !args.fleet.is_packed() {
         let Some(nodes) = nodes else {
@@ -58,8 +59,7 @@ fn pack(problem: &Problem, packer: &Path) -> anyhow::Result<PlanFile> {
     let folder = std::env::temp_dir().join(format!("nap-bench-pack-{}", std::process::id()));
     std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
     let (file, plan) = (folder.join("problem.json"), folder.join("plan.json"));
-    let mut named = problem.clone();
-    named.name = "fleet".to_owned();
+    let named = Problem { name: "fleet".to_owned(), ..problem.clone() };
     measure::write(&file, &named.to_text())?;
     let done = Command::new(packer)
         .arg("--problem")
