@@ -51,7 +51,7 @@ impl<'a, 'm> Search<'a, 'm> {
             let (name, pod) = (node.candidate.node.as_str(), node.unsupported);
             let outcome = match pod {
                 Some(pod) => Err(unsupported_pod(pod, unsupported)),
-                None if self.state.receives(number) => Err(KeepReason::Receives),
+                None if self.state.is_receiver(number) => Err(KeepReason::Receives),
                 None => self.try_step(vec![number]),
             };
             if let Err(reason) = outcome {
@@ -127,6 +127,8 @@ impl<'a, 'm> Search<'a, 'm> {
                 let pod = self.state.pod_of(trial, class);
                 let FleetState { offerings, cluster, dimensions, classes, .. } = &mut self.state;
                 let rules = &cluster.rules;
+                let mut packing = packing;
+                packing.topology = cluster.topology.clone();
                 let packing = &packing;
                 let mut builder = RefusalBuilder { offerings, rules, dimensions, packing };
                 let refusal = builder.refusal(&classes[classes[class].last]);
@@ -217,14 +219,13 @@ impl<'a, 'm> Search<'a, 'm> {
             let max = self.state.options.max_removed.min(order.len());
             let size = GROUP_SIZES[round % GROUP_SIZES.len()].min(max);
             round += 1;
+            let state = &self.state;
+            order.retain(|number| !state.is_leaving(*number) && !state.is_receiver(*number));
             let chosen: Vec<usize> = order.iter().copied().skip(start).take(size).collect();
             if chosen.len() < 2 {
                 break;
             }
-            if self.has_prospect(&chosen) && self.try_step(chosen).is_ok() {
-                let state = &self.state;
-                order.retain(|number| !state.is_leaving(*number) && !state.receives(*number));
-            } else {
+            if !self.has_prospect(&chosen) || self.try_step(chosen).is_err() {
                 *failures += 1;
                 if round % GROUP_SIZES.len() == 0 {
                     start += GROUP_SIZES[0];
@@ -255,7 +256,7 @@ impl<'a, 'm> Search<'a, 'm> {
         let state = &self.state;
         let mut groups: BTreeMap<BoundTo, Vec<(f64, usize)>> = BTreeMap::new();
         for (number, node) in state.nodes.iter().enumerate() {
-            let is_free = !state.is_leaving(number) && !state.receives(number);
+            let is_free = !state.is_leaving(number) && !state.is_receiver(number);
             if !is_free || node.unsupported.is_some() {
                 continue;
             }
@@ -337,6 +338,7 @@ impl<'a> FleetState<'a> {
         let ClusterState { existing, topology, .. } = &mut self.cluster;
         for one in &packing.on_existing {
             existing.take(one.node, &self.classes[one.class], one.count);
+            self.receives[one.node] = true;
         }
         *topology = packing.topology;
         topology.forget_bins();

@@ -41,7 +41,7 @@ pub(super) struct FleetState<'a> {
     /// Nodes that are removed, for good or on trial.
     leaving: IndexVec<NodeIdx, bool>,
     /// Nodes that have taken pods.
-    receives: IndexVec<NodeIdx, bool>,
+    pub(super) receives: IndexVec<NodeIdx, bool>,
     /// Class of each template; `None` if it cannot be planned for.
     of_templates: Vec<Option<ClassId>>,
 }
@@ -185,7 +185,7 @@ impl<'a> FleetState<'a> {
     }
 
     /// Whether an earlier step moves pods to a node.
-    pub(super) fn receives(&self, number: usize) -> bool {
+    pub(super) fn is_receiver(&self, number: usize) -> bool {
         self.receives[self.nodes[number].node]
     }
 
