@@ -3,7 +3,7 @@
 //!
 //! - [`Windows`] say when nodes may be disrupted.
 //! - [`Settings::soak`] makes drift proceed in waves.
-//! - [`Settings::graceful_expiry`] lets expired nodes be replaced like drifted ones.
+//! - [`expires_gracefully`] lets expired nodes be replaced like drifted ones.
 
 mod opening;
 mod spans;
@@ -29,8 +29,6 @@ pub struct Settings {
     pub windows: Windows,
     /// Time for which a wave of new nodes is watched before the next; `None` without waves.
     pub soak: Option<SignedDuration>,
-    /// Whether expired nodes are replaced within budgets and windows, instead of deleted at once.
-    pub graceful_expiry: bool,
 }
 
 impl Settings {
@@ -58,8 +56,7 @@ impl Settings {
             }
         }
         match annotation(labels::EXPIRY).map(|text| text.trim()) {
-            None => {}
-            Some("graceful") => settings.graceful_expiry = true,
+            None | Some("graceful") => {}
             Some(other) => {
                 let problem = format!(": `{other}` is not `graceful`; write that, or remove it");
                 problems.push(field(labels::EXPIRY, &problem));
@@ -67,6 +64,12 @@ impl Settings {
         }
         if problems.is_empty() { Ok(settings) } else { Err(problems) }
     }
+}
+
+/// Whether expired nodes of a NodePool are replaced within its budgets and windows, instead of
+/// deleted at once. An annotation that cannot be read asks for no force either.
+pub fn expires_gracefully(pool: &NodePool) -> bool {
+    pool.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(labels::EXPIRY))
 }
 
 fn field(annotation: &str, problem: &str) -> String {

@@ -197,11 +197,7 @@ fn settings_are_annotations_of_a_nodepool() {
     };
     assert_eq!(Settings::of(&pool(&[])), Ok(Settings::default()));
     let set = Settings::of(&pool(&[(labels::DRIFT_WAVES, "30m"), (labels::EXPIRY, "graceful")]));
-    let expected = Settings {
-        soak: Some(SignedDuration::from_mins(30)),
-        graceful_expiry: true,
-        ..Settings::default()
-    };
+    let expected = Settings { soak: Some(SignedDuration::from_mins(30)), ..Settings::default() };
     assert_eq!(set, Ok(expected));
     let bad = [
         (labels::DISRUPTION_WINDOWS, "aks"),

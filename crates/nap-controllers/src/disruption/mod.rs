@@ -17,6 +17,7 @@ mod drift;
 mod emptiness;
 mod pass;
 mod progress;
+mod waves;
 
 use std::time::Duration;
 
@@ -24,10 +25,9 @@ use jiff::SignedDuration;
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
-use crate::events::Severity;
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
-use budgets::closed_message;
+use budgets::Notice;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
 
@@ -60,9 +60,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
         (Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now), blocked)
     };
     blockers::report(context, &blocked);
-    for (pool, reason) in pass.closed_budgets() {
-        let (severity, message) = (Severity::Normal, closed_message(reason));
-        context.events.publish(pool.as_ref(), severity, "DisruptionBlocked", &message);
+    for (pool, notice) in pass.notices() {
+        let Notice { severity, event, message } = notice;
+        context.events.publish(pool.as_ref(), severity, event, &message);
     }
     let found = context.aside(move |solver| pass.decide(solver)).await;
     context.memory().seen = found.seen;

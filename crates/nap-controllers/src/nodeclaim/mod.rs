@@ -26,6 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::{NodeClaim, conditions, labels};
 
+pub use drift::EXPIRED;
 pub use launch::Launches;
 pub use nomination::NominationRate;
 
