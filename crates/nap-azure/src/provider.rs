@@ -28,9 +28,7 @@ use crate::machines::{
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{
-    AzureConfig, AzureError, CatalogueSource, images, maintenance, node_class, notices,
-};
+use crate::{AzureConfig, AzureError, CatalogueSource, images, maintenance, node_class, notices};
 
 /// Age up to which a list of machines tells of drift, which is no hurry.
 const DRIFT_AGE: SignedDuration = SignedDuration::from_mins(1);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use nap_api::disruption::Settings;
 use nap_api::nodepool::{
-    DISRUPTION_SETTINGS_VALID, INSTANCE_TYPES_OFFERED, NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, NORMALISED,
-    NodePoolStatus, VALIDATION_SUCCEEDED,
+    DISRUPTION_SETTINGS_VALID, INSTANCE_TYPES_OFFERED, NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY,
+    NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED,
 };
 use nap_api::{
     AKSNodeClass, NodeClaim, NodePool, Operator, Requirements, conditions, labels, validation,

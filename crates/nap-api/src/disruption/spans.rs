@@ -74,10 +74,7 @@ mod tests {
     #[test]
     fn what_is_taken_out_leaves_the_rest() {
         let all = spans(&[(0, 10), (20, 30)]);
-        assert_eq!(
-            without(&all, &spans(&[(2, 4), (9, 22)])),
-            spans(&[(0, 2), (4, 9), (22, 30)])
-        );
+        assert_eq!(without(&all, &spans(&[(2, 4), (9, 22)])), spans(&[(0, 2), (4, 9), (22, 30)]));
         assert_eq!(without(&all, &[]), all);
         assert_eq!(without(&all, &spans(&[(0, 30)])), []);
     }

@@ -90,7 +90,8 @@ fn a_duration_is_elapsed_time_across_a_change_of_clocks() {
 
 #[test]
 fn a_denying_window_wins() {
-    let text = window("allow", "0 0 * * *", "6h", "UTC") + &window("deny", "0 2 * * *", "1h", "UTC");
+    let text =
+        window("allow", "0 0 * * *", "6h", "UTC") + &window("deny", "0 2 * * *", "1h", "UTC");
     assert_eq!(
         open(&text, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
         ["2026-01-01T00:00:00Z/2026-01-01T02:00:00Z", "2026-01-01T03:00:00Z/2026-01-01T06:00:00Z"]
@@ -131,7 +132,12 @@ fn the_maintenance_window_counts_like_any_other() {
         ("2026-01-01T04:00:00Z", &known, None, Some(Closed::Denied)),
         ("2026-01-01T08:00:00Z", &known, Some(Closed::Outside), None),
         ("2026-01-04T00:00:00Z", &known, Some(Closed::Unknown), Some(Closed::Unknown)),
-        ("2026-01-01T04:00:00Z", &Maintenance::Unknown, Some(Closed::Unknown), Some(Closed::Unknown)),
+        (
+            "2026-01-01T04:00:00Z",
+            &Maintenance::Unknown,
+            Some(Closed::Unknown),
+            Some(Closed::Unknown),
+        ),
         ("2026-01-01T04:00:00Z", &Maintenance::Absent, Some(Closed::Outside), None),
     ] {
         assert_eq!(allow.closed(Drifted, at(time), maintenance), allowed, "{time}");

@@ -132,9 +132,8 @@ impl Windows {
         if list.len() > MAX_WINDOWS {
             return Err(format!(": has {} windows; {MAX_WINDOWS} are the most", list.len()));
         }
-        let window = |(index, value)| {
-            Window::parse(value).map_err(|problem| format!("[{index}]{problem}"))
-        };
+        let window =
+            |(index, value)| Window::parse(value).map_err(|problem| format!("[{index}]{problem}"));
         list.iter().enumerate().map(window).collect::<Result<_, _>>().map(Self)
     }
 
@@ -148,7 +147,7 @@ impl Windows {
         self.0.iter().any(|window| window.calendar == Calendar::Maintenance)
     }
 
-    /// Name of the time zone of the first window that has one.
+    /// Time zone of the first window that has one.
     pub fn time_zone(&self) -> Option<&jiff::tz::TimeZone> {
         self.0.iter().find_map(|window| match &window.calendar {
             Calendar::Openings(openings) => Some(&openings.zone),
@@ -163,7 +162,7 @@ impl Windows {
         now: Timestamp,
         maintenance: &Maintenance,
     ) -> Option<Closed> {
-        // Most certain first: `None` is an answer that is not known.
+        // Whether there are windows with an action, and whether one is open (`None`: unknown).
         let open = |allows: bool| {
             let mut windows = self.of(reason).filter(move |one| one.allows == allows).peekable();
             let exists = windows.peek().is_some();
@@ -291,7 +290,11 @@ impl Window {
     }
 }
 
-fn openings(schedule: &str, duration: Option<&str>, zone: Option<&str>) -> Result<Openings, String> {
+fn openings(
+    schedule: &str,
+    duration: Option<&str>,
+    zone: Option<&str>,
+) -> Result<Openings, String> {
     let parsed = Schedule::parse(schedule).ok_or_else(|| {
         format!(
             ".schedule: `{schedule}` is not a schedule; write five fields of cron such as \
@@ -323,7 +326,9 @@ fn reasons(value: Option<&Value>) -> Result<Vec<DisruptionReason>, String> {
     let Some(value) = value else { return Ok(REASONS.to_vec()) };
     let names = REASONS.map(DisruptionReason::as_str).join(", ");
     let list = value.as_array().filter(|list| !list.is_empty()).ok_or_else(|| {
-        format!(".reasons: `{value}` is not a list; write some of [{names}], or leave it out for all")
+        format!(
+            ".reasons: `{value}` is not a list; write some of [{names}], or leave it out for all"
+        )
     })?;
     let reason = |(index, value): (usize, &Value)| {
         let known = REASONS.into_iter().find(|reason| value.as_str() == Some(reason.as_str()));

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use nap_api::budget;
-use nap_api::disruption::{
-    MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings,
-};
+use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings};
 use nap_api::nodeclaim::condition::INSTANCE_TERMINATING;
 use nap_api::nodepool::DisruptionReason;
 
@@ -265,7 +263,8 @@ mod tests {
 
     #[test]
     fn a_pool_is_closed_outside_of_its_windows() {
-        let nightly = "- {action: allow, schedule: 0 2 * * *, duration: 1h, timeZone: Europe/Berlin}";
+        let nightly =
+            "- {action: allow, schedule: 0 2 * * *, duration: 1h, timeZone: Europe/Berlin}";
         let message = closed(nightly, Maintenance::Unknown, 0);
         let expected = "No allowed disruptions for disruption reason Drifted due to disruption \
                         windows: no window allows it, until 1970-01-01T01:00:00Z";
@@ -277,7 +276,8 @@ mod tests {
     #[test]
     fn windows_that_cannot_be_read_close_the_pool_and_name_the_field() {
         let message = closed("- {action: allow}", Maintenance::Unknown, 0).unwrap();
-        let expected = "due to metadata.annotations[nap.karpenter.sh/disruption-windows][0].schedule";
+        let expected =
+            "due to metadata.annotations[nap.karpenter.sh/disruption-windows][0].schedule";
         assert!(message.contains(expected), "{message}");
     }
 

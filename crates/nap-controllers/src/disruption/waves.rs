@@ -131,7 +131,10 @@ fn unready(index: &Index, new: &[&NodeClaim], now: Timestamp) -> Option<String> 
         let view = index.view(&NodeKey::NodeClaim(name.clone()))?;
         if view.is_initialized() {
             let node = view.node.as_ref().filter(|node| !is_ready(node))?;
-            return Some(format!("new node `{}` is not ready; repair or delete it", node.name_any()));
+            return Some(format!(
+                "new node `{}` is not ready; repair or delete it",
+                node.name_any()
+            ));
         }
         let age = now.duration_since(created(claim)?);
         (age >= MAX_STARTUP).then(|| {

@@ -73,8 +73,7 @@ mod tests {
     #[test]
     fn graceful_expiry_is_early_by_a_tenth_at_most_and_the_same_each_time() {
         let (first, last) = ("2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z");
-        let (first, last): (Timestamp, Timestamp) =
-            (first.parse().unwrap(), last.parse().unwrap());
+        let (first, last): (Timestamp, Timestamp) = (first.parse().unwrap(), last.parse().unwrap());
         let all: BTreeSet<Timestamp> = (0..100)
             .map(|number| {
                 let claim = expiring(&format!("uid-{number}"), "240h");

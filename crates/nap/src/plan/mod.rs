@@ -12,7 +12,7 @@ mod explain;
 mod footnotes;
 mod format;
 mod live;
-mod read;
+pub mod read;
 mod record;
 mod table;
 mod workloads;
