@@ -41,6 +41,7 @@ async fn an_empty_node_that_a_pending_pod_needs_stays_until_the_pod_goes() {
         user.deploy("inflate", 1, json!({})).await;
         user.until_running(1).await;
         user.scale("inflate", 0).await;
+        user.until("the node is empty", async || user.list::<Pod>().await.is_empty()).await;
         wait_for_a_place(&user, "late").await;
         for _ in 0..180 {
             user.pass(10).await;
@@ -70,6 +71,7 @@ async fn of_two_empty_nodes_the_one_that_nothing_needs_goes() {
         user.until_running(2).await;
         assert_eq!(user.machines(), 2);
         user.scale("inflate", 0).await;
+        user.until("the node is empty", async || user.list::<Pod>().await.is_empty()).await;
         wait_for_a_place(&user, "late").await;
         user.pass(1800).await;
         assert_eq!((user.machines(), user.machines_ever()), (1, 2), "one is needed");

@@ -50,12 +50,16 @@ async fn new(user: &User) -> Vec<String> {
     claims.iter().filter(|claim| is_new(claim)).map(ResourceExt::name_any).collect()
 }
 
-/// Waits until `count` nodes are new and no old node is being replaced.
+/// Waits until `count` of `of` nodes are new and no old node is being replaced, for an hour at most.
 async fn until_new(user: &User, count: usize, of: usize) {
-    user.until(&format!("{count} nodes are new"), async || {
-        new(user).await.len() == count && user.claims().await.len() == of
-    })
-    .await;
+    for _ in 0..360 {
+        let claims = user.claims().await;
+        if claims.len() == of && claims.iter().filter(|claim| is_new(claim)).count() == count {
+            return;
+        }
+        user.pass(10).await;
+    }
+    panic!("never: {count} of {of} nodes are new, but {:?}", new(user).await);
 }
 
 #[tokio::test(start_paused = true)]
