@@ -1,8 +1,12 @@
 //! Empty nodes that pending pods need: a scheduler of the user's own that binds late.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use nap_api::nodeclaim::condition::DISRUPTION_REASON;
+use nap_api::{NodeClaim, conditions};
 use serde_json::json;
 
 use crate::harness::User;
@@ -77,4 +81,38 @@ async fn of_two_empty_nodes_the_one_that_nothing_needs_goes() {
         assert_eq!((user.machines(), user.machines_ever()), (1, 2), "one is needed");
     })
     .await;
+}
+
+fn is_leaving(claim: &NodeClaim) -> bool {
+    let marked = |all: &[_]| conditions::is_true(all, DISRUPTION_REASON);
+    claim.metadata.deletion_timestamp.is_some()
+        || claim.status.as_ref().is_some_and(|status| marked(&status.conditions))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_just_before_an_empty_node_would_go_keeps_it() {
+    let mut kept = 0;
+    for tenths in (149..205).step_by(7) {
+        let user = User::new().await;
+        user.run(async {
+            user.default_pool(
+                json!({ "spec": { "disruption": { "budgets": [{ "nodes": "100%" }] } } }),
+            )
+            .await;
+            user.deploy("inflate", 1, json!({})).await;
+            user.until_running(1).await;
+            user.scale("inflate", 0).await;
+            user.until("the node is empty", async || user.list::<Pod>().await.is_empty()).await;
+            user.world.clock().sleep(Duration::from_millis(100 * tenths)).await;
+            let is_late = user.claims().await.iter().any(is_leaving);
+            wait_for_a_place(&user, "late").await;
+            user.pass(60).await;
+            if !is_late {
+                kept += 1;
+                assert_eq!(user.machines_ever(), 1, "after {tenths} tenths of a second");
+            }
+        })
+        .await;
+    }
+    assert!((1..8).contains(&kept), "{kept} of 8 came in time");
 }

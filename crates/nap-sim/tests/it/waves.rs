@@ -93,20 +93,26 @@ async fn an_image_is_rolled_out_in_waves_too() {
             let claims = user.claims().await;
             claims.len() - claims.iter().filter(|one| old.contains(&one.name_any())).count()
         };
+        let until = async |count: usize| {
+            for _ in 0..360 {
+                if replaced().await == count && user.claims().await.len() == 11 {
+                    return;
+                }
+                user.pass(10).await;
+            }
+            panic!("never: {count} nodes are new, but {}", replaced().await);
+        };
         user.world.azure().publish_image("202611.2.0");
-        user.until("the canary runs", async || replaced().await == 1).await;
+        until(1).await;
         // The other nodes are found to have drifted one by one, within five minutes.
         for _ in 0..(SOAK / 10 - 30) {
             assert!(replaced().await <= 1, "the canary soaks");
             user.pass(10).await;
         }
-        user.until("a tenth is new", async || replaced().await == 2).await;
+        until(2).await;
         user.pass(SOAK - 300).await;
         assert_eq!(replaced().await, 2);
-        user.until("all are new", async || {
-            replaced().await == 11 && user.claims().await.len() == 11
-        })
-        .await;
+        until(11).await;
     })
     .await;
 }
