@@ -32,8 +32,8 @@ pub fn allowed(
     least
 }
 
-/// The parts of a span in which budgets allow no node for a reason, however many nodes the pool has,
-/// as a union.
+/// The parts of a span in which budgets allow no node for a reason, however many nodes the pool
+/// has, as a union.
 pub fn closed(budgets: &[Budget], reason: DisruptionReason, within: Span) -> Vec<Span> {
     let mut closed = Vec::new();
     for budget in budgets {

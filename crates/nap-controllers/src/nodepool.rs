@@ -24,7 +24,7 @@ const DEPENDENTS: [&str; 2] = [VALIDATION_SUCCEEDED, NODE_CLASS_READY];
 
 /// Reason of the condition and the event of a NodePool whose instance types are not offered.
 const NO_INSTANCE_TYPE: &str = "NoInstanceTypeOffered";
-/// Reason of the condition and the event of a NodePool whose settings for disruption cannot be read.
+/// Reason of the condition and the event of a NodePool with an annotation that cannot be read.
 const INVALID_ANNOTATION: &str = "InvalidAnnotation";
 /// Interval at which such a NodePool is looked at again: the cloud may offer other types.
 const OFFERED_INTERVAL: Duration = Duration::from_mins(10);

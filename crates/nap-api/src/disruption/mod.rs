@@ -1,5 +1,5 @@
-//! Settings of a NodePool for the disruption of its nodes that the incumbent does not have. They are
-//! annotations, so that its definition stays the same.
+//! Settings of a NodePool for the disruption of its nodes that the incumbent does not have. They
+//! are annotations, so that its definition stays the same.
 //!
 //! - [`Windows`] say when nodes may be disrupted.
 //! - [`Settings::soak`] makes drift proceed in waves.

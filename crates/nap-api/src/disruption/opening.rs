@@ -70,7 +70,7 @@ impl Openings {
     fn moments(&self, hit: DateTime) -> impl Iterator<Item = Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(hit);
         let is_twice = matches!(ambiguous.offset(), AmbiguousOffset::Fold { .. });
-        let second = (is_twice && self.schedule.is_hourly()).then(|| ambiguous.clone().later());
+        let second = (is_twice && self.schedule.is_hourly()).then(|| ambiguous.later());
         let first = ambiguous.compatible();
         std::iter::once(first).chain(second).filter_map(Result::ok)
     }

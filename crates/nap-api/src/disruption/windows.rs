@@ -1,8 +1,8 @@
 //! Disruption windows of a NodePool: when its nodes may be disrupted, in its own time zone.
 //!
 //! A window allows or denies, for some reasons or for all. With at least one allowing window for a
-//! reason, nodes are disrupted for that reason inside such a window only. A denying window wins over
-//! every allowing one. What can be read neither as open nor as closed counts as closed.
+//! reason, nodes are disrupted for that reason inside such a window only. A denying window wins
+//! over every allowing one. What can be read neither as open nor as closed counts as closed.
 
 use std::fmt;
 

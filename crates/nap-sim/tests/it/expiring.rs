@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::harness::User;
 
 /// A NodePool whose nodes live for ten hours, with a budget of one and these annotations.
-fn pool(annotations: Value) -> Value {
-    let mut pool = json!({ "spec": {
-        "disruption": { "consolidateAfter": "Never", "budgets": [{ "nodes": "1" }] },
-        "template": { "spec": { "expireAfter": "10h" } },
-    } });
-    pool["metadata"] = json!({ "annotations": annotations });
-    pool
+fn pool(annotations: &Value) -> Value {
+    let disruption = json!({ "consolidateAfter": "Never", "budgets": [{ "nodes": "1" }] });
+    let template = json!({ "spec": { "expireAfter": "10h" } });
+    json!({
+        "metadata": { "annotations": annotations },
+        "spec": { "disruption": disruption, "template": template },
+    })
 }
 
 fn apart() -> Value {
@@ -30,7 +30,7 @@ fn apart() -> Value {
 }
 
 /// Four nodes, and when each was created.
-async fn four_nodes(user: &User, annotations: Value) -> BTreeMap<String, Timestamp> {
+async fn four_nodes(user: &User, annotations: &Value) -> BTreeMap<String, Timestamp> {
     user.default_pool(pool(annotations)).await;
     user.deploy("inflate", 4, apart()).await;
     user.until_running(4).await;
@@ -47,7 +47,7 @@ async fn created(user: &User) -> BTreeMap<String, Timestamp> {
 async fn without_the_annotation_nodes_expire_all_at_once_whatever_the_budget() {
     let user = User::new().await;
     user.run(async {
-        let old = four_nodes(&user, json!({})).await;
+        let old = four_nodes(&user, &json!({})).await;
         user.pass(10 * 3600 - 120).await;
         assert_eq!(created(&user).await, old);
         user.until("all are deleted", async || {
@@ -67,7 +67,7 @@ async fn without_the_annotation_nodes_expire_all_at_once_whatever_the_budget() {
 async fn graceful_expiry_replaces_first_one_by_one_and_not_all_together() {
     let user = User::new().await;
     user.run(async {
-        let old = four_nodes(&user, json!({ labels::EXPIRY: "graceful" })).await;
+        let old = four_nodes(&user, &json!({ labels::EXPIRY: "graceful" })).await;
         user.pass(9 * 3600 - 300).await;
         assert_eq!(created(&user).await, old, "a tenth of the lifetime early at most");
         let (mut fewest, mut most_leaving) = (4, 0);
@@ -103,7 +103,7 @@ async fn graceful_expiry_waits_for_the_window() {
             labels::EXPIRY: "graceful",
             labels::DISRUPTION_WINDOWS: "- {action: allow, schedule: 0 12 * * *, duration: 2h}",
         });
-        let old = four_nodes(&user, annotations).await;
+        let old = four_nodes(&user, &annotations).await;
         user.pass(11 * 3600).await;
         assert_eq!(created(&user).await, old, "expired for an hour");
         for claim in user.claims().await {

@@ -50,7 +50,7 @@ async fn new(user: &User) -> Vec<String> {
     claims.iter().filter(|claim| is_new(claim)).map(ResourceExt::name_any).collect()
 }
 
-/// Waits until `count` of `of` nodes are new and no old node is being replaced, for an hour at most.
+/// Waits until `count` of `of` nodes are new and none is being replaced, for an hour at most.
 async fn until_new(user: &User, count: usize, of: usize) {
     for _ in 0..360 {
         let claims = user.claims().await;
@@ -128,7 +128,7 @@ async fn a_canary_that_is_not_ready_halts_drift_until_it_is() {
         let fault = format!("{{for: 1h, notReady: {{machine: {canary}}}}}");
         user.world.azure().schedule_fault(&fault).unwrap();
         user.pass(SOAK + 900).await;
-        assert_eq!(new(&user).await, [canary.clone()], "nothing else is replaced");
+        assert_eq!(new(&user).await, [canary], "nothing else is replaced");
         let said = user.events("DriftHalted").await.join("\n");
         assert!(
             said.contains("Drift is halted: new node") && said.contains("is not ready"),

@@ -24,12 +24,13 @@ struct Pool {
     name: String,
     zone: TimeZone,
     problems: Vec<String>,
-    reasons: Vec<Reason>,
+    reasons: Vec<Answer>,
     expiry: Expiry,
     soak: Option<SignedDuration>,
 }
 
-struct Reason {
+/// When nodes may be disrupted for a reason.
+struct Answer {
     reason: DisruptionReason,
     /// Times at which nodes may be disrupted, as a union.
     open: Vec<Span>,
@@ -92,7 +93,7 @@ impl Pool {
             if never.is_some() || !problems.is_empty() {
                 open.clear();
             }
-            Reason { reason, open, never }
+            Answer { reason, open, never }
         };
         let expires = pool.spec.template.spec.expire_after.get().is_some();
         Self {
@@ -169,7 +170,7 @@ impl Pool {
                 "localFrom": local(span.from), "localUntil": local(span.until),
             })
         };
-        let reason = |reason: &Reason| {
+        let reason = |reason: &Answer| {
             json!({
                 "reason": reason.reason.as_str(),
                 "never": reason.never,
