@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cron::Schedule;
+use crate::disruption::{Span, union};
 use crate::duration::parse_go_duration;
 use crate::nodepool::{Budget, DisruptionReason};
 
@@ -29,6 +30,30 @@ pub fn allowed(
         }
     }
     least
+}
+
+/// The parts of a span in which budgets allow no node for a reason, however many nodes the pool
+/// has, as a union.
+pub fn closed(budgets: &[Budget], reason: DisruptionReason, within: Span) -> Vec<Span> {
+    let mut closed = Vec::new();
+    for budget in budgets {
+        let (Some(allowed), Some(window)) = (amount(budget, 100), window(budget)) else {
+            return vec![within];
+        };
+        let applies = budget.reasons.as_ref().is_none_or(|reasons| reasons.contains(&reason));
+        if allowed > 0 || !applies {
+            continue;
+        }
+        let Window::After(schedule, duration) = window else { return vec![within] };
+        let since = within.from.checked_sub(duration).unwrap_or(Timestamp::MIN);
+        let Some(first) = schedule.next_after(since) else { return vec![within] };
+        let hits = std::iter::successors(Some(first), |hit| schedule.next_after(*hit));
+        for hit in hits.take_while(|hit| *hit < within.until) {
+            let until = hit.checked_add(duration).unwrap_or(Timestamp::MAX);
+            closed.extend(Span::new(hit, until).and_then(|span| span.common(within)));
+        }
+    }
+    union(closed)
 }
 
 /// Probable mistakes in a budget.
@@ -218,6 +243,31 @@ mod tests {
         let mut no_duration = budget("0");
         no_duration.schedule = Some("@daily".to_owned());
         assert_eq!(at(&[no_duration], 10, now), UNLIMITED, "a window without length is never open");
+    }
+
+    #[test]
+    fn the_times_without_any_budget_are_those_at_which_none_is_allowed() {
+        let from: Timestamp = "2024-01-01T00:00:00Z".parse().unwrap();
+        let within = Span::new(from, from + SignedDuration::from_hours(72)).unwrap();
+        for budgets in [
+            vec![budget("5")],
+            vec![budget("0")],
+            vec![budget("5"), scheduled("0", "30 22 * * *", "3h")],
+            vec![scheduled("0%", "@hourly", "20m"), scheduled("3", "@daily", "1h")],
+            vec![scheduled("0", "0 0 31 2 *", "1h")],
+            vec![scheduled("5", "soon", "1h")],
+            vec![Budget { reasons: Some(vec![Drifted]), ..budget("0") }],
+        ] {
+            for reason in [Drifted, Empty] {
+                let closed = closed(&budgets, reason, within);
+                for minutes in 0..72 * 60 {
+                    let now = from + SignedDuration::from_mins(minutes);
+                    let is_closed = closed.iter().any(|span| span.contains(now));
+                    let allowed = allowed(&budgets, reason, 100, now);
+                    assert_eq!(is_closed, allowed == 0, "{budgets:?} at {now}");
+                }
+            }
+        }
     }
 
     #[test]

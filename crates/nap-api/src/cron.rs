@@ -1,5 +1,4 @@
-//! Cron schedules of five fields in UTC, with exactly the grammar that the incumbent's parser
-//! takes.
+//! Cron schedules of five fields, with exactly the grammar that the incumbent's parser takes.
 //!
 //! Each field is a set of bits. A schedule that this reads, the incumbent reads, and the other way
 //! round: `7` is not Sunday, `?` is `*`, `5/2` means from 5 on, names are three letters in any
@@ -64,11 +63,17 @@ impl Schedule {
         })
     }
 
-    /// The first hit after a moment, looked for until the end of the fifth year from then.
+    /// The first hit in UTC after a moment, looked for until the end of the fifth year from then.
     pub(crate) fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let from: DateTime = TimeZone::UTC.to_datetime(moment);
         let from = from.with().second(0).subsec_nanosecond(0).build().ok()?;
         let from = from.checked_add(SignedDuration::from_mins(1)).ok()?;
+        TimeZone::UTC.to_timestamp(self.next_from(from)?).ok()
+    }
+
+    /// The first hit at or after a full minute on the clock of any place, looked for until the end
+    /// of the fifth year from then.
+    pub(crate) fn next_from(&self, from: DateTime) -> Option<DateTime> {
         let last_year = from.year().saturating_add(5);
         let mut date = from.date();
         let mut earliest = (from.hour(), from.minute());
@@ -76,12 +81,17 @@ impl Schedule {
             if self.suits(date)
                 && let Some((hour, minute)) = self.first_time(earliest)
             {
-                return TimeZone::UTC.to_timestamp(date.at(hour, minute, 0, 0)).ok();
+                return Some(date.at(hour, minute, 0, 0));
             }
             date = date.tomorrow().ok()?;
             earliest = (0, 0);
         }
         None
+    }
+
+    /// Whether every hour of a suitable day has a hit.
+    pub(crate) fn is_hourly(&self) -> bool {
+        (0..24).all(|hour| has(self.hours, hour))
     }
 
     fn suits(&self, date: Date) -> bool {

@@ -173,6 +173,12 @@ pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-h
 pub const SPOT_TO_SPOT: &str = "nap.karpenter.sh/spot-to-spot-consolidation";
 /// Annotation of pods: how often the pods of their workload may be moved in a day, in all.
 pub const MAX_EVICTIONS_PER_DAY: &str = "nap.karpenter.sh/max-evictions-per-day";
+/// Annotation of a NodePool: windows in which its nodes may or may not be disrupted.
+pub const DISRUPTION_WINDOWS: &str = "nap.karpenter.sh/disruption-windows";
+/// Annotation of a NodePool: soak time between the waves in which drifted nodes are replaced.
+pub const DRIFT_WAVES: &str = "nap.karpenter.sh/drift-waves";
+/// Annotation of a NodePool: `graceful` replaces expired nodes as drifted ones are.
+pub const EXPIRY: &str = "nap.karpenter.sh/expiry";
 /// Version that the images of an AKSNodeClass are pinned to, such as `202610.12.0`. An annotation:
 /// it is no field of the incumbent's definition.
 pub const PIN_IMAGE_VERSION: &str = "nap.karpenter.sh/pin-image-version";

@@ -8,7 +8,7 @@
 //! - [`labels`] is the table of every label, annotation and finalizer; [`taints`] has the taint
 //!   rules.
 //! - [`conditions`] writes status conditions by the incumbent's transition rules; [`budget`] counts
-//!   disruption budgets.
+//!   disruption budgets, and [`disruption`] has the windows, waves and expiry of a NodePool.
 //! - [`plan_record`] is the plan behind a NodeClaim, kept on the NodeClaim itself.
 //! - [`hash`] makes the drift hashes, and [`validation`] says what is wrong with a NodePool.
 //!
@@ -24,6 +24,7 @@ pub mod capacitybuffer;
 pub mod conditions;
 pub mod crds;
 mod cron;
+pub mod disruption;
 pub mod duration;
 pub mod hash;
 pub mod labels;

@@ -294,6 +294,9 @@ pub const NORMALISED: &str = "Normalised";
 /// Condition of a NodePool: `False` if the cloud offers none of the instance types that its
 /// requirements name, with the reason of each. It is absent otherwise.
 pub const INSTANCE_TYPES_OFFERED: &str = "InstanceTypesOffered";
+/// Condition of a NodePool: `False` if an annotation on the disruption of its nodes cannot be read,
+/// which stops it, with the field and the remedy. It is absent otherwise.
+pub const DISRUPTION_SETTINGS_VALID: &str = "DisruptionSettingsValid";
 /// Condition of a NodePool: its node class is ready.
 pub const NODE_CLASS_READY: &str = "NodeClassReady";
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use nap_api::aksnodeclass::{FipsMode, ImageFamily};
+use nap_api::disruption::{Maintenance, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, labels};
 use nap_clock::Clock;
 use nap_cloud::{
@@ -27,7 +28,7 @@ use crate::machines::{
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, CatalogueSource, images, node_class, notices};
+use crate::{AzureConfig, AzureError, CatalogueSource, images, maintenance, node_class, notices};
 
 /// Age up to which a list of machines tells of drift, which is no hurry.
 const DRIFT_AGE: SignedDuration = SignedDuration::from_mins(1);
@@ -360,6 +361,10 @@ impl CloudProvider for AzureProvider {
             report.findings.insert(NodeClassCondition::Subnets, finding);
         }
         report
+    }
+
+    async fn maintenance(&self, within: Span) -> Result<Maintenance, CloudError> {
+        maintenance::read(&self.arm, &self.config, within).await
     }
 
     fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use nap_api::aksnodeclass::{NodeImage, condition};
+use nap_api::disruption::{Maintenance, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef};
 use nap_engine::Catalogue;
 use nap_units::Resources;
@@ -266,6 +267,12 @@ pub trait CloudProvider: Send + Sync {
 
     /// Inspects what instances of a node class depend on: version, images, subnets.
     async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport;
+
+    /// The cluster's maintenance window for node images, as far as a span reaches. There is none by
+    /// default.
+    async fn maintenance(&self, _within: Span) -> Result<Maintenance, CloudError> {
+        Ok(Maintenance::Absent)
+    }
 
     /// Hash of the settings of an instance that can be changed while it runs, such as its tags.
     /// `None` if there are none.

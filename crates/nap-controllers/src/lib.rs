@@ -32,6 +32,7 @@ pub mod events;
 mod hash_migration;
 pub mod install;
 mod live;
+mod maintenance;
 mod node;
 mod nodeclaim;
 mod nodeclass;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nap_api::disruption::Settings;
 use nap_api::nodepool::{
-    INSTANCE_TYPES_OFFERED, NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, NORMALISED,
-    NodePoolStatus, VALIDATION_SUCCEEDED,
+    DISRUPTION_SETTINGS_VALID, INSTANCE_TYPES_OFFERED, NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY,
+    NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED,
 };
 use nap_api::{
     AKSNodeClass, NodeClaim, NodePool, Operator, Requirements, conditions, labels, validation,
@@ -23,6 +24,8 @@ const DEPENDENTS: [&str; 2] = [VALIDATION_SUCCEEDED, NODE_CLASS_READY];
 
 /// Reason of the condition and the event of a NodePool whose instance types are not offered.
 const NO_INSTANCE_TYPE: &str = "NoInstanceTypeOffered";
+/// Reason of the condition and the event of a NodePool with an annotation that cannot be read.
+const INVALID_ANNOTATION: &str = "InvalidAnnotation";
 /// Interval at which such a NodePool is looked at again: the cloud may offer other types.
 const OFFERED_INTERVAL: Duration = Duration::from_mins(10);
 /// Most instance types that a message explains.
@@ -58,6 +61,10 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     };
     if let Some(message) = &not_offered {
         context.events.publish(&*pool, Severity::Warning, NO_INSTANCE_TYPE, message);
+    }
+    let unreadable = Settings::of(&pool).err().map(|problems| problems.join("; "));
+    if let Some(message) = &unreadable {
+        context.events.publish(&*pool, Severity::Warning, INVALID_ANNOTATION, message);
     }
     context
         .update_status::<NodePool>(name, |pool| {
@@ -95,14 +102,18 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                 );
             }
             set_normalised(&mut status, pool, now);
-            match &not_offered {
-                Some(message) => {
-                    let (type_, value) = (INSTANCE_TYPES_OFFERED, conditions::Status::False);
-                    let list = &mut status.conditions;
-                    conditions::set(list, type_, value, NO_INSTANCE_TYPE, message, generation, now);
-                }
-                None => {
-                    conditions::clear(&mut status.conditions, INSTANCE_TYPES_OFFERED);
+            for (type_, reason, problem) in [
+                (INSTANCE_TYPES_OFFERED, NO_INSTANCE_TYPE, &not_offered),
+                (DISRUPTION_SETTINGS_VALID, INVALID_ANNOTATION, &unreadable),
+            ] {
+                let (list, value) = (&mut status.conditions, conditions::Status::False);
+                match problem {
+                    Some(message) => {
+                        conditions::set(list, type_, value, reason, message, generation, now);
+                    }
+                    None => {
+                        conditions::clear(list, type_);
+                    }
                 }
             }
             set_node_class_ready(&mut status, pool, class.as_deref(), now);

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
-use crate::{azure, bench, crds, demo, lint, plan, run, sim, try_cluster};
+use crate::{azure, bench, crds, demo, lint, plan, run, sim, try_cluster, windows};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -46,6 +46,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
     Lint(LintArgs),
+    /// Show when the nodes of each NodePool may be disrupted, and for which reason
+    Windows(windows::WindowsArgs),
     /// Check a cluster's prerequisites, try one machine, or show what Azure sells
     Azure(AzureArgs),
     /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
@@ -555,6 +557,7 @@ pub fn main() -> anyhow::Result<()> {
         }
         Command::Replay(args) => plan::replay(&args),
         Command::Lint(args) => block_on(lint::lint(args)),
+        Command::Windows(args) => block_on(windows::windows(args)),
         Command::Azure(AzureArgs { command }) => match command {
             AzureCommand::Check(args) => block_on(azure::check(args)),
             AzureCommand::Smoke(args) => block_on(azure::smoke(args)),

@@ -17,6 +17,7 @@ mod shutdown;
 mod sim;
 mod try_cluster;
 mod user_error;
+mod windows;
 
 use std::process::ExitCode;
 

@@ -7,6 +7,7 @@ mod parse;
 mod tests;
 mod window;
 
+use nap_api::disruption::{MAINTENANCE_SCHEDULE, Maintenance, Span};
 use nap_cloud::{CloudError, ErrorClass};
 
 pub use parse::ParseWindowError;
@@ -17,7 +18,7 @@ use crate::arm::ArmClient;
 use crate::machines::API_VERSION;
 
 /// Name of the configuration that decides when nodes get a new image.
-pub const NODE_OS_SCHEDULE: &str = "aksManagedNodeOSUpgradeSchedule";
+pub const NODE_OS_SCHEDULE: &str = MAINTENANCE_SCHEDULE;
 
 /// Reads the maintenance window of the cluster for node images; `None` if it has none.
 pub async fn read_window(
@@ -36,4 +37,16 @@ pub async fn read_window(
     };
     MaintenanceWindow::parse(&body)
         .map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidWindow", error))
+}
+
+/// Reads when the maintenance window of the cluster for node images is open.
+pub async fn read(
+    arm: &ArmClient,
+    config: &AzureConfig,
+    within: Span,
+) -> Result<Maintenance, CloudError> {
+    Ok(match read_window(arm, config).await? {
+        None => Maintenance::Absent,
+        Some(window) => Maintenance::Known { within, open: window.spans(within) },
+    })
 }

@@ -3,6 +3,7 @@
 use jiff::civil::{Date, Time, Weekday, date, time};
 use jiff::tz::Offset;
 use jiff::{SignedDuration, Timestamp};
+use nap_api::disruption::Span;
 use proptest::prelude::*;
 
 use super::{DateSpan, MaintenanceWindow, Schedule, WeekIndex};
@@ -252,6 +253,10 @@ proptest! {
             opens <= now && now < opens + SignedDuration::from_hours(window.duration_hours)
         });
         prop_assert_eq!(window.is_open(now), open && !blocked);
+        let hours = SignedDuration::from_hours(2);
+        let around = Span::new(now - hours, now + hours).unwrap();
+        let spans = window.spans(around);
+        prop_assert_eq!(spans.iter().any(|span| span.contains(now)), open && !blocked);
     }
 
     #[test]

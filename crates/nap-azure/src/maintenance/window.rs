@@ -7,6 +7,7 @@
 use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::Offset;
 use jiff::{SignedDuration, Timestamp};
+use nap_api::disruption::{Span, union, without};
 
 /// Longest interval of a schedule, in its own unit.
 pub(super) const MAX_INTERVAL: i32 = 1000;
@@ -138,6 +139,29 @@ impl MaintenanceWindow {
             let mut times = [now.max(opens), now.max(midnight)].into_iter();
             times.find(|time| (opens..closes).contains(time) && self.is_allowed(*time))
         })
+    }
+
+    /// The parts of a span in which the window is open, as a union.
+    pub fn spans(&self, within: Span) -> Vec<Span> {
+        let date = |time: Timestamp| self.utc_offset.to_datetime(time).date();
+        let midnight = |date: Date| self.at(date, Time::midnight());
+        let mut open = Vec::new();
+        // A window is open for 24 hours at most, so one of the day before may reach into the span.
+        let mut day = plus_days(date(within.from), -1);
+        while let Some(today) = day.filter(|day| *day <= date(within.until)) {
+            if self.occurs_on(today)
+                && let Some(opens) = self.at(today, self.start_time)
+                && let Ok(closes) =
+                    opens.checked_add(SignedDuration::from_hours(self.duration_hours))
+            {
+                open.extend(Span::new(opens, closes).and_then(|span| span.common(within)));
+            }
+            day = plus_days(today, 1);
+        }
+        let not_allowed = self.not_allowed.iter().filter_map(|dates| {
+            Span::new(midnight(dates.from)?, midnight(plus_days(dates.to, 1)?)?)
+        });
+        without(&union(open), &union(not_allowed))
     }
 
     fn is_allowed(&self, time: Timestamp) -> bool {

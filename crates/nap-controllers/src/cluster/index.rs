@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
+use nap_api::disruption::Maintenance;
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, conditions, labels};
 use nap_engine::PodKey;
@@ -104,6 +105,9 @@ pub struct Index {
     planned: PlannedPods,
     pub(super) decided: DecidedClaims,
     views: BTreeMap<NodeKey, NodeView>,
+
+    /// The maintenance window of the managed cluster, and when it was read; `None` until then.
+    maintenance: Option<(Timestamp, Maintenance)>,
 
     /// Keys that were known when the running list of a kind began, less those that it has shown.
     not_listed: BTreeMap<Kind, BTreeSet<String>>,
@@ -410,6 +414,11 @@ impl Index {
         if self.pools.remove(name).is_some() {
             self.bump_generation();
         }
+    }
+
+    /// Stores what the cloud says about the cluster's maintenance window.
+    pub fn set_maintenance(&mut self, maintenance: Maintenance, now: Timestamp) {
+        self.maintenance = Some((now, maintenance));
     }
 
     /// Asks for another inspection of a class: the cloud refused what needs it.

@@ -1,13 +1,17 @@
-//! Disruption budgets of NodePools, less the disruptions under way.
+//! Disruption budgets of NodePools, less the disruptions under way, and what closes a NodePool
+//! besides: its windows, the waves of its drift, and settings that cannot be read.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use nap_api::budget;
+use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings};
 use nap_api::nodeclaim::condition::INSTANCE_TERMINATING;
 use nap_api::nodepool::DisruptionReason;
 
+use super::waves;
 use crate::cluster::{Index, NodeView, claim_is, is_ready};
+use crate::events::Severity;
 
 /// The reasons that nap disrupts nodes for.
 pub const REASONS: [DisruptionReason; 3] =
@@ -17,12 +21,33 @@ pub const REASONS: [DisruptionReason; 3] =
 #[derive(Debug, Default)]
 pub struct Budgets(BTreeMap<(String, DisruptionReason), Allowance>);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Allowance {
-    /// Nodes that may be disrupted at the same time.
-    allowed: usize,
     /// Nodes that may still be disrupted in this pass.
     left: usize,
+    /// What closes the NodePool for the reason, whatever is under way.
+    closed: Option<Notice>,
+    /// What the next disruption waits for, although the NodePool is not closed.
+    waits: Option<Notice>,
+}
+
+/// An event about a NodePool whose nodes are not disrupted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Type of the event.
+    pub severity: Severity,
+    /// Reason of the event.
+    pub event: &'static str,
+    /// Message of the event.
+    pub message: String,
+}
+
+impl Notice {
+    fn blocked(reason: DisruptionReason, why: &str) -> Self {
+        let message =
+            format!("No allowed disruptions for disruption reason {} {why}", reason.as_str());
+        Self { severity: Severity::Normal, event: "DisruptionBlocked", message }
+    }
 }
 
 impl Budgets {
@@ -38,27 +63,60 @@ impl Budgets {
                 })
                 .count();
             let total = nodes().count();
+            let settings = Settings::of(pool);
             for reason in REASONS {
                 let allowed = budget::allowed(&pool.spec.disruption.budgets, reason, total, now);
-                let left = allowed.saturating_sub(disrupted);
-                allowances.insert((name.clone(), reason), Allowance { allowed, left });
+                let closed = match &settings {
+                    _ if allowed == 0 => Some("due to blocking budget".to_owned()),
+                    Err(problems) => Some(format!("due to {}", problems.join("; "))),
+                    Ok(settings) => outside(settings, reason, index, now),
+                };
+                let closed = closed.map(|why| Notice::blocked(reason, &why));
+                let left = match closed {
+                    Some(_) => 0,
+                    None => allowed.saturating_sub(disrupted),
+                };
+                let allowance = Allowance { left, closed, waits: None };
+                allowances.insert((name.clone(), reason), allowance);
+            }
+            let key = (name.clone(), DisruptionReason::Drifted);
+            if let Ok(Settings { soak: Some(soak), .. }) = settings
+                && let Some(allowance) = allowances.get_mut(&key)
+                && allowance.closed.is_none()
+                && let Some(wave) = waves::wave(index, pool, total, soak, now)
+            {
+                allowance.left = allowance.left.min(wave.left);
+                if wave.is_halted {
+                    let (severity, event) = (Severity::Warning, "DriftHalted");
+                    allowance.closed = Some(Notice { severity, event, message: wave.message });
+                } else if wave.left == 0 {
+                    let (severity, event) = (Severity::Normal, "DriftWave");
+                    allowance.waits = Some(Notice { severity, event, message: wave.message });
+                }
             }
         }
         Self(allowances)
     }
 
-    /// Whether no node of a NodePool may be disrupted for a reason, whatever is under way.
-    pub fn is_closed(&self, pool: &str, reason: DisruptionReason) -> bool {
-        self.get(pool, reason).allowed == 0
+    /// Why no node of a NodePool may be disrupted for a reason, whatever is under way; `None` if
+    /// some may.
+    pub fn closed(&self, pool: &str, reason: DisruptionReason) -> Option<&Notice> {
+        self.get(pool, reason)?.closed.as_ref()
+    }
+
+    /// Why no further node of a NodePool is disrupted for a reason, if people may want to know.
+    pub fn notice(&self, pool: &str, reason: DisruptionReason) -> Option<&Notice> {
+        let allowance = self.get(pool, reason)?;
+        allowance.closed.as_ref().or(allowance.waits.as_ref())
     }
 
     /// Number of nodes of a NodePool that may still be disrupted for a reason.
     pub fn left(&self, pool: &str, reason: DisruptionReason) -> usize {
-        self.get(pool, reason).left
+        self.get(pool, reason).map_or(0, |allowance| allowance.left)
     }
 
-    fn get(&self, pool: &str, reason: DisruptionReason) -> Allowance {
-        self.0.get(&(pool.to_owned(), reason)).copied().unwrap_or_default()
+    fn get(&self, pool: &str, reason: DisruptionReason) -> Option<&Allowance> {
+        self.0.get(&(pool.to_owned(), reason))
     }
 
     /// Takes one disruption from the budgets of every reason: a node that is leaving counts for all
@@ -81,16 +139,31 @@ fn is_counted(view: &NodeView) -> bool {
     view.is_initialized() && !terminating
 }
 
-/// Message of the event on a NodePool whose budget for a reason is zero.
-pub fn closed_message(reason: DisruptionReason) -> String {
-    let reason = reason.as_str();
-    format!("No allowed disruptions for disruption reason {reason} due to blocking budget")
+/// Why the windows of a NodePool are closed for a reason; `None` if they are open.
+fn outside(
+    settings: &Settings,
+    reason: DisruptionReason,
+    index: &Index,
+    now: Timestamp,
+) -> Option<String> {
+    let maintenance = index.maintenance(now);
+    let closed = settings.windows.closed(reason, now, maintenance)?;
+    let next = match settings.windows.next_opening(reason, now, maintenance) {
+        Some(opening) => format!("until {opening}"),
+        None if settings.windows.follow_maintenance() && *maintenance == Maintenance::Absent => {
+            format!("and the managed cluster has no {MAINTENANCE_SCHEDULE}")
+        }
+        None => format!("and no opening is known for {MAX_SEARCH_DAYS} days"),
+    };
+    Some(format!("due to disruption windows: {closed}, {next}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{at, cluster_of, condition, index, pool, set_condition};
+    use nap_api::disruption::Span;
+    use nap_api::labels;
     use serde_json::{Value, json};
 
     use DisruptionReason::{Drifted, Empty, Underutilized};
@@ -165,8 +238,8 @@ mod tests {
     #[test]
     fn only_a_budget_of_zero_closes_a_pool() {
         let mut one = budgets(5, &json!([{ "nodes": "1" }]));
-        assert!(one.take("p", Drifted) && !one.is_closed("p", Drifted));
-        assert!(budgets(5, &json!([{ "nodes": "0" }])).is_closed("p", Drifted));
+        assert!(one.take("p", Drifted) && one.closed("p", Drifted).is_none());
+        assert!(budgets(5, &json!([{ "nodes": "0" }])).closed("p", Drifted).is_some());
     }
 
     #[test]
@@ -175,6 +248,50 @@ mod tests {
         assert!(two.take("p", Empty) && two.take("p", Empty) && !two.take("p", Empty));
         assert_eq!(two.left("p", Drifted), 0, "a leaving node counts for every reason");
         assert!(!two.take("unknown", Empty));
+    }
+
+    /// Message of the event about pool `p`, with `windows` on it, at a time.
+    fn closed(windows: &str, maintenance: Maintenance, seconds: i64) -> Option<String> {
+        let mut index = cluster_of(5);
+        let annotations = json!({ labels::DISRUPTION_WINDOWS: windows });
+        index.apply(pool("p", json!({ "metadata": { "annotations": annotations } })), at(0));
+        index.set_maintenance(maintenance, at(0));
+        let budgets = Budgets::new(&index, at(seconds));
+        assert_eq!(budgets.left("p", Drifted) == 0, budgets.closed("p", Drifted).is_some());
+        budgets.closed("p", Drifted).map(|notice| notice.message.clone())
+    }
+
+    #[test]
+    fn a_pool_is_closed_outside_of_its_windows() {
+        let nightly =
+            "- {action: allow, schedule: 0 2 * * *, duration: 1h, timeZone: Europe/Berlin}";
+        let message = closed(nightly, Maintenance::Unknown, 0);
+        let expected = "No allowed disruptions for disruption reason Drifted due to disruption \
+                        windows: no window allows it, until 1970-01-01T01:00:00Z";
+        assert_eq!(message.as_deref(), Some(expected));
+        assert_eq!(closed(nightly, Maintenance::Unknown, 3600), None);
+        assert!(closed(nightly, Maintenance::Unknown, 7200).is_some());
+    }
+
+    #[test]
+    fn windows_that_cannot_be_read_close_the_pool_and_name_the_field() {
+        let message = closed("- {action: allow}", Maintenance::Unknown, 0).unwrap();
+        let expected =
+            "due to metadata.annotations[nap.karpenter.sh/disruption-windows][0].schedule";
+        assert!(message.contains(expected), "{message}");
+    }
+
+    #[test]
+    fn a_maintenance_window_that_is_absent_unknown_or_old_closes_the_pool() {
+        let follows = "- {action: allow, schedule: aksManagedNodeOSUpgradeSchedule}";
+        let message = closed(follows, Maintenance::Absent, 0).unwrap();
+        assert!(message.ends_with("the managed cluster has no aksManagedNodeOSUpgradeSchedule"));
+        let message = closed(follows, Maintenance::Unknown, 0).unwrap();
+        assert!(message.contains("aksManagedNodeOSUpgradeSchedule could not be read"), "{message}");
+        let day = Span::new(at(0), at(86_400)).unwrap();
+        let open = Maintenance::Known { within: day, open: vec![day] };
+        assert_eq!(closed(follows, open.clone(), 3599), None);
+        assert!(closed(follows, open, 3600).is_some(), "it was read an hour ago");
     }
 
     #[test]

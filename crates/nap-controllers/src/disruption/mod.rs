@@ -19,6 +19,7 @@ mod eviction_ledger;
 mod pass;
 pub mod preview;
 mod progress;
+mod waves;
 pub mod what_if;
 
 use std::time::Duration;
@@ -27,11 +28,10 @@ use jiff::SignedDuration;
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
-use crate::events::Severity;
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
-use budgets::closed_message;
 pub use eviction_ledger::EvictionLedger;
+use budgets::Notice;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
 
@@ -64,9 +64,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
         (Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now), blocked)
     };
     blockers::report(context, &blocked);
-    for (pool, reason) in pass.closed_budgets() {
-        let (severity, message) = (Severity::Normal, closed_message(reason));
-        context.events.publish(pool.as_ref(), severity, "DisruptionBlocked", &message);
+    for (pool, notice) in pass.notices() {
+        let Notice { severity, event, message } = notice;
+        context.events.publish(pool.as_ref(), severity, event, &message);
     }
     let found = context.aside(move |solver| pass.decide(solver)).await;
     context.memory().seen = found.seen;

@@ -16,7 +16,7 @@ use nap_engine::{Consolidation, KeepReason, Plan, PodKey, Step};
 
 use super::backoff::Backoff;
 use super::blockers::{Blocked, Blocker};
-use super::budgets::{Budgets, REASONS};
+use super::budgets::{Budgets, Notice, REASONS};
 use super::candidates::{Candidate, collect};
 use super::consolidation::Totals;
 use super::debounce::Debounce;
@@ -113,19 +113,20 @@ impl Pass {
         Self { candidates, budgets, removals, totals, backoff, restless, seen, now }
     }
 
-    /// NodePools that may not be disrupted at all for a reason that concerns one of their nodes.
-    pub fn closed_budgets(&self) -> Vec<(Arc<NodePool>, DisruptionReason)> {
+    /// NodePools that may not be disrupted for a reason that concerns one of their nodes.
+    pub fn notices(&self) -> Vec<(Arc<NodePool>, Notice)> {
         let mut closed = BTreeMap::new();
         for reason in REASONS {
             let concerned = self.candidates.iter().filter(|one| concerns(reason, one));
             for candidate in concerned {
                 let name = candidate.pool_name();
-                if self.budgets.is_closed(&name, reason) {
-                    closed.insert((name, reason), Arc::clone(&candidate.pool));
+                if let Some(notice) = self.budgets.notice(&name, reason) {
+                    let notice = (Arc::clone(&candidate.pool), notice.clone());
+                    closed.insert((name, reason), notice);
                 }
             }
         }
-        closed.into_iter().map(|((_, reason), pool)| (pool, reason)).collect()
+        closed.into_values().collect()
     }
 
     /// Asks each method in turn, until one finds commands. Pods that wait get their places first:

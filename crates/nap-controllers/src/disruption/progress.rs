@@ -11,7 +11,7 @@ use nap_api::nodepool::DisruptionReason;
 use nap_api::{NodeClaim, PlanRecord, conditions, labels};
 
 use super::blockers::{Blocker, blocker};
-use super::budgets::{Budgets, REASONS, closed_message};
+use super::budgets::{Budgets, REASONS};
 use super::candidates::is_waived;
 use crate::cluster::{Index, claim_conditions, claim_is, pool_of};
 use crate::context::{Context, Error};
@@ -119,8 +119,8 @@ fn objection(
 ) -> Option<String> {
     let reason = reason_of(claim)?;
     let pool = pool_of(claim).unwrap_or_default();
-    if budgets.is_closed(pool, reason) {
-        return Some(closed_message(reason));
+    if let Some(notice) = budgets.closed(pool, reason) {
+        return Some(notice.message.clone());
     }
     let node = index.node(claim.status.as_ref()?.node_name.as_deref()?)?;
     let waived =

@@ -1,4 +1,5 @@
-//! Drift: a NodeClaim no longer matches its NodePool, its node class or the cloud.
+//! Drift: a NodeClaim no longer matches its NodePool, its node class or the cloud, or has expired
+//! gracefully.
 
 use std::time::Duration;
 
@@ -6,10 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::requirement::Undefined;
-use nap_api::{AKSNodeClass, NodeClaim, NodePool, Requirements, labels};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool, Requirements, disruption, labels};
 use nap_cloud::InstanceDrift;
 use nap_engine::{InstanceType, Offering};
 
+use super::expiration::expires_gracefully_at;
 use super::{Step, live_claim};
 use crate::cluster::pool_of;
 use crate::context::{Context, Error};
@@ -19,6 +21,9 @@ use crate::hash_migration::HashStamp;
 const CHECK_INTERVAL: Duration = Duration::from_mins(5);
 /// Age from which the instance type of a NodeClaim is looked up.
 const MIN_AGE: SignedDuration = SignedDuration::from_hours(1);
+
+/// Reason of the `Drifted` condition of an expired NodeClaim.
+pub const EXPIRED: &str = "Expired";
 
 /// Reason of the `Drifted` condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub enum Drift {
     NodeClass,
     /// The cloud provider reports a difference.
     Instance(InstanceDrift),
+    /// It is old enough to expire gracefully.
+    Expired,
 }
 
 impl Drift {
@@ -44,6 +51,7 @@ impl Drift {
             Self::InstanceType => "InstanceTypeNotFound",
             Self::NodeClass => "NodeClassDrift",
             Self::Instance(drift) => drift.kind.as_str(),
+            Self::Expired => EXPIRED,
         }
     }
 
@@ -74,13 +82,21 @@ pub async fn detect(context: &Context, name: &str) -> Result<Step, Error> {
     if let (None, Some(class)) = (&drift, &class) {
         drift = context.cloud.drift(&claim, class).await?.map(Drift::Instance);
     }
+    // Last, as what has changed decides whether drift goes in waves.
+    let due = disruption::expires_gracefully(&pool).then(|| expires_gracefully_at(&claim));
+    let left = due.flatten().map(|due| due.duration_since(context.clock.now()));
+    if drift.is_none() && left.is_some_and(|left| !left.is_positive()) {
+        drift = Some(Drift::Expired);
+    }
     context
         .edit_claim_status(name, |edit| match &drift {
             Some(drift) => edit.set_true_because(DRIFTED, drift.as_str(), drift.message()),
             None => edit.clear(DRIFTED),
         })
         .await?;
-    Ok(Step::DoneUntil(CHECK_INTERVAL))
+    let left = left.filter(SignedDuration::is_positive);
+    let left = left.and_then(|left| Duration::try_from(left).ok()).unwrap_or(CHECK_INTERVAL);
+    Ok(Step::DoneUntil(left.min(CHECK_INTERVAL)))
 }
 
 /// Whether a NodeClaim is old enough for its instance type to be looked up: a new one was launched

@@ -26,7 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::{NodeClaim, conditions, labels};
 
-pub use drift::drift_of;
+pub use drift::{EXPIRED, drift_of};
 pub use launch::Launches;
 pub use nomination::NominationRate;
 

@@ -19,7 +19,8 @@ use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{
-    capacity_memory, disruption, node, nodeclaim, nodeclass, nodeoverlay, nodepool, provisioning,
+    capacity_memory, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay, nodepool,
+    provisioning,
 };
 
 /// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
@@ -54,6 +55,7 @@ enum Key {
     Disruption,
     GarbageCollection,
     CapacityMemory,
+    Maintenance,
 }
 
 /// The key that goes first.
@@ -121,6 +123,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
     driver.add(Key::Disruption);
     driver.add(Key::GarbageCollection);
     driver.add(Key::CapacityMemory);
+    driver.add(Key::Maintenance);
     loop {
         driver.enqueue_dirty();
         let leads = context.leadership.is_held(context.clock.now());
@@ -178,6 +181,7 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
         Key::Disruption => disruption::reconcile(context).await,
         Key::GarbageCollection => garbage_collection::reconcile(context).await,
         Key::CapacityMemory => capacity_memory::reconcile(context).await,
+        Key::Maintenance => maintenance::reconcile(context).await,
     }
 }
 

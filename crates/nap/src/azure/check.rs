@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use nap_api::disruption::{Maintenance, Span};
 use nap_azure::AzureConfig;
 use nap_azure::arm::{ArmClient, https_client, tokens_from_env};
 use nap_azure::prerequisites::{self, Facts, Reader, Row, Status};
@@ -46,6 +47,12 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
         return Err(UserError::new(message, hint).into());
     }
     Ok(())
+}
+
+/// Reads the maintenance window of a managed cluster for node images.
+pub async fn maintenance(args: &ManagedClusterArgs, within: Span) -> anyhow::Result<Maintenance> {
+    let cluster = Cluster::of(args, Clock::wall())?;
+    Ok(nap_azure::maintenance::read(&cluster.arm, &cluster.config, within).await?)
 }
 
 /// Number of rows with a status.

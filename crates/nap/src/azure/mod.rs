@@ -7,7 +7,7 @@ mod refresh;
 mod skus;
 mod smoke;
 
-pub use check::check;
+pub use check::{check, maintenance};
 pub use live::endpoint;
 pub use refresh::refresh;
 pub use skus::skus;

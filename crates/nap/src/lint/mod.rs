@@ -14,6 +14,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
+use nap_api::disruption::Settings;
 use nap_api::{AKSNodeClass, NodePool, normalise, validation};
 use nap_apiserver::{ApiServer, Config};
 use nap_clock::Clock;
@@ -95,7 +96,8 @@ pub async fn lint(args: LintArgs) -> anyhow::Result<()> {
             Some("NodePool") => {
                 let pool: NodePool =
                     serde_json::from_value(stored).context("reading a NodePool")?;
-                let problems = validation::validate_nodepool(&pool);
+                let mut problems = validation::validate_nodepool(&pool);
+                problems.extend(Settings::of(&pool).err().unwrap_or_default());
                 for problem in problems {
                     note(Level::Error, problem);
                 }

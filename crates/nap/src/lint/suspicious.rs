@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use nap_api::budget::{self, Oddity};
+use nap_api::disruption::{self, Settings};
 use nap_api::requirement::Undefined;
 use nap_api::{
     AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration, labels, validation,
@@ -44,6 +45,7 @@ pub fn find(
         found.extend(gone.into_iter().map(|finding| Finding { place: place.clone(), ..finding }));
         let mut say = |text: String| found.push(warning(place, text));
         budgets(pool, &mut say);
+        expiry(pool, &mut say);
         // Without a size that is offered nothing else can be met.
         allowed.unmet.iter().filter(|_| !is_error).cloned().for_each(&mut say);
         limits(pool, &allowed, &mut say);
@@ -88,6 +90,19 @@ fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
             }
             None => {}
         }
+    }
+}
+
+/// Warns if expiry takes no heed of the windows of a NodePool.
+fn expiry(pool: &NodePool, say: &mut impl FnMut(String)) {
+    let has_windows = Settings::of(pool).is_ok_and(|settings| !settings.windows.is_empty());
+    let expires = pool.spec.template.spec.expire_after.get().is_some();
+    if has_windows && expires && !disruption::expires_gracefully(pool) {
+        say(format!(
+            "spec.template.spec.expireAfter: expired nodes are deleted outside of the disruption windows too; write \
+             `Never`, or the annotation `{}: graceful`",
+            labels::EXPIRY
+        ));
     }
 }
 

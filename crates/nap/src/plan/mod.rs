@@ -13,7 +13,7 @@ mod explain;
 mod footnotes;
 mod format;
 mod live;
-mod read;
+pub mod read;
 mod record;
 mod table;
 mod what_if;

@@ -51,7 +51,7 @@ fn missing_control_plane_names_the_command_that_builds_it() {
 
 #[test]
 fn missing_kubeconfig_is_named() {
-    for command in [&["run"][..], &["crds", "install"], &["try"]] {
+    for command in [&["run"][..], &["crds", "install"], &["try"], &["windows"]] {
         let error = refused(&[command, &["--kubeconfig", "does/not/exist"]].concat());
         assert!(error.contains("no cluster to run on"), "{error}");
     }
@@ -68,8 +68,8 @@ fn help_lists_every_command_with_a_description() {
         commands.filter_map(|line| line.trim().split_once("  ")).collect();
     let names: Vec<&str> = described.iter().map(|(name, _)| *name).collect();
     let expected = [
-        "demo", "try", "run", "sim", "bench", "plan", "explain", "replay", "lint", "azure", "crds",
-        "version", "help",
+        "demo", "try", "run", "sim", "bench", "plan", "explain", "replay", "lint", "windows",
+        "azure", "crds", "version", "help",
     ];
     assert_eq!(names, expected, "{help}");
     assert!(described.iter().all(|(_, about)| about.trim().len() > 10), "{help}");

@@ -15,3 +15,4 @@ mod planning_live;
 mod process;
 mod simulation;
 mod trying;
+mod windows;

@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{LimitRange, Node, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
+use nap_api::disruption::Maintenance;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord};
 use nap_engine::PodKey;
 
 use super::{Index, Stamps};
 use crate::cluster::{NodeKey, NodeView, Pod, Workloads, pods, provider_id, provider_key};
+
+/// Age up to which what the cloud said about the maintenance window counts.
+const MAX_MAINTENANCE_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 impl Index {
     /// Every pod, by key.
@@ -219,6 +223,13 @@ impl Index {
     /// The selectors of Services and workload controllers.
     pub fn workloads(&self) -> &Workloads {
         &self.workloads
+    }
+
+    /// The maintenance window of the managed cluster, unless it was read too long ago.
+    pub fn maintenance(&self, now: Timestamp) -> &Maintenance {
+        let known = self.maintenance.as_ref();
+        let fresh = known.filter(|(at, _)| now.duration_since(*at) < MAX_MAINTENANCE_AGE);
+        fresh.map_or(&Maintenance::Unknown, |(_, maintenance)| maintenance)
     }
 
     /// The PodDisruptionBudgets that cover a pod, by name.
