@@ -5,6 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
+/// The source by which the repository is found.
+const MAIN: &str = "crates/nap/src/main.rs";
+
 /// The commit of the repository that a binary's sources are in; `-dirty` if sources differ from
 /// the commit or are newer than the binary. cargo writes the list of sources beside the binary.
 pub(crate) fn of(binary: &Path) -> anyhow::Result<String> {
@@ -13,8 +16,9 @@ pub(crate) fn of(binary: &Path) -> anyhow::Result<String> {
         format!("{}: cargo's list of sources is missing, so the commit is unknown", list.display())
     })?;
     let sources = sources(&text);
-    let folder = sources.first().and_then(|source| source.parent());
-    let folder = folder.with_context(|| format!("{} names no source", list.display()))?;
+    // Build scripts read files of other places too.
+    let main = sources.iter().find(|source| source.ends_with(MAIN)).and_then(|path| path.parent());
+    let folder = main.with_context(|| format!("{} does not name {MAIN}", list.display()))?;
     let root = PathBuf::from(git(folder, &["rev-parse", "--show-toplevel"])?);
     let commit = git(&root, &["rev-parse", "--short=12", "HEAD"])?;
     let changed = git(&root, &["status", "--porcelain", "--untracked-files=no", "--", "crates"])?;
@@ -23,7 +27,8 @@ pub(crate) fn of(binary: &Path) -> anyhow::Result<String> {
         let modified = std::fs::metadata(source).and_then(|file| file.modified());
         modified.map_or(true, |modified| modified > built)
     };
-    let right = changed.is_empty() && !sources.iter().any(newer);
+    let mut own = sources.iter().filter(|source| source.starts_with(&root));
+    let right = changed.is_empty() && !own.any(newer);
     Ok(if right { commit } else { format!("{commit}-dirty") })
 }
 
@@ -59,8 +64,9 @@ mod tests {
     fn commit_is_that_of_the_binarys_repository_and_dirty_if_sources_are_newer() {
         let folder = std::env::temp_dir().join(format!("nap-commit-{}", std::process::id()));
         let repository = folder.join("repository");
-        std::fs::create_dir_all(repository.join("crates")).unwrap();
-        let source = repository.join("crates/main.rs");
+        std::fs::create_dir_all(repository.join("crates/nap/src")).unwrap();
+        let repository = repository.canonicalize().unwrap();
+        let source = repository.join(MAIN);
         std::fs::write(&source, "fn main() {}").unwrap();
         git(&repository, &["init", "--quiet"]).unwrap();
         git(&repository, &["add", "."]).unwrap();
@@ -72,7 +78,7 @@ mod tests {
         let binary = folder.join("nap");
         std::fs::write(&binary, "").unwrap();
         assert!(of(&binary).is_err(), "without its list of sources the commit is unknown");
-        let list = format!("{}: {}\n", binary.display(), source.display());
+        let list = format!("{}: /nonexistent {}\n", binary.display(), source.display());
         std::fs::write(folder.join("nap.d"), list).unwrap();
         let modified = |file: &Path| std::fs::metadata(file).unwrap().modified().unwrap();
         let set = |time: SystemTime| {
