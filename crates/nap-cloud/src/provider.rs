@@ -187,6 +187,8 @@ pub struct RepairPolicy {
     pub status: &'static str,
     /// Time for which that is tolerated.
     pub toleration: Duration,
+    /// Longest drain of such a Node; `None` leaves it to its `terminationGracePeriod`.
+    pub drain_bound: Option<Duration>,
 }
 
 /// A cloud that launches instances. Every method may be repeated after a crash and does nothing

@@ -27,6 +27,10 @@ pub enum Blocker {
     Budgets(PodKey),
     /// A pod would have no place.
     Unplaced(PodKey, String),
+    /// The Node is annotated `karpenter.sh/do-not-repair`.
+    DoNotRepair,
+    /// Pods block the drain for a repair, and nothing bounds it.
+    NoDrainBound,
 }
 
 impl Blocker {
@@ -56,6 +60,12 @@ impl fmt::Display for Blocker {
                 write!(f, "Pod is covered by more than one PodDisruptionBudget (Pod={pod})")
             }
             Self::Unplaced(pod, why) => write!(f, "Pod would not schedule, {why} (Pod={pod})"),
+            Self::DoNotRepair => {
+                write!(f, "repair is blocked through the {:?} annotation", labels::DO_NOT_REPAIR)
+            }
+            Self::NoDrainBound => {
+                write!(f, "repair requires a termination grace period to bypass blocking pods")
+            }
         }
     }
 }
@@ -71,6 +81,11 @@ pub fn blocker(index: &Index, claim: &NodeClaim, node: &Node, now: Timestamp) ->
     if is_protected(node.annotations()) || is_protected(claim.annotations()) {
         return Some(Blocker::Node);
     }
+    pods_blocker(index, node, now)
+}
+
+/// The first pod that blocks the disruption of a node; `None` if none does.
+pub fn pods_blocker(index: &Index, node: &Node, now: Timestamp) -> Option<Blocker> {
     let name = node.name_any();
     let active = index.pods_on(&name).filter(|pod| pods::is_active(pod));
     active.map(|pod| pod_blocker(index, pod, now)).find(Option::is_some).flatten()

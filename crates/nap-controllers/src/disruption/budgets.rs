@@ -10,8 +10,12 @@ use nap_api::nodepool::DisruptionReason;
 use crate::cluster::{Index, NodeView, claim_is, is_ready};
 
 /// The reasons that nap disrupts nodes for.
-pub const REASONS: [DisruptionReason; 3] =
-    [DisruptionReason::Empty, DisruptionReason::Drifted, DisruptionReason::Underutilized];
+pub const REASONS: [DisruptionReason; 4] = [
+    DisruptionReason::Unhealthy,
+    DisruptionReason::Empty,
+    DisruptionReason::Drifted,
+    DisruptionReason::Underutilized,
+];
 
 /// Budgets of every NodePool by reason.
 #[derive(Debug, Default)]
@@ -27,20 +31,22 @@ struct Allowance {
 
 impl Budgets {
     /// Counts the budgets of every NodePool. Initialized nodes are counted unless their instance is
-    /// terminating; those that are leaving or not ready use up the budget.
+    /// terminating; those that are leaving or not ready use up the budget. A node that is not ready
+    /// does not keep itself from being repaired.
     pub fn new(index: &Index, now: Timestamp) -> Self {
         let mut allowances = BTreeMap::new();
         for (name, pool) in index.pools() {
             let nodes = || index.views_of_pool(name).filter(|view| is_counted(view));
-            let disrupted = nodes()
-                .filter(|view| {
-                    view.is_leaving() || view.node.as_ref().is_some_and(|node| !is_ready(node))
-                })
-                .count();
+            let not_ready =
+                |view: &&NodeView| view.node.as_ref().is_some_and(|node| !is_ready(node));
+            let leaving = nodes().filter(|view| view.is_leaving()).count();
+            let staying = nodes().filter(|view| !view.is_leaving());
+            let not_ready = staying.filter(not_ready).count();
             let total = nodes().count();
             for reason in REASONS {
                 let allowed = budget::allowed(&pool.spec.disruption.budgets, reason, total, now);
-                let left = allowed.saturating_sub(disrupted);
+                let idle = if reason == DisruptionReason::Unhealthy { 0 } else { not_ready };
+                let left = allowed.saturating_sub(leaving + idle);
                 allowances.insert((name.clone(), reason), Allowance { allowed, left });
             }
         }

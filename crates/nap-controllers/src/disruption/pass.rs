@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use nap_api::NodePool;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
+use nap_cloud::RepairPolicy;
 use nap_engine::{Plan, PodKey};
 
 use super::backoff::Backoff;
@@ -20,7 +21,7 @@ use super::budgets::{Budgets, REASONS};
 use super::candidates::{Candidate, collect};
 use super::debounce::Debounce;
 use super::drift::Removal;
-use super::{consolidation, drift, emptiness};
+use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, claim_is};
 use crate::decision_memory::DecisionMemory;
 use crate::provisioning::Solver;
@@ -32,6 +33,8 @@ pub type Commands = Vec<(Candidate, Plan)>;
 /// One pass.
 pub struct Pass {
     candidates: Vec<Candidate>,
+    /// Unhealthy nodes to repair.
+    unhealthy: Vec<Candidate>,
     budgets: Budgets,
     removals: Removals,
     backoff: Backoff,
@@ -53,7 +56,7 @@ pub struct Seen {
 pub struct Found {
     /// Commands to start, all for the same reason; `None` if there are none.
     pub commands: Option<(DisruptionReason, Commands)>,
-    /// Drifted nodes whose pods have no place.
+    /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
     /// Time until the next finding is due; `None` if none is waiting.
     pub wait: Option<Duration>,
@@ -66,25 +69,27 @@ impl Pass {
     pub fn new(
         index: &Index,
         memory: &DecisionMemory,
-        candidates: Vec<Candidate>,
+        (candidates, unhealthy): (Vec<Candidate>, Vec<Candidate>),
         catalogues: &Catalogues,
         nodes: &mut NodeCache,
         now: Timestamp,
     ) -> Self {
         let mut removals = Removals::default();
-        if !candidates.is_empty() {
-            let names = candidates.iter().map(Candidate::name);
+        if !(candidates.is_empty() && unhealthy.is_empty()) {
+            let names = candidates.iter().chain(&unhealthy).map(Candidate::name);
             removals = Removals::new(index, memory, names, catalogues, nodes, now);
         }
         let (budgets, backoff) = (Budgets::new(index, now), memory.backoff.clone());
-        Self { candidates, budgets, removals, backoff, seen: memory.seen.clone(), now }
+        let seen = memory.seen.clone();
+        Self { candidates, unhealthy, budgets, removals, backoff, seen, now }
     }
 
     /// NodePools that may not be disrupted at all for a reason that concerns one of their nodes.
     pub fn closed_budgets(&self) -> Vec<(Arc<NodePool>, DisruptionReason)> {
         let mut closed = BTreeMap::new();
         for reason in REASONS {
-            let concerned = self.candidates.iter().filter(|one| concerns(reason, one));
+            let all = self.candidates.iter().chain(&self.unhealthy);
+            let concerned = all.filter(|one| concerns(reason, one));
             for candidate in concerned {
                 let name = candidate.pool_name();
                 if self.budgets.is_closed(&name, reason) {
@@ -100,13 +105,19 @@ impl Pass {
     pub fn decide(mut self, solver: &Solver) -> Found {
         self.removals.place_waiting(|snapshot| solver.solve(snapshot));
         let mut found = Found::default();
+        let (unhealthy, unplaced) = self.unhealthy(solver);
+        found.blocked = unplaced;
+        if !unhealthy.is_empty() {
+            found.commands = Some((DisruptionReason::Unhealthy, unhealthy));
+            return Found { seen: self.seen, ..found };
+        }
         let empty = self.empty(&mut found.wait);
         if !empty.is_empty() {
             found.commands = Some((DisruptionReason::Empty, empty));
             return Found { seen: self.seen, ..found };
         }
         let (drifted, blocked) = self.drifted(solver);
-        found.blocked = blocked;
+        found.blocked.extend(blocked);
         if !drifted.is_empty() {
             found.commands = Some((DisruptionReason::Drifted, drifted));
             return Found { seen: self.seen, ..found };
@@ -116,6 +127,17 @@ impl Pass {
             found.commands = Some((DisruptionReason::Underutilized, underutilized));
         }
         Found { seen: self.seen, ..found }
+    }
+
+    /// Unhealthy nodes to replace, and those that cannot be. One that a waiting pod could be bound
+    /// to does not stay for that.
+    fn unhealthy(&mut self, solver: &Solver) -> (Commands, Vec<Blocked>) {
+        let Self { removals, budgets, .. } = self;
+        let replace = |candidate: &Candidate| replace(solver, removals, candidate);
+        let (commands, blocked) =
+            repair::find(&self.unhealthy, budgets, &self.backoff, self.now, replace);
+        let commands = commands.into_iter().map(|(candidate, plan)| (candidate.clone(), plan));
+        (commands.collect(), blocked)
     }
 
     /// Empty nodes to remove.
@@ -178,9 +200,13 @@ pub fn still_standing(
     index: &Index,
     memory: &DecisionMemory,
     catalogues: &Catalogues,
+    policies: &[RepairPolicy],
     now: Timestamp,
 ) -> Commands {
-    let current = collect(index, memory, catalogues, now).0;
+    let current = match reason {
+        DisruptionReason::Unhealthy => repair::collect(index, policies, catalogues, now).candidates,
+        _ => collect(index, memory, catalogues, now).0,
+    };
     let current: BTreeMap<_, &Candidate> = current.iter().map(|one| (one.key(), one)).collect();
     let mut budgets = Budgets::new(index, now);
     let stands = |candidate: &Candidate| {
@@ -191,8 +217,11 @@ pub fn still_standing(
         })
     };
     let mut standing = commands;
-    standing
-        .retain(|(candidate, _)| stands(candidate) && budgets.take(&candidate.pool_name(), reason));
+    standing.retain(|(candidate, _)| {
+        let mut is_allowed =
+            || !candidate.uses_budget() || budgets.take(&candidate.pool_name(), reason);
+        stands(candidate) && is_allowed()
+    });
     standing
 }
 
@@ -204,7 +233,7 @@ fn concerns(reason: DisruptionReason, candidate: &Candidate) -> bool {
         }
         DisruptionReason::Drifted => claim_is(&candidate.claim, DRIFTED),
         DisruptionReason::Underutilized => consolidation::is_underutilizable(candidate),
-        DisruptionReason::Unhealthy => false,
+        DisruptionReason::Unhealthy => candidate.repair_due.is_some() && candidate.uses_budget(),
     }
 }
 
@@ -213,6 +242,11 @@ fn remove(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> Re
     if removals.is_needed(candidate.name()) {
         return Removal::Waits;
     }
+    replace(solver, removals, candidate)
+}
+
+/// As [`remove`], also for a node that pods were placed on.
+fn replace(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> Removal {
     let plan = removals.without(candidate.name(), |snapshot| solver.solve(snapshot));
     if let Some(unplaced) = plan.unplaced.first() {
         return Removal::Blocked(Blocker::unplaced(unplaced));
@@ -245,7 +279,7 @@ mod tests {
         let commands = commands.iter().map(|one| (one.clone(), Plan::default())).collect();
         let (memory, catalogues) = (DecisionMemory::default(), Catalogues::default());
         let reason = DisruptionReason::Drifted;
-        let left = still_standing(commands, reason, index, &memory, &catalogues, at(0));
+        let left = still_standing(commands, reason, index, &memory, &catalogues, &[], at(0));
         left.iter().map(|(candidate, _)| candidate.name().to_owned()).collect()
     }
 
