@@ -23,6 +23,7 @@ mod prerequisites;
 mod provisioning;
 mod proxy;
 mod registering;
+mod repairing;
 mod restarting;
 mod retired;
 mod safety;
