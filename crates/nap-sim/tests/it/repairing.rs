@@ -258,7 +258,7 @@ async fn a_crash_at_any_write_of_a_repair_changes_nothing() {
     // `NAP_EVERY_CRASH=1` takes all of them.
     let step = if std::env::var_os("NAP_EVERY_CRASH").is_some() { 1 } else { 3 };
     for write in (1..=writes).step_by(step) {
-        let crash = Crash { write, delivered: write % 2 == 0 };
+        let crash = Crash::Write { number: write, delivered: write % 2 == 0 };
         assert_eq!(story(Some(crash)).await.1, undisturbed, "{crash:?} of {writes}");
     }
 }
