@@ -120,7 +120,7 @@ mod simplex;
 mod solve;
 mod topology;
 
-pub use explain::funnel::{Funnel, funnel};
+pub use explain::funnel::{Funnel, UnavailableOffering, funnel};
 pub use model::alternatives::Alternatives;
 pub use model::catalogue::Catalogue;
 pub use model::options::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy};

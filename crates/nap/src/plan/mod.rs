@@ -11,6 +11,7 @@ mod document;
 mod explain;
 mod footnotes;
 mod format;
+mod left_out;
 mod live;
 mod read;
 mod record;
@@ -22,7 +23,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use nap_azure::AzureProvider;
+use nap_azure::{AzureProvider, Shortage};
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
 use nap_engine::{Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
@@ -51,6 +52,8 @@ pub struct Problem {
     pub options: Options,
     /// `spec.limits` by NodePool.
     pub limits: BTreeMap<String, Resources>,
+    /// Offerings that are left out, because Azure lately refused them.
+    pub left_out: Vec<Shortage>,
     /// Provider of the instance types; `None` if Azure was not asked.
     provider: Option<AzureProvider>,
 }
@@ -65,7 +68,7 @@ pub struct Decision {
 
 impl Problem {
     fn new(cluster: &mut Cluster, offered: Offered, options: Options, now: Timestamp) -> Self {
-        let Offered { region, origin, of_classes, provider } = offered;
+        let Offered { region, origin, of_classes, provider, left_out } = offered;
         let state = &cluster.state;
         let limits = state.pools().filter_map(|(name, pool)| {
             let limits = pool.spec.limits.as_ref()?;
@@ -82,7 +85,7 @@ impl Problem {
             };
             cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
         }
-        Self { region, origin, snapshot, options, limits, provider }
+        Self { region, origin, snapshot, options, limits, left_out, provider }
     }
 
     /// Solves, and searches remedies for unplaced pods: for `asked`, or for the first
@@ -134,7 +137,7 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
         // time.
         (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
     };
-    let offered = catalogues::choose(source, &mut cluster).await?;
+    let offered = catalogues::choose(source, &mut cluster, now).await?;
     let problem = Problem::new(&mut cluster, offered, options, now);
     for note in &cluster.notes {
         eprintln!("note: {note}");
@@ -181,8 +184,8 @@ fn show(text: &str) -> anyhow::Result<()> {
 /// `nap replay`.
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
-    let Record { region, origin, snapshot, options, limits, plan, .. } = record;
-    let problem = Problem { region, origin, snapshot, options, limits, provider: None };
+    let Record { region, origin, snapshot, options, limits, left_out, plan, .. } = record;
+    let problem = Problem { region, origin, snapshot, options, limits, left_out, provider: None };
     let decision = problem.solve(None);
     let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;
