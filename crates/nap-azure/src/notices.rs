@@ -68,8 +68,8 @@ fn deadline(message: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(format!("{time}GMT")).ok()
 }
 
-/// Conditions of a Node that AKS calls unhealthy, and for how long each is tolerated. The kubelet of
-/// a Node that is not ready ends no pod any more, so nothing is gained by a drain.
+/// Conditions of a Node that AKS calls unhealthy, and for how long each is tolerated. The kubelet
+/// of a Node that is not ready ends no pod any more, so nothing is gained by a drain.
 pub(crate) const REPAIR_POLICIES: [RepairPolicy; 4] = [
     not_ready("False"),
     not_ready("Unknown"),

@@ -256,6 +256,12 @@ pub trait CloudProvider: Send + Sync {
         None
     }
 
+    /// Time at which the first of the offerings that failed lately is tried again; `None` if there
+    /// are none.
+    fn next_retry(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// Takes up what another process learnt. What was learnt here since is kept.
     fn restore_capacity_memory(&self, _text: &str) {}
 

@@ -47,7 +47,8 @@ pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
     Settings { region: region.to_owned(), node_resource_group: String::new(), ..settings }
 }
 
-/// Instance types for these settings, of which some are left out; an unknown region is a user error.
+/// Instance types for these settings, with some offerings left out; an unknown region is a user
+/// error.
 pub fn instance_types(
     sizes: &EmbeddedCatalogue,
     settings: &Settings,

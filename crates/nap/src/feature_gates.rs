@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-/// Gates of the incumbent, and whether nap does what each stands for. Only `NodeRepair` is a choice.
+/// Gates of the incumbent, and whether nap does what each stands for. Only `NodeRepair` is a
+/// choice.
 const GATES: [(&str, bool); 9] = [
     ("NodeRepair", false),
     ("ReservedCapacity", false),

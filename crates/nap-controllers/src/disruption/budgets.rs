@@ -155,6 +155,8 @@ mod tests {
         conditions.push(serde_json::from_value(condition("DisruptionReason", "True")).unwrap());
         index.apply(claim, at(1));
         assert_eq!(Budgets::new(&index, at(1)).left("p", Empty), 1);
+        let left = Budgets::new(&index, at(1)).left("p", DisruptionReason::Unhealthy);
+        assert_eq!(left, 2, "a node that is not ready does not keep itself from being repaired");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! underutilized ones consolidated.
 //!
 //! A pass first carries on the commands that are under way, then asks each method in turn
-//! ([`repair`], [`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first one that
-//! finds any. Commands run side by side, as many as the budgets allow. A command lives in the
-//! cluster itself (a condition on the old NodeClaim, a plan record on its replacements), so a
+//! ([`repair`], [`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first
+//! one that finds any. Commands run side by side, as many as the budgets allow. A command lives in
+//! the cluster itself (a condition on the old NodeClaim, a plan record on its replacements), so a
 //! restart finds it.
 
 mod backoff;

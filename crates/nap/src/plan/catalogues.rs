@@ -155,7 +155,7 @@ async fn from_azure(
         Origin::live(source, &region)
     });
     let (origin, provider) = (origin.unwrap_or_default(), Some(provider));
-    Ok(Offered { origin, region, of_classes, provider, left_out })
+    Ok(Offered { region, origin, of_classes, provider, left_out })
 }
 
 /// The first quota that the launches of a plan exceed together, and by how many vCPUs. Each fits by
