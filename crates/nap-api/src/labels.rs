@@ -146,6 +146,8 @@ pub fn normalise(key: &str) -> &str {
 
 /// Keeps a pod, node or claim from being disrupted.
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// `true` on a Node keeps it from being repaired.
+pub const DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
 /// Hash of a NodePool's template.
 pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
 /// Version of the algorithm of [`NODEPOOL_HASH`].

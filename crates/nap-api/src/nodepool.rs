@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::duration::NillableDuration;
+use crate::labels;
 use crate::normalise::{self, Note};
 use crate::requirement::NodeSelectorRequirement;
 use crate::taints::Taint;
@@ -187,6 +188,14 @@ pub struct NodeClassRef {
     /// Name of the object.
     #[schemars(length(min = 1))]
     pub name: String,
+}
+
+impl NodeClassRef {
+    /// A reference to an AKSNodeClass.
+    pub fn aks(name: impl Into<String>) -> Self {
+        let (group, kind) = (labels::AZURE_GROUP.to_owned(), "AKSNodeClass".to_owned());
+        Self { group, kind, name: name.into() }
+    }
 }
 
 /// Rules for the disruption of nodes.

@@ -141,13 +141,25 @@ pub fn from_catalogue(
     catalogue: &EmbeddedCatalogue,
     settings: &Settings,
 ) -> Result<nap_engine::Catalogue, AzureError> {
+    from_catalogue_where(catalogue, settings, |_, _, _| true)
+}
+
+/// As [`from_catalogue`], with the offerings of a size, a zone and a capacity type that are
+/// available.
+pub fn from_catalogue_where(
+    catalogue: &EmbeddedCatalogue,
+    settings: &Settings,
+    is_available: impl Fn(&Sku, &str, CapacityType) -> bool,
+) -> Result<nap_engine::Catalogue, AzureError> {
     let region = catalogue.region(&settings.region)?;
     let prices = catalogue.prices_in(&region.name);
     Ok(catalogue
         .skus_in(&region.name)
         .filter_map(|row| Sku::read(&catalogue.resource_sku(row, region), &region.name).ok())
         .filter(|sku| suits(sku, settings))
-        .map(|sku| instance_type(&sku, settings, &prices, |_, _| true))
+        .map(|sku| {
+            instance_type(&sku, settings, &prices, |zone, type_| is_available(&sku, zone, type_))
+        })
         .collect())
 }
 

@@ -41,6 +41,7 @@ pub mod prices;
 mod provider;
 pub mod quota;
 mod region;
+mod shortage;
 mod size_name;
 pub mod skus;
 mod subnet;
@@ -52,4 +53,5 @@ pub use config::{AzureConfig, DEFAULT_PRICES_ENDPOINT, NetworkPlugin, canonical_
 pub use error::AzureError;
 pub use kube_reserved::{EVICTION_THRESHOLD, kube_reserved_cpu_milli, kube_reserved_memory};
 pub use provider::AzureProvider;
+pub use shortage::{Cause, Shortage, built_in_sku};
 pub use size_name::SizeName;

@@ -68,17 +68,23 @@ fn deadline(message: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(format!("{time}GMT")).ok()
 }
 
-/// Conditions of a Node that AKS calls unhealthy, and for how long each is tolerated.
+/// Conditions of a Node that AKS calls unhealthy, and for how long each is tolerated. The kubelet
+/// of a Node that is not ready ends no pod any more, so nothing is gained by a drain.
 pub(crate) const REPAIR_POLICIES: [RepairPolicy; 4] = [
-    RepairPolicy { condition: "Ready", status: "False", toleration: Duration::from_mins(10) },
-    RepairPolicy { condition: "Ready", status: "Unknown", toleration: Duration::from_mins(10) },
-    RepairPolicy {
-        condition: "kubernetes.azure.com/NodeHealthy",
-        status: "False",
-        toleration: Duration::ZERO,
-    },
-    RepairPolicy { condition: "PreemptionScheduled", status: "True", toleration: Duration::ZERO },
+    not_ready("False"),
+    not_ready("Unknown"),
+    at_once("kubernetes.azure.com/NodeHealthy", "False"),
+    at_once("PreemptionScheduled", "True"),
 ];
+
+const fn not_ready(status: &'static str) -> RepairPolicy {
+    let (toleration, drain_bound) = (Duration::from_mins(10), Some(Duration::ZERO));
+    RepairPolicy { condition: "Ready", status, toleration, drain_bound }
+}
+
+const fn at_once(condition: &'static str, status: &'static str) -> RepairPolicy {
+    RepairPolicy { condition, status, toleration: Duration::ZERO, drain_bound: None }
+}
 
 #[cfg(test)]
 mod tests {

@@ -337,6 +337,10 @@ impl CloudProvider for AzureProvider {
         self.region.restore_memory(text);
     }
 
+    fn next_retry(&self) -> Option<Timestamp> {
+        self.region.next_retry()
+    }
+
     fn why_not_offered(&self, instance_type: &str) -> Option<String> {
         let today = self.arm().clock().now().to_zoned(jiff::tz::TimeZone::UTC).date();
         let gone = Lifecycle::built_in().gone(instance_type, &self.config.location, today);

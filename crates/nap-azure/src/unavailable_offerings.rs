@@ -12,6 +12,7 @@ use nap_engine::CapacityType;
 use serde::{Deserialize, Serialize};
 
 use crate::arm::Failure;
+use crate::shortage::{Cause, Shortage};
 use crate::skus::Sku;
 
 /// Value of the zone label of a VM that is placed without a zone.
@@ -53,11 +54,13 @@ struct Mark {
     /// Time that one failure marks for. The failures are forgotten when it has passed once more
     /// after the end of the mark.
     lifetime: SignedDuration,
+    /// Cause of the last failure.
+    cause: Cause,
 }
 
 impl Mark {
-    fn new(lifetime: SignedDuration, now: Timestamp) -> Self {
-        Self { until: later(now, lifetime), failures: 1, lifetime }
+    fn new(cause: Cause, lifetime: SignedDuration, now: Timestamp) -> Self {
+        Self { until: later(now, lifetime), failures: 1, lifetime, cause }
     }
 
     fn is_active(&self, now: Timestamp) -> bool {
@@ -70,14 +73,14 @@ impl Mark {
 
     /// Takes a further failure in. Failures while the mark stands are of launches that were under
     /// way already: they say nothing new.
-    fn fail(&mut self, lifetime: SignedDuration, now: Timestamp) {
+    fn fail(&mut self, cause: Cause, lifetime: SignedDuration, now: Timestamp) {
         let failures = match (self.is_active(now), self.is_remembered(now)) {
             (true, _) => self.failures,
             (false, true) => (self.failures + 1).min(MAX_FAILURES),
             (false, false) => 1,
         };
         let until = later(now, lifetime.saturating_mul(i32::try_from(failures).unwrap_or(1)));
-        *self = Self { until: self.until.max(until), failures, lifetime };
+        *self = Self { until: self.until.max(until), failures, lifetime, cause };
     }
 }
 
@@ -101,6 +104,8 @@ struct StoredMark {
     unavailable_until: Timestamp,
     failures: u32,
     lifetime_seconds: i64,
+    #[serde(default)]
+    cause: Cause,
 }
 
 impl StoredMark {
@@ -114,6 +119,7 @@ impl StoredMark {
             unavailable_until: mark.until,
             failures: mark.failures,
             lifetime_seconds: mark.lifetime.as_secs(),
+            cause: mark.cause,
         }
     }
 
@@ -124,6 +130,7 @@ impl StoredMark {
             until: self.unavailable_until,
             failures: self.failures.clamp(1, MAX_FAILURES),
             lifetime: SignedDuration::from_secs(lifetime),
+            cause: self.cause,
         }
     }
 }
@@ -159,6 +166,41 @@ impl UnavailableOfferings {
         family.is_some_and(|(vcpus, mark)| mark.is_active(now) && sku.vcpus >= *vcpus)
     }
 
+    /// What is unavailable now, the first to be tried again first.
+    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
+        let shortage = |(_, zone, capacity_type): &Key, mark: &Mark| Shortage {
+            instance_type: None,
+            family: None,
+            min_vcpus: None,
+            zone: Some(zone.clone()),
+            capacity_type: *capacity_type,
+            cause: mark.cause,
+            until: mark.until,
+        };
+        let offerings = self.offerings.iter().map(|(key, mark)| Shortage {
+            instance_type: Some(key.0.clone()),
+            ..shortage(key, mark)
+        });
+        let families = self.families.iter().map(|(key, (vcpus, mark))| Shortage {
+            family: Some(key.0.clone()),
+            min_vcpus: Some(*vcpus),
+            ..shortage(key, mark)
+        });
+        let all_spot = self.all_spot.map(|until| Shortage {
+            instance_type: None,
+            family: None,
+            min_vcpus: None,
+            zone: None,
+            capacity_type: CapacityType::Spot,
+            cause: Cause::Quota,
+            until,
+        });
+        let all = offerings.chain(families).chain(all_spot);
+        let mut all: Vec<Shortage> = all.filter(|one| now < one.until).collect();
+        all.sort_by_key(|one| one.until);
+        all
+    }
+
     /// Counts the changes ever made.
     pub fn generation(&self) -> u64 {
         self.generation
@@ -173,7 +215,7 @@ impl UnavailableOfferings {
 
     /// Marks a spot offering from which a VM was evicted.
     pub fn learn_eviction(&mut self, sku: &Sku, zone: &str, now: Timestamp) {
-        self.mark(sku, zone, CapacityType::Spot, HOUR, now);
+        self.mark(sku, zone, CapacityType::Spot, (Cause::Eviction, HOUR), now);
     }
 
     /// Takes back the marks that a successful launch contradicts: that of its offering, and that of
@@ -276,13 +318,14 @@ impl UnavailableOfferings {
             | Failure::Conflict
             | Failure::Transient => return false,
         };
+        let cause = Cause::of(failure);
         // A policy allows sizes by name; a lack of capacity concerns larger ones of the family too.
         let with_family = failure != Failure::Policy;
         for zone in zones {
             for capacity_type in types {
-                self.mark(sku, &zone, *capacity_type, lifetime, now);
+                self.mark(sku, &zone, *capacity_type, (cause, lifetime), now);
                 if with_family {
-                    self.mark_family(sku, &zone, *capacity_type, lifetime, now);
+                    self.mark_family(sku, &zone, *capacity_type, (cause, lifetime), now);
                 }
             }
         }
@@ -294,14 +337,15 @@ impl UnavailableOfferings {
         sku: &Sku,
         zone: &str,
         capacity_type: CapacityType,
-        lifetime: SignedDuration,
+        (cause, lifetime): (Cause, SignedDuration),
         now: Timestamp,
     ) {
         self.forget(now);
         self.generation += 1;
         let key = (sku.name.clone(), zone.to_owned(), capacity_type);
-        let new = Mark::new(lifetime, now);
-        self.offerings.entry(key).and_modify(|mark| mark.fail(lifetime, now)).or_insert(new);
+        let new = Mark::new(cause, lifetime, now);
+        let known = self.offerings.entry(key);
+        known.and_modify(|mark| mark.fail(cause, lifetime, now)).or_insert(new);
     }
 
     fn mark_family(
@@ -309,7 +353,7 @@ impl UnavailableOfferings {
         sku: &Sku,
         zone: &str,
         capacity_type: CapacityType,
-        lifetime: SignedDuration,
+        (cause, lifetime): (Cause, SignedDuration),
         now: Timestamp,
     ) {
         let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
@@ -317,10 +361,10 @@ impl UnavailableOfferings {
             Some((vcpus, mark)) => {
                 // An expired threshold says nothing of smaller sizes any more.
                 *vcpus = if mark.is_active(now) { (*vcpus).min(sku.vcpus) } else { sku.vcpus };
-                mark.fail(lifetime, now);
+                mark.fail(cause, lifetime, now);
             }
             None => {
-                self.families.insert(key, (sku.vcpus, Mark::new(lifetime, now)));
+                self.families.insert(key, (sku.vcpus, Mark::new(cause, lifetime, now)));
             }
         }
     }
@@ -468,6 +512,18 @@ mod tests {
         assert!(!restored.contains(&tried, "eastus-1", on_demand, later));
         let much_later = now + SignedDuration::from_hours(9);
         assert!(!restored.to_text(much_later).contains("Standard"), "forgotten marks are dropped");
+        let shown: Vec<String> = restored.shortages(now).iter().map(ToString::to_string).collect();
+        for expected in [
+            "Standard_D8s_v5 on-demand in eastus-1",
+            "sizes of standarddsv5family with 8 or more vCPUs on-demand in eastus-1",
+            "every size spot",
+            "Standard_E8s_v5 spot in eastus-2",
+        ] {
+            assert!(shown.iter().any(|one| one == expected), "{expected}: {shown:?}");
+        }
+        let evicted = restored.shortages(now).into_iter().find(|one| one.cause == Cause::Eviction);
+        assert!(evicted.is_some_and(|one| one.covers(&other, "eastus-2", CapacityType::Spot)));
+        assert!(restored.shortages(much_later).is_empty());
         assert!(restored.restore("{").is_err());
         assert!(restored.restore("{}").is_ok());
     }

@@ -188,6 +188,8 @@ pub struct RepairPolicy {
     pub status: &'static str,
     /// Time for which that is tolerated.
     pub toleration: Duration,
+    /// Longest drain of such a Node; `None` leaves it to its `terminationGracePeriod`.
+    pub drain_bound: Option<Duration>,
 }
 
 /// A cloud that launches instances. Every method may be repeated after a crash and does nothing
@@ -252,6 +254,12 @@ pub trait CloudProvider: Send + Sync {
     /// [`CloudProvider::restore_capacity_memory`]; `None` if nothing has changed since `known`, the
     /// text of the last call.
     fn capacity_memory(&self, _known: Option<&str>) -> Option<String> {
+        None
+    }
+
+    /// Time at which the first of the offerings that failed lately is tried again; `None` if there
+    /// are none.
+    fn next_retry(&self) -> Option<Timestamp> {
         None
     }
 

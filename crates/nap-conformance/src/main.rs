@@ -12,22 +12,26 @@
 //! Each spec is an invocation of its own, focused on exactly that spec, with its own time limit. A
 //! plane that is not clean afterwards is replaced, so that no spec fails for another's remains.
 
+mod commit;
 mod plane;
 mod process;
 mod queue;
 mod realisation;
 mod report;
 mod results;
+mod run_folder;
 mod run_spec;
 mod specs;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
+use jiff::SignedDuration;
 use nap_clock::Clock;
 
 use plane::Plane;
@@ -35,6 +39,9 @@ use queue::Queue;
 use realisation::Burst;
 use results::{Outcome, Record, Results};
 use specs::Spec;
+
+/// Shortest `--limit`: the suites need some seconds to begin.
+const MIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Run Karpenter's end-to-end suites against nap, and write docs/conformance-karpenter.md
 #[derive(Debug, Parser)]
@@ -46,6 +53,9 @@ struct Args {
     /// Run only the specs whose name contains this text; the document is not written
     #[arg(long, value_name = "TEXT")]
     spec: Option<String>,
+    /// Stop a spec after this time, as `10m`; one that is stopped does not count as passed
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    limit: Option<Duration>,
     /// Skip the specs that passed at this commit before
     #[arg(long)]
     resume: bool,
@@ -56,7 +66,10 @@ struct Args {
     #[arg(long, value_name = "FILE", default_value = "target/debug/nap")]
     nap: PathBuf,
     /// Measure how often plans come true on kube-scheduler instead, with this many runs per burst
-    #[arg(long, value_name = "RUNS", conflicts_with_all = ["spec", "resume", "all", "list"])]
+    #[arg(
+        long, value_name = "RUNS",
+        conflicts_with_all = ["spec", "limit", "resume", "all", "list"]
+    )]
     realisation: Option<usize>,
     /// Measure only this burst
     #[arg(long, value_enum, requires = "realisation")]
@@ -72,11 +85,13 @@ struct Session {
     suites: PathBuf,
     /// Folder with the manifests for the suites.
     manifests: PathBuf,
-    /// Folder of results, logs and remains of failed specs.
+    /// Folder of this run: logs and remains of failed specs.
     folder: PathBuf,
     /// A copy of nap, so that a build during the run changes nothing.
     nap: PathBuf,
     commit: String,
+    /// Time after which a spec is stopped, if that is before its own limit.
+    limit: Option<Duration>,
     clock: Clock,
 }
 
@@ -95,12 +110,14 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> anyhow::Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     nap_controlplane_build::build().map_err(anyhow::Error::msg)?;
-    let folder = root.join("target/conformance");
-    std::fs::create_dir_all(&folder)?;
+    let shared = root.join("target/conformance");
+    let folder = run_folder::create(&shared)?;
     let manifests = root.join("conformance/karpenter");
     if let Some(runs) = args.realisation {
         let session = session(args, &root, folder, manifests, PathBuf::new())?;
-        return realisation::measure(&session, args.planes, runs, args.burst);
+        let measured = realisation::measure(&session, args.planes, runs, args.burst);
+        run_folder::close(&session.folder)?;
+        return measured;
     }
     let suites = nap_controlplane_build::build_suites().map_err(anyhow::Error::msg)?;
     let specs = specs::list(&suites, &manifests.join("specs"), &folder)?;
@@ -115,20 +132,24 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         for spec in &wanted {
             println!("{}: {}", spec.suite, spec.name);
         }
+        run_folder::close(&folder)?;
         return Ok(true);
     }
     let session = session(args, &root, folder, manifests, suites)?;
-    let results = Mutex::new(Results::open(&session.folder.join("results.jsonl"))?);
+    let file = shared.join("results.jsonl");
+    let results = Mutex::new(Results::open(&file)?);
     let wanted = not_passed(wanted, args.resume, &session, &results);
     println!("{} specs on {} planes, at {}", wanted.len(), args.planes, session.commit);
     run_all(&session, args.planes, wanted, &results)?;
-    let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Another run may have appended results meanwhile.
+    let results = Results::open(&file)?;
     let failed = report::summary(&specs, args.spec.as_deref(), args.all, &session.commit, &results);
     if args.spec.is_none() {
         let file = root.join("docs/conformance-karpenter.md");
         std::fs::write(&file, report::document(&specs, &session.commit, &results))?;
         println!("wrote {}", file.display());
     }
+    run_folder::close(&session.folder)?;
     Ok(failed == 0)
 }
 
@@ -140,11 +161,24 @@ fn session(
     manifests: PathBuf,
     suites: PathBuf,
 ) -> anyhow::Result<Session> {
-    let nap = folder.join("nap");
-    std::fs::copy(root.join(&args.nap), &nap)
+    let original = root.join(&args.nap);
+    let nap = run_folder::take(&original, &folder)
         .with_context(|| format!("{}; `cargo build -p nap` builds it", args.nap.display()))?;
-    let commit = commit(root)?;
-    Ok(Session { suites, manifests, folder, nap, commit, clock: Clock::wall() })
+    // Measurements are not recorded.
+    let commit = if args.realisation.is_none() { commit::of(&original)? } else { String::new() };
+    let clock = Clock::wall();
+    Ok(Session { suites, manifests, folder, nap, commit, limit: args.limit, clock })
+}
+
+/// A duration with units, as `10m` or `1h30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let example = "give a time such as `10m` or `90s`";
+    let parsed: SignedDuration = text.parse().map_err(|_| example.to_owned())?;
+    let parsed = Duration::try_from(parsed).map_err(|_| example.to_owned())?;
+    if parsed < MIN_LIMIT {
+        return Err(format!("at least {} s", MIN_LIMIT.as_secs()));
+    }
+    Ok(parsed)
 }
 
 fn not_passed(
@@ -226,20 +260,22 @@ fn print_progress(done: usize, total: usize, plane: u16, record: &Record) {
         "[{done}/{total}] {outcome} {} s, plane {plane}: {}: {}",
         record.seconds, record.suite, record.spec
     );
-    if record.outcome == Outcome::Failed {
+    if matches!(record.outcome, Outcome::Failed | Outcome::Stopped) {
         println!("    {}", record.reason);
         println!("    {}", record.folder.as_deref().unwrap_or_default());
     }
 }
 
-/// The commit of the working tree; `-dirty` if files differ from it.
-fn commit(root: &Path) -> anyhow::Result<String> {
-    let git = |arguments: &[&str]| -> anyhow::Result<String> {
-        let output = Command::new("git").arg("-C").arg(root).args(arguments).output()?;
-        ensure!(output.status.success(), "git {arguments:?} failed");
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "crates"])?;
-    Ok(if changed.is_empty() { commit } else { format!("{commit}-dirty") })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_is_a_time_with_a_unit() {
+        assert_eq!(duration("10m"), Ok(Duration::from_mins(10)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_mins(90)));
+        for wrong in ["", "10", "-5m", "soon", "3s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
 }

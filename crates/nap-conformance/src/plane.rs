@@ -58,6 +58,7 @@ impl Plane {
         // Drain order is judged on pods that must share a node; without a price of nodes two
         // smaller ones may be a fraction of a cent cheaper.
         env.push(("NAP_NODE_COST".to_owned(), "0.01".to_owned()));
+        env.push(("FEATURE_GATES".to_owned(), "NodeRepair=true".to_owned()));
         env.push(("NO_COLOR".to_owned(), "1".to_owned()));
         let nap_log = session.folder.join(format!("nap-{number}.log"));
         let nap = Supervised::start(&session.nap, &["run"], &env, &nap_log)?;

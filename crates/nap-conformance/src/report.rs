@@ -51,11 +51,13 @@ pub(crate) fn document(specs: &[Spec], commit: &str, results: &Results) -> Strin
         "# Karpenter's end-to-end suites\n\n\
          Written by `make conformance`; see [judges.md](judges.md). The regression and disruption suites of\n\
          Karpenter {version}, unchanged, against nap {commit} on a real control plane with an emulated Azure.\n\n\
-         | passed | failed | skipped themselves | not judged | not run |\n|---|---|---|---|---|\n\
-         | {} | {} | {} | {} | {not_run} |\n\n\
+         | passed | failed | stopped | skipped themselves | not judged | not run |\n\
+         |---|---|---|---|---|---|\n\
+         | {} | {} | {} | {} | {} | {not_run} |\n\n\
          | suite | spec | result | seconds | reason |\n|---|---|---|---|---|\n",
         count(Outcome::Passed),
         count(Outcome::Failed),
+        count(Outcome::Stopped),
         count(Outcome::Skipped),
         count(Outcome::NotJudged),
     );

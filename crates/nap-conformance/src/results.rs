@@ -18,6 +18,8 @@ pub(crate) enum Outcome {
     Failed,
     /// The spec skipped itself.
     Skipped,
+    /// The limit of this run was shorter than the spec's own and ended it.
+    Stopped,
     /// Something other than nap kept the spec from being judged.
     NotJudged,
 }
@@ -28,6 +30,7 @@ impl Outcome {
             Self::Passed => "passed",
             Self::Failed => "FAILED",
             Self::Skipped => "skipped",
+            Self::Stopped => "stopped",
             Self::NotJudged => "not judged",
         }
     }
@@ -67,7 +70,8 @@ impl Results {
     }
 
     pub(crate) fn append(&mut self, record: Record) -> anyhow::Result<()> {
-        writeln!(self.file, "{}", serde_json::to_string(&record)?)?;
+        // One write: another run may append to the file at the same time.
+        self.file.write_all(format!("{}\n", serde_json::to_string(&record)?).as_bytes())?;
         self.records.push(record);
         Ok(())
     }

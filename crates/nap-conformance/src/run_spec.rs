@@ -96,10 +96,11 @@ pub(crate) fn run(session: &Session, plane: &Plane, spec: &Spec) -> anyhow::Resu
     } else {
         let mut child = start(session, plane, spec, &folder)?;
         let status = wait(session, plane, spec, &mut child, &folder)?;
-        judge(&folder.join("report.json"), status)
+        let stopped = session.limit.filter(|limit| *limit < spec.limit());
+        judge(&folder.join("report.json"), status, stopped)
     };
     let seconds = session.clock.now().duration_since(started).as_secs();
-    let failed = outcome == Outcome::Failed;
+    let failed = matches!(outcome, Outcome::Failed | Outcome::Stopped);
     if failed {
         keep_remains(plane, &folder, log_start)?;
     } else {
@@ -117,6 +118,11 @@ pub(crate) fn run(session: &Session, plane: &Plane, spec: &Spec) -> anyhow::Resu
     })
 }
 
+/// Time after which a spec ends: its own limit, or that of this run.
+fn limit(session: &Session, spec: &Spec) -> Duration {
+    session.limit.map_or(spec.limit(), |limit| limit.min(spec.limit()))
+}
+
 fn start(session: &Session, plane: &Plane, spec: &Spec, folder: &Path) -> anyhow::Result<Child> {
     let output = File::create(folder.join("output.log"))?;
     let file = |name: &str| session.manifests.join(name).display().to_string();
@@ -127,7 +133,7 @@ fn start(session: &Session, plane: &Plane, spec: &Spec, folder: &Path) -> anyhow
         .arg("--repair-condition=kubernetes.azure.com/NodeHealthy=False")
         .args(["--ginkgo.v", "--ginkgo.no-color"])
         .arg(format!("--ginkgo.focus={}", spec.focus()))
-        .arg(format!("--ginkgo.timeout={}s", spec.limit().as_secs()))
+        .arg(format!("--ginkgo.timeout={}s", limit(session, spec).as_secs()))
         .arg(format!("--ginkgo.grace-period={}s", GRACE.as_secs()))
         .arg(format!("--ginkgo.json-report={}", folder.join("report.json").display()))
         .env("KUBECONFIG", &plane.kubeconfig)
@@ -155,7 +161,7 @@ fn wait(
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if passed(started) > spec.limit() + GRACE * 4 {
+        if passed(started) > limit(session, spec) + GRACE * 4 {
             drop(child.stdin.take());
             child.wait()?;
             return Ok(None);
@@ -170,9 +176,21 @@ fn wait(
     }
 }
 
-fn judge(report: &Path, status: Option<ExitStatus>) -> (Outcome, String) {
+/// The verdict on a spec; `stopped` is the limit of this run if it is shorter than the spec's own.
+fn judge(
+    report: &Path,
+    status: Option<ExitStatus>,
+    stopped: Option<Duration>,
+) -> (Outcome, String) {
+    let late = |reason: String| match stopped {
+        Some(limit) => {
+            let minutes = (limit.as_secs_f64() / 6.0).round() / 10.0;
+            (Outcome::Stopped, format!("stopped after {minutes} min: {reason}"))
+        }
+        None => (Outcome::Failed, reason),
+    };
     let Some(status) = status else {
-        return (Outcome::Failed, "the suite did not end in time and was killed".to_owned());
+        return late("the suite did not end in time and was killed".to_owned());
     };
     let reports: Option<Vec<Report>> =
         std::fs::read(report).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -199,6 +217,7 @@ fn judge(report: &Path, status: Option<ExitStatus>) -> (Outcome, String) {
             match spec.state.as_str() {
                 "passed" if status.success() => (Outcome::Passed, String::new()),
                 "skipped" => (Outcome::Skipped, message),
+                "timedout" => late(format!("timedout: {message}")),
                 state => (Outcome::Failed, format!("{state}: {message}")),
             }
         }
@@ -253,8 +272,16 @@ mod tests {
             reports.len()
         ));
         std::fs::write(&file, format!("[{{\"SpecReports\":[{reports}]}}]")).unwrap();
-        let verdict = judge(&file, Some(ExitStatus::from_raw(code << 8)));
+        let verdict = judge(&file, Some(ExitStatus::from_raw(code << 8)), None);
+        let stopped = Some(Duration::from_mins(7));
+        let limited = judge(&file, Some(ExitStatus::from_raw(code << 8)), stopped);
         std::fs::remove_file(&file).unwrap();
+        if reports.contains("timedout") {
+            assert_eq!(limited.0, Outcome::Stopped, "a spec that the run stopped");
+            assert!(limited.1.starts_with("stopped after 7 min: timedout"), "{}", limited.1);
+        } else {
+            assert_eq!(limited, verdict, "a spec that ended by itself");
+        }
         verdict
     }
 
@@ -276,6 +303,10 @@ mod tests {
         assert_eq!(judged(itself, 0), (Outcome::Skipped, "no zone".to_owned()));
         assert_eq!(judged(&format!("{setup},{skipped}"), 1).0, Outcome::Failed);
         assert_eq!(judged(skipped, 0).0, Outcome::NotJudged);
-        assert_eq!(judge(Path::new("/nonexistent"), None).0, Outcome::Failed);
+        assert_eq!(judge(Path::new("/nonexistent"), None, None).0, Outcome::Failed);
+        let limit = Some(Duration::from_secs(90));
+        let (outcome, reason) = judge(Path::new("/nonexistent"), None, limit);
+        assert_eq!(outcome, Outcome::Stopped);
+        assert!(reason.starts_with("stopped after 1.5 min"), "{reason}");
     }
 }

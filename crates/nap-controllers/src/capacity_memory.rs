@@ -11,9 +11,9 @@ use serde_json::json;
 use crate::context::{Context, Doing, Error, Outcome, is_not_found};
 
 /// Name of the ConfigMap.
-const NAME: &str = "nap-capacity-memory";
+pub const NAME: &str = "nap-capacity-memory";
 /// Key of the text in it.
-const KEY: &str = "memory.json";
+pub const KEY: &str = "memory.json";
 /// Namespace of the ConfigMap where no Lease names one.
 const NAMESPACE: &str = "kube-system";
 /// Interval between two looks for changes.

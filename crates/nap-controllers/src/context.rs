@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use nap_clock::Clock;
-use nap_cloud::{CloudError, CloudProvider};
+use nap_cloud::{CloudError, CloudProvider, RepairPolicy};
 
 use crate::cluster::{Index, Indexed};
 use crate::decision_memory::DecisionMemory;
@@ -57,6 +57,8 @@ pub struct Settings {
     pub rate_limit: RateLimit,
     /// The Lease that replicas compete for; `None` if there is only one replica.
     pub leader_election: Option<LeaderElection>,
+    /// Whether unhealthy nodes are replaced: the feature gate `NodeRepair`.
+    pub node_repair: bool,
 }
 
 impl Default for Settings {
@@ -68,6 +70,7 @@ impl Default for Settings {
             solve_on_worker_thread: false,
             rate_limit: RateLimit::default(),
             leader_election: None,
+            node_repair: false,
         }
     }
 }
@@ -131,6 +134,11 @@ impl Context {
     /// index if both are needed.
     pub fn memory(&self) -> MutexGuard<'_, DecisionMemory> {
         self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Policies that nodes are repaired by; none if they are not repaired.
+    pub(crate) fn repair_policies(&self) -> &[RepairPolicy] {
+        if self.settings.node_repair { self.cloud.repair_policies() } else { &[] }
     }
 
     /// Indexes the answer to a write, before the watch reports it.

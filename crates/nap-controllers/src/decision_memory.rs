@@ -56,7 +56,7 @@ pub struct DecisionMemory {
 #[derive(Clone, Copy, Debug)]
 struct QuietPass {
     generation: u64,
-    at: Timestamp,
+    until: Timestamp,
 }
 
 impl DecisionMemory {
@@ -92,17 +92,16 @@ impl DecisionMemory {
         since.is_some() && since.copied() == index.unschedulable_since(pod)
     }
 
-    /// Remembers a disruption pass that found nothing to do at a generation of the index.
-    pub fn remember_quiet_pass(&mut self, generation: u64, now: Timestamp) {
-        self.quiet_pass = Some(QuietPass { generation, at: now });
+    /// Remembers a disruption pass that found nothing to do at a generation of the index, and when
+    /// the next is due although nothing changes.
+    pub fn remember_quiet_pass(&mut self, generation: u64, until: Timestamp) {
+        self.quiet_pass = Some(QuietPass { generation, until });
     }
 
-    /// Whether the last pass found nothing to do, less than `max_age` ago, and the index has not
-    /// changed since.
-    pub fn is_quiet(&self, generation: u64, max_age: SignedDuration, now: Timestamp) -> bool {
-        self.quiet_pass.is_some_and(|pass| {
-            pass.generation == generation && now.duration_since(pass.at) < max_age
-        })
+    /// Whether the last pass found nothing to do, the index has not changed since, and no pass is
+    /// due for the time that went by.
+    pub fn is_quiet(&self, generation: u64, now: Timestamp) -> bool {
+        self.quiet_pass.is_some_and(|pass| pass.generation == generation && now < pass.until)
     }
 }
 

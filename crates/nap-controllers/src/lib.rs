@@ -23,7 +23,7 @@
 //! Decisions are functions of the index, the decision memory and the time; the code that carries
 //! them out is async and holds no lock across an await.
 
-mod capacity_memory;
+pub mod capacity_memory;
 pub mod cluster;
 mod context;
 mod decision_memory;

@@ -122,7 +122,7 @@ mod solve;
 mod topology;
 
 pub use consolidate::{ConsolidationCache, consolidate};
-pub use explain::funnel::{Funnel, funnel};
+pub use explain::funnel::{Funnel, UnavailableOffering, funnel};
 pub use model::alternatives::Alternatives;
 pub use model::catalogue::Catalogue;
 pub use model::fleet::{

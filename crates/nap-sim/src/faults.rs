@@ -1,5 +1,5 @@
 //! Faults between nap and the services that it calls: lists that arrive late, connections that
-//! break, and a crash at a chosen write.
+//! break, and a crash at a chosen request.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,16 +29,25 @@ pub struct Faults {
 struct Plan {
     list_delays: BTreeMap<String, Duration>,
     writes: usize,
+    azure_reads: usize,
     crash_at: Option<Crash>,
 }
 
-/// A crash at a write.
+/// A crash at a request. The answer to it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crash {
-    /// Number of the write, from 1.
-    pub write: usize,
-    /// Whether the service still gets the write; the answer is lost in any case.
-    pub delivered: bool,
+pub enum Crash {
+    /// At a write to Kubernetes or Azure.
+    Write {
+        /// Number of the write, from 1.
+        number: usize,
+        /// Whether the service still gets the write.
+        delivered: bool,
+    },
+    /// At a read from Azure Resource Manager.
+    AzureRead {
+        /// Number of the read, from 1.
+        number: usize,
+    },
 }
 
 impl Faults {
@@ -57,7 +66,7 @@ impl Faults {
         self.plan().list_delays.insert(resource.to_owned(), delay);
     }
 
-    /// Crashes at a write.
+    /// Crashes at a request.
     pub fn crash_at(&self, crash: Crash) {
         self.plan().crash_at = Some(crash);
     }
@@ -70,6 +79,11 @@ impl Faults {
     /// Number of writes so far, without events and leases: their loss changes no state.
     pub fn writes(&self) -> usize {
         self.plan().writes
+    }
+
+    /// Number of reads from Azure Resource Manager so far.
+    pub fn azure_reads(&self) -> usize {
+        self.plan().azure_reads
     }
 
     /// Returns once the crash has happened.
@@ -91,7 +105,20 @@ impl Faults {
         }
         let mut plan = self.plan();
         plan.writes += 1;
-        plan.crash_at.filter(|crash| crash.write == plan.writes)
+        let is_now =
+            |crash: &Crash| matches!(crash, Crash::Write { number, .. } if *number == plan.writes);
+        plan.crash_at.filter(is_now)
+    }
+
+    /// Counts a read; returns the crash if this is its time.
+    fn count_read(&self, path: &str) -> Option<Crash> {
+        if !path.starts_with("/subscriptions/") {
+            return None;
+        }
+        let mut plan = self.plan();
+        plan.azure_reads += 1;
+        let now = Crash::AzureRead { number: plan.azure_reads };
+        plan.crash_at.filter(|crash| *crash == now)
     }
 }
 
@@ -140,8 +167,13 @@ where
                 if let Some(delay) = delay.filter(|_| !is_watch) {
                     faults.clock.sleep(delay).await;
                 }
-            } else if let Some(crash) = faults.count_write(&path) {
-                if crash.delivered {
+            }
+            let crash = match *request.method() {
+                Method::GET => faults.count_read(&path),
+                _ => faults.count_write(&path),
+            };
+            if let Some(crash) = crash {
+                if matches!(crash, Crash::Write { delivered: true, .. }) {
                     drop(inner.call(request).await);
                 }
                 faults.crashed.send_replace(true);

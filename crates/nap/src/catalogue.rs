@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use nap_api::AKSNodeClass;
 use nap_azure::embedded::{EmbeddedCatalogue, Lifecycle, Region, refresh};
-use nap_azure::instance_types::{Settings, from_catalogue};
-use nap_azure::{AzureConfig, AzureError, CatalogueSource, PriceSource, REFERENCE_REGION};
+use nap_azure::instance_types::{Settings, from_catalogue_where};
+use nap_azure::{
+    AzureConfig, AzureError, CatalogueSource, PriceSource, REFERENCE_REGION, Shortage,
+};
 use nap_engine::CapacityType;
 use serde::{Deserialize, Serialize};
 
@@ -45,12 +47,17 @@ pub fn settings(region: &str, class: Option<&AKSNodeClass>) -> Settings {
     Settings { region: region.to_owned(), node_resource_group: String::new(), ..settings }
 }
 
-/// Instance types for these settings; an unknown region is a user error.
+/// Instance types for these settings, with some offerings left out; an unknown region is a user
+/// error.
 pub fn instance_types(
     sizes: &EmbeddedCatalogue,
     settings: &Settings,
+    left_out: &[Shortage],
 ) -> anyhow::Result<nap_engine::Catalogue> {
-    from_catalogue(sizes, settings).map_err(explain)
+    from_catalogue_where(sizes, settings, |sku, zone, capacity_type| {
+        !left_out.iter().any(|one| one.covers(sku, zone, capacity_type))
+    })
+    .map_err(explain)
 }
 
 fn explain(error: AzureError) -> anyhow::Error {

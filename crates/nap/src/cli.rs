@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
+use crate::feature_gates::FeatureGateArgs;
 use crate::{azure, bench, crds, demo, lint, plan, run, sim, try_cluster, windows};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
@@ -129,6 +130,8 @@ pub struct TryArgs {
     /// Start the cluster without the controllers, for a `nap run` in another terminal
     #[arg(long)]
     pub no_controllers: bool,
+    #[command(flatten)]
+    pub gates: FeatureGateArgs,
 }
 
 /// Options that select a cluster.
@@ -164,6 +167,8 @@ pub struct RunArgs {
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub gates: FeatureGateArgs,
     /// Time without a new pending pod after which a batch is solved
     #[arg(long, env = "BATCH_IDLE_DURATION", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub batch_idle_duration: Duration,

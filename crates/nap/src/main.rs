@@ -8,6 +8,7 @@ mod connect;
 mod crds;
 mod demo;
 mod engine_args;
+mod feature_gates;
 mod lint;
 mod manifests;
 mod plan;

@@ -25,7 +25,9 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         solve_on_worker_thread: true,
         rate_limit: RateLimit { qps: args.kube_client_qps, burst: args.kube_client_burst },
         leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
+        node_repair: args.gates.feature_gates.node_repair,
     };
+    args.gates.feature_gates.warn();
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
     let clock = if args.speed > 1 {

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim,
 };
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use nap_api::disruption::Maintenance;
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
@@ -22,7 +23,7 @@ use super::decided_claims::DecidedClaims;
 use super::disruption_budgets::DisruptionBudgets;
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
 use super::node_view::{
-    NodeKey, NodeView, claim_is, is_ready, pool_of, provider_id, provider_id_of_claim, provider_key,
+    NodeKey, NodeView, claim_is, pool_of, provider_id, provider_id_of_claim, provider_key,
 };
 use super::planned_pods::PlannedPods;
 use super::pod::SharedParts;
@@ -449,9 +450,21 @@ fn is_same_to_disruption(old: &Node, new: &Node) -> bool {
     old.spec == new.spec
         && old.labels() == new.labels()
         && old.annotations() == new.annotations()
-        && is_ready(old) == is_ready(new)
+        && conditions_of(old).eq(conditions_of(new))
         && allocatable(old) == allocatable(new)
         && old.metadata.deletion_timestamp.is_some() == new.metadata.deletion_timestamp.is_some()
+}
+
+/// The conditions of a Node without what changes with each heartbeat.
+fn conditions_of(node: &Node) -> impl Iterator<Item = (&str, &str, Option<&Time>)> {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+    conditions.unwrap_or_default().iter().map(|condition| {
+        (
+            condition.type_.as_str(),
+            condition.status.as_str(),
+            condition.last_transition_time.as_ref(),
+        )
+    })
 }
 
 /// Whether a NodePool differs from its former self in nothing but the numbers in its status.

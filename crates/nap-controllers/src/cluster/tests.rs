@@ -1,4 +1,6 @@
-//! Tests of the index: what each kind changes, what becomes dirty, and the join by provider id.
+//! Tests of the index: what each kind changes, and what becomes dirty.
+
+mod joining;
 
 use std::collections::BTreeSet;
 
@@ -297,106 +299,6 @@ fn pod_events_are_recorded_only_after_the_first_list_and_not_for_daemons() {
     assert_eq!(index.last_pod_event("n"), None, "the node is gone");
 }
 
-fn joined(index: &Index) -> Vec<(Option<String>, Option<String>)> {
-    let names = |view: &NodeView| {
-        (
-            view.claim.as_ref().map(|claim| claim.name_any()),
-            view.node.as_ref().map(|node| node.name_any()),
-        )
-    };
-    index.views().map(names).collect()
-}
-
-fn pair(claim: &str, node: &str) -> (Option<String>, Option<String>) {
-    let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    (name(claim), name(node))
-}
-
-#[test]
-fn a_nodeclaim_and_its_node_are_joined_in_either_order() {
-    for claim_first in [true, false] {
-        let mut index = synced();
-        if claim_first {
-            index.apply(claim("c", with_id("azure:///1")), at(0));
-            assert_eq!(joined(&index), [pair("c", "")]);
-        }
-        index.apply(node_with_id("n", "azure:///1"), at(0));
-        if !claim_first {
-            assert_eq!(joined(&index), [pair("", "n")]);
-            index.apply(claim("c", with_id("azure:///1")), at(0));
-        }
-        assert_eq!(joined(&index), [pair("c", "n")]);
-        assert_eq!(index.claim_of_node(index.node("n").unwrap()).unwrap().name_any(), "c");
-        assert_eq!(index.key_of_view("n"), Some(NodeKey::NodeClaim("c".to_owned())));
-    }
-}
-
-#[test]
-fn a_nodeclaim_is_joined_when_it_gets_its_provider_id() {
-    let mut index = synced();
-    index.apply(node_with_id("n", "azure:///1"), at(0));
-    index.apply(claim("c", json!({})), at(0));
-    assert_eq!(joined(&index), [pair("c", ""), pair("", "n")]);
-    assert_eq!(index.key_of_view("c"), Some(NodeKey::NodeClaim("c".to_owned())));
-    index.apply(claim("c", with_id("azure:///1")), at(1));
-    assert_eq!(joined(&index), [pair("c", "n")]);
-}
-
-#[test]
-fn the_join_ends_with_either_side() {
-    let mut index = synced();
-    index.apply(claim("c", with_id("azure:///1")), at(0));
-    index.apply(node_with_id("n", "azure:///1"), at(0));
-    index.take_dirty();
-    let dirty = deleted::<Node>(&mut index, "n");
-    assert_eq!(dirty, (vec![dirty_claim("c")], true));
-    assert_eq!(joined(&index), [pair("c", "")]);
-    index.apply(node_with_id("n", "azure:///1"), at(1));
-    index.delete::<NodeClaim>("c");
-    assert_eq!(joined(&index), [pair("", "n")]);
-    assert!(index.claim_of_node(index.node("n").unwrap()).is_none());
-}
-
-#[test]
-fn a_view_holds_the_latest_version_of_both_sides() {
-    let mut index = synced();
-    index.apply(claim("c", with_id("azure:///1")), at(0));
-    index.apply(node_with_id("n", "azure:///1"), at(0));
-    let mut changed = claim("c", with_id("azure:///1"));
-    changed.labels_mut().insert("team".to_owned(), "a".to_owned());
-    index.apply(changed, at(1));
-    let mut changed = node_with_id("n", "azure:///1");
-    changed.labels_mut().insert("team".to_owned(), "b".to_owned());
-    index.apply(changed, at(1));
-    let view = index.views().next().unwrap();
-    assert_eq!(view.claim.as_ref().unwrap().labels()["team"], "a");
-    assert_eq!(view.node.as_ref().unwrap().labels()["team"], "b");
-}
-
-#[test]
-fn a_provider_id_that_changes_moves_the_join() {
-    let mut index = synced();
-    index.apply(claim("c", with_id("azure:///1")), at(0));
-    index.apply(node_with_id("a", "azure:///1"), at(0));
-    index.apply(node_with_id("b", "azure:///2"), at(0));
-    index.apply(claim("c", with_id("azure:///2")), at(1));
-    assert_eq!(joined(&index), [pair("c", "b"), pair("", "a")]);
-    index.apply(node_with_id("b", "azure:///3"), at(2));
-    assert_eq!(joined(&index), [pair("c", ""), pair("", "a"), pair("", "b")]);
-}
-
-#[test]
-fn of_two_nodes_with_one_id_the_last_is_joined_and_both_are_found() {
-    let mut index = synced();
-    index.apply(claim("c", with_id("azure:///1")), at(0));
-    index.apply(node_with_id("a", "azure:///1"), at(0));
-    index.apply(node_with_id("b", "azure:///1"), at(0));
-    assert_eq!(joined(&index), [pair("c", "b"), pair("", "a")]);
-    assert_eq!(index.nodes_with_provider_id("azure:///1").len(), 2);
-    index.delete::<Node>("b");
-    assert_eq!(joined(&index), [pair("c", "a")]);
-}
-
 fn in_pool(name: &str, pool: &str) -> NodeClaim {
     claim(name, json!({ "metadata": { "labels": { labels::NODEPOOL: pool } } }))
 }
@@ -499,6 +401,23 @@ fn a_heartbeat_of_a_node_does_not_matter_to_disruption() {
 }
 
 #[test]
+fn a_condition_of_a_node_matters_to_disruption() {
+    let mut index = synced();
+    let with = |status: &str, beat: &str, since: &str| {
+        let condition = json!({
+            "type": "Broken", "status": status, "lastHeartbeatTime": beat,
+            "lastTransitionTime": since,
+        });
+        node("n", json!({ "status": { "conditions": [condition] } }))
+    };
+    let (early, late) = ("1970-01-01T00:00:00Z", "1970-01-01T00:01:00Z");
+    index.apply(with("False", early, early), at(0));
+    assert!(!applied(&mut index, with("False", late, early)).1, "a heartbeat");
+    assert!(applied(&mut index, with("True", late, early)).1);
+    assert!(applied(&mut index, with("True", late, late)).1, "it went away in between");
+}
+
+#[test]
 fn a_deleting_node_wakes_its_termination_and_provisioning() {
     let mut index = synced();
     let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:00Z" } });
@@ -584,17 +503,4 @@ fn dirty_entries_are_taken_once() {
     index.apply(pool("p", json!({})), at(0));
     assert!(!index.take_dirty().is_empty());
     assert!(index.take_dirty().is_empty());
-}
-
-#[test]
-fn provider_ids_are_compared_without_regard_to_case() {
-    let mut index = Index::default();
-    let (one, other) = ("azure:///resourceGroups/MC_x/1", "azure:///resourcegroups/mc_x/1");
-    index.apply(claim("c", json!({ "status": { "providerID": one } })), at(0));
-    index.apply(node("n", json!({ "spec": { "providerID": other } })), at(0));
-    let found = index.node("n").and_then(|node| index.claim_of_node(node));
-    assert_eq!(found.map(|claim| claim.name_any()).as_deref(), Some("c"));
-    assert_eq!((index.views().count(), index.nodes_with_provider_id(one).len()), (1, 1));
-    index.delete::<Node>("n");
-    assert!(index.nodes_with_provider_id(one).is_empty());
 }

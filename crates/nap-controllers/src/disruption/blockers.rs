@@ -27,6 +27,10 @@ pub enum Blocker {
     Budgets(PodKey),
     /// A pod would have no place.
     Unplaced(PodKey, String),
+    /// The Node is annotated `karpenter.sh/do-not-repair`.
+    DoNotRepair,
+    /// Pods block the drain for a repair, and nothing bounds it.
+    NoDrainBound,
 }
 
 impl Blocker {
@@ -56,6 +60,12 @@ impl fmt::Display for Blocker {
                 write!(f, "Pod is covered by more than one PodDisruptionBudget (Pod={pod})")
             }
             Self::Unplaced(pod, why) => write!(f, "Pod would not schedule, {why} (Pod={pod})"),
+            Self::DoNotRepair => {
+                write!(f, "repair is blocked through the {:?} annotation", labels::DO_NOT_REPAIR)
+            }
+            Self::NoDrainBound => {
+                write!(f, "repair requires a termination grace period to bypass blocking pods")
+            }
         }
     }
 }
@@ -79,11 +89,23 @@ pub fn blockers<'i>(
         annotations.get(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true")
     };
     let is_annotated = is_protected(node.annotations()) || is_protected(claim.annotations());
-    let active = index
-        .pods_on(node.metadata.name.as_deref().unwrap_or_default())
-        .filter(|pod| pods::is_active(pod));
-    let of_pods = active.filter_map(move |pod| pod_blocker(index, pod, now));
-    is_annotated.then_some(Blocker::Node).into_iter().chain(of_pods)
+    is_annotated.then_some(Blocker::Node).into_iter().chain(pod_blockers(index, node, now))
+}
+
+/// The first pod that blocks the disruption of a node; `None` if none does.
+pub fn pods_blocker(index: &Index, node: &Node, now: Timestamp) -> Option<Blocker> {
+    pod_blockers(index, node, now).next()
+}
+
+/// Every pod that blocks the disruption of a node.
+fn pod_blockers<'i>(
+    index: &'i Index,
+    node: &'i Node,
+    now: Timestamp,
+) -> impl Iterator<Item = Blocker> + use<'i> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let active = index.pods_on(name).filter(|pod| pods::is_active(pod));
+    active.filter_map(move |pod| pod_blocker(index, pod, now))
 }
 
 fn pod_blocker(index: &Index, pod: &Pod, now: Timestamp) -> Option<Blocker> {

@@ -14,8 +14,12 @@ use crate::cluster::{Index, NodeView, claim_is, is_ready};
 use crate::events::Severity;
 
 /// The reasons that nap disrupts nodes for.
-pub const REASONS: [DisruptionReason; 3] =
-    [DisruptionReason::Empty, DisruptionReason::Drifted, DisruptionReason::Underutilized];
+pub const REASONS: [DisruptionReason; 4] = [
+    DisruptionReason::Unhealthy,
+    DisruptionReason::Empty,
+    DisruptionReason::Drifted,
+    DisruptionReason::Underutilized,
+];
 
 /// Budgets of every NodePool by reason.
 #[derive(Debug, Default)]
@@ -52,20 +56,22 @@ impl Notice {
 
 impl Budgets {
     /// Counts the budgets of every NodePool. Initialized nodes are counted unless their instance is
-    /// terminating; those that are leaving or not ready use up the budget.
+    /// terminating; those that are leaving or not ready use up the budget. A node that is not ready
+    /// does not keep itself from being repaired.
     pub fn new(index: &Index, now: Timestamp) -> Self {
         let mut allowances = BTreeMap::new();
         for (name, pool) in index.pools() {
             let nodes = || index.views_of_pool(name).filter(|view| is_counted(view));
-            let disrupted = nodes()
-                .filter(|view| {
-                    view.is_leaving() || view.node.as_ref().is_some_and(|node| !is_ready(node))
-                })
-                .count();
+            let not_ready =
+                |view: &&NodeView| view.node.as_ref().is_some_and(|node| !is_ready(node));
+            let leaving = nodes().filter(|view| view.is_leaving()).count();
+            let staying = nodes().filter(|view| !view.is_leaving());
+            let not_ready = staying.filter(not_ready).count();
             let total = nodes().count();
             let settings = Settings::of(pool);
             for reason in REASONS {
                 let allowed = budget::allowed(&pool.spec.disruption.budgets, reason, total, now);
+                let idle = if reason == DisruptionReason::Unhealthy { 0 } else { not_ready };
                 let closed = match &settings {
                     _ if allowed == 0 => Some("due to blocking budget".to_owned()),
                     Err(problems) => Some(format!("due to {}", problems.join("; "))),
@@ -74,7 +80,7 @@ impl Budgets {
                 let closed = closed.map(|why| Notice::blocked(reason, &why));
                 let left = match closed {
                     Some(_) => 0,
-                    None => allowed.saturating_sub(disrupted),
+                    None => allowed.saturating_sub(leaving + idle),
                 };
                 let allowance = Allowance { left, closed, waits: None };
                 allowances.insert((name.clone(), reason), allowance);
@@ -222,6 +228,8 @@ mod tests {
         conditions.push(serde_json::from_value(condition("DisruptionReason", "True")).unwrap());
         index.apply(claim, at(1));
         assert_eq!(Budgets::new(&index, at(1)).left("p", Empty), 1);
+        let left = Budgets::new(&index, at(1)).left("p", DisruptionReason::Unhealthy);
+        assert_eq!(left, 2, "a node that is not ready does not keep itself from being repaired");
     }
 
     #[test]

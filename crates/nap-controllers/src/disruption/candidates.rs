@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
+use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED, INITIALIZED};
 use nap_api::{NodeClaim, NodePool, labels};
 use nap_engine::{CapacityType, InstanceType};
 use nap_units::UsdPerHour;
@@ -32,12 +32,42 @@ pub struct Candidate {
     pub price: Option<UsdPerHour>,
     /// Its capacity type; `None` if its label is missing or unknown.
     pub capacity_type: Option<CapacityType>,
-    /// What blocks its graceful disruption; its grace period waives that for drift.
+    /// Time since which it is to be repaired; `None` if it is healthy.
+    pub repair_due: Option<Timestamp>,
+    /// What blocks its graceful disruption; its grace period waives that for drift and repair.
     blocker: Option<Blocker>,
     name: String,
 }
 
 impl Candidate {
+    /// A candidate with the pods that are bound to it now.
+    pub fn new(
+        index: &Index,
+        (claim, node, pool): (&Arc<NodeClaim>, &Arc<Node>, &Arc<NodePool>),
+        catalogues: &Catalogues,
+        blocker: Option<Blocker>,
+    ) -> Self {
+        let name = node.name_any();
+        let bound = index.pods_on(&name).filter(|pod| pods::is_reschedulable(pod));
+        let catalogue = catalogues.of(&pool.name_any()).map(|types| types.types());
+        Self {
+            claim: Arc::clone(claim),
+            node: Arc::clone(node),
+            pool: Arc::clone(pool),
+            pods: bound.cloned().collect(),
+            price: price(claim, catalogue.unwrap_or_default()),
+            capacity_type: capacity_type(claim),
+            repair_due: None,
+            blocker,
+            name,
+        }
+    }
+
+    /// Whether its disruption uses up budgets, which count initialized nodes only.
+    pub fn uses_budget(&self) -> bool {
+        claim_is(&self.claim, INITIALIZED)
+    }
+
     /// Name of the Node.
     pub fn name(&self) -> &str {
         &self.name
@@ -90,24 +120,12 @@ pub fn collect(
         {
             continue;
         }
-        let name = node.name_any();
-        let bound = index.pods_on(&name).filter(|pod| pods::is_reschedulable(pod));
         let blocker = blocker(index, claim, node, now);
         if let Some(blocker) = blocker.as_ref().filter(|one| !is_waived(one, claim)) {
             blocked.push((Arc::clone(claim), Arc::clone(node), blocker.clone()));
             continue;
         }
-        let catalogue = catalogues.of(&pool.name_any()).map(|types| types.types());
-        candidates.push(Candidate {
-            claim: Arc::clone(claim),
-            node: Arc::clone(node),
-            pool: Arc::clone(pool),
-            pods: bound.cloned().collect(),
-            price: price(claim, catalogue.unwrap_or_default()),
-            capacity_type: capacity_type(claim),
-            blocker,
-            name,
-        });
+        candidates.push(Candidate::new(index, (claim, node, pool), catalogues, blocker));
     }
     candidates.sort_by(|a, b| (b.price, a.name()).cmp(&(a.price, b.name())));
     (candidates, blocked)

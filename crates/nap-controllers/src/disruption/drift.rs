@@ -30,7 +30,7 @@ pub fn find<'c>(
     budgets: &mut Budgets,
     backoff: &Backoff,
     now: Timestamp,
-    mut remove: impl FnMut(&Candidate) -> Removal,
+    remove: impl FnMut(&Candidate) -> Removal,
 ) -> (Vec<(&'c Candidate, Plan)>, Vec<Blocked>) {
     let reason = DisruptionReason::Drifted;
     let mut drifted: Vec<&Candidate> =
@@ -40,15 +40,31 @@ pub fn find<'c>(
         let since = conditions::since(claim_conditions(&candidate.claim), DRIFTED);
         (failed, !candidate.pods.is_empty(), since, candidate.name().to_owned())
     });
+    replace_in_order(drifted, reason, budgets, backoff, now, remove)
+}
+
+/// Of candidates in their order, those within their budgets whose pods can all be placed, each with
+/// the plan for them, and those whose pods cannot.
+pub fn replace_in_order<'c>(
+    ordered: Vec<&'c Candidate>,
+    reason: DisruptionReason,
+    budgets: &mut Budgets,
+    backoff: &Backoff,
+    now: Timestamp,
+    mut remove: impl FnMut(&Candidate) -> Removal,
+) -> (Vec<(&'c Candidate, Plan)>, Vec<Blocked>) {
     let (mut commands, mut blocked) = (Vec::new(), Vec::new());
-    for candidate in drifted {
+    for candidate in ordered {
         let pool = candidate.pool_name();
-        if budgets.left(&pool, reason) == 0 || backoff.is_resting(&pool, reason, now) {
+        let is_allowed = !candidate.uses_budget() || budgets.left(&pool, reason) > 0;
+        if !is_allowed || backoff.is_resting(&pool, reason, now) {
             continue;
         }
         match remove(candidate) {
             Removal::Done(plan) => {
-                budgets.take(&pool, reason);
+                if candidate.uses_budget() {
+                    budgets.take(&pool, reason);
+                }
                 commands.push((candidate, plan));
             }
             Removal::Waits => {}

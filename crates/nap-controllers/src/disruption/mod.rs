@@ -1,9 +1,10 @@
-//! Disruption: empty nodes are removed, drifted ones replaced, underutilized ones consolidated.
+//! Disruption: unhealthy nodes are repaired, empty ones removed, drifted ones replaced,
+//! underutilized ones consolidated.
 //!
 //! A pass first carries on the commands that are under way, then asks each method in turn
-//! ([`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first one that
-//! finds any. Commands run side by side, as many as the budgets allow. A command lives in the
-//! cluster itself (a condition on the old NodeClaim, a plan record on its replacements), so a
+//! ([`repair`], [`emptiness`], [`drift`], [`consolidation`]) and starts the commands of the first
+//! one that finds any. Commands run side by side, as many as the budgets allow. A command lives in
+//! the cluster itself (a condition on the old NodeClaim, a plan record on its replacements), so a
 //! restart finds it.
 
 mod backoff;
@@ -19,19 +20,20 @@ mod eviction_ledger;
 mod pass;
 pub mod preview;
 mod progress;
+pub(crate) mod repair;
 mod waves;
 pub mod what_if;
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
-pub use eviction_ledger::EvictionLedger;
 use budgets::Notice;
+pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
 
@@ -51,19 +53,23 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     let generation = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
-        if memory.is_quiet(index.generation(), MAX_QUIET, now) {
+        if memory.is_quiet(index.generation(), now) {
             return Ok(Some(PASS_INTERVAL));
         }
         index.generation()
     };
     let catalogues = context.catalogues().await;
-    let (pass, blocked) = {
+    let (pass, blocked, repairs) = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
         let mut nodes = context.solver.nodes();
         let (candidates, blocked) = candidates::collect(&index, &memory, &catalogues, now);
-        (Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now), blocked)
+        let mut repairs = repair::collect(&index, context.repair_policies(), &catalogues, now);
+        let candidates = (candidates, std::mem::take(&mut repairs.candidates));
+        let pass = Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
+        (pass, blocked, repairs)
     };
     blockers::report(context, &blocked);
+    repair::report(context, &repairs);
     for (pool, notice) in pass.notices() {
         let Notice { severity, event, message } = notice;
         context.events.publish(pool.as_ref(), severity, event, &message);
@@ -81,7 +87,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
         || memory.backoff.is_any_resting(now)
         || !planned_pods(&index, now).is_empty();
     if found.wait.is_none() && !held {
-        memory.remember_quiet_pass(generation, now);
+        let until = now.checked_add(MAX_QUIET).unwrap_or(Timestamp::MAX);
+        memory
+            .remember_quiet_pass(generation, repairs.next_due.map_or(until, |due| due.min(until)));
     }
     Ok(Some(found.wait.map_or(PASS_INTERVAL, |wait| wait.min(PASS_INTERVAL))))
 }
@@ -99,7 +107,15 @@ async fn start(
     }
     let standing = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
-        still_standing(commands, reason, &index, &memory, catalogues, now)
+        still_standing(
+            commands,
+            reason,
+            &index,
+            &memory,
+            catalogues,
+            context.repair_policies(),
+            now,
+        )
     };
     for command in standing {
         commands::start(context, &command, reason, catalogues).await?;
@@ -109,17 +125,16 @@ async fn start(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::decision_memory::DecisionMemory;
     use crate::testing::at;
 
     #[test]
-    fn a_quiet_pass_is_not_repeated_until_something_changes_or_five_minutes_pass() {
+    fn a_quiet_pass_is_not_repeated_until_something_changes_or_its_time_is_over() {
         let mut memory = DecisionMemory::default();
-        assert!(!memory.is_quiet(7, MAX_QUIET, at(0)));
-        memory.remember_quiet_pass(7, at(0));
-        assert!(memory.is_quiet(7, MAX_QUIET, at(299)));
-        assert!(!memory.is_quiet(8, MAX_QUIET, at(1)));
-        assert!(!memory.is_quiet(7, MAX_QUIET, at(300)));
+        assert!(!memory.is_quiet(7, at(0)));
+        memory.remember_quiet_pass(7, at(300));
+        assert!(memory.is_quiet(7, at(299)));
+        assert!(!memory.is_quiet(8, at(1)));
+        assert!(!memory.is_quiet(7, at(300)));
     }
 }

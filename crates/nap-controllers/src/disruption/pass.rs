@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use nap_api::NodePool;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
+use nap_cloud::RepairPolicy;
 use nap_engine::{Consolidation, KeepReason, Plan, PodKey, Step};
 
 use super::backoff::Backoff;
@@ -22,7 +23,7 @@ use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
 use super::eviction_ledger::{Workload, workload_of};
-use super::{consolidation, drift, emptiness};
+use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, Pod, claim_is};
 use crate::decision_memory::DecisionMemory;
 use crate::provisioning::Solver;
@@ -48,6 +49,8 @@ impl Command {
 /// One pass.
 pub struct Pass {
     candidates: Vec<Candidate>,
+    /// Unhealthy nodes to repair.
+    unhealthy: Vec<Candidate>,
     budgets: Budgets,
     removals: Removals,
     /// What the `Balanced` policy compares with.
@@ -73,7 +76,7 @@ pub struct Seen {
 pub struct Found {
     /// Commands to start, all for the same reason; `None` if there are none.
     pub commands: Option<(DisruptionReason, Commands)>,
-    /// Drifted nodes whose pods have no place.
+    /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
     /// Time until the next finding is due; `None` if none is waiting.
     pub wait: Option<Duration>,
@@ -96,28 +99,29 @@ impl Pass {
     pub fn new(
         index: &Index,
         memory: &DecisionMemory,
-        candidates: Vec<Candidate>,
+        (candidates, unhealthy): (Vec<Candidate>, Vec<Candidate>),
         catalogues: &Catalogues,
         nodes: &mut NodeCache,
         now: Timestamp,
     ) -> Self {
         let mut removals = Removals::default();
-        if !candidates.is_empty() {
-            let names = candidates.iter().map(Candidate::name);
+        if !(candidates.is_empty() && unhealthy.is_empty()) {
+            let names = candidates.iter().chain(&unhealthy).map(Candidate::name);
             removals = Removals::new(index, memory, names, catalogues, nodes, now);
         }
         let (budgets, backoff) = (Budgets::new(index, now), memory.backoff.clone());
         let totals = consolidation::totals(index, catalogues);
         let seen = memory.seen.clone();
         let restless = restless(index, memory, &candidates, now);
-        Self { candidates, budgets, removals, totals, backoff, restless, seen, now }
+        Self { candidates, unhealthy, budgets, removals, totals, backoff, restless, seen, now }
     }
 
     /// NodePools that may not be disrupted for a reason that concerns one of their nodes.
     pub fn notices(&self) -> Vec<(Arc<NodePool>, Notice)> {
         let mut closed = BTreeMap::new();
         for reason in REASONS {
-            let concerned = self.candidates.iter().filter(|one| concerns(reason, one));
+            let all = self.candidates.iter().chain(&self.unhealthy);
+            let concerned = all.filter(|one| concerns(reason, one));
             for candidate in concerned {
                 let name = candidate.pool_name();
                 if let Some(notice) = self.budgets.notice(&name, reason) {
@@ -134,13 +138,19 @@ impl Pass {
     pub fn decide(mut self, solver: &Solver) -> Found {
         self.removals.place_waiting(|snapshot| solver.solve(snapshot));
         let mut found = Found::default();
+        let (unhealthy, unplaced) = self.unhealthy(solver);
+        found.blocked = unplaced;
+        if !unhealthy.is_empty() {
+            found.commands = Some((DisruptionReason::Unhealthy, unhealthy));
+            return Found { seen: self.seen, ..found };
+        }
         let empty = self.empty(&mut found.wait);
         if !empty.is_empty() {
             found.commands = Some((DisruptionReason::Empty, empty));
             return Found { seen: self.seen, ..found };
         }
         let (drifted, blocked) = self.drifted(solver);
-        found.blocked = blocked;
+        found.blocked.extend(blocked);
         if !drifted.is_empty() {
             found.commands = Some((DisruptionReason::Drifted, drifted));
             return Found { seen: self.seen, ..found };
@@ -150,6 +160,17 @@ impl Pass {
             found.commands = Some((DisruptionReason::Underutilized, underutilized));
         }
         Found { seen: self.seen, ..found }
+    }
+
+    /// Unhealthy nodes to replace, and those that cannot be. One that a waiting pod could be bound
+    /// to does not stay for that.
+    fn unhealthy(&mut self, solver: &Solver) -> (Commands, Vec<Blocked>) {
+        let Self { removals, budgets, .. } = self;
+        let replace = |candidate: &Candidate| replace(solver, removals, candidate);
+        let (commands, blocked) =
+            repair::find(&self.unhealthy, budgets, &self.backoff, self.now, replace);
+        let commands = commands.into_iter();
+        (commands.map(|(candidate, plan)| Command::of(candidate, plan)).collect(), blocked)
     }
 
     /// Empty nodes to remove.
@@ -274,9 +295,13 @@ pub fn still_standing(
     index: &Index,
     memory: &DecisionMemory,
     catalogues: &Catalogues,
+    policies: &[RepairPolicy],
     now: Timestamp,
 ) -> Commands {
-    let current = collect(index, memory, catalogues, now).0;
+    let current = match reason {
+        DisruptionReason::Unhealthy => repair::collect(index, policies, catalogues, now).candidates,
+        _ => collect(index, memory, catalogues, now).0,
+    };
     let current: BTreeMap<_, &Candidate> = current.iter().map(|one| (one.key(), one)).collect();
     let mut budgets = Budgets::new(index, now);
     let stands = |candidate: &Candidate| {
@@ -297,7 +322,7 @@ pub fn still_standing(
 /// Takes the disruption of candidates from the budgets, or of none of them.
 fn take_all(budgets: &mut Budgets, candidates: &[Candidate], reason: DisruptionReason) -> bool {
     let mut pools: BTreeMap<String, usize> = BTreeMap::new();
-    for candidate in candidates {
+    for candidate in candidates.iter().filter(|one| one.uses_budget()) {
         *pools.entry(candidate.pool_name()).or_default() += 1;
     }
     let fits = pools.iter().all(|(pool, count)| budgets.left(pool, reason) >= *count);
@@ -312,7 +337,7 @@ fn concerns(reason: DisruptionReason, candidate: &Candidate) -> bool {
         }
         DisruptionReason::Drifted => claim_is(&candidate.claim, DRIFTED),
         DisruptionReason::Underutilized => consolidation::is_underutilizable(candidate),
-        DisruptionReason::Unhealthy => false,
+        DisruptionReason::Unhealthy => candidate.repair_due.is_some() && candidate.uses_budget(),
     }
 }
 
@@ -321,6 +346,11 @@ fn remove(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> Re
     if removals.is_needed(candidate.name()) {
         return Removal::Waits;
     }
+    replace(solver, removals, candidate)
+}
+
+/// As [`remove`], also for a node that pods were placed on.
+fn replace(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> Removal {
     let plan = removals.without(candidate.name(), |snapshot| solver.solve(snapshot));
     if let Some(unplaced) = plan.unplaced.first() {
         return Removal::Blocked(Blocker::unplaced(unplaced));
@@ -343,7 +373,7 @@ mod tests {
         let commands = commands.iter().map(|one| Command::of(one, Plan::default())).collect();
         let (memory, catalogues) = (DecisionMemory::default(), Catalogues::default());
         let reason = DisruptionReason::Drifted;
-        let left = still_standing(commands, reason, index, &memory, &catalogues, at(0));
+        let left = still_standing(commands, reason, index, &memory, &catalogues, &[], at(0));
         left.iter().map(|command| command.candidates[0].name().to_owned()).collect()
     }
 

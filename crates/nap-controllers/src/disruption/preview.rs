@@ -75,7 +75,7 @@ pub fn preview(
     let memory = DecisionMemory::default();
     let (candidates, _) = collect(index, &memory, catalogues, now);
     let mut nodes = NodeCache::default();
-    let pass = Pass::new(index, &memory, candidates, catalogues, &mut nodes, now);
+    let pass = Pass::new(index, &memory, (candidates, Vec::new()), catalogues, &mut nodes, now);
     let all = pass.decide_all(&Solver::detached(options.clone()));
     let steps: Vec<PreviewStep> = all.commands.into_iter().map(step).collect();
     let mut step_of: BTreeMap<&str, usize> = BTreeMap::new();
@@ -156,9 +156,8 @@ fn reasons(index: &Index, view: &NodeView, budgets: &Budgets, now: Timestamp) ->
     }
     let of_pool = pool.name_any();
     for reason in REASONS {
-        if budgets.is_closed(&of_pool, reason) {
-            let name = reason.as_str();
-            reasons.push(format!("a budget of NodePool {of_pool} allows no disruption: {name}"));
+        if let Some(notice) = budgets.closed(&of_pool, reason) {
+            reasons.push(format!("nodepool \"{of_pool}\": {}", notice.message));
         }
     }
     reasons

@@ -9,10 +9,12 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{DISRUPTION_REASON, INITIALIZED};
 use nap_api::nodepool::DisruptionReason;
 use nap_api::{NodeClaim, PlanRecord, conditions, labels};
+use nap_cloud::RepairPolicy;
 
 use super::blockers::{Blocker, blocker};
 use super::budgets::{Budgets, REASONS};
 use super::candidates::is_waived;
+use super::repair;
 use crate::cluster::{Index, claim_conditions, claim_is, pool_of};
 use crate::context::{Context, Error};
 use crate::events::Severity;
@@ -28,7 +30,11 @@ const TIMEOUT_PER_COMMAND: SignedDuration = SignedDuration::from_millis(80);
 pub async fn progress(context: &Context) -> Result<(), Error> {
     let (commands, strays, ended) = {
         let (index, now) = (context.index(), context.clock.now());
-        (commands(&index, now), stray_taints(&index), ended_replacements(&index))
+        (
+            commands(&index, context.repair_policies(), now),
+            stray_taints(&index),
+            ended_replacements(&index),
+        )
     };
     for node in strays {
         context.update::<Node>(&node, remove_disrupted).await?;
@@ -56,7 +62,11 @@ enum Next {
 }
 
 /// NodeClaims that are part of a command and not deleted yet, each with its next step.
-fn commands(index: &Index, now: Timestamp) -> Vec<(Arc<NodeClaim>, Next)> {
+fn commands(
+    index: &Index,
+    policies: &[RepairPolicy],
+    now: Timestamp,
+) -> Vec<(Arc<NodeClaim>, Next)> {
     let replacements = replacements(index);
     let marked: Vec<&Arc<NodeClaim>> = index.claims().filter(|one| is_in_command(one)).collect();
     let timeout = timeout(marked.len());
@@ -64,6 +74,7 @@ fn commands(index: &Index, now: Timestamp) -> Vec<(Arc<NodeClaim>, Next)> {
     let next = |claim: &&Arc<NodeClaim>| {
         let of_claim = replacements.get(&claim.name_any()).map(Vec::as_slice);
         let next = match next(index, claim, of_claim.unwrap_or_default()) {
+            Next::Delete if is_healed(index, claim, policies, now) => Next::RollBack,
             Next::Delete => match objection(index, claim, &budgets, now) {
                 Some(objection) => Next::AwaitBlocker(objection),
                 None => Next::Delete,
@@ -119,18 +130,31 @@ fn objection(
 ) -> Option<String> {
     let reason = reason_of(claim)?;
     let pool = pool_of(claim).unwrap_or_default();
-    if let Some(notice) = budgets.closed(pool, reason) {
+    let repairs = reason == DisruptionReason::Unhealthy;
+    let notice = budgets.closed(pool, reason);
+    if let Some(notice) = notice.filter(|_| claim_is(claim, INITIALIZED) || !repairs) {
         return Some(notice.message.clone());
     }
     let node = index.node(claim.status.as_ref()?.node_name.as_deref()?)?;
+    if repairs {
+        return repair::is_vetoed(node).then(|| Blocker::DoNotRepair.to_string());
+    }
     let waived =
         |blocker: &Blocker| reason == DisruptionReason::Drifted && is_waived(blocker, claim);
     let blocker = blocker(index, claim, node, now).filter(|blocker| !waived(blocker))?;
     Some(blocker.to_string())
 }
 
+/// Whether a node that is being repaired is healthy again: its replacement came for nothing.
+fn is_healed(index: &Index, claim: &NodeClaim, policies: &[RepairPolicy], now: Timestamp) -> bool {
+    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    let unhealthy = |node: &Arc<Node>| repair::due_faults(policies, node, now).next().is_some();
+    reason_of(claim) == Some(DisruptionReason::Unhealthy)
+        && node.and_then(|node| index.node(node)).is_some_and(|node| !unhealthy(node))
+}
+
 /// Reason of the command that a NodeClaim is part of.
-fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
+pub(crate) fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
     let condition = conditions::get(claim_conditions(claim), DISRUPTION_REASON)?;
     REASONS.into_iter().find(|reason| reason.as_str() == condition.reason)
 }
@@ -251,7 +275,7 @@ mod tests {
     }
 
     fn next_of(index: &Index, seconds: i64) -> Next {
-        let commands = commands(index, at(seconds));
+        let commands = commands(index, &[], at(seconds));
         assert_eq!(commands.len(), 1, "only marked NodeClaims are in a command");
         commands[0].1.clone()
     }

@@ -14,6 +14,7 @@ use nap_api::{NodeClaim, labels};
 use super::notice::shorten_drain;
 use crate::cluster::{claim_is, provider_id_of_claim};
 use crate::context::{Context, Doing, Error, Outcome, is_not_found};
+use crate::disruption::repair;
 use crate::events::Severity;
 use crate::patch::{has_finalizer, remove_finalizer};
 
@@ -89,13 +90,14 @@ pub async fn delete_instance(
     }
 }
 
-/// Records the time at which the drain of a NodeClaim with a `terminationGracePeriod` stops
-/// waiting.
+/// Records the time at which the drain of a NodeClaim stops waiting, if its
+/// `terminationGracePeriod` or the repair of its node bounds it.
 async fn annotate_deadline(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
     if claim.annotations().contains_key(labels::TERMINATION_TIMESTAMP) {
         return Ok(());
     }
-    let Some(deadline) = deadline(claim) else { return Ok(()) };
+    let bound = repair::drain_bound(context, claim);
+    let Some(deadline) = deadline(claim, bound) else { return Ok(()) };
     let annotation = (labels::TERMINATION_TIMESTAMP.to_owned(), deadline.to_string());
     context.annotate::<NodeClaim>(&claim.name_any(), [annotation]).await?;
     publish_deadline(context, claim, deadline).await;
@@ -112,9 +114,11 @@ where
     context.events.publish(object, Severity::Warning, reason, &message);
 }
 
-/// Deletion time of a NodeClaim plus its `terminationGracePeriod`; `None` without one.
-fn deadline(claim: &NodeClaim) -> Option<Timestamp> {
-    let grace = claim.spec.termination_grace_period.as_deref().and_then(parse_go_duration)?;
+/// Deletion time of a NodeClaim plus its `terminationGracePeriod` or another bound of its drain,
+/// the shorter one; `None` without either.
+fn deadline(claim: &NodeClaim, bound: Option<Duration>) -> Option<Timestamp> {
+    let grace = claim.spec.termination_grace_period.as_deref().and_then(parse_go_duration);
+    let grace = grace.into_iter().chain(bound).min()?;
     let deleted = claim.metadata.deletion_timestamp.as_ref()?.0;
     let grace = SignedDuration::try_from(grace).ok()?;
     Some(deleted.checked_add(grace).unwrap_or(Timestamp::MAX))
@@ -140,9 +144,13 @@ mod tests {
         let deleted = json!({ "deletionTimestamp": "1970-01-01T00:01:00Z" });
         let with =
             claim("c", json!({ "metadata": deleted, "spec": { "terminationGracePeriod": "1h" } }));
-        assert_eq!(deadline(&with), Some(at(3660)));
-        assert_eq!(deadline(&claim("c", json!({ "metadata": deleted }))), None);
+        assert_eq!(deadline(&with, None), Some(at(3660)));
+        assert_eq!(deadline(&with, Some(Duration::from_mins(1))), Some(at(120)), "of a repair");
+        assert_eq!(deadline(&with, Some(Duration::from_hours(2))), Some(at(3660)));
+        let without = claim("c", json!({ "metadata": deleted }));
+        assert_eq!(deadline(&without, None), None);
+        assert_eq!(deadline(&without, Some(Duration::ZERO)), Some(at(60)));
         let alive = claim("c", json!({ "spec": { "terminationGracePeriod": "1h" } }));
-        assert_eq!(deadline(&alive), None);
+        assert_eq!(deadline(&alive, None), None);
     }
 }

@@ -9,13 +9,14 @@ mod refused;
 mod solver;
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use nap_api::ReleaseSlot;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::{Plan, PodKey, Snapshot, release_order};
+use nap_engine::{Plan, PodKey, PoolRejection, Refusal, Snapshot, release_order};
 
 pub use batch::BatchWindow;
 use creations::Creation;
@@ -195,11 +196,27 @@ fn release_slots(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Option
 }
 
 fn publish_unplaced(context: &Context, plan: &Plan) {
+    let retry = context.cloud.next_retry().map(|time| time.strftime("%FT%TZ"));
     for unplaced in &plan.unplaced {
         let pod = context.index().pod(&unplaced.pod).cloned();
         if let Some(pod) = pod {
-            let message = format!("Failed to schedule pod, {}", unplaced.refusal);
+            let mut message = format!("Failed to schedule pod, {}", unplaced.refusal);
+            if let Some(retry) = retry.as_ref().filter(|_| awaits_offerings(&unplaced.refusal)) {
+                // Writing to a String cannot fail.
+                let _ = write!(message, "; failed offerings are tried again from {retry}");
+            }
             context.events.publish(pod.as_ref(), Severity::Warning, "FailedScheduling", &message);
         }
     }
+}
+
+/// Whether a NodePool would have a node for a pod if only its offerings were available.
+fn awaits_offerings(refusal: &Refusal) -> bool {
+    let Refusal::Pools(reasons) = refusal else { return false };
+    reasons.iter().any(|reason| {
+        let PoolRejection::Offerings { large_enough, available, .. } = reason.why else {
+            return false;
+        };
+        available == 0 && large_enough > 0
+    })
 }

@@ -120,8 +120,8 @@ impl<'a, 'm> Search<'a, 'm> {
         if trial.remainder.is_empty() {
             return Ok((None, Vec::new()));
         }
-        let price: UsdPerHour = removed.iter().map(|one| one.price + options.solve.node_cost).sum();
-        match state.replacement(trial, price, self.memory) {
+        let most = proposal(UsdPerHour::ZERO, 0).most(options);
+        match state.replacement(trial, most, self.memory) {
             Found::Dearer(cost) => Err(KeepReason::NoCheaper { cost }),
             Found::Unplaced(class, packing) => {
                 let pod = self.state.pod_of(trial, class);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::classes::Class;
 use crate::explain::single_pod::with_index;
 use crate::ids::PoolId;
-use crate::model::{Options, Pod, Snapshot};
+use crate::model::{CapacityType, Options, Pod, Snapshot};
 use crate::offerings::index::OfferingIndex;
 
 /// The offerings of one pool that are left for a pod after each step. Each number counts only
@@ -35,6 +35,20 @@ pub struct Funnel {
     pub available: usize,
     /// Left that fit the limits of the pool.
     pub within_limits: usize,
+    /// Offerings that were left but for their availability, cheapest first.
+    pub unavailable: Vec<UnavailableOffering>,
+}
+
+/// An offering that is not available at present.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnavailableOffering {
+    /// Instance type.
+    pub instance_type: String,
+    /// Zone.
+    pub zone: String,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
 }
 
 /// Computes the funnel of every pool for one pod, heaviest pool first.
@@ -55,6 +69,14 @@ fn of_pool(offerings: &mut OfferingIndex<'_>, pool: PoolId, class: &Class<'_>) -
         .iter()
         .filter(|id| table.within_limits(table.offering(**id).0.instance_type, &limits))
         .count();
+    let unavailable = funnel.unavailable().map(|id| {
+        let (row, offering) = table.offering(id);
+        UnavailableOffering {
+            instance_type: table.catalogue.instance_type(row.instance_type).name.clone(),
+            zone: offering.zone.clone(),
+            capacity_type: offering.capacity_type,
+        }
+    });
     Funnel {
         pool: table.pool.name.clone(),
         offerings: funnel.total,
@@ -65,5 +87,6 @@ fn of_pool(offerings: &mut OfferingIndex<'_>, pool: PoolId, class: &Class<'_>) -
         near_volumes: funnel.large_enough_near_volumes(),
         available: available.len(),
         within_limits,
+        unavailable: unavailable.collect(),
     }
 }

@@ -93,7 +93,7 @@ impl Default for ConsolidationOptions {
             solve: Options::default(),
             eviction_cost: 500,
             overlap: 300,
-            min_saving_percent: 2,
+            min_saving_percent: 10,
             max_removed: 16,
             max_steps: 1_000,
         }

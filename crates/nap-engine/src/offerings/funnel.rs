@@ -47,6 +47,12 @@ impl OfferingFunnel<'_> {
         each.filter(|one| self.available.contains(*one))
     }
 
+    /// Offerings that pass every step before the one of availability, and are not available.
+    pub(crate) fn unavailable(&self) -> impl Iterator<Item = OfferingId> {
+        let each = self.near_volumes.intersection(&self.large_enough);
+        each.filter(|one| !self.available.contains(*one)).map(OfferingId::new)
+    }
+
     /// Offerings that pass every step, cheapest first.
     pub(crate) fn available(&self) -> Vec<OfferingId> {
         let each = self.at_any_price().filter(|one| self.affordable.contains(*one));

@@ -120,6 +120,37 @@ async fn pods_of_a_machine_that_fails_after_it_was_accepted_get_another() {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_capacity_says_when_it_is_tried_again() {
+    let user = User::in_region_with(Settings::default(), &["Standard_D2s_v5"]).await;
+    user.run(async {
+        user.world.azure().set_faults(|faults| {
+            for zone in ["eastus-1", "eastus-2", "eastus-3", "0"] {
+                faults.capacity_errors.insert(("Standard_D2s_v5".to_owned(), zone.to_owned()));
+            }
+        });
+        user.default_pool(json!({})).await;
+        user.deploy("web", 1, json!({})).await;
+        let waits = async || {
+            let events = user.events("FailedScheduling").await;
+            events.into_iter().find(|event| event.contains("none available at present"))
+        };
+        user.until("the pod says why it waits", async || waits().await.is_some()).await;
+        user.world.azure().set_faults(|faults| faults.capacity_errors.clear());
+        let event = waits().await.unwrap();
+        let (_, time) = event.split_once("; failed offerings are tried again from ").unwrap();
+        let time: jiff::Timestamp = time.parse().unwrap();
+        let ever = user.machines_ever();
+        let left = time.duration_since(user.world.clock().now());
+        user.pass(left.unsigned_abs().as_secs().saturating_sub(30)).await;
+        assert_eq!((user.machines_ever(), user.running().await), (ever, 0), "before {time}");
+        user.until_running(1).await;
+        let late = user.world.clock().now().duration_since(time);
+        assert!(late.as_mins() < 5, "tried again {late:#} after {time}");
+    })
+    .await;
+}
+
 /// A status that names an instance of another provider.
 fn forged() -> Value {
     let conditions = ["Launched", "Registered", "Initialized"].map(|type_| {

@@ -25,6 +25,7 @@ mod prerequisites;
 mod provisioning;
 mod proxy;
 mod registering;
+mod repairing;
 mod restarting;
 mod retired;
 mod safety;

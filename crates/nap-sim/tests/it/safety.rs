@@ -160,7 +160,7 @@ async fn crash_at_writes(odd: bool, delivered: bool) {
     assert!(writes > 100, "{writes} writes are no story");
     let every = std::env::var_os("NAP_EVERY_CRASH").is_some();
     for write in (1..=writes).filter(|write| every || (write % 2 == 1) == odd) {
-        let crash = Crash { write, delivered };
+        let crash = Crash::Write { number: write, delivered };
         assert_eq!(story(Some(crash)).await.1, undisturbed, "{crash:?} of {writes}");
     }
 }
@@ -173,6 +173,58 @@ async fn a_crash_before_a_write_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_a_write_changes_nothing() {
     crash_at_writes(false, true).await;
+}
+
+/// A launch, the deletion of its NodeClaim, a second launch and its end. Returns the number of
+/// reads from Azure and what is left.
+async fn launch_and_delete(crash: Option<Crash>) -> (usize, String) {
+    let user = small_world().await;
+    let faults = Faults::new(user.world.clock().clone());
+    if let Some(crash) = crash {
+        faults.crash_at(crash);
+    }
+    let bought = std::cell::Cell::new(0);
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("web", 1, json!({})).await;
+        user.until_running(1).await;
+        let claim = user.claims().await[0].name_any();
+        user.delete::<NodeClaim>(&claim).await;
+        user.until("the NodeClaim is gone", async || {
+            user.claims().await.iter().all(|one| one.name_any() != claim)
+        })
+        .await;
+        user.until_running(1).await;
+        bought.set(user.machines_ever());
+        user.scale("web", 0).await;
+        user.until("every VM is gone", async || user.machines() == 0).await;
+        user.until("every NodeClaim is gone", async || user.claims().await.is_empty()).await;
+    };
+    let nap = async {
+        user.world.run_replica(&faults, Settings::default(), std::future::pending()).await;
+        user.world.run_nap(std::future::pending()).await;
+    };
+    user.run_without_nap(async {
+        tokio::select! {
+            biased;
+            () = script => {}
+            () = nap => {}
+        }
+    })
+    .await;
+    let left = (user.machines(), user.nodes().await.len(), user.machines_ever());
+    (faults.azure_reads(), format!("{} VMs bought, then {left:?}", bought.get()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_read_from_azure_changes_nothing() {
+    let (reads, undisturbed) = launch_and_delete(None).await;
+    assert!(reads > 10, "{reads} reads are no story");
+    assert_eq!(undisturbed, "2 VMs bought, then (0, 0, 2)");
+    for number in 1..=reads {
+        let crash = Crash::AzureRead { number };
+        assert_eq!(launch_and_delete(Some(crash)).await.1, undisturbed, "{crash:?} of {reads}");
+    }
 }
 
 fn replica(identity: &str) -> Settings {

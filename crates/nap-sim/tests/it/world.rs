@@ -80,11 +80,7 @@ pub fn claim(name: &str, cpu: &str, requirements: &[(&str, &[&str])]) -> NodeCla
         resources: ResourceRequirements {
             requests: [("cpu".to_owned(), cpu.parse().unwrap())].into(),
         },
-        node_class_ref: NodeClassRef {
-            group: labels::AZURE_GROUP.to_owned(),
-            kind: "AKSNodeClass".to_owned(),
-            name: "default".to_owned(),
-        },
+        node_class_ref: NodeClassRef::aks("default"),
         termination_grace_period: None,
         expire_after: NillableDuration::never(),
     };

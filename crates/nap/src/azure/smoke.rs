@@ -338,11 +338,7 @@ fn claim(name: &str) -> anyhow::Result<NodeClaim> {
             requirement(labels::SKU_FAMILY, "D"),
         ],
         resources: ResourceRequirements { requests: [("cpu".to_owned(), "1".parse()?)].into() },
-        node_class_ref: NodeClassRef {
-            group: labels::AZURE_GROUP.to_owned(),
-            kind: "AKSNodeClass".to_owned(),
-            name: "default".to_owned(),
-        },
+        node_class_ref: NodeClassRef::aks("default"),
         termination_grace_period: None,
         expire_after: NillableDuration::never(),
     };

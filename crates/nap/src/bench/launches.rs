@@ -112,11 +112,7 @@ fn claim(name: &str) -> NodeClaim {
             requirement(labels::ARCH, &["amd64"]),
         ],
         resources,
-        node_class_ref: NodeClassRef {
-            group: labels::AZURE_GROUP.to_owned(),
-            kind: "AKSNodeClass".to_owned(),
-            name: "default".to_owned(),
-        },
+        node_class_ref: NodeClassRef::aks("default"),
         termination_grace_period: None,
         expire_after: NillableDuration::never(),
     };

@@ -38,7 +38,7 @@ pub fn find(
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
         let settings = catalogue::settings(region, class);
-        let types = catalogue::instance_types(sizes, &settings)?;
+        let types = catalogue::instance_types(sizes, &settings, &[])?;
         let allowed = AllowedOfferings::new(pool, types.types());
         let gone = sizes::not_offered(pool, (sizes, region), &settings, types.types())?;
         let is_error = gone.iter().any(|finding| finding.level == Level::Error);

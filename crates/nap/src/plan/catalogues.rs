@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use nap_api::{AKSNodeClass, OfferingRef};
-use nap_azure::{AzureProvider, PriceSource, REFERENCE_REGION};
+use nap_azure::unavailable_offerings::UnavailableOfferings;
+use nap_azure::{AzureProvider, PriceSource, REFERENCE_REGION, Shortage};
 use nap_cloud::{CloudError, CloudProvider, ErrorClass};
+use nap_controllers::capacity_memory;
 use nap_engine::{Catalogue, Plan};
 
 use super::cluster::Cluster;
@@ -26,11 +29,18 @@ pub struct Offered {
     pub of_classes: BTreeMap<String, Arc<Catalogue>>,
     /// The provider that fetched them; `None` if Azure was not asked.
     pub provider: Option<AzureProvider>,
+    /// Offerings that are left out, because Azure lately refused them.
+    pub left_out: Vec<Shortage>,
 }
 
 /// The instance types that the options and the environment select. Manifests are planned with live
 /// data only if an option asks for it: equal manifests are to give equal plans.
-pub async fn choose(source: &SourceArgs, cluster: &mut Cluster) -> anyhow::Result<Offered> {
+pub async fn choose(
+    source: &SourceArgs,
+    cluster: &mut Cluster,
+    now: Timestamp,
+) -> anyhow::Result<Offered> {
+    let left_out = shortages(cluster, now);
     let folder = source.catalogue.catalogue.as_ref();
     if let (Some(folder), Some(_)) = (folder, &source.live.subscription) {
         let message = format!(
@@ -41,10 +51,10 @@ pub async fn choose(source: &SourceArgs, cluster: &mut Cluster) -> anyhow::Resul
     }
     let is_asked = source.files.is_empty() || source.live.subscription.is_some();
     if source.offline || folder.is_some() || !is_asked {
-        return built_in(source, cluster);
+        return built_in(source, cluster, left_out);
     }
     let Some(subscription) = live::subscription(&source.live) else {
-        let offered = built_in(source, cluster)?;
+        let offered = built_in(source, cluster, left_out)?;
         cluster.notes.push(format!(
             "no subscription is named: VM sizes and prices are the built-in ones of {}, and quota \
              is unknown; --subscription or AZURE_SUBSCRIPTION_ID asks Azure",
@@ -60,11 +70,32 @@ pub async fn choose(source: &SourceArgs, cluster: &mut Cluster) -> anyhow::Resul
         DEFAULT_REGION.to_owned()
     });
     let provider = live::provider(&source.live, &subscription, &region)?;
-    from_azure(provider, cluster).await
+    if let Some(text) = &cluster.capacity_memory {
+        provider.restore_capacity_memory(text);
+    }
+    from_azure(provider, cluster, left_out).await
+}
+
+/// Offerings that the controllers of the cluster do not try for now.
+fn shortages(cluster: &mut Cluster, now: Timestamp) -> Vec<Shortage> {
+    let Some(text) = &cluster.capacity_memory else { return Vec::new() };
+    let mut memory = UnavailableOfferings::default();
+    if let Err(error) = memory.restore(text) {
+        let name = capacity_memory::NAME;
+        let note =
+            format!("ConfigMap `{name}`: `{}` cannot be understood: {error}", capacity_memory::KEY);
+        cluster.notes.push(note);
+        cluster.capacity_memory = None;
+    }
+    memory.shortages(now)
 }
 
 /// Those of the built-in catalogue, or of a folder.
-fn built_in(source: &SourceArgs, cluster: &Cluster) -> anyhow::Result<Offered> {
+fn built_in(
+    source: &SourceArgs,
+    cluster: &Cluster,
+    left_out: Vec<Shortage>,
+) -> anyhow::Result<Offered> {
     let region = source.region.clone().or_else(|| region_of(cluster));
     let region = region.unwrap_or_else(|| DEFAULT_REGION.to_owned());
     let sizes = catalogue::load(&source.catalogue)?;
@@ -79,16 +110,20 @@ fn built_in(source: &SourceArgs, cluster: &Cluster) -> anyhow::Result<Offered> {
             known.iter().find(|(other, _)| *other == settings).map(|(_, types)| Arc::clone(types));
         let types = match same {
             Some(types) => types,
-            None => Arc::new(instance_types(&sizes, &settings)?),
+            None => Arc::new(instance_types(&sizes, &settings, &left_out)?),
         };
         known.push((settings, Arc::clone(&types)));
         of_classes.insert(name.clone(), types);
     }
-    Ok(Offered { region, origin, of_classes, provider: None })
+    Ok(Offered { region, origin, of_classes, provider: None, left_out })
 }
 
 /// Those of Azure, by the provider of `nap run`.
-async fn from_azure(provider: AzureProvider, cluster: &mut Cluster) -> anyhow::Result<Offered> {
+async fn from_azure(
+    provider: AzureProvider,
+    cluster: &mut Cluster,
+    left_out: Vec<Shortage>,
+) -> anyhow::Result<Offered> {
     let region = provider.config().location.clone();
     let failed = |error: CloudError| {
         let hint = if error.class == ErrorClass::Auth {
@@ -119,7 +154,8 @@ async fn from_azure(provider: AzureProvider, cluster: &mut Cluster) -> anyhow::R
         }
         Origin::live(source, &region)
     });
-    Ok(Offered { origin: origin.unwrap_or_default(), region, of_classes, provider: Some(provider) })
+    let (origin, provider) = (origin.unwrap_or_default(), Some(provider));
+    Ok(Offered { region, origin, of_classes, provider, left_out })
 }
 
 /// The first quota that the launches of a plan exceed together, and by how many vCPUs. Each fits by

@@ -43,6 +43,8 @@ pub struct Cluster {
     pub state: Index,
     /// Notes for the user, one line each.
     pub notes: Vec<String>,
+    /// What the controllers have learnt about the capacity of Azure; `None` if nothing is known.
+    pub capacity_memory: Option<String>,
 }
 
 /// The objects of the manifests, by kind.

@@ -2,6 +2,7 @@
 //! a change here needs the same change there, and an incompatible one a new [`VERSION`].
 
 use jiff::Timestamp;
+use nap_azure::Shortage;
 use nap_azure::embedded::Lifecycle;
 use nap_engine::{
     Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule, Unsupported,
@@ -27,6 +28,7 @@ pub struct PlanDocument {
     launches: Vec<LaunchDocument>,
     placements: Vec<PlacementDocument>,
     unschedulable: Vec<UnschedulableDocument>,
+    left_out: Vec<Shortage>,
     cost_usd_per_hour: f64,
     lower_bound_usd_per_hour: Option<f64>,
     gap_percent: Option<f64>,
@@ -152,6 +154,7 @@ impl PlanDocument {
                 .map(|one| PlacementDocument { pod: one.pod.to_string(), node: one.node.clone() })
                 .collect(),
             unschedulable: unschedulable.collect(),
+            left_out: problem.left_out.clone(),
             cost_usd_per_hour: dollars(plan.cost),
             lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
             gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),

@@ -8,7 +8,7 @@ use nap_engine::{Funnel, Options, Pod, Refusal, after, funnel};
 use super::cluster::count;
 use super::footnotes::footnotes;
 use super::format::{cents, change_text, list, place_text, requests_text, size_text, wrap};
-use super::{Decision, Problem};
+use super::{Decision, Problem, left_out};
 
 /// Name of the funnel step for volume zones.
 const VOLUMES: &str = "where its volumes are";
@@ -49,7 +49,7 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
         }
         text.push_str("\nOfferings for this pod by itself\n");
         for steps in funnel(&problem.snapshot, &Options::default(), pod) {
-            text.push_str(&steps_text(&steps, None));
+            text.push_str(&steps_text(problem, &steps, None));
         }
         return text;
     }
@@ -66,6 +66,7 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
             for steps in funnel(&left, &Options::default(), pod) {
                 let why = reasons.iter().find(|reason| reason.pool == steps.pool);
                 text.push_str(&steps_text(
+                    problem,
                     &steps,
                     why.map(|reason| reason.why.to_string()).as_deref(),
                 ));
@@ -88,7 +89,7 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
 }
 
 /// Renders the funnel of one NodePool down to the first step without offerings.
-fn steps_text(funnel: &Funnel, why: Option<&str>) -> String {
+fn steps_text(problem: &Problem, funnel: &Funnel, why: Option<&str>) -> String {
     let taints = match &funnel.taint {
         Some(taint) => format!("after the taint `{taint}`"),
         None => "after taints".to_owned(),
@@ -111,6 +112,7 @@ fn steps_text(funnel: &Funnel, why: Option<&str>) -> String {
             break;
         }
     }
+    text.push_str(&left_out::of_pod(problem, &funnel.unavailable));
     if let Some(why) = why {
         text.push_str(&wrap(&format!("-> {why}"), 2));
     }

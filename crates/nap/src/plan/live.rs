@@ -5,13 +5,15 @@ use std::fmt::Debug;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
+use nap_controllers::capacity_memory;
 use nap_controllers::cluster::{Index, Indexed};
 use serde::de::DeserializeOwned;
 
@@ -55,7 +57,25 @@ pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result
     }
     cluster.add_default_pool()?;
     cluster.make_ready();
+    read_capacity_memory(&client, &mut cluster).await;
     Ok(cluster)
+}
+
+/// Reads what the controllers have learnt about the capacity of Azure. A plan can be made without.
+async fn read_capacity_memory(client: &Client, cluster: &mut Cluster) {
+    let api: Api<ConfigMap> = Api::all(client.clone());
+    let named = ListParams::default().fields(&format!("metadata.name={}", capacity_memory::NAME));
+    match api.list(&named).await {
+        Ok(found) => {
+            let mut texts = found.items.into_iter().filter_map(|map| map.data);
+            cluster.capacity_memory = texts.find_map(|mut data| data.remove(capacity_memory::KEY));
+        }
+        Err(error) => cluster.notes.push(format!(
+            "offerings that Azure lately refused are not left out: ConfigMap `{}` cannot be read: \
+             {error}",
+            capacity_memory::NAME
+        )),
+    }
 }
 
 /// Indexes every object of a kind.

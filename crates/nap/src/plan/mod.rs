@@ -12,6 +12,7 @@ mod document;
 mod explain;
 mod footnotes;
 mod format;
+mod left_out;
 mod live;
 pub mod read;
 mod record;
@@ -24,7 +25,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use nap_azure::AzureProvider;
+use nap_azure::{AzureProvider, Shortage};
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
 use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
@@ -53,6 +54,8 @@ pub struct Problem {
     pub options: Options,
     /// `spec.limits` by NodePool.
     pub limits: BTreeMap<String, Resources>,
+    /// Offerings that are left out, because Azure lately refused them.
+    pub left_out: Vec<Shortage>,
     /// Provider of the instance types; `None` if Azure was not asked.
     provider: Option<AzureProvider>,
     /// Instance types of each NodePool.
@@ -71,7 +74,7 @@ pub struct Decision {
 
 impl Problem {
     fn new(cluster: &mut Cluster, offered: Offered, options: Options, now: Timestamp) -> Self {
-        let Offered { region, origin, of_classes, provider } = offered;
+        let Offered { region, origin, of_classes, provider, left_out } = offered;
         let state = &cluster.state;
         let limits = state.pools().filter_map(|(name, pool)| {
             let limits = pool.spec.limits.as_ref()?;
@@ -88,7 +91,17 @@ impl Problem {
             };
             cluster.notes.push(format!("NodeOverlay `{name}` does not count: {why}"));
         }
-        Self { region, origin, snapshot, options, limits, provider, catalogues, of_classes }
+        Self {
+            region,
+            origin,
+            snapshot,
+            options,
+            limits,
+            left_out,
+            provider,
+            catalogues,
+            of_classes,
+        }
     }
 
     /// Solves, and searches remedies for unplaced pods: for `asked`, or for the first
@@ -140,7 +153,7 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
         // time.
         (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
     };
-    let offered = catalogues::choose(source, &mut cluster).await?;
+    let offered = catalogues::choose(source, &mut cluster, now).await?;
     let problem = Problem::new(&mut cluster, offered, options, now);
     for note in &cluster.notes {
         eprintln!("note: {note}");
@@ -192,9 +205,18 @@ fn show(text: &str) -> anyhow::Result<()> {
 /// `nap replay`.
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::load(&args.file)?;
-    let Record { region, origin, snapshot, options, limits, plan, .. } = record;
-    let catalogues = Arc::default();
-    let problem = Problem { region, origin, snapshot, options, limits, provider: None, catalogues };
+    let Record { region, origin, snapshot, options, limits, left_out, plan, .. } = record;
+    let problem = Problem {
+        region,
+        origin,
+        snapshot,
+        options,
+        limits,
+        left_out,
+        provider: None,
+        catalogues: Arc::default(),
+        of_classes: BTreeMap::new(),
+    };
     let decision = problem.solve(None);
     let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;

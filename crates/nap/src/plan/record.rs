@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
+use nap_azure::Shortage;
 use nap_engine::{Options, Snapshot};
 use nap_units::Resources;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Record {
     /// Options of the engine.
     #[serde(default)]
     pub options: Options,
+    /// Offerings that were left out.
+    #[serde(default)]
+    pub left_out: Vec<Shortage>,
     /// The plan, as `nap plan -o json` prints it.
     pub plan: Value,
 }
@@ -53,6 +57,7 @@ impl Record {
             limits: problem.limits.clone(),
             snapshot: problem.snapshot.clone(),
             options: problem.options.clone(),
+            left_out: problem.left_out.clone(),
             plan: serde_json::to_value(PlanDocument::new(problem, decision)).unwrap_or_default(),
         }
     }

@@ -9,7 +9,7 @@ use nap_units::UsdPerHour;
 use super::cluster::count;
 use super::footnotes::footnotes;
 use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap};
-use super::{Decision, Problem};
+use super::{Decision, Problem, left_out};
 
 /// Maximum number of lines of pods below equal VMs.
 const POD_LINES: usize = 3;
@@ -49,6 +49,7 @@ pub fn table(problem: &Problem, decision: &Decision) -> String {
     }
     text.push_str(&placements(decision, POD_LINES));
     text.push_str(&unplaced(problem, decision));
+    text.push_str(&left_out::summary(&problem.left_out));
     text
 }
 
@@ -69,6 +70,7 @@ pub fn wide(problem: &Problem, decision: &Decision) -> String {
     }
     text.push_str(&placements(decision, usize::MAX));
     text.push_str(&unplaced(problem, decision));
+    text.push_str(&left_out::summary(&problem.left_out));
     text
 }
 

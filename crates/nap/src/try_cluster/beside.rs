@@ -9,15 +9,15 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use nap_azure::embedded::EmbeddedCatalogue;
 use nap_clock::Clock;
+use nap_controllers::Context;
 use nap_controllers::install::{self, Outcome};
-use nap_controllers::{Context, Settings};
 use nap_controlplane::{Parts, Plane};
 use nap_kubelets::KubeletConfig;
 use nap_sim::azure::{Emulator, EmulatorConfig, SUBSCRIPTION};
 use nap_sim::world::WorldError;
 
 use super::files::Folder;
-use super::{announce, explain_region, farewell, faults};
+use super::{announce, explain_region, farewell, faults, settings};
 use crate::cli::{ClusterArgs, TryArgs};
 use crate::connect::connect;
 use crate::shutdown::interrupted;
@@ -93,7 +93,7 @@ async fn controllers(args: &TryArgs, client: Client, emulator: &Emulator, clock:
         return std::future::pending().await;
     }
     let provider = Arc::new(emulator.provider());
-    let context = Context::new(client, provider, clock, Settings::default());
+    let context = Context::new(client, provider, clock, settings(args));
     nap_controllers::run(&context, std::future::pending()).await;
 }
 

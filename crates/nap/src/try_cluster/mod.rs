@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use nap_clock::Clock;
+use nap_controllers::Settings;
 use nap_sim::azure::Emulator;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
@@ -51,7 +52,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         sizes: BTreeSet::new(),
         retired_sizes: args.retired_sizes,
     };
-    let world = World::new(&config).map_err(explain_region)?;
+    let world = World::new(&config).map_err(explain_region)?.with_settings(settings(args));
     faults::schedule_file(world.azure(), args.faults.as_deref())?;
     let kubernetes = serve::bind(args.listen).await?;
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;
@@ -81,6 +82,12 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     }
     farewell(world.azure(), world.clock());
     Ok(())
+}
+
+/// Settings of the controllers.
+fn settings(args: &TryArgs) -> Settings {
+    args.gates.feature_gates.warn();
+    Settings { node_repair: args.gates.feature_gates.node_repair, ..Settings::default() }
 }
 
 /// Prints the number and the cost of the VMs.

@@ -212,3 +212,87 @@ fn a_cluster_is_planned_with_the_subscription_of_the_environment() {
     let notes = text(&nameless.stderr);
     assert!(notes.contains("no subscription is named") && notes.contains("of 2026-"), "{notes}");
 }
+
+const ONE_SIZE: &str = "
+apiVersion: v1
+kind: Pod
+metadata: { name: picky, namespace: default }
+spec:
+  nodeSelector: { node.kubernetes.io/instance-type: Standard_D4s_v5 }
+  containers: [{ name: c, image: example.com/app:1, resources: { requests: { cpu: 1 } } }]
+";
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn offerings_that_azure_lately_refused_are_left_out_of_a_plan_of_the_cluster() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    cluster.apply(ONE_SIZE);
+    let pod = ["get", "pod", "picky", "-o", "yaml"];
+    cluster.until("the pod waits", &pod, |text| text.contains("reason: Unschedulable"));
+    let run = |arguments: &[&str]| {
+        let mut command = nap(arguments);
+        command.arg("--offline").arg("--kubeconfig").arg(&cluster.kubeconfig);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        output
+    };
+    let before = document(&run(&["plan", "-o", "json"]));
+    assert_eq!((size(&before), &before["leftOut"]), (&json!("Standard_D4s_v5"), &json!([])));
+
+    let mark = |size: Option<&str>, zone: &str, until: &str| {
+        let family = size.map_or(Some("standarddsv5family"), |_| None);
+        json!({
+            "instanceType": size, "family": family, "minVcpus": family.map(|_| 4), "zone": zone,
+            "capacityType": "on-demand", "unavailableUntil": until, "failures": 1,
+            "lifetimeSeconds": 3600, "cause": if size.is_some() { "quota" } else { "capacity" },
+        })
+    };
+    let (soon, late) = ("2099-01-01T00:00:00Z", "2099-02-03T04:05:06.789Z");
+    let marks = [
+        mark(Some("Standard_D4s_v5"), "eastus-1", soon),
+        mark(None, "eastus-2", late),
+        mark(None, "eastus-3", late),
+        mark(None, "0", late),
+        mark(Some("Standard_D2s_v5"), "eastus-1", "2020-01-01T00:00:00Z"),
+    ];
+    let memory = json!({ "offerings": marks }).to_string();
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": { "memory.json": memory },
+        "metadata": { "name": "nap-capacity-memory", "namespace": "kube-system" },
+    });
+    cluster.apply(&map.to_string());
+
+    let after = document(&run(&["plan", "-o", "json"]));
+    assert_eq!(after["launches"], json!([]), "{after}");
+    let left_out = after["leftOut"].as_array().unwrap();
+    assert_eq!(left_out.len(), 4, "one mark has expired: {left_out:?}");
+    assert_eq!(left_out[0]["until"], soon, "the first to be tried again is first");
+    let table = text(&run(&["plan"]).stdout);
+    for part in [
+        "Left out for now",
+        "Azure has no capacity:",
+        "sizes of standarddsv5family with 4 or more vCPUs on-demand without a zone until 2099-02-03",
+        "quota is used up:",
+        "Standard_D4s_v5 on-demand in eastus-1 until 2099-01-01T00:00:00Z",
+    ] {
+        let joined = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(joined.contains(part), "{part}: {table}");
+    }
+    let why = text(&run(&["explain", "pod", "default/picky"]).stdout);
+    for part in [
+        "0  available at present",
+        "4 offerings that would hold it are left out for now:",
+        "until 2099-01-01T00:00:00Z: Standard_D4s_v5 on-demand in eastus-1 (quota is used up)",
+        "until 2099-02-03T04:05:06Z: Standard_D4s_v5 on-demand in",
+        "and 2 others (Azure has no capacity)",
+    ] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+
+    let broken = json!({ "data": { "memory.json": "{" } }).to_string();
+    cluster.ok(&["-n", "kube-system", "patch", "cm", "nap-capacity-memory", "-p", &broken]);
+    let output = run(&["plan", "-o", "json"]);
+    assert_eq!(size(&document(&output)), "Standard_D4s_v5", "a plan is made without it");
+    let notes = text(&output.stderr);
+    assert!(notes.contains("ConfigMap `nap-capacity-memory`: `memory.json`"), "{notes}");
+}
