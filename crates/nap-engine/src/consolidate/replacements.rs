@@ -65,7 +65,7 @@ impl<'a> FleetState<'a> {
             return Found::Dearer(least);
         }
         let bound_to = self.bound_to(trial).filter(|_| self.may_return(trial));
-        let Some(bound_to) = bound_to else { return self.pack_on_cluster(trial) };
+        let Some(bound_to) = bound_to else { return self.pack_on_cluster(trial, most) };
         let set = self.set_digest(trial, &bound_to);
         let known = set.and_then(|set| memory.cost(set));
         if let Some(cost) = known.filter(|cost| *cost > most) {
@@ -236,7 +236,7 @@ impl<'a> FleetState<'a> {
     }
 
     /// Packs pods onto new nodes and what is left of the others, with all their rules.
-    fn pack_on_cluster(&mut self, trial: &Trial) -> Found {
+    fn pack_on_cluster(&mut self, trial: &Trial, most: UsdPerHour) -> Found {
         let mut pending: PodCounts = IndexVec::filled(0, self.classes.list.len());
         for (class, count) in &trial.remainder {
             pending[self.classes[*class].base] += count;
@@ -258,6 +258,10 @@ impl<'a> FleetState<'a> {
         let mut best: Option<Replacement> = None;
         let mut unplaced = None;
         for strategy in CONSTRAINED_STRATEGIES {
+            // The second way is slow, and rarely better by more than this.
+            if best.as_ref().is_some_and(|best| is_hopeless(best.cost, most)) {
+                break;
+            }
             let cluster = cluster.clone();
             let mut packing = pack(&mut self.offerings, &problem, cluster, strategy, true, None);
             if let Some(class) = first_unplaced(&packing) {
@@ -276,6 +280,11 @@ impl<'a> FleetState<'a> {
             (None, None) => Found::Dearer(UsdPerHour::from_micros(i64::MAX)),
         }
     }
+}
+
+/// Whether a cost is so far above what was asked for that no other packing would get there.
+fn is_hopeless(cost: UsdPerHour, most: UsdPerHour) -> bool {
+    cost.micros() > most.micros().saturating_add(most.micros() / 4)
 }
 
 /// Ways to pack the pods of removed nodes: onto one node if possible, onto few, and at the best

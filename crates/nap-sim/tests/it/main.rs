@@ -3,6 +3,7 @@
 mod arm;
 mod azure_sdk;
 mod cluster;
+mod consolidating;
 mod creating;
 mod definitions;
 mod disrupting;

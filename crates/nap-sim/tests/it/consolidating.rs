@@ -1,0 +1,128 @@
+//! Consolidation of a whole fleet: many nodes at once, several by fewer, and then quiet.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use nap_api::NodePool;
+use nap_units::UsdPerHour;
+use serde_json::{Value, json};
+
+use crate::harness::User;
+
+/// A NodePool of one VM size whose nodes may all be disrupted at once.
+fn one_size(size: &str) -> Value {
+    json!({ "spec": {
+        "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
+        "template": { "spec": { "requirements": [
+            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+            { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": [size] },
+        ] } },
+    } })
+}
+
+fn asks(cpu: &str) -> Value {
+    json!({ "spec": { "containers": [{
+        "name": "app", "image": "example.com/app:1",
+        "resources": { "requests": { "cpu": cpu, "memory": "512Mi" } },
+    }] } })
+}
+
+fn price(user: &User) -> UsdPerHour {
+    user.world.azure().machines().iter().map(|machine| machine.price).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_empty_fleet_reaches_its_packing_within_five_minutes() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        user.default_pool(one_size("Standard_D4s_v5")).await;
+        user.deploy("stays", 30, asks("1500m")).await;
+        user.deploy("goes", 30, asks("1500m")).await;
+        user.until_running(60).await;
+        assert_eq!(user.machines(), 30, "two pods to a node");
+        user.scale("goes", 0).await;
+        user.pass(300).await;
+        assert_eq!(user.machines(), 15, "thirty pods fit fifteen nodes");
+        user.until_running(30).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_nodes_are_replaced_by_fewer() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        user.default_pool(one_size("Standard_D4s_v5")).await;
+        // Too large for two of them to share a node.
+        user.deploy("big", 3, asks("2300m")).await;
+        user.until_running(3).await;
+        assert_eq!(user.machines(), 3);
+        let before = price(&user);
+        // Now a node of eight vCPUs, which holds all three, can be bought too.
+        let sizes = ["Standard_D4s_v5", "Standard_D8s_v5"];
+        let requirements = json!([
+            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+            { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": sizes },
+        ]);
+        let spec = json!({ "template": { "spec": { "requirements": requirements } } });
+        user.patch::<NodePool>("default", json!({ "spec": spec })).await;
+        user.until("one node is left", async || user.machines() == 1).await;
+        user.until_running(3).await;
+        assert!(price(&user) < before);
+        let told = user.events("DisruptionTerminating").await;
+        let three = "replace Standard_D4s_v5";
+        assert!(told.iter().any(|text| text.contains(three) && text.contains(", ")), "{told:?}");
+        user.pass(3600).await;
+        assert_eq!(user.machines_ever(), 4, "nothing is moved again");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocked_node_does_not_keep_the_others_from_being_consolidated() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        user.default_pool(one_size("Standard_D4s_v5")).await;
+        user.deploy("stays", 10, asks("1500m")).await;
+        user.deploy("goes", 10, asks("1500m")).await;
+        user.until_running(20).await;
+        let pods = user.list::<Pod>().await;
+        let held = pods.iter().find(|pod| pod.metadata.labels.as_ref().unwrap()["app"] == "stays");
+        let held = held.unwrap().metadata.name.clone().unwrap();
+        let label = json!({ "metadata": { "labels": { "held": "true" } } });
+        let api: kube::Api<Pod> = kube::Api::namespaced(user.client.clone(), "default");
+        let (params, patch) = (kube::api::PatchParams::default(), kube::api::Patch::Merge(&label));
+        api.patch(&held, &params, &patch).await.unwrap();
+        let budget: PodDisruptionBudget = serde_json::from_value(json!({
+            "metadata": { "name": "held", "namespace": "default" },
+            "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "held": "true" } } },
+        }))
+        .unwrap();
+        let budgets: kube::Api<PodDisruptionBudget> =
+            kube::Api::namespaced(user.client.clone(), "default");
+        budgets.create(&kube::api::PostParams::default(), &budget).await.unwrap();
+        user.scale("goes", 0).await;
+        user.pass(600).await;
+        assert_eq!(user.machines(), 5, "ten pods fit five nodes");
+        let pod = api.get(&held).await.unwrap();
+        assert!(pod.metadata.deletion_timestamp.is_none(), "the held pod was not evicted");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_with_the_balanced_policy_makes_only_moves_that_are_worth_their_disruption() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        let mut pool = one_size("Standard_D4s_v5");
+        pool["spec"]["disruption"]["consolidationPolicy"] = json!("Balanced");
+        user.default_pool(pool).await;
+        user.deploy("stays", 8, asks("1500m")).await;
+        user.deploy("goes", 8, asks("1500m")).await;
+        user.until_running(16).await;
+        user.scale("goes", 0).await;
+        // The removal of a node with one pod of two saves as large a share as it disrupts.
+        user.until("four nodes are left", async || user.machines() == 4).await;
+        user.until_running(8).await;
+    })
+    .await;
+}
