@@ -57,6 +57,8 @@
 //!        │
 //!   solve ─────────── the eight steps of a decision
 //!        │
+//!   consolidate ───── a running fleet: what to remove or to replace
+//!        │
 //!   remedy ────────── what single change would place a refused pod
 //!        ▼
 //!      Plan

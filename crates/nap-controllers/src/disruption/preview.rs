@@ -1,6 +1,6 @@
 //! What disruption would do now, and why each node stays, without doing anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -10,11 +10,11 @@ use nap_api::{NodePool, conditions, labels};
 use nap_engine::{Options, Plan};
 use nap_units::UsdPerHour;
 
-use super::blockers::blockers;
+use super::blockers::{Blocked, blockers};
 use super::budgets::{Budgets, REASONS};
-use super::candidates::{collect, is_waived, price};
+use super::candidates::{Candidate, collect, is_waived, price};
 use super::pass::{Command, Pass};
-use crate::cluster::{Index, NodeView, claim_conditions, claim_is, pods};
+use crate::cluster::{Index, NodeView, claim_conditions, claim_is, pods, pool_of};
 use crate::decision_memory::DecisionMemory;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache};
@@ -62,6 +62,8 @@ pub struct NodePreview {
     pub step: Option<usize>,
     /// Every reason that it stays.
     pub reasons: Vec<String>,
+    /// What consolidation would save on it if nothing blocked the disruption of any node.
+    pub held_saving: Option<UsdPerHour>,
 }
 
 /// Decides about a cluster as the controllers would, at once and with everything that they do one
@@ -73,10 +75,12 @@ pub fn preview(
     now: Timestamp,
 ) -> Preview {
     let memory = DecisionMemory::default();
-    let (candidates, _) = collect(index, &memory, catalogues, now);
+    let (candidates, blocked) = collect(index, &memory, catalogues, now);
+    let solver = Solver::detached(options.clone());
     let mut nodes = NodeCache::default();
+    let held = held_savings(index, &candidates, &blocked, catalogues, &solver, now);
     let pass = Pass::new(index, &memory, (candidates, Vec::new()), catalogues, &mut nodes, now);
-    let all = pass.decide_all(&Solver::detached(options.clone()));
+    let all = pass.decide_all(&solver);
     let steps: Vec<PreviewStep> = all.commands.into_iter().map(step).collect();
     let mut step_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
@@ -89,6 +93,7 @@ pub fn preview(
         node.step = step_of.get(node.name.as_str()).copied();
         if node.step.is_none() {
             node.reasons = reasons(index, view, &budgets, now);
+            node.held_saving = held.get(&node.name).copied();
             let kept = all.kept.get(&node.name).into_iter();
             node.reasons.extend(kept.map(ToString::to_string));
             let unplaced = all.blocked.iter().filter(|(claim, ..)| claim.name_any() == node.claim);
@@ -98,6 +103,42 @@ pub fn preview(
     }
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     Preview { steps, nodes }
+}
+
+/// What consolidation would save on blocked nodes if nothing blocked them, by node. The saving of a
+/// step counts for its nodes by their prices.
+fn held_savings(
+    index: &Index,
+    candidates: &[Candidate],
+    blocked: &[Blocked],
+    catalogues: &Catalogues,
+    solver: &Solver,
+    now: Timestamp,
+) -> BTreeMap<String, UsdPerHour> {
+    let mut all = candidates.to_vec();
+    for (claim, node, _) in blocked {
+        let pool = pool_of(claim.as_ref()).and_then(|pool| index.pool(pool));
+        all.extend(pool.map(|pool| Candidate::new(index, (claim, node, pool), catalogues, None)));
+    }
+    let held: BTreeSet<String> = blocked.iter().map(|(_, node, _)| node.name_any()).collect();
+    let mut savings = BTreeMap::new();
+    if held.is_empty() {
+        return savings;
+    }
+    let (memory, mut nodes) = (DecisionMemory::default(), NodeCache::default());
+    let pass = Pass::new(index, &memory, (all, Vec::new()), catalogues, &mut nodes, now);
+    for (_, Command { candidates, plan }) in pass.decide_all(solver).commands {
+        let price: Option<UsdPerHour> = candidates.iter().map(|one| one.price).sum();
+        let Some(price) = price.filter(|price| *price > plan.cost) else { continue };
+        let saving = i128::from((price - plan.cost).micros());
+        for one in candidates.iter().filter(|one| held.contains(one.name())) {
+            let own = i128::from(one.price.unwrap_or_default().micros());
+            let share = saving * own / i128::from(price.micros().max(1));
+            let share = UsdPerHour::from_micros(i64::try_from(share).unwrap_or(i64::MAX));
+            savings.insert(one.name().to_owned(), share);
+        }
+    }
+    savings
 }
 
 fn step((reason, command): (DisruptionReason, Command)) -> PreviewStep {
@@ -126,6 +167,7 @@ fn describe(index: &Index, view: &NodeView, catalogues: &Catalogues) -> Option<N
         pods: movable,
         step: None,
         reasons: Vec::new(),
+        held_saving: None,
     })
 }
 

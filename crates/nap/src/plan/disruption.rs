@@ -14,6 +14,9 @@ use super::cluster::{Cluster, count};
 use super::format::{cents, wrap};
 use crate::cli::Format;
 
+/// Most blocked nodes that a table lists.
+const MAX_HELD: usize = 10;
+
 /// What disruption would do to a cluster now.
 pub fn preview(cluster: &Cluster, problem: &Problem) -> Preview {
     let now = Clock::wall().now();
@@ -138,6 +141,7 @@ fn staying(preview: &Preview, wide: bool) -> String {
         return text;
     }
     text.push_str("; `nap explain node NAME` tells why\n");
+    let held: UsdPerHour = stays.iter().filter_map(|node| node.held_saving).sum();
     let mut by_reason: BTreeMap<String, usize> = BTreeMap::new();
     for reason in stays.iter().flat_map(|node| reasons(node)) {
         let kind = reason.split([':', '(']).next().unwrap_or_default().trim().to_owned();
@@ -147,6 +151,25 @@ fn staying(preview: &Preview, wide: bool) -> String {
     rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     for (number, why) in rows {
         let _ = writeln!(text, "  {number:>5}  {why}");
+    }
+    if held > UsdPerHour::ZERO {
+        text.push_str(&holding(&stays, held));
+    }
+    text
+}
+
+/// What pods and annotations that block disruption cost, the dearest first.
+fn holding(stays: &[&NodePreview], held: UsdPerHour) -> String {
+    let mut text = format!("\nWithout what blocks them: {} a month\n", cents(held.per_month()));
+    let mut nodes: Vec<(UsdPerHour, &NodePreview)> =
+        stays.iter().filter_map(|node| Some((node.held_saving?, *node))).collect();
+    nodes.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.cmp(&b.1.name)));
+    for (saving, node) in nodes.iter().take(MAX_HELD) {
+        let why = node.reasons.first().map_or("", String::as_str);
+        let _ = writeln!(text, "  {:>10}  {}: {why}", cents(saving.per_month()), node.name);
+    }
+    if nodes.len() > MAX_HELD {
+        let _ = writeln!(text, "  and {} more", count(nodes.len() - MAX_HELD, "node"));
     }
     text
 }
@@ -177,6 +200,11 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
         text.push_str("\nIt stays\n");
         for reason in reasons(node) {
             text.push_str(&wrap(&reason, 2));
+        }
+        if let Some(saving) = node.held_saving {
+            let month = cents(saving.per_month());
+            let line = format!("Without what blocks it, consolidation would save {month} a month");
+            text.push_str(&wrap(&line, 2));
         }
         return text;
     };
@@ -257,6 +285,9 @@ struct NodeDocument<'p> {
     step: Option<usize>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     reasons: &'p [String],
+    /// What would be saved on it if nothing blocked disruption.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_saving_micro_usd_per_hour: Option<i64>,
 }
 
 impl<'p> Document<'p> {
@@ -283,6 +314,7 @@ impl<'p> Document<'p> {
             pods: node.pods,
             step: node.step.map(|number| number + 1),
             reasons: &node.reasons,
+            held_saving_micro_usd_per_hour: node.held_saving.map(UsdPerHour::micros),
         });
         Self { steps: steps.collect(), nodes: nodes.collect() }
     }

@@ -1,6 +1,7 @@
 //! `nap plan` and `nap explain` on manifests: no cluster, no cloud.
 
 mod ceiling;
+mod disruption;
 mod documents;
 mod estimates;
 

@@ -1,0 +1,179 @@
+//! `nap plan disruption`, `nap explain node` and `nap what-if` on dumped clusters.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::{folder, output, said, text};
+
+const POOL: &str = r#"
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata:
+  name: default
+spec:
+  disruption: { consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 0s, budgets: [{ nodes: "100%" }] }
+  template:
+    spec:
+      nodeClassRef: { group: karpenter.azure.com, kind: AKSNodeClass, name: default }
+      requirements:
+      - { key: karpenter.azure.com/sku-family, operator: In, values: [D] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+"#;
+
+/// A node with pods that ask for one vCPU each.
+fn node(name: &str, size: &str, vcpus: u32, pods: usize, annotation: &str) -> String {
+    let labels = format!(
+        "{{ karpenter.sh/nodepool: default, karpenter.sh/capacity-type: on-demand, \
+         topology.kubernetes.io/zone: eastus-1, node.kubernetes.io/instance-type: {size}, \
+         kubernetes.io/hostname: {name}, karpenter.sh/registered: \"true\", \
+         karpenter.sh/initialized: \"true\", kubernetes.io/arch: amd64, \
+         kubernetes.io/os: linux, karpenter.azure.com/sku-family: D }}"
+    );
+    let condition = |kind: &str| {
+        format!(
+            "{{ type: {kind}, status: \"True\", reason: {kind}, message: \"\", \
+             lastTransitionTime: \"2026-01-01T00:00:00Z\" }}"
+        )
+    };
+    let conditions: Vec<String> =
+        ["Launched", "Registered", "Initialized", "Consolidatable"].map(condition).to_vec();
+    let capacity = format!("{{ cpu: \"{vcpus}\", memory: {}Gi, pods: \"250\" }}", vcpus * 4);
+    let mut yaml = format!(
+        "---
+apiVersion: karpenter.sh/v1
+kind: NodeClaim
+metadata: {{ name: claim-{name}, creationTimestamp: \"2026-01-01T00:00:00Z\", labels: {labels} }}
+spec:
+  nodeClassRef: {{ group: karpenter.azure.com, kind: AKSNodeClass, name: default }}
+  requirements: []
+  expireAfter: Never
+status:
+  providerID: azure:///{name}
+  nodeName: {name}
+  capacity: {capacity}
+  allocatable: {capacity}
+  conditions: [{}]
+---
+apiVersion: v1
+kind: Node
+metadata: {{ name: {name}, labels: {labels} }}
+spec: {{ providerID: azure:///{name} }}
+status:
+  capacity: {capacity}
+  allocatable: {capacity}
+  conditions: [{{ type: Ready, status: \"True\", reason: KubeletReady, message: \"\", lastTransitionTime: \"2026-01-01T00:00:00Z\", lastHeartbeatTime: \"2026-01-01T00:00:00Z\" }}]
+",
+        conditions.join(", ")
+    );
+    for number in 0..pods {
+        let _ = write!(
+            yaml,
+            "---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web-{name}-{number}
+  namespace: default
+  annotations: {{ {annotation} }}
+  ownerReferences: [{{ apiVersion: apps/v1, kind: ReplicaSet, name: web, uid: u, controller: true }}]
+spec:
+  nodeName: {name}
+  containers: [{{ name: app, image: example.com/app:1, resources: {{ requests: {{ cpu: \"1\", memory: 1Gi }} }} }}]
+status: {{ phase: Running, conditions: [{{ type: Ready, status: \"True\" }}] }}
+"
+        );
+    }
+    yaml
+}
+
+const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt: \"true\"";
+
+fn two_nodes(annotation: &str) -> String {
+    let small = node("small", "Standard_D4s_v5", 4, 1, annotation);
+    let large = node("large", "Standard_D8s_v5", 8, 5, "");
+    [POOL, &small, &large].concat()
+}
+
+#[test]
+fn the_next_steps_are_shown_with_savings_and_moves() {
+    let (said, _) = said(&["plan", "disruption"], "disruption", &two_nodes(""));
+    assert!(said.contains("1 step would save $0.192/h"), "{said}");
+    let step = said.lines().find(|line| line.starts_with("1 ")).unwrap();
+    assert!(step.contains("Underutilized") && step.contains("small Standard_D4s_v5"), "{said}");
+    assert!(said.contains("takes pods of nodes that are removed"), "{said}");
+}
+
+#[test]
+fn the_document_has_every_node_and_step() {
+    let (said, _) = said(&["plan", "disruption", "-o", "json"], "disruption-json", &two_nodes(""));
+    let document: Value = serde_json::from_str(&said).unwrap();
+    let step = &document["steps"][0];
+    assert_eq!(step["remove"], serde_json::json!(["small"]));
+    assert_eq!(step["moves"]["default/web-small-0"], "large");
+    assert_eq!(step["savingMicroUsdPerHour"], 192_000);
+    assert_eq!(document["nodes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_blocks_a_node_is_named_with_what_it_costs() {
+    let yaml = two_nodes(DO_NOT_DISRUPT);
+    let (plan, _) = said(&["plan", "disruption"], "disruption-blocked", &yaml);
+    assert!(plan.contains("Nothing to disrupt now"), "{plan}");
+    assert!(plan.contains("Without what blocks them: $140.16 a month"), "{plan}");
+    let (node, _) = said(&["explain", "node", "small"], "explain-node-blocked", &yaml);
+    assert!(node.contains("default/web-small-0"), "{node}");
+    assert!(node.contains("would save $140.16 a month"), "{node}");
+}
+
+#[test]
+fn a_node_that_stays_says_why_and_one_that_goes_says_where_its_pods_go() {
+    let (large, _) = said(&["explain", "node", "large"], "explain-node-stays", &two_nodes(""));
+    assert!(large.contains("It stays") && large.contains("takes pods"), "{large}");
+    let (small, _) = said(&["explain", "node", "claim-small"], "explain-node", &two_nodes(""));
+    assert!(small.contains("It would be removed, saving $0.192/h"), "{small}");
+    assert!(small.contains("1 pod to large"), "{small}");
+}
+
+#[test]
+fn an_unknown_node_is_one_clear_line() {
+    let file = folder("explain-node-unknown", &[("m.yaml", &two_nodes(""))]).join("m.yaml");
+    let output = output(&["explain", "node", "no-such", "-f", &file.display().to_string()]);
+    let error = text(&output.stderr);
+    assert!(!output.status.success());
+    assert!(error.contains("no node with a NodeClaim is named `no-such`"), "{error}");
+    assert!(error.contains("large, small"), "{error}");
+}
+
+#[test]
+fn a_changed_nodepool_shows_what_would_drift() {
+    let changed = POOL.replace("values: [D]", "values: [E]");
+    let files = [("state.yaml", two_nodes("")), ("pool.yaml", changed), ("same.yaml", POOL.into())];
+    let files: Vec<(&str, &str)> =
+        files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let folder = folder("what-if", &files);
+    let path = |name: &str| folder.join(name).display().to_string();
+    let run = |change: &str| {
+        let (change, state) = (path(change), path("state.yaml"));
+        output(&["what-if", "-f", &change, "--state", &state, "--exit-code"])
+    };
+    let drifts = run("pool.yaml");
+    let said = text(&drifts.stdout);
+    assert_eq!(drifts.status.code(), Some(2), "{said} {}", text(&drifts.stderr));
+    assert!(said.contains("2 of 2 nodes would drift"), "{said}");
+    assert!(said.contains("nodepool \"default\": RequirementsDrifted"), "{said}");
+    assert!(said.contains("6 pods would move"), "{said}");
+    let same = run("same.yaml");
+    assert_eq!(same.status.code(), Some(0), "{}", text(&same.stderr));
+    assert!(text(&same.stdout).contains("No node drifts by this change"));
+}
+
+#[test]
+fn what_if_takes_only_nodepools_and_classes() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: web }\nspec: { containers: [] }\n";
+    let folder = folder("what-if-kind", &[("pod.yaml", pod)]);
+    let file = folder.join("pod.yaml").display().to_string();
+    let output = output(&["what-if", "-f", &file, "--state", &file]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("Pod is no change that nap looks at"));
+}
