@@ -4,7 +4,8 @@
 //! know besides the cluster is here: the rules of each NodePool, what a disruption costs, and for
 //! how long a node would go on costing its price.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -12,10 +13,11 @@ use nap_api::nodeclaim::condition::CONSOLIDATABLE;
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{NodeClaim, NodePool, labels};
 use nap_engine::{Fleet, PoolRules};
+use nap_units::PODS;
 
 use super::budgets::Budgets;
 use super::candidates::{Candidate, price};
-use crate::cluster::{Index, Pod, claim_is, pods};
+use crate::cluster::{Index, NodeView, Pod, claim_is, pods};
 use crate::snapshot::{Catalogues, Removals};
 
 /// Shortest and longest time for which a node is expected to go on as it is. Between them it is
@@ -62,15 +64,30 @@ pub fn totals(index: &Index, catalogues: &Catalogues) -> Totals {
     totals
 }
 
+/// Nodes that take no pods of others because they are within the `consolidateAfter` of their
+/// NodePool: pods came or went a short while ago, and more may.
+pub fn settling(index: &Index) -> BTreeSet<String> {
+    let is_settling = |view: &&NodeView| {
+        let pool = view.pool().and_then(|pool| index.pool(pool));
+        let after = pool.and_then(|pool| pool.spec.disruption.consolidate_after.get());
+        after.is_some_and(|after| !after.is_zero())
+            && view.claim.as_ref().is_some_and(|claim| !claim_is(claim, CONSOLIDATABLE))
+    };
+    index.views().filter(is_settling).map(NodeView::name).collect()
+}
+
 /// The fleet that the engine decides about.
 pub fn fleet(
     candidates: &[Candidate],
     removals: &Removals,
     budgets: &Budgets,
-    totals: &Totals,
+    (totals, settling): (&Totals, &BTreeSet<String>),
     now: Timestamp,
 ) -> Fleet {
     let mut fleet = removals.fleet(candidates.iter().map(Candidate::name));
+    for node in fleet.snapshot.nodes.iter_mut().filter(|node| settling.contains(&node.name)) {
+        Arc::make_mut(node).free.set(PODS, 0);
+    }
     let by_name: BTreeMap<&str, &Candidate> =
         candidates.iter().map(|one| (one.name(), one)).collect();
     for node in &mut fleet.candidates {

@@ -55,6 +55,8 @@ pub struct Pass {
     removals: Removals,
     /// What the `Balanced` policy compares with.
     totals: Totals,
+    /// Nodes that take no pods of others yet.
+    settling: BTreeSet<String>,
     backoff: Backoff,
     /// Candidates with pods that were moved too often.
     restless: BTreeSet<String>,
@@ -113,7 +115,19 @@ impl Pass {
         let totals = consolidation::totals(index, catalogues);
         let seen = memory.seen.clone();
         let restless = restless(index, memory, &candidates, now);
-        Self { candidates, unhealthy, budgets, removals, totals, backoff, restless, seen, now }
+        let settling = consolidation::settling(index);
+        Self {
+            candidates,
+            unhealthy,
+            budgets,
+            removals,
+            totals,
+            settling,
+            backoff,
+            restless,
+            seen,
+            now,
+        }
     }
 
     /// NodePools that may not be disrupted for a reason that concerns one of their nodes.
@@ -234,8 +248,8 @@ impl Pass {
         if eligible.is_empty() {
             return Consolidation::default();
         }
-        let Self { removals, budgets, totals, .. } = self;
-        let fleet = consolidation::fleet(eligible, removals, budgets, totals, self.now);
+        let Self { removals, budgets, totals, settling, .. } = self;
+        let fleet = consolidation::fleet(eligible, removals, budgets, (totals, settling), self.now);
         solver.consolidate(&fleet)
     }
 

@@ -184,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_must_save_two_percent() {
+    fn a_replacement_must_save_ten_percent() {
         let node = candidate(100_000, 86_400);
-        assert_eq!(check(&node, 98_000, 1), Ok(()));
-        assert!(matches!(check(&node, 98_001, 1), Err(KeepReason::SmallSaving { .. })));
+        assert_eq!(check(&node, 90_000, 1), Ok(()));
+        assert!(matches!(check(&node, 90_001, 1), Err(KeepReason::SmallSaving { .. })));
         assert!(matches!(check(&node, 100_000, 1), Err(KeepReason::NoCheaper { .. })));
     }
 

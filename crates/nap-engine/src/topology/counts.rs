@@ -15,8 +15,9 @@ use nap_api::Requirements;
 use nap_api::requirement::Undefined;
 use nap_api::taints::first_untolerated;
 
-use crate::ids::{BinId, DomainId, GroupId, Id, IndexVec, NodeIdx};
-use crate::model::{Node, Rule};
+use crate::ids::{BinId, DomainId, GroupId, Id, IndexVec, KeyId, NodeIdx};
+use crate::intern::Interner;
+use crate::model::{Node, PodTerm, Rule};
 use crate::topology::domains::{Domain, Domains, label_of};
 use crate::topology::groups::{
     At, Constraint, TopologyGroup, TopologyProfile, TopologyRules, is_host,
@@ -146,18 +147,37 @@ impl Topology {
             restricted: IndexVec::filled(false, width),
             host_minimums: None,
         };
-        for (id, group) in rules.groups.enumerate() {
-            for domain in &launchable[id] {
+        for (id, domains) in launchable.enumerate() {
+            for domain in domains {
                 topology.count_mut(id, *domain).coverage = Coverage::Always;
             }
-            let key = rules.key(group.key);
-            for (node, of_node) in nodes.enumerate() {
-                let counted = of_node.residents.iter().filter(|running| {
-                    group.counts(&running.namespace, &running.labels, &running.anti_affinity)
-                });
-                let pods: i64 = counted.map(|running| i64::from(running.count)).sum();
+        }
+        // Pods of one workload are counted by the same groups, so each kind of pod is looked up
+        // once.
+        let mut kinds: Interner<(&str, &BTreeMap<String, String>, &[PodTerm])> =
+            Interner::default();
+        let mut counted_by: Vec<Vec<GroupId>> = Vec::new();
+        let mut pods: IndexVec<GroupId, i64> = IndexVec::filled(0, width);
+        let keys: IndexVec<GroupId, Option<KeyId>> =
+            rules.groups.iter().map(|group| rules.key(group.key)).collect();
+        for (node, of_node) in nodes.enumerate() {
+            for running in &of_node.residents {
+                let kind = (running.namespace.as_str(), &running.labels, &*running.anti_affinity);
+                let number = kinds.intern(kind);
+                if number == counted_by.len() {
+                    let (namespace, labels, owned) = kind;
+                    let counts = |group: &TopologyGroup<'_>| group.counts(namespace, labels, owned);
+                    let each = rules.groups.enumerate().filter(|(_, group)| counts(group));
+                    counted_by.push(each.map(|(id, _)| id).collect());
+                }
+                for group in &counted_by[number] {
+                    pods[*group] += i64::from(running.count);
+                }
+            }
+            for (id, key) in keys.enumerate() {
                 let domain = key.map(|key| domains[node][key.index()]);
-                topology.add(id, domain, Host::Existing(node), pods, true);
+                let count = std::mem::take(&mut pods[id]);
+                topology.add(id, domain, Host::Existing(node), count, true);
             }
         }
         topology
