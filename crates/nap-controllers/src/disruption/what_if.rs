@@ -59,6 +59,7 @@ pub fn what_if(
             Change::NodePool(mut pool) => {
                 let stamp = HashStamp::of_pool(&pool).annotations();
                 pool.annotations_mut().extend(stamp);
+                pool.status = index.pool(&pool.name_any()).and_then(|old| old.status.clone());
                 index.apply(*pool, now);
             }
             Change::NodeClass(mut class) => {

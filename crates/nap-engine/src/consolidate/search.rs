@@ -10,12 +10,13 @@ use crate::consolidate::replacements::{BoundTo, Found, Replacement};
 use crate::consolidate::state::{FleetState, Trial};
 use crate::consolidate::worth::Proposal;
 use crate::explain::refusal::RefusalBuilder;
-use crate::ids::{ClassId, IndexVec};
+use crate::ids::{ClassId, IndexVec, NodeIdx};
 use crate::model::{
-    Candidate, Consolidation, KeepReason, Kept, Launch, Placement, Plan, PodKey, Refusal, Step,
-    Unsupported,
+    Candidate, Consolidation, KeepReason, Kept, Launch, Placement, Plan, Pod, PodKey, Refusal,
+    Step, Unsupported,
 };
 use crate::packing::packer::ClusterState;
+use crate::packing::result::Packing;
 use crate::plan::launches::LaunchWriter;
 
 /// Numbers of nodes that are removed together, in rotation.
@@ -50,7 +51,10 @@ impl<'a, 'm> Search<'a, 'm> {
             let node = &self.state.nodes[number];
             let (name, pod) = (node.candidate.node.as_str(), node.unsupported);
             let outcome = match pod {
-                Some(pod) => Err(unsupported_pod(pod, unsupported)),
+                Some((pod, template)) => {
+                    let template = self.state.fleet.templates.get(template);
+                    Err(unsupported_pod(pod, template, unsupported))
+                }
                 None if self.state.is_receiver(number) => Err(KeepReason::Receives),
                 None => self.try_step(vec![number]),
             };
@@ -158,7 +162,7 @@ impl<'a, 'm> Search<'a, 'm> {
         let state = &mut self.state;
         let mut pods = state.pods_of(trial);
         let mut plan = Plan::default();
-        let mut moves: Vec<(ClassId, crate::ids::NodeIdx, usize)> =
+        let mut moves: Vec<(ClassId, NodeIdx, usize)> =
             trial.moves.iter().map(|one| (one.class, one.node, one.count)).collect();
         let keeps_domains = replacement.as_ref().is_none_or(|one| one.keeps_domains);
         if let Some(one) = &replacement {
@@ -271,9 +275,15 @@ impl<'a, 'm> Search<'a, 'm> {
     }
 }
 
-fn unsupported_pod(pod: &PodKey, unsupported: &[(&PodKey, &Unsupported)]) -> KeepReason {
-    let known = unsupported.first().map(|(_, constraint)| (*constraint).clone());
-    let refusal = known.map_or(Refusal::NoPools, |constraint| Refusal::Unsupported { constraint });
+fn unsupported_pod(
+    pod: &PodKey,
+    template: Option<&Pod>,
+    unsupported: &[(&PodKey, &Unsupported)],
+) -> KeepReason {
+    let known = unsupported.iter().find(|(key, _)| template.is_some_and(|it| it.key == **key));
+    let refusal = known.map_or(Refusal::NoPools, |(_, constraint)| Refusal::Unsupported {
+        constraint: (*constraint).clone(),
+    });
     KeepReason::Unplaced { pod: pod.clone(), refusal }
 }
 
@@ -334,7 +344,7 @@ impl<'a> FleetState<'a> {
     }
 
     /// Takes over the placements and counts of a packing on the whole cluster.
-    fn take_over(&mut self, packing: crate::packing::result::Packing) {
+    fn take_over(&mut self, packing: Packing) {
         let ClusterState { existing, topology, .. } = &mut self.cluster;
         for one in &packing.on_existing {
             existing.take(one.node, &self.classes[one.class], one.count);

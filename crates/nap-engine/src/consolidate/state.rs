@@ -52,8 +52,8 @@ pub(super) struct FleetNode<'a> {
     pub(super) node: NodeIdx,
     /// Its pods by class, at the level at which they are placed; in placement order.
     pub(super) content: Vec<(ClassId, usize)>,
-    /// A pod that cannot be planned for.
-    pub(super) unsupported: Option<&'a PodKey>,
+    /// A pod that cannot be planned for, and its template.
+    pub(super) unsupported: Option<(&'a PodKey, usize)>,
 }
 
 /// Pods of a class on an existing node.
@@ -369,7 +369,7 @@ fn fleet_nodes<'a>(
         for pod in &candidate.pods {
             match of_templates.get(pod.template).copied().flatten() {
                 Some(class) => *content.entry(class).or_default() += 1,
-                None => unsupported = unsupported.or(Some(&pod.key)),
+                None => unsupported = unsupported.or(Some((&pod.key, pod.template))),
             }
         }
         let content = content.into_iter().collect();

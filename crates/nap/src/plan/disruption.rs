@@ -129,7 +129,8 @@ fn staying(preview: &Preview, wide: bool) -> String {
     if stays.is_empty() {
         return String::new();
     }
-    let mut text = format!("\n{} stay", count(stays.len(), "node"));
+    let verb = if stays.len() == 1 { "stays" } else { "stay" };
+    let mut text = format!("\n{} {verb}", count(stays.len(), "node"));
     if wide {
         text.push('\n');
         for node in stays {
@@ -189,13 +190,14 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
         || "at a price that is not known".to_owned(),
         |price| format!("at {mark}{price}/h ({mark}{}/month)", cents(price.per_month())),
     );
-    let mut text = format!(
-        "{}: {} of nodepool \"{}\" {price}, with {} that would have to move\n",
+    let what = format!(
+        "{}: {} of nodepool \"{}\" {price}, with {} that would have to move",
         node.name,
         node.instance_type,
         node.pool,
         count(node.pods, "pod"),
     );
+    let mut text = wrap(&what, 0);
     let Some(step) = node.step.and_then(|number| preview.steps.get(number)) else {
         text.push_str("\nIt stays\n");
         for reason in reasons(node) {

@@ -123,9 +123,14 @@ pub fn render(problem: &Problem, before: &Preview, after: &WhatIf) -> String {
         })
         .collect();
     if !stuck.is_empty() {
-        let _ = writeln!(text, "\n{} would drift and stay", count(stuck.len(), "node"));
+        let _ = writeln!(
+            text,
+            "\n{} would drift and stay for the time being",
+            count(stuck.len(), "node")
+        );
         for node in stuck {
-            let why = node.reasons.first().map_or("its pods have to wait", String::as_str);
+            let why =
+                node.reasons.first().map_or("its pods have to wait for others", String::as_str);
             let _ = writeln!(text, "  {}: {why}", node.name);
         }
     }

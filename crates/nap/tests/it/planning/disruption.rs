@@ -17,7 +17,8 @@ spec:
     spec:
       nodeClassRef: { group: karpenter.azure.com, kind: AKSNodeClass, name: default }
       requirements:
-      - { key: karpenter.azure.com/sku-family, operator: In, values: [D] }
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [Standard_D4s_v5, Standard_D8s_v5] }
+      - { key: topology.kubernetes.io/zone, operator: In, values: [eastus-1, eastus-2] }
       - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
 "#;
 
@@ -91,7 +92,7 @@ const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt: \"true\"";
 
 fn two_nodes(annotation: &str) -> String {
     let small = node("small", "Standard_D4s_v5", 4, 1, annotation);
-    let large = node("large", "Standard_D8s_v5", 8, 5, "");
+    let large = node("large", "Standard_D8s_v5", 8, 7, "");
     [POOL, &small, &large].concat()
 }
 
@@ -99,7 +100,7 @@ fn two_nodes(annotation: &str) -> String {
 fn the_next_steps_are_shown_with_savings_and_moves() {
     let (said, _) = said(&["plan", "disruption"], "disruption", &two_nodes(""));
     assert!(said.contains("1 step would save $0.192/h"), "{said}");
-    let step = said.lines().find(|line| line.starts_with("1 ")).unwrap();
+    let step = said.lines().find(|line| line.starts_with("1  ")).unwrap();
     assert!(step.contains("Underutilized") && step.contains("small Standard_D4s_v5"), "{said}");
     assert!(said.contains("takes pods of nodes that are removed"), "{said}");
 }
@@ -147,7 +148,7 @@ fn an_unknown_node_is_one_clear_line() {
 
 #[test]
 fn a_changed_nodepool_shows_what_would_drift() {
-    let changed = POOL.replace("values: [D]", "values: [E]");
+    let changed = POOL.replace("[eastus-1, eastus-2]", "[eastus-2]");
     let files = [("state.yaml", two_nodes("")), ("pool.yaml", changed), ("same.yaml", POOL.into())];
     let files: Vec<(&str, &str)> =
         files.iter().map(|(name, text)| (*name, text.as_str())).collect();
@@ -162,7 +163,8 @@ fn a_changed_nodepool_shows_what_would_drift() {
     assert_eq!(drifts.status.code(), Some(2), "{said} {}", text(&drifts.stderr));
     assert!(said.contains("2 of 2 nodes would drift"), "{said}");
     assert!(said.contains("nodepool \"default\": RequirementsDrifted"), "{said}");
-    assert!(said.contains("6 pods would move"), "{said}");
+    assert!(said.contains("1 node would be replaced by 1, and 7 pods would move"), "{said}");
+    assert!(said.contains("small: its pods have to wait"), "{said}");
     let same = run("same.yaml");
     assert_eq!(same.status.code(), Some(0), "{}", text(&same.stderr));
     assert!(text(&same.stdout).contains("No node drifts by this change"));
