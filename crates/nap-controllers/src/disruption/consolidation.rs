@@ -55,7 +55,7 @@ pub fn totals(index: &Index, catalogues: &Catalogues) -> Totals {
         let types = catalogues.of(name).map(|types| types.types()).unwrap_or_default();
         for view in index.views_of_pool(name) {
             let Some(claim) = &view.claim else { continue };
-            rules.cost = rules.cost + price(claim, types).unwrap_or_default();
+            rules.cost += price(claim, types).unwrap_or_default();
             let node = view.node.as_ref().map(|node| node.name_any()).unwrap_or_default();
             let movable = index.pods_on(&node).filter(|pod| pods::is_reschedulable(pod));
             rules.disruption_cost += disruption_cost(movable.map(AsRef::as_ref));
