@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use nap_clock::Clock;
 use nap_controllers::preview::{self, NodePreview, Preview, PreviewStep};
-use nap_engine::CapacityType;
+use nap_engine::{CapacityType, PodKey};
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
@@ -330,7 +330,7 @@ impl<'p> LaunchDocument<'p> {
             zone: &launch.zone,
             capacity_type: launch.capacity_type.as_str(),
             micro_usd_per_hour: launch.price.micros(),
-            pods: launch.pods.iter().map(|pod| pod.as_str()).collect(),
+            pods: launch.pods.iter().map(PodKey::as_str).collect(),
         }
     }
 }
