@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use nap_problem::{InstanceType, Problem};
 use nap_problem::generate::catalogues::thin;
 use nap_problem::generate::deployments::{self, Case};
 use nap_problem::generate::{adversarial, daemons, mixes, rng, traces};
+use nap_problem::{InstanceType, Problem};
 
 use nap_problem::generate::fleets::FleetKind;
 

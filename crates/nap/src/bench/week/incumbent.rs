@@ -41,9 +41,12 @@ impl Incumbent {
             let (reason, launches) = (Reason::Empty, Vec::new());
             return Some(Decision { reason, remove: empty, launches });
         }
-        let drifted = view.drift(&candidates, 1, |_| false, |snapshot| {
-            solve_first_fit(snapshot, &Options::default())
-        });
+        let drifted = view.drift(
+            &candidates,
+            1,
+            |_| false,
+            |snapshot| solve_first_fit(snapshot, &Options::default()),
+        );
         if let Some(first) = drifted.into_iter().next() {
             return Some(first);
         }
@@ -95,9 +98,11 @@ impl Incumbent {
             Some(_) => Some(trial.replacement(view, remove, &pods, before)?),
         };
         let after = launch.map_or(UsdPerHour::ZERO, |kind| view.market.kinds[kind].price);
-        let is_worth = before > after && (!self.is_balanced || scores(view, remove, before - after));
+        let is_worth =
+            before > after && (!self.is_balanced || scores(view, remove, before - after));
         let launches = launch.into_iter().collect();
-        let decision = Decision { reason: Reason::Underutilized, remove: remove.to_vec(), launches };
+        let decision =
+            Decision { reason: Reason::Underutilized, remove: remove.to_vec(), launches };
         is_worth.then_some(decision)
     }
 
@@ -109,15 +114,12 @@ impl Incumbent {
             let world = &*view.world;
             let is_empty = |node: &usize| world.nodes[node].pods.is_empty();
             decision.remove.retain(|node| {
-                candidates.contains(node)
-                    && is_empty(node)
-                    && take(&mut budgets, view.pool(*node))
+                candidates.contains(node) && is_empty(node) && take(&mut budgets, view.pool(*node))
             });
             return (!decision.remove.is_empty()).then_some(decision);
         }
-        let mut stands = |node: &usize| {
-            candidates.contains(node) && take(&mut budgets, view.pool(*node))
-        };
+        let mut stands =
+            |node: &usize| candidates.contains(node) && take(&mut budgets, view.pool(*node));
         let all_stand = decision.remove.iter().all(&mut stands);
         let again = all_stand.then(|| self.simulate(view, &decision.remove)).flatten()?;
         (again.launches.len() == decision.launches.len()).then_some(again)
@@ -300,7 +302,8 @@ impl Trial {
         let mut suited: Vec<usize> = Vec::new();
         for (number, kind) in view.market.kinds.iter().enumerate() {
             let zone = view.world.zone(number);
-            let holds = kind.pool == pool && kind.price < before && fits(&needed, &kind.allocatable);
+            let holds =
+                kind.pool == pool && kind.price < before && fits(&needed, &kind.allocatable);
             if !holds || is_short(&kind.instance_type) {
                 continue;
             }
@@ -320,9 +323,9 @@ impl Trial {
             }
         }
         let room = view.market.limit - view.world.used(view.market, pool);
-        let cheapest = suited.into_iter().filter(|kind| {
-            view.market.kinds[*kind].capacity.get(nap_units::CPU) <= room
-        });
+        let cheapest = suited
+            .into_iter()
+            .filter(|kind| view.market.kinds[*kind].capacity.get(nap_units::CPU) <= room);
         cheapest.min_by_key(|kind| (view.market.kinds[*kind].price, *kind))
     }
 

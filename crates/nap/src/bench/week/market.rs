@@ -63,11 +63,7 @@ pub(super) struct Kind {
 
 impl Market {
     /// The market for a trace: `types` in every zone, on demand and spot.
-    pub(super) fn new(
-        trace: &Trace,
-        types: Vec<InstanceType>,
-        nodes: i64,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(trace: &Trace, types: Vec<InstanceType>, nodes: i64) -> anyhow::Result<Self> {
         let types: Vec<InstanceType> =
             types.into_iter().filter(|one| one.capacity.cpu_milli <= MAX_CPU).collect();
         let limit = nodes * LIMIT_PER_NODE;
@@ -211,7 +207,10 @@ fn pod_class(workload: &Workload) -> PodClass {
         max_skew: 1,
         topology_key: labels::ZONE.to_owned(),
         when_unsatisfiable: "DoNotSchedule".to_owned(),
-        label_selector: Some(LabelSelector { match_labels: own.clone(), ..LabelSelector::default() }),
+        label_selector: Some(LabelSelector {
+            match_labels: own.clone(),
+            ..LabelSelector::default()
+        }),
         ..TopologySpreadConstraint::default()
     };
     let tolerates = Toleration {

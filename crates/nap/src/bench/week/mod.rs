@@ -33,6 +33,7 @@ use self::simulate::{Outcome, Simulation};
 use self::trace::Trace;
 use self::world::Reason;
 use super::args::{WeekArgs, WeekPolicy};
+use super::measure::{dollars, gap_percent};
 use super::{document, generate};
 use crate::user_error::UserError;
 
@@ -59,6 +60,9 @@ struct Report {
     /// Decisions after the last change of the trace, and seconds until the last of them.
     quiet_decisions: usize,
     last_quiet_decision_seconds: Option<i64>,
+    /// Cost of the nodes at the end, and a lower bound on that of any nodes for the same pods.
+    cost_at_rest_usd_per_hour: f64,
+    lower_bound_at_rest_usd_per_hour: f64,
     violations: usize,
     first_violations: Vec<String>,
 }
@@ -99,7 +103,7 @@ fn run(args: &WeekArgs, policy: WeekPolicy, trace: &Trace, market: &mut Market) 
     let (name, mut rules) = rules(policy);
     let wall = Clock::wall();
     let began = wall.now();
-    let Outcome { tally, mut checks, passes } =
+    let Outcome { tally, mut checks, passes, cost_at_rest, lower_bound_at_rest } =
         Simulation::new(trace, market, rules.as_mut()).run(|day, world| {
             let seconds = wall.now().duration_since(began).as_secs_f64();
             let (nodes, pods) = (world.nodes.len(), world.pods.len());
@@ -125,6 +129,8 @@ fn run(args: &WeekArgs, policy: WeekPolicy, trace: &Trace, market: &mut Market) 
         passes,
         quiet_decisions: checks.quiet_decisions,
         last_quiet_decision_seconds: checks.last_quiet_decision,
+        cost_at_rest_usd_per_hour: dollars(cost_at_rest),
+        lower_bound_at_rest_usd_per_hour: dollars(lower_bound_at_rest),
         violations: checks.count,
         first_violations: checks.violations,
     }
@@ -134,15 +140,13 @@ fn rules(policy: WeekPolicy) -> (&'static str, Box<dyn Policy>) {
     let governed = |consolidates| Box::new(Governed::new(consolidates));
     match policy {
         WeekPolicy::NapWhenEmpty => ("nap WhenEmpty", governed(Consolidates::WhenEmpty)),
-        WeekPolicy::NapUnderutilized => (
-            "nap WhenEmptyOrUnderutilized",
-            governed(Consolidates::WhenEmptyOrUnderutilized),
-        ),
+        WeekPolicy::NapUnderutilized => {
+            ("nap WhenEmptyOrUnderutilized", governed(Consolidates::WhenEmptyOrUnderutilized))
+        }
         WeekPolicy::NapBalanced => ("nap Balanced", governed(Consolidates::Balanced)),
-        WeekPolicy::ModelUnderutilized => (
-            "model of the incumbent, WhenEmptyOrUnderutilized",
-            Box::new(Incumbent::new(false)),
-        ),
+        WeekPolicy::ModelUnderutilized => {
+            ("model of the incumbent, WhenEmptyOrUnderutilized", Box::new(Incumbent::new(false)))
+        }
         WeekPolicy::ModelBalanced => {
             ("model of the incumbent, Balanced", Box::new(Incumbent::new(true)))
         }
@@ -168,12 +172,16 @@ fn table(reports: &[Report]) -> String {
         "spot evictions",
         "pod-seconds unavailable",
         "pod-seconds pending",
-        "moves at rest",
+        "decisions at rest",
+        "gap % at rest",
         "checks",
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for report in reports {
         let of = |reason: Reason| report.evictions.get(&reason).copied().unwrap_or(0).to_string();
+        let (cost, bound) =
+            (report.cost_at_rest_usd_per_hour, report.lower_bound_at_rest_usd_per_hour);
+        let gap = gap_percent(cost, bound);
         let at_rest = match report.last_quiet_decision_seconds {
             Some(last) => format!("{}, last after {} min", report.quiet_decisions, last / 60),
             None => "none".to_owned(),
@@ -191,6 +199,7 @@ fn table(reports: &[Report]) -> String {
             report.pod_unavailable_seconds.to_string(),
             report.pod_pending_seconds.to_string(),
             at_rest,
+            format!("{gap:.1}"),
             if report.violations == 0 { "hold".to_owned() } else { report.violations.to_string() },
         ]);
     }

@@ -151,8 +151,7 @@ impl View<'_> {
             }
             without = trial;
             budgets[pool] -= 1;
-            let launches =
-                plan.launches.iter().filter_map(|one| self.market.kind(one)).collect();
+            let launches = plan.launches.iter().filter_map(|one| self.market.kind(one)).collect();
             decisions.push(Decision { reason: Reason::Drifted, remove: vec![node], launches });
         }
         decisions

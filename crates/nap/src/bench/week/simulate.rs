@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nap_engine::{Options, Snapshot, solve};
+use nap_units::{CPU, UsdPerHour};
+
 use super::checks::Checks;
 use super::market::{Market, pod_number};
 use super::policy::{Decision, Policy, View, places};
@@ -61,6 +64,10 @@ pub(super) struct Outcome {
     pub(super) tally: Tally,
     pub(super) checks: Checks,
     pub(super) passes: usize,
+    /// Cost of the nodes at the end.
+    pub(super) cost_at_rest: UsdPerHour,
+    /// Lower bound on the cost of any nodes for the pods at the end.
+    pub(super) lower_bound_at_rest: UsdPerHour,
 }
 
 impl<'s> Simulation<'s> {
@@ -125,8 +132,28 @@ impl<'s> Simulation<'s> {
             self.checks.instant(self.trace, self.market, &self.world);
         }
         self.checks.instant(self.trace, self.market, &self.world);
+        let prices = self.world.nodes.values().map(|node| self.market.kinds[node.kind].price);
+        let cost_at_rest = prices.sum();
+        let lower_bound_at_rest = self.lower_bound();
         self.world.close(self.market);
-        Outcome { tally: self.world.tally, checks: self.checks, passes: self.passes }
+        Outcome {
+            tally: self.world.tally,
+            checks: self.checks,
+            passes: self.passes,
+            cost_at_rest,
+            lower_bound_at_rest,
+        }
+    }
+
+    /// Lower bound on the cost of nodes for all pods.
+    fn lower_bound(&self) -> UsdPerHour {
+        let pods = self.world.pods.iter();
+        let pods = pods.map(|(number, pod)| self.market.pod(pod.workload, *number)).collect();
+        let mut snapshot = Snapshot { pods, ..self.market.base.clone() };
+        for pool in &mut snapshot.pools {
+            pool.headroom.set(CPU, self.market.limit);
+        }
+        solve(&snapshot, &Options::default()).lower_bound.unwrap_or_default()
     }
 
     fn at(&mut self, time: i64, event: Event) {
@@ -275,8 +302,7 @@ impl<'s> Simulation<'s> {
 
     /// Drains the nodes of the command that a node was the last replacement of.
     fn drain_if_replaced(&mut self, joined: usize) {
-        let has_joined =
-            |node: &usize| self.world.nodes.get(node).is_some_and(|node| node.joined);
+        let has_joined = |node: &usize| self.world.nodes.get(node).is_some_and(|node| node.joined);
         let mut ready = Vec::new();
         for command in self.commands.iter_mut().filter(|one| one.replacements.contains(&joined)) {
             if !command.is_draining && command.replacements.iter().all(has_joined) {
@@ -312,7 +338,8 @@ impl<'s> Simulation<'s> {
             let workload = self.world.pods[&pod].workload;
             let most = self.trace.workloads[workload].max_unavailable;
             let is_ready = self.world.pods[&pod].is_ready;
-            let may_go = |most: usize| !is_ready || self.world.unready(workload) < most;
+            let unready = self.world.unready(workload) + usize::from(is_ready);
+            let may_go = |most: usize| unready <= most;
             if most.is_none_or(may_go) {
                 self.world.evict(self.market, pod, reason);
                 if reason != Reason::Interrupted {

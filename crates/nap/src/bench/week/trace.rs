@@ -17,10 +17,11 @@ const JOBS: usize = 6;
 /// Spot evictions per day.
 const SPOT_EVICTIONS: i64 = 4;
 /// Requested milli-cores of all Deployments at their peak, for each node that is wanted.
-const CPU_PER_NODE: i64 = 9_000;
+const CPU_PER_NODE: i64 = 5_000;
 /// Load of a working day in percent of its peak, by hour.
 const LOAD: [i64; 24] = [
-    35, 30, 28, 27, 28, 32, 42, 58, 75, 88, 95, 100, 98, 97, 100, 98, 94, 88, 80, 72, 64, 55, 47, 40,
+    35, 30, 28, 27, 28, 32, 42, 58, 75, 88, 95, 100, 98, 97, 100, 98, 94, 88, 80, 72, 64, 55, 47,
+    40,
 ];
 /// Load of the days of the week in percent, from Monday.
 const DAYS: [i64; 7] = [100, 100, 100, 100, 95, 60, 55];

@@ -320,7 +320,8 @@ impl World {
             left(0) + left(1)
         };
         let suited = self.nodes.iter().filter(|(_, node)| suits(node));
-        suited.max_by_key(|(number, node)| (score(node), std::cmp::Reverse(**number)))
+        suited
+            .max_by_key(|(number, node)| (score(node), std::cmp::Reverse(**number)))
             .map(|(number, _)| *number)
     }
 
