@@ -53,15 +53,16 @@ impl Incumbent {
         let has_pods = |node: &usize| !view.world.nodes[node].pods.is_empty();
         let with_pods = candidates.iter().copied().filter(has_pods).collect();
         let sorted = by_savings_ratio(view, with_pods);
-        self.several(view, &sorted).or_else(|| {
+        let base = Trial::new(view);
+        self.several(view, &base, &sorted).or_else(|| {
             let budgets = view.budgets(Reason::Underutilized);
             let within = sorted.iter().filter(|node| budgets[view.pool(**node)] > 0);
-            within.map(|node| [*node]).find_map(|one| self.simulate(view, &one))
+            within.map(|node| [*node]).find_map(|one| self.simulate(view, &base, &one))
         })
     }
 
     /// The longest of the tried prefixes that can be removed with at most one replacement.
-    fn several(&self, view: &View<'_>, sorted: &[usize]) -> Option<Decision> {
+    fn several(&self, view: &View<'_>, base: &Trial, sorted: &[usize]) -> Option<Decision> {
         let mut budgets = view.budgets(Reason::Underutilized);
         let within = sorted.iter().copied().filter(|node| take(&mut budgets, view.pool(*node)));
         let within: Vec<usize> = within.take(MAX_NODES).collect();
@@ -69,7 +70,7 @@ impl Incumbent {
         let mut found = None;
         while low <= high {
             let middle = usize::midpoint(low, high);
-            match self.simulate(view, &within[..middle]) {
+            match self.simulate(view, base, &within[..middle]) {
                 Some(decision) => {
                     found = Some(decision);
                     low = middle + 1;
@@ -82,8 +83,8 @@ impl Incumbent {
 
     /// Removes nodes: their pods go to the first nodes with room, and the rest to one new node, if
     /// that is cheaper.
-    fn simulate(&self, view: &View<'_>, remove: &[usize]) -> Option<Decision> {
-        let mut trial = Trial::new(view, remove);
+    fn simulate(&self, view: &View<'_>, base: &Trial, remove: &[usize]) -> Option<Decision> {
+        let mut trial = base.without(view, remove);
         let mut pods: Vec<usize> = remove
             .iter()
             .flat_map(|node| &view.world.nodes[node].pods)
@@ -121,7 +122,9 @@ impl Incumbent {
         let mut stands =
             |node: &usize| candidates.contains(node) && take(&mut budgets, view.pool(*node));
         let all_stand = decision.remove.iter().all(&mut stands);
-        let again = all_stand.then(|| self.simulate(view, &decision.remove)).flatten()?;
+        let again = all_stand
+            .then(|| self.simulate(view, &Trial::new(view), &decision.remove))
+            .flatten()?;
         (again.launches.len() == decision.launches.len()).then_some(again)
     }
 }
@@ -201,19 +204,20 @@ fn scores(view: &View<'_>, remove: &[usize], saving: UsdPerHour) -> bool {
 }
 
 /// Room that is left while pods are placed.
+#[derive(Clone)]
 struct Trial {
-    /// Node, kind and free room of the nodes that stay.
-    room: Vec<(usize, Amount)>,
-    /// Pods of each workload in each zone.
+    /// Number, kind and free room of the nodes that stay.
+    room: Vec<(usize, usize, Amount)>,
+    /// Pods of each workload in each zone, for those that are spread.
     zones: Vec<Option<Vec<Option<usize>>>>,
 }
 
 impl Trial {
-    fn new(view: &View<'_>, remove: &[usize]) -> Self {
+    fn new(view: &View<'_>) -> Self {
         let (world, market) = (&*view.world, view.market);
         let mut room = Vec::new();
         for (number, node) in &world.nodes {
-            if !node.joined || node.going.is_some() || remove.contains(number) {
+            if !node.joined || node.going.is_some() {
                 continue;
             }
             let mut free = node.free;
@@ -222,24 +226,30 @@ impl Trial {
                     *free -= request;
                 }
             }
-            room.push((node.kind, free));
+            room.push((*number, node.kind, free));
         }
         let each = view.trace.workloads.iter().enumerate();
-        let mut zones: Vec<Option<Vec<Option<usize>>>> = each
-            .map(|(number, workload)| {
-                let pool = usize::from(workload.spot);
-                workload.zone_spread.then(|| world.zone_counts(market, number, pool))
-            })
-            .collect();
+        let zones = each.map(|(number, workload)| {
+            let pool = usize::from(workload.spot);
+            workload.zone_spread.then(|| world.zone_counts(market, number, pool))
+        });
+        Self { room, zones: zones.collect() }
+    }
+
+    /// The room without some nodes and their pods.
+    fn without(&self, view: &View<'_>, remove: &[usize]) -> Self {
+        let mut trial = self.clone();
+        trial.room.retain(|(number, _, _)| !remove.contains(number));
+        let world = &*view.world;
         for node in remove.iter().map(|node| &world.nodes[node]) {
             for workload in node.pods.iter().map(|pod| world.pods[pod].workload) {
-                let counts = zones[workload].as_mut();
+                let counts = trial.zones[workload].as_mut();
                 if let Some(Some(count)) = counts.map(|counts| &mut counts[world.zone(node.kind)]) {
                     *count -= 1;
                 }
             }
         }
-        Self { room, zones }
+        trial
     }
 
     /// Whether one more pod of a workload may be in a zone.
@@ -259,13 +269,13 @@ impl Trial {
     fn place(&mut self, view: &View<'_>, workload: usize) -> bool {
         let requests = &view.market.requests[workload];
         let pool = usize::from(view.trace.workloads[workload].spot);
-        let suits = |(kind, free): &(usize, Amount)| {
+        let suits = |(_, kind, free): &(usize, usize, Amount)| {
             view.market.kinds[*kind].pool == pool
                 && fits(requests, free)
                 && self.is_open(workload, view.world.zone(*kind))
         };
         let Some(found) = self.room.iter().position(suits) else { return false };
-        let (kind, free) = &mut self.room[found];
+        let (_, kind, free) = &mut self.room[found];
         for (free, request) in free.iter_mut().zip(requests) {
             *free -= request;
         }
@@ -323,9 +333,7 @@ impl Trial {
             }
         }
         let room = view.market.limit - view.world.used(view.market, pool);
-        let cheapest = suited
-            .into_iter()
-            .filter(|kind| view.market.kinds[*kind].capacity.get(nap_units::CPU) <= room);
+        let cheapest = suited.into_iter().filter(|kind| view.market.kinds[*kind].cpu_milli <= room);
         cheapest.min_by_key(|kind| (view.market.kinds[*kind].price, *kind))
     }
 

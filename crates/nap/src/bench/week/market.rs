@@ -56,6 +56,7 @@ pub(super) struct Kind {
     pub(super) pool: usize,
     pub(super) price: UsdPerHour,
     pub(super) capacity: Resources,
+    pub(super) cpu_milli: i64,
     pub(super) allocatable: Amount,
     /// An empty node of this kind.
     pub(super) node: Node,
@@ -101,6 +102,7 @@ impl Market {
                 pool: usize::from(capacity_type == CapacityType::Spot),
                 price: offer.price,
                 capacity: of_type.capacity.clone(),
+                cpu_milli: of_type.capacity.get(CPU),
                 allocatable: amount(&node.free),
                 node: Node::clone(node),
             });

@@ -60,9 +60,9 @@ struct Report {
     /// Decisions after the last change of the trace, and seconds until the last of them.
     quiet_decisions: usize,
     last_quiet_decision_seconds: Option<i64>,
-    /// Cost of the nodes at the end, and a lower bound on that of any nodes for the same pods.
+    /// Cost of the nodes at the end, and of a plan for the same pods without them.
     cost_at_rest_usd_per_hour: f64,
-    lower_bound_at_rest_usd_per_hour: f64,
+    fresh_plan_usd_per_hour: f64,
     violations: usize,
     first_violations: Vec<String>,
 }
@@ -103,7 +103,7 @@ fn run(args: &WeekArgs, policy: WeekPolicy, trace: &Trace, market: &mut Market) 
     let (name, mut rules) = rules(policy);
     let wall = Clock::wall();
     let began = wall.now();
-    let Outcome { tally, mut checks, passes, cost_at_rest, lower_bound_at_rest } =
+    let Outcome { tally, mut checks, passes, cost_at_rest, fresh_plan } =
         Simulation::new(trace, market, rules.as_mut()).run(|day, world| {
             let seconds = wall.now().duration_since(began).as_secs_f64();
             let (nodes, pods) = (world.nodes.len(), world.pods.len());
@@ -130,7 +130,7 @@ fn run(args: &WeekArgs, policy: WeekPolicy, trace: &Trace, market: &mut Market) 
         quiet_decisions: checks.quiet_decisions,
         last_quiet_decision_seconds: checks.last_quiet_decision,
         cost_at_rest_usd_per_hour: dollars(cost_at_rest),
-        lower_bound_at_rest_usd_per_hour: dollars(lower_bound_at_rest),
+        fresh_plan_usd_per_hour: dollars(fresh_plan),
         violations: checks.count,
         first_violations: checks.violations,
     }
@@ -173,14 +173,13 @@ fn table(reports: &[Report]) -> String {
         "pod-seconds unavailable",
         "pod-seconds pending",
         "decisions at rest",
-        "gap % at rest",
+        "% over a fresh plan",
         "checks",
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for report in reports {
         let of = |reason: Reason| report.evictions.get(&reason).copied().unwrap_or(0).to_string();
-        let (cost, bound) =
-            (report.cost_at_rest_usd_per_hour, report.lower_bound_at_rest_usd_per_hour);
+        let (cost, bound) = (report.cost_at_rest_usd_per_hour, report.fresh_plan_usd_per_hour);
         let gap = gap_percent(cost, bound);
         let at_rest = match report.last_quiet_decision_seconds {
             Some(last) => format!("{}, last after {} min", report.quiet_decisions, last / 60),

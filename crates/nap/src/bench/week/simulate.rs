@@ -66,8 +66,8 @@ pub(super) struct Outcome {
     pub(super) passes: usize,
     /// Cost of the nodes at the end.
     pub(super) cost_at_rest: UsdPerHour,
-    /// Lower bound on the cost of any nodes for the pods at the end.
-    pub(super) lower_bound_at_rest: UsdPerHour,
+    /// Cost of a plan for the pods at the end, on an empty cluster.
+    pub(super) fresh_plan: UsdPerHour,
 }
 
 impl<'s> Simulation<'s> {
@@ -134,26 +134,26 @@ impl<'s> Simulation<'s> {
         self.checks.instant(self.trace, self.market, &self.world);
         let prices = self.world.nodes.values().map(|node| self.market.kinds[node.kind].price);
         let cost_at_rest = prices.sum();
-        let lower_bound_at_rest = self.lower_bound();
+        let fresh_plan = self.fresh_plan();
         self.world.close(self.market);
         Outcome {
             tally: self.world.tally,
             checks: self.checks,
             passes: self.passes,
             cost_at_rest,
-            lower_bound_at_rest,
+            fresh_plan,
         }
     }
 
-    /// Lower bound on the cost of nodes for all pods.
-    fn lower_bound(&self) -> UsdPerHour {
+    /// Cost of a plan for all pods on an empty cluster.
+    fn fresh_plan(&self) -> UsdPerHour {
         let pods = self.world.pods.iter();
         let pods = pods.map(|(number, pod)| self.market.pod(pod.workload, *number)).collect();
         let mut snapshot = Snapshot { pods, ..self.market.base.clone() };
         for pool in &mut snapshot.pools {
             pool.headroom.set(CPU, self.market.limit);
         }
-        solve(&snapshot, &Options::default()).lower_bound.unwrap_or_default()
+        solve(&snapshot, &Options::default()).cost
     }
 
     fn at(&mut self, time: i64, event: Event) {

@@ -360,7 +360,7 @@ impl World {
     /// Milli-cores of all nodes of a pool.
     pub(super) fn used(&self, market: &Market, pool: usize) -> i64 {
         let kinds = self.nodes.values().map(|node| &market.kinds[node.kind]);
-        kinds.filter(|kind| kind.pool == pool).map(|kind| kind.capacity.get(CPU)).sum()
+        kinds.filter(|kind| kind.pool == pool).map(|kind| kind.cpu_milli).sum()
     }
 
     /// The engine's input without pods: the nodes that stay, less those in `without` and less the
