@@ -285,8 +285,8 @@ impl Trial {
     }
 
     /// The cheapest kind of node that holds pods and costs less than what is removed. Spot nodes
-    /// alone are not replaced by a spot node. If a size that is removed would do, the new node must cost
-    /// less than the cheapest of them.
+    /// alone are not replaced by a spot node. If a size of several removed nodes would do, the new
+    /// node must cost less than the cheapest of these nodes.
     fn replacement(
         &self,
         view: &View<'_>,

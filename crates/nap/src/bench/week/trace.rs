@@ -23,6 +23,8 @@ const LOAD: [i64; 24] = [
     35, 30, 28, 27, 28, 32, 42, 58, 75, 88, 95, 100, 98, 97, 100, 98, 94, 88, 80, 72, 64, 55, 47,
     40,
 ];
+/// Load of a workload that is the same all day.
+const FLAT_LOAD: i64 = 70;
 /// Load of the days of the week in percent, from Monday.
 const DAYS: [i64; 7] = [100, 100, 100, 100, 95, 60, 55];
 
@@ -40,10 +42,9 @@ pub(super) struct Workload {
     /// Whether the pods are those of a job, which must not be evicted.
     pub(super) is_job: bool,
     peak: i64,
-    /// Minutes by which the day of the workload is later than others'.
-    shift: i64,
-    /// Whether the load is the same all day.
-    is_flat: bool,
+    /// Minutes by which the day of the workload is later than others'; `None` if its load is the
+    /// same all day.
+    shift: Option<i64>,
     /// Period of its sawtooth; `None` without one.
     sawtooth: Option<i64>,
 }
@@ -131,8 +132,7 @@ fn workloads(nodes: i64, random: &mut SplitMix) -> Vec<Workload> {
             max_unavailable: (number % 8 == 4).then_some(1),
             is_job: false,
             peak: (total * share / all / cpu_milli).max(2),
-            shift: random.between(-90, 90),
-            is_flat: number % 4 == 3,
+            shift: (number % 4 != 3).then(|| random.between(-90, 90)),
             sawtooth: (number % 5 == 0).then(|| random.between(4, 8) * AUTOSCALER),
         });
     }
@@ -147,8 +147,7 @@ fn workloads(nodes: i64, random: &mut SplitMix) -> Vec<Workload> {
             max_unavailable: None,
             is_job: true,
             peak: (total / 100 / cpu_milli).max(1),
-            shift: 0,
-            is_flat: true,
+            shift: None,
             sawtooth: None,
         });
     }
@@ -197,8 +196,7 @@ fn jobs(
 
 impl Workload {
     fn replicas(&self, at: i64) -> usize {
-        let at = at - self.shift * MINUTE;
-        let load = if self.is_flat { 70 } else { load(at) };
+        let load = self.shift.map_or(FLAT_LOAD, |shift| load(at - shift * MINUTE));
         let tooth = self.sawtooth.is_some_and(|period| at.rem_euclid(period) >= period / 2);
         let percent = if tooth { load * 140 / 100 } else { load };
         usize::try_from((self.peak * percent / 100).max(1)).unwrap_or(1)
