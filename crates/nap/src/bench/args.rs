@@ -44,6 +44,54 @@ pub(super) enum BenchCommand {
     /// Consolidate fleets until nothing is left to save: times, savings, moves, distance to the
     /// lower bound
     Disruption(DisruptionArgs),
+    /// Simulate the week of a cluster under several policies: dollars, evictions, pods without a
+    /// node, and checks that must hold at every instant
+    Week(WeekArgs),
+}
+
+/// Options of `nap bench week`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct WeekArgs {
+    /// Number of days
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(i64).range(1..=28))]
+    pub(super) days: i64,
+    /// Approximate number of nodes at the peak
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(i64).range(5..=2000))]
+    pub(super) nodes: i64,
+    /// Policies to compare
+    #[arg(long, value_enum, num_args = 1.., default_values = ["nap-when-empty", "nap-underutilized", "nap-balanced", "model-underutilized", "model-balanced"])]
+    pub(super) policy: Vec<WeekPolicy>,
+    /// Random seed of the week
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Azure region of the VM sizes and prices
+    #[arg(long, default_value = "eastus", value_parser = crate::cli::region)]
+    pub(super) region: String,
+    /// Print one JSON object per policy instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Policies of `nap bench week`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum WeekPolicy {
+    /// nap with `consolidationPolicy: WhenEmpty`
+    NapWhenEmpty,
+    /// nap with `consolidationPolicy: WhenEmptyOrUnderutilized`
+    NapUnderutilized,
+    /// nap with `consolidationPolicy: Balanced`
+    NapBalanced,
+    /// A model of the incumbent's rules for `WhenEmptyOrUnderutilized`
+    ModelUnderutilized,
+    /// A model of the incumbent's rules for `Balanced`
+    ModelBalanced,
+}
+
+impl WeekPolicy {
+    /// Whether nap's rules against churn apply.
+    pub(super) fn is_governed(self) -> bool {
+        !matches!(self, Self::ModelUnderutilized | Self::ModelBalanced)
+    }
 }
 
 /// Options of `nap bench disruption`.

@@ -5,6 +5,7 @@
 //! - `controllers`: runs the controllers on a synthetic cluster.
 //! - `launches`: launches a burst of machines on the emulated Azure.
 //! - `disruption`: consolidates fleets until nothing is left to save.
+//! - `week`: the week of a cluster under several policies.
 //! - `compare`: runs nap and another solver on one core, judges and prices both plans.
 
 mod args;
@@ -16,6 +17,7 @@ mod generate;
 mod launches;
 mod measure;
 mod process;
+mod week;
 
 use std::path::Path;
 
@@ -36,6 +38,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Controllers(args)) => controllers::measure(args),
         Some(BenchCommand::Launches(args)) => launches::measure(args),
         Some(BenchCommand::Disruption(args)) => disruption::measure(args),
+        Some(BenchCommand::Week(args)) => week::measure(args),
         None if args.problem.is_empty() => standard(args),
         None => measure::measure(args),
     }

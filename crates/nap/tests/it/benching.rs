@@ -98,6 +98,34 @@ fn a_fleet_is_generated_and_consolidated() {
 }
 
 #[test]
+fn a_simulated_day_keeps_its_promises_and_is_the_same_again() {
+    let day = ["bench", "week", "--days", "1", "--nodes", "8", "--seed", "3", "--json"];
+    let printed = run(&day);
+    assert_eq!(printed, run(&day), "the same seed gives the same bytes");
+    let reports: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |policy: &str| {
+        let found = reports.iter().find(|report| report["policy"] == policy);
+        found.unwrap_or_else(|| panic!("{policy}: {printed}"))
+    };
+    assert_eq!(reports.len(), 5, "{printed}");
+    for report in &reports {
+        assert_eq!(report["violations"], 0, "{report}");
+        assert!(report["dollars"].as_f64().unwrap() > 0.0, "{report}");
+        assert!(report["evictions"]["drifted"].as_u64().unwrap() > 0, "the upgrade: {report}");
+        assert!(report["evictions"]["interrupted"].as_u64().unwrap() > 0, "spot: {report}");
+    }
+    let when_empty = of("nap WhenEmpty");
+    assert_eq!(when_empty["evictions"]["underutilized"], Value::Null, "{when_empty}");
+    let underutilized = of("nap WhenEmptyOrUnderutilized");
+    assert!(underutilized["evictions"]["underutilized"].as_u64().unwrap() > 0, "{underutilized}");
+    let hours = |report: &Value| report["nodeHours"].as_f64().unwrap();
+    assert!(hours(underutilized) < hours(when_empty), "{printed}");
+    let other = run(&["bench", "week", "--days", "1", "--nodes", "8", "--seed", "4", "--json"]);
+    assert_ne!(printed, other, "another seed is another week");
+}
+
+#[test]
 fn steps_of_another_solver_are_judged() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = folder("bench-peer");

@@ -3,12 +3,14 @@
 mod catalogues;
 mod fleets;
 
+use std::collections::BTreeSet;
+
 use anyhow::Context as _;
 use clap::ValueEnum;
-use nap_problem::Problem;
 use nap_problem::generate::catalogues::thin;
 use nap_problem::generate::deployments::{self, Case};
 use nap_problem::generate::{adversarial, daemons, mixes, rng, traces};
+use nap_problem::{InstanceType, Problem};
 
 use nap_problem::generate::fleets::FleetKind;
 
@@ -41,6 +43,15 @@ pub(super) fn fleet(
 ) -> anyhow::Result<Problem> {
     let fleet = FleetArgs { fleet: kind, nodes: Some(nodes), churn, ..FleetArgs::default() };
     problem(&GenArgs { seed, fleet, ..azure(ProblemKind::Fleet, 1000, region) })
+}
+
+/// The VM sizes of Azure's D family that the other benches use, with spot offerings.
+pub(super) fn d_family_with_spot(region: &str) -> anyhow::Result<Vec<InstanceType>> {
+    let family = catalogues::types(CatalogueKind::D, region)?;
+    let names: BTreeSet<String> = family.into_iter().map(|one| one.name).collect();
+    let mut types = catalogues::types(CatalogueKind::Azure, region)?;
+    types.retain(|one| names.contains(&one.name));
+    Ok(types)
 }
 
 /// Arguments of a problem on Azure's D family.
