@@ -29,6 +29,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
         restore(context, &api).await?;
         return Ok(Some(INTERVAL));
     };
+    if context.settings.dry_run {
+        return Ok(None);
+    }
     if let Some(text) = context.cloud.capacity_memory(Some(&known)) {
         store(&api, &text).await?;
         context.memory().stored_capacity = Some(text);

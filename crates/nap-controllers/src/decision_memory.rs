@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
-use crate::disruption::{Backoff, EvictionLedger, Seen};
+use crate::disruption::{Backoff, DryRunReports, EvictionLedger, Seen};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
@@ -31,6 +31,8 @@ pub struct DecisionMemory {
     pub refused: RefusedPods,
     /// Findings of disruption, and since when each has held.
     pub seen: Seen,
+    /// Disruption that a dry run has found and reported.
+    pub dry_run: DryRunReports,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
     /// How often the pods of each workload were moved.

@@ -195,6 +195,9 @@ pub struct RunArgs {
     /// Namespace of the leader election Lease; default: the pod's own, or kube-system
     #[arg(long, env = "LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
     pub leader_election_namespace: Option<String>,
+    /// Decide and report by events, and write nothing else: no node is launched, changed or removed
+    #[arg(long, env = "NAP_DRY_RUN", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub dry_run: bool,
     /// Start although AKS runs node auto-provisioning in the cluster, and act on its nodes
     #[arg(long, env = "NAP_TAKE_OVER", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub take_over: bool,

@@ -91,7 +91,7 @@ fn price_bound(command: &Command, launch: &Launch) -> Option<UsdPerHour> {
 
 /// `Underutilized: replace Standard_D16s_v5 ($0.768/h) by Standard_D2s_v5 ($0.096/h), saving
 /// $0.672/h`.
-fn describe(command: &Command, reason: DisruptionReason) -> String {
+pub fn describe(command: &Command, reason: DisruptionReason) -> String {
     let Command { candidates, plan } = command;
     let old: Vec<String> = candidates
         .iter()

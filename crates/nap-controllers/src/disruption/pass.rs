@@ -22,6 +22,7 @@ use super::candidates::{Candidate, collect};
 use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
+use super::dry_run::is_dry_run;
 use super::eviction_ledger::{Workload, workload_of};
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, Pod, claim_is};
@@ -90,7 +91,7 @@ pub struct AllFound {
     pub commands: Vec<(DisruptionReason, Command)>,
     /// Why consolidation keeps a node, by the name of the node.
     pub kept: BTreeMap<String, KeepReason>,
-    /// Drifted nodes whose pods have no place.
+    /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
 }
 
@@ -197,7 +198,9 @@ impl Pass {
     /// What every method finds, one after another, with nothing to wait for.
     pub fn decide_all(mut self, solver: &Solver) -> AllFound {
         self.removals.place_waiting(|snapshot| solver.solve(snapshot));
-        let mut commands = Vec::new();
+        let (unhealthy, unplaced) = self.unhealthy(solver);
+        let mut commands: Vec<(DisruptionReason, Command)> =
+            unhealthy.into_iter().map(|one| (DisruptionReason::Unhealthy, one)).collect();
         let mut empty = emptiness::find(&self.candidates);
         empty.retain(|one| !self.removals.is_needed(one.name()));
         let all = empty.iter().map(|one| one.key()).collect();
@@ -205,7 +208,8 @@ impl Pass {
             self.removals.remove(one.name(), &Plan::default());
             commands.push((DisruptionReason::Empty, Command::of(one, Plan::default())));
         }
-        let (drifted, blocked) = self.drifted(solver);
+        let (drifted, mut blocked) = self.drifted(solver);
+        blocked.extend(unplaced);
         commands.extend(drifted.into_iter().map(|one| (DisruptionReason::Drifted, one)));
         let eligible = self.underutilizable();
         let decision = self.consolidation(solver, &eligible);
@@ -288,7 +292,7 @@ fn of_step(step: &Step, eligible: &[Candidate]) -> Vec<Candidate> {
 }
 
 /// The commands that nothing has overtaken since the pass began: the node is still a candidate, has
-/// no pod that the pass did not know, and its NodePool has the budget.
+/// no pod that the pass did not know, and its NodePool has the budget and is not in a dry run.
 pub fn still_standing(
     commands: Commands,
     reason: DisruptionReason,
@@ -304,10 +308,12 @@ pub fn still_standing(
     };
     let current: BTreeMap<_, &Candidate> = current.iter().map(|one| (one.key(), one)).collect();
     let mut budgets = Budgets::new(index, now);
+    let repairs = reason == DisruptionReason::Unhealthy;
     let stands = |candidate: &Candidate| {
         let known: BTreeSet<&PodKey> = candidate.pods.iter().map(|pod| pod.key()).collect();
         current.get(&candidate.key()).is_some_and(|now| {
             candidate.is_graceful() == now.is_graceful()
+                && (repairs || !is_dry_run(&now.pool))
                 && now.pods.iter().all(|pod| known.contains(pod.key()))
         })
     };

@@ -8,7 +8,7 @@ mod quota;
 mod refused;
 mod solver;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use nap_api::ReleaseSlot;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::{Plan, PodKey, PoolRejection, Refusal, Snapshot, release_order};
+use nap_engine::{Launch, Plan, PodKey, PoolRejection, Refusal, Snapshot, release_order};
+use nap_units::UsdPerHour;
 
 pub use batch::BatchWindow;
 use creations::Creation;
@@ -62,6 +63,11 @@ pub async fn reconcile(context: &Context) -> Outcome {
     if snapshot.pods.is_empty() {
         let unschedulable = context.index().unschedulable_pods().next().is_some();
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
+    }
+    if settings.dry_run {
+        publish_unplaced(context, &plan);
+        publish_launches(context, &plan);
+        return Ok(Some(REPLAN_INTERVAL));
     }
     let mut recorded = false;
     if !plan.launches.is_empty() && in_flight::has_displaced(&context.index(), &snapshot.pods) {
@@ -164,6 +170,44 @@ fn decide(
     if !creations.is_empty() {
         context.memory().creations.push(Creations::new(creations));
     }
+}
+
+/// Says on NodePools what a plan would launch for them.
+fn publish_launches(context: &Context, plan: &Plan) {
+    let pools: BTreeSet<&str> = plan.launches.iter().map(|launch| launch.pool.as_str()).collect();
+    for name in pools {
+        let pool = context.index().pool(name).cloned();
+        let Some(pool) = pool else { continue };
+        let message = dry_run_message(plan, name);
+        tracing::info!(nodepool = name, message, "dry run: nodes would be launched");
+        context.events.publish(pool.as_ref(), Severity::Normal, "ProvisioningDryRun", &message);
+    }
+}
+
+/// `Dry run: launch 2 nodes for 10 pods at $0.483/h: Standard_D4als_v6 on-demand in eastus-1,
+/// Standard_D8als_v6 on-demand in eastus-2`.
+fn dry_run_message(plan: &Plan, pool: &str) -> String {
+    let launches: Vec<&Launch> = plan.launches.iter().filter(|one| one.pool == pool).collect();
+    let pods: usize = launches.iter().map(|launch| launch.pods.len()).sum();
+    let cost: UsdPerHour = launches.iter().map(|launch| launch.price).sum();
+    let mut equal: BTreeMap<String, usize> = BTreeMap::new();
+    for one in &launches {
+        let Launch { instance_type, capacity_type, zone, .. } = one;
+        *equal.entry(format!("{instance_type} {capacity_type} in {zone}")).or_default() += 1;
+    }
+    let times = |(what, count): (&String, &usize)| match count {
+        1 => what.clone(),
+        count => format!("{count} x {what}"),
+    };
+    let nodes: Vec<String> = equal.iter().map(times).collect();
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    format!(
+        "Dry run: launch {} node{} for {pods} pod{} at {cost}/h: {}",
+        launches.len(),
+        plural(launches.len()),
+        plural(pods),
+        nodes.join(", ")
+    )
 }
 
 /// Looks for pods whose nodes kube-scheduler refused, and says so on those that are held.

@@ -58,6 +58,18 @@ enum Key {
     Maintenance,
 }
 
+impl Key {
+    /// Whether its reconcile reads and decides, and in a dry run writes nothing but events.
+    fn only_decides(&self) -> bool {
+        match self {
+            Self::CatchUp | Self::Unconfirmed | Self::Provisioning | Self::Disruption => true,
+            Self::CapacityMemory | Self::Maintenance => true,
+            Self::NodeClass(_) | Self::NodePool(_) | Self::Node(_) | Self::NodeClaim(_) => false,
+            Self::Overlays | Self::GarbageCollection => false,
+        }
+    }
+}
+
 /// The key that goes first.
 const URGENT: Key = Key::Provisioning;
 
@@ -169,6 +181,9 @@ async fn start(context: &Context, key: Key) -> (Key, Outcome) {
 }
 
 async fn reconcile(context: &Context, key: &Key) -> Outcome {
+    if context.settings.dry_run && !key.only_decides() {
+        return Ok(None);
+    }
     match key {
         Key::CatchUp => catch_up(context).await,
         Key::Unconfirmed => confirm_claims(context).await,

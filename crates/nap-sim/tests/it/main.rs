@@ -8,6 +8,7 @@ mod definitions;
 mod disrupting;
 mod draining;
 mod drifting;
+mod dry_running;
 mod emptying;
 mod emulator;
 mod expiring;
