@@ -15,6 +15,9 @@ use crate::nodeclaim::Launches;
 use crate::provisioning::SolverState;
 use crate::runtime::{LeaderElection, Leadership, RateLimit, Writes, guarded};
 
+/// Namespace of what nap stores for itself where no Lease names one.
+const DEFAULT_NAMESPACE: &str = "kube-system";
+
 /// Shared by all controllers.
 pub struct Context {
     /// Client of the API server: rate-limited, and without writes unless this replica leads. In a
@@ -76,6 +79,14 @@ impl Default for Settings {
             node_repair: false,
             dry_run: false,
         }
+    }
+}
+
+impl Settings {
+    /// The namespace of what nap stores for itself: that of its Lease.
+    pub fn own_namespace(&self) -> &str {
+        let election = self.leader_election.as_ref();
+        election.map_or(DEFAULT_NAMESPACE, |election| election.namespace.as_str())
     }
 }
 

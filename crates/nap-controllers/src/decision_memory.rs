@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
+use crate::decisions::{DecisionLog, store::Stored};
 use crate::disruption::{Backoff, DryRunReports, EvictionLedger, Seen};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
@@ -46,6 +47,10 @@ pub struct DecisionMemory {
     /// What was learnt about the capacity of the cloud, as it was stored last; `None` until it was
     /// read.
     pub stored_capacity: Option<String>,
+    /// Records of decisions.
+    pub decisions: DecisionLog,
+    /// The ConfigMap with them, as it was stored last.
+    pub stored_decisions: Stored,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

@@ -94,7 +94,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let dry_wait = dry_run::report(context, &dry.commands);
     found.wait = found.wait.into_iter().chain(dry_wait).min();
     if let Some((reason, commands)) = found.commands {
-        start(context, commands, reason, &catalogues).await?;
+        start(context, commands, reason, &found.input, &catalogues).await?;
         return Ok(Some(BUSY_INTERVAL));
     }
     let now = context.clock.now();
@@ -116,6 +116,7 @@ async fn start(
     context: &Context,
     commands: Commands,
     reason: DisruptionReason,
+    input: &str,
     catalogues: &Catalogues,
 ) -> Result<(), Error> {
     if context.solver.is_planning() {
@@ -134,7 +135,7 @@ async fn start(
         )
     };
     for command in standing {
-        commands::start(context, &command, reason, catalogues).await?;
+        commands::start(context, &command, reason, input, catalogues).await?;
     }
     Ok(())
 }

@@ -29,6 +29,7 @@ pub(crate) use solver::{Solver, SolverState};
 use crate::cluster::Index;
 use crate::context::{Context, Outcome};
 use crate::decision_memory::DecisionMemory;
+use crate::decisions::{DecisionRecord, Kind};
 use crate::events::Severity;
 use crate::snapshot::Catalogues;
 
@@ -38,6 +39,9 @@ const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_DECIDED: usize = 5000;
 /// Wait while there are more.
 const DECIDED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reason in the record of a plan.
+const PENDING: &str = "Pending";
 
 /// Plans for every pending pod once the batch is closed, and decides the planned NodeClaims. They
 /// are created beside the next plan, which counts on them.
@@ -93,7 +97,10 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     publish_unplaced(context, &plan);
     let slots = release_slots(&snapshot, &plan, now);
-    decide(context, &catalogues, &plan, slots);
+    if let Some(decision) = decide(context, &catalogues, &plan, slots) {
+        let input = context.aside(move |solver| solver.digests().snapshot(&snapshot)).await;
+        context.memory().decisions.set_input(decision, input);
+    }
     Ok(Some(REPLAN_INTERVAL))
 }
 
@@ -107,10 +114,15 @@ fn rest_after_undone_moves(
 ) {
     let pods = plan.launches.iter().flat_map(|launch| &launch.pods);
     let pods = pods.filter_map(|key| index.pod(key));
-    let undone: BTreeSet<String> =
-        pods.filter_map(|pod| memory.moves.undone(pod, now)).map(str::to_owned).collect();
-    for nodepool in undone {
-        let rest = memory.backoff.undone(&nodepool, DisruptionReason::Underutilized, now);
+    let undone = pods.filter_map(|pod| memory.moves.undone(pod, now));
+    let undone: BTreeSet<(String, Timestamp)> =
+        undone.map(|(nodepool, at)| (nodepool.to_owned(), at)).collect();
+    for (nodepool, at) in &undone {
+        memory.decisions.undone(nodepool, *at, now);
+    }
+    let nodepools: BTreeSet<&String> = undone.iter().map(|(nodepool, _)| nodepool).collect();
+    for nodepool in nodepools {
+        let rest = memory.backoff.undone(nodepool, DisruptionReason::Underutilized, now);
         tracing::info!(nodepool, ?rest, "a consolidation was undone, the nodepool rests from it");
     }
 }
@@ -142,16 +154,17 @@ async fn plan(
     (snapshot, plan)
 }
 
-/// Counts on the NodeClaims of a plan from now on, and hands them over to be created.
+/// Counts on the NodeClaims of a plan from now on, and hands them over to be created. Returns the
+/// id of the decision's record; `None` if there is nothing to create.
 fn decide(
     context: &Context,
     catalogues: &Catalogues,
     plan: &Plan,
     slots: Vec<Option<ReleaseSlot>>,
-) {
+) -> Option<i64> {
     let mut index = context.index();
     let mut quota = QuotaLedger::of(context.cloud.as_ref(), &index);
-    let mut creations = Vec::new();
+    let (mut creations, mut launches) = (Vec::new(), Vec::new());
     for (launch, release) in plan.launches.iter().zip(slots) {
         let pool = index.pool(&launch.pool).cloned();
         let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { continue };
@@ -166,10 +179,17 @@ fn decide(
         let (pods, why) = (launch.pods.clone(), plan.explain_launch(launch));
         let id = index.decide(&claim, pods.clone());
         creations.push(Creation { id, pool: launch.pool.clone(), claim, pods, why });
+        launches.push(launch);
     }
-    if !creations.is_empty() {
-        context.memory().creations.push(Creations::new(creations));
+    if creations.is_empty() {
+        return None;
     }
+    let now = context.clock.now();
+    let record = DecisionRecord::new(Kind::Provisioning, PENDING, plan, &launches, now);
+    let mut memory = context.memory();
+    let decision = memory.decisions.add(record);
+    memory.creations.push(Creations::new(creations, decision));
+    Some(decision)
 }
 
 /// Says on NodePools what a plan would launch for them.

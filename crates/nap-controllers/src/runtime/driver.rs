@@ -19,8 +19,8 @@ use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{
-    capacity_memory, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay, nodepool,
-    provisioning,
+    capacity_memory, decisions, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay,
+    nodepool, provisioning,
 };
 
 /// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
@@ -55,6 +55,7 @@ enum Key {
     Disruption,
     GarbageCollection,
     CapacityMemory,
+    Decisions,
     Maintenance,
 }
 
@@ -65,7 +66,7 @@ impl Key {
             Self::CatchUp | Self::Unconfirmed | Self::Provisioning | Self::Disruption => true,
             Self::CapacityMemory | Self::Maintenance => true,
             Self::NodeClass(_) | Self::NodePool(_) | Self::Node(_) | Self::NodeClaim(_) => false,
-            Self::Overlays | Self::GarbageCollection => false,
+            Self::Overlays | Self::GarbageCollection | Self::Decisions => false,
         }
     }
 }
@@ -135,6 +136,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
     driver.add(Key::Disruption);
     driver.add(Key::GarbageCollection);
     driver.add(Key::CapacityMemory);
+    driver.add(Key::Decisions);
     driver.add(Key::Maintenance);
     loop {
         driver.enqueue_dirty();
@@ -196,6 +198,7 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
         Key::Disruption => disruption::reconcile(context).await,
         Key::GarbageCollection => garbage_collection::reconcile(context).await,
         Key::CapacityMemory => capacity_memory::reconcile(context).await,
+        Key::Decisions => decisions::store::reconcile(context).await,
         Key::Maintenance => maintenance::reconcile(context).await,
     }
 }

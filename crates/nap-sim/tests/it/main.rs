@@ -25,6 +25,7 @@ mod overlays;
 mod prerequisites;
 mod provisioning;
 mod proxy;
+mod recording;
 mod registering;
 mod repairing;
 mod restarting;
