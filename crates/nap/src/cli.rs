@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
 use crate::feature_gates::FeatureGateArgs;
-use crate::{azure, bench, crds, demo, lint, plan, run, sim, try_cluster, windows};
+use crate::{azure, bench, crds, decisions, demo, lint, plan, run, sim, try_cluster, windows};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -43,8 +43,10 @@ enum Command {
     /// Show what a changed NodePool or AKSNodeClass would do to running nodes: which drift, the pods
     /// that move, the cost before and after
     WhatIf(WhatIfArgs),
-    /// Solve a snapshot of `nap plan --save` again and compare the plans
+    /// Decide a saved input of `nap plan --save` or `nap plan disruption --save` again, and compare
     Replay(ReplayArgs),
+    /// Show what the controllers have decided lately, why, what it was to save and what came of it
+    Decisions(decisions::DecisionsArgs),
     /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
     Lint(LintArgs),
     /// Show when the nodes of each NodePool may be disrupted, and for which reason
@@ -291,6 +293,10 @@ pub enum PlanCommand {
         /// Output format
         #[arg(short = 'o', long, value_enum, default_value = "table")]
         output: Format,
+        /// Also save the fleet and the engine's decision about underutilized nodes to this file,
+        /// for `nap replay`
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
     },
 }
 
@@ -564,6 +570,7 @@ pub fn main() -> anyhow::Result<()> {
             block_on(plan::explain_node(name, source))
         }
         Command::Replay(args) => plan::replay(&args),
+        Command::Decisions(args) => block_on(decisions::decisions(args)),
         Command::Lint(args) => block_on(lint::lint(args)),
         Command::Windows(args) => block_on(windows::windows(args)),
         Command::Azure(AzureArgs { command }) => match command {

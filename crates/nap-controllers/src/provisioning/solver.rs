@@ -114,10 +114,14 @@ impl Solver {
         self.state.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The options of consolidation.
+    pub fn consolidation_options(&self) -> ConsolidationOptions {
+        ConsolidationOptions { solve: self.options.clone(), ..ConsolidationOptions::default() }
+    }
+
     /// The engine's decision which nodes of a fleet to remove or to replace.
     pub fn consolidate(&self, fleet: &Fleet) -> Consolidation {
-        let options =
-            ConsolidationOptions { solve: self.options.clone(), ..ConsolidationOptions::default() };
+        let options = self.consolidation_options();
         let mut cache = self.state.consolidation.lock().unwrap_or_else(PoisonError::into_inner);
         consolidate(fleet, &options, &mut cache)
     }
