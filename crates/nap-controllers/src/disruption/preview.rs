@@ -124,7 +124,7 @@ fn describe(index: &Index, view: &NodeView, catalogues: &Catalogues) -> Option<N
     let name = view.name();
     let movable = index.pods_on(&name).filter(|pod| pods::is_reschedulable(pod)).count();
     Some(NodePreview {
-        name: name.to_string(),
+        name: name.clone(),
         claim: claim.name_any(),
         pool,
         instance_type: claim.labels().get(labels::INSTANCE_TYPE).cloned().unwrap_or_default(),

@@ -63,10 +63,19 @@ impl Key {
     /// Whether its reconcile reads and decides, and in a dry run writes nothing but events.
     fn only_decides(&self) -> bool {
         match self {
-            Self::CatchUp | Self::Unconfirmed | Self::Provisioning | Self::Disruption => true,
-            Self::CapacityMemory | Self::Maintenance => true,
-            Self::NodeClass(_) | Self::NodePool(_) | Self::Node(_) | Self::NodeClaim(_) => false,
-            Self::Overlays | Self::GarbageCollection | Self::Decisions => false,
+            Self::CatchUp
+            | Self::Unconfirmed
+            | Self::Provisioning
+            | Self::Disruption
+            | Self::CapacityMemory
+            | Self::Maintenance => true,
+            Self::NodeClass(_)
+            | Self::NodePool(_)
+            | Self::Node(_)
+            | Self::NodeClaim(_)
+            | Self::Overlays
+            | Self::GarbageCollection
+            | Self::Decisions => false,
         }
     }
 }
