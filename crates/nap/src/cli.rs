@@ -37,7 +37,7 @@ enum Command {
     /// Measure solve times and plan costs on problem files or generated problems
     Bench(bench::BenchArgs),
     /// Show the VMs that would be created for manifests or a cluster, with prices; creates nothing
-    Plan(PlanArgs),
+    Plan(Box<PlanArgs>),
     /// Explain the placement of a pod, or the smallest change that would make it schedulable
     Explain(ExplainArgs),
     /// Show what a changed NodePool or AKSNodeClass would do to running nodes: which drift, the pods
@@ -561,7 +561,7 @@ pub fn main() -> anyhow::Result<()> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Sim(args) => sim::sim(&args),
         Command::Bench(args) => bench::bench(&args),
-        Command::Plan(args) => block_on(plan::plan(args)),
+        Command::Plan(args) => block_on(plan::plan(*args)),
         Command::Explain(ExplainArgs { what: ExplainCommand::Pod { name, source } }) => {
             block_on(plan::explain_pod(name, source))
         }

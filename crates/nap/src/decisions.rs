@@ -1,5 +1,7 @@
 //! `nap decisions`: what the controllers have decided lately, and what came of it.
 
+use std::fmt::Write as _;
+
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams};
@@ -135,7 +137,7 @@ fn reasons(records: &[DecisionRecord]) -> String {
     let mut text = String::new();
     for record in records {
         let time = record.time.strftime("%FT%TZ");
-        text.push_str(&format!("\n{time}, input {}\n", record.input));
+        let _ = writeln!(text, "\n{time}, input {}", record.input);
         text.extend(record.why.iter().map(|why| wrap(why, 2)));
     }
     text

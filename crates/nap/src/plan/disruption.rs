@@ -281,7 +281,7 @@ impl<'p> LaunchDocument<'p> {
             zone: &launch.zone,
             capacity_type: launch.capacity_type.as_str(),
             micro_usd_per_hour: launch.price.micros(),
-            pods: launch.pods.iter().map(|pod| pod.as_str()).collect(),
+            pods: launch.pods.iter().map(nap_engine::PodKey::as_str).collect(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Saved decisions about running nodes: `nap plan disruption --save`, and their replay.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use nap_controllers::decisions::Digests;
@@ -102,7 +103,7 @@ fn table(fleet: &Fleet, decision: &Consolidation, wide: bool) -> String {
     if wide && !kept.is_empty() {
         text.push('\n');
         for node in kept {
-            text.push_str(&format!("{} stays: {}\n", node.node, node.reason));
+            let _ = writeln!(text, "{} stays: {}", node.node, node.reason);
         }
     }
     text

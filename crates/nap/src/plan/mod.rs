@@ -262,19 +262,17 @@ pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()>
 pub async fn explain_node(name: String, source: SourceArgs) -> anyhow::Result<()> {
     let (cluster, problem) = gather(&source).await?;
     let preview = disruption::preview(&cluster, &problem);
-    match preview.nodes.iter().find(|node| node.name == name || node.claim == name) {
-        Some(node) => show(&disruption::explain(&problem, &preview, node)),
-        None => {
-            let some: Vec<&str> =
-                preview.nodes.iter().take(5).map(|node| node.name.as_str()).collect();
-            let hint = if some.is_empty() {
-                "there is no NodeClaim: only nodes that nap made are disrupted".to_owned()
-            } else {
-                format!("there are {}, …", some.join(", "))
-            };
-            Err(UserError::new(format!("no node with a NodeClaim is named `{name}`"), hint).into())
-        }
+    let mut nodes = preview.nodes.iter();
+    if let Some(node) = nodes.find(|node| node.name == name || node.claim == name) {
+        return show(&disruption::explain(&problem, &preview, node));
     }
+    let some: Vec<&str> = preview.nodes.iter().take(5).map(|node| node.name.as_str()).collect();
+    let hint = if some.is_empty() {
+        "there is no NodeClaim: only nodes that nap made are disrupted".to_owned()
+    } else {
+        format!("there are {}, …", some.join(", "))
+    };
+    Err(UserError::new(format!("no node with a NodeClaim is named `{name}`"), hint).into())
 }
 
 /// `nap what-if`.
