@@ -33,7 +33,7 @@ enum Command {
     /// Run the controllers against a cluster
     Run(RunArgs),
     /// Simulate hours of a cluster deterministically, check invariants, and print a trace hash
-    Sim(SimArgs),
+    Sim(sim::SimArgs),
     /// Measure solve times and plan costs on problem files or generated problems
     Bench(bench::BenchArgs),
     /// Show the VMs that would be created for manifests or a cluster, with prices; creates nothing
@@ -206,19 +206,6 @@ pub struct RunArgs {
     /// Speed of timers relative to real time, to match `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,
-}
-
-/// Options of `nap sim`.
-#[derive(Clone, Debug, Args)]
-pub struct SimArgs {
-    #[command(flatten)]
-    pub world: WorldArgs,
-    /// Hours to simulate
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
-    pub hours: u32,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Source of the pods: manifests or a cluster.
