@@ -173,6 +173,9 @@ pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
 /// Annotation of a NodePool: whether its spot nodes may be replaced by cheaper spot nodes.
 pub const SPOT_TO_SPOT: &str = "nap.karpenter.sh/spot-to-spot-consolidation";
+/// Annotation of a NodePool: `"true"` reports the voluntary disruption of its nodes and does not do
+/// it.
+pub const DRY_RUN: &str = "nap.karpenter.sh/dry-run";
 /// Annotation of pods: how often the pods of their workload may be moved in a day, in all.
 pub const MAX_EVICTIONS_PER_DAY: &str = "nap.karpenter.sh/max-evictions-per-day";
 /// Annotation of a NodePool: windows in which its nodes may or may not be disrupted.

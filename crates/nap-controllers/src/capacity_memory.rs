@@ -14,21 +14,21 @@ use crate::context::{Context, Doing, Error, Outcome, is_not_found};
 pub const NAME: &str = "nap-capacity-memory";
 /// Key of the text in it.
 pub const KEY: &str = "memory.json";
-/// Namespace of the ConfigMap where no Lease names one.
-const NAMESPACE: &str = "kube-system";
 /// Interval between two looks for changes.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Restores the memory once, and then stores what has changed.
 pub async fn reconcile(context: &Context) -> Outcome {
-    let election = context.settings.leader_election.as_ref();
-    let namespace = election.map_or(NAMESPACE, |election| election.namespace.as_str());
-    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), namespace);
+    let api: Api<ConfigMap> =
+        Api::namespaced(context.client.clone(), context.settings.own_namespace());
     let known = context.memory().stored_capacity.clone();
     let Some(known) = known else {
         restore(context, &api).await?;
         return Ok(Some(INTERVAL));
     };
+    if context.settings.dry_run {
+        return Ok(None);
+    }
     if let Some(text) = context.cloud.capacity_memory(Some(&known)) {
         store(&api, &text).await?;
         context.memory().stored_capacity = Some(text);

@@ -13,11 +13,15 @@ use crate::decision_memory::DecisionMemory;
 use crate::events::Recorder;
 use crate::nodeclaim::Launches;
 use crate::provisioning::SolverState;
-use crate::runtime::{LeaderElection, Leadership, RateLimit, guarded};
+use crate::runtime::{LeaderElection, Leadership, RateLimit, Writes, guarded};
+
+/// Namespace of what nap stores for itself where no Lease names one.
+const DEFAULT_NAMESPACE: &str = "kube-system";
 
 /// Shared by all controllers.
 pub struct Context {
-    /// Client of the API server: rate-limited, and without writes unless this replica leads.
+    /// Client of the API server: rate-limited, and without writes unless this replica leads. In a
+    /// dry run it writes events only.
     pub client: Client,
     /// Client without these limits, for the leader election itself.
     pub(crate) unguarded: Client,
@@ -59,6 +63,8 @@ pub struct Settings {
     pub leader_election: Option<LeaderElection>,
     /// Whether unhealthy nodes are replaced: the feature gate `NodeRepair`.
     pub node_repair: bool,
+    /// Whether decisions are only reported: nothing is written but events and the Lease.
+    pub dry_run: bool,
 }
 
 impl Default for Settings {
@@ -71,7 +77,16 @@ impl Default for Settings {
             rate_limit: RateLimit::default(),
             leader_election: None,
             node_repair: false,
+            dry_run: false,
         }
+    }
+}
+
+impl Settings {
+    /// The namespace of what nap stores for itself: that of its Lease.
+    pub fn own_namespace(&self) -> &str {
+        let election = self.leader_election.as_ref();
+        election.map_or(DEFAULT_NAMESPACE, |election| election.namespace.as_str())
     }
 }
 
@@ -107,7 +122,9 @@ impl Context {
             None => Leadership::undisputed(),
         };
         let unguarded = client.clone();
-        let client = guarded(client, clock.clone(), settings.rate_limit, leadership.clone());
+        let writes = if settings.dry_run { Writes::Events } else { Writes::All };
+        let client =
+            guarded(client, clock.clone(), settings.rate_limit, leadership.clone(), writes);
         let events = Recorder::new(client.clone(), clock.clone());
         Self {
             client,

@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
-use crate::disruption::{Backoff, EvictionLedger, Seen};
+use crate::decisions::{DecisionLog, store::Stored};
+use crate::disruption::{Backoff, DryRunReports, EvictionLedger, Seen};
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
@@ -31,6 +32,8 @@ pub struct DecisionMemory {
     pub refused: RefusedPods,
     /// Findings of disruption, and since when each has held.
     pub seen: Seen,
+    /// Disruption that a dry run has found and reported.
+    pub dry_run: DryRunReports,
     /// Evictions of the pods of draining nodes.
     pub evictions: EvictionBackoff,
     /// How often the pods of each workload were moved.
@@ -44,6 +47,10 @@ pub struct DecisionMemory {
     /// What was learnt about the capacity of the cloud, as it was stored last; `None` until it was
     /// read.
     pub stored_capacity: Option<String>,
+    /// Records of decisions.
+    pub decisions: DecisionLog,
+    /// The ConfigMap with them, as it was stored last.
+    pub stored_decisions: Stored,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that

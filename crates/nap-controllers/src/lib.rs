@@ -18,6 +18,7 @@
 //! | `nodeclaim` | the lifecycle of a NodeClaim, step by step |
 //! | `node` | drain and termination of a Node |
 //! | `disruption` | emptiness, drift and consolidation, under budgets |
+//! | [`decisions`] | records of what was decided, and what came of it |
 //! | `runtime` | watches, the work queue and the driver |
 //!
 //! Decisions are functions of the index, the decision memory and the time; the code that carries
@@ -27,6 +28,7 @@ pub mod capacity_memory;
 pub mod cluster;
 mod context;
 mod decision_memory;
+pub mod decisions;
 mod disruption;
 pub mod events;
 mod hash_migration;

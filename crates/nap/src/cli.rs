@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
 use crate::feature_gates::FeatureGateArgs;
-use crate::{azure, bench, crds, demo, lint, plan, run, sim, try_cluster, windows};
+use crate::{azure, bench, crds, decisions, demo, lint, plan, run, sim, try_cluster, windows};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -33,18 +33,20 @@ enum Command {
     /// Run the controllers against a cluster
     Run(RunArgs),
     /// Simulate hours of a cluster deterministically, check invariants, and print a trace hash
-    Sim(SimArgs),
+    Sim(sim::SimArgs),
     /// Measure solve times and plan costs on problem files or generated problems
     Bench(bench::BenchArgs),
     /// Show the VMs that would be created for manifests or a cluster, with prices; creates nothing
     Plan(Box<PlanArgs>),
     /// Explain the placement of a pod, or the smallest change that would make it schedulable
     Explain(ExplainArgs),
-    /// Show what a changed NodePool or AKSNodeClass would do to running nodes: which drift, the pods
-    /// that move, the cost before and after
+    /// Show what a changed NodePool or AKSNodeClass would do to running nodes: which drift, the
+    /// pods that move, the cost before and after
     WhatIf(WhatIfArgs),
-    /// Solve a snapshot of `nap plan --save` again and compare the plans
+    /// Decide a saved input of `nap plan --save` or `nap plan disruption --save` again, and compare
     Replay(ReplayArgs),
+    /// Show what the controllers have decided lately, why, what it was to save and what came of it
+    Decisions(decisions::DecisionsArgs),
     /// Validate manifests without a cluster: errors, deprecated fields, probable mistakes
     Lint(LintArgs),
     /// Show when the nodes of each NodePool may be disrupted, and for which reason
@@ -195,25 +197,15 @@ pub struct RunArgs {
     /// Namespace of the leader election Lease; default: the pod's own, or kube-system
     #[arg(long, env = "LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
     pub leader_election_namespace: Option<String>,
+    /// Decide and report by events, and write nothing else: no node is launched, changed or removed
+    #[arg(long, env = "NAP_DRY_RUN", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub dry_run: bool,
     /// Start although AKS runs node auto-provisioning in the cluster, and act on its nodes
     #[arg(long, env = "NAP_TAKE_OVER", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub take_over: bool,
     /// Speed of timers relative to real time, to match `nap try --speed`
     #[arg(long, env = "NAP_SPEED", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), hide = true)]
     pub speed: u32,
-}
-
-/// Options of `nap sim`.
-#[derive(Clone, Debug, Args)]
-pub struct SimArgs {
-    #[command(flatten)]
-    pub world: WorldArgs,
-    /// Hours to simulate
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
-    pub hours: u32,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Source of the pods: manifests or a cluster.
@@ -288,6 +280,10 @@ pub enum PlanCommand {
         /// Output format
         #[arg(short = 'o', long, value_enum, default_value = "table")]
         output: Format,
+        /// Also save the fleet and the engine's decision about underutilized nodes to this file,
+        /// for `nap replay`
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
     },
 }
 
@@ -323,7 +319,7 @@ pub enum ExplainCommand {
 /// Options of `nap what-if`.
 #[derive(Clone, Debug, Args)]
 pub struct WhatIfArgs {
-    /// The changed NodePools and AKSNodeClasses (`-f`); the cluster is read, or taken from `--state`
+    /// The changes (`-f`: NodePools and AKSNodeClasses); the cluster is read, or is `--state`
     #[command(flatten)]
     pub source: SourceArgs,
     /// Manifests of the cluster instead of a live one, such as `kubectl get
@@ -561,6 +557,7 @@ pub fn main() -> anyhow::Result<()> {
             block_on(plan::explain_node(name, source))
         }
         Command::Replay(args) => plan::replay(&args),
+        Command::Decisions(args) => block_on(decisions::decisions(args)),
         Command::Lint(args) => block_on(lint::lint(args)),
         Command::Windows(args) => block_on(windows::windows(args)),
         Command::Azure(AzureArgs { command }) => match command {

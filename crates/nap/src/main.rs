@@ -6,6 +6,7 @@ mod catalogue;
 mod cli;
 mod connect;
 mod crds;
+mod decisions;
 mod demo;
 mod engine_args;
 mod feature_gates;

@@ -26,6 +26,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         rate_limit: RateLimit { qps: args.kube_client_qps, burst: args.kube_client_burst },
         leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
         node_repair: args.gates.feature_gates.node_repair,
+        dry_run: args.dry_run,
     };
     args.gates.feature_gates.warn();
     let client = connect(&args.cluster).await?;
@@ -43,11 +44,17 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     })?;
     let location = azure.location.clone();
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
-    if !args.take_over {
+    // A dry run beside the incumbent is how to see what nap would do instead.
+    if !args.take_over && !args.dry_run {
         refuse_beside_managed(&cloud).await?;
     }
     let context = Context::new(client, cloud, clock, settings);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), location, "starting");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        location,
+        dry_run = args.dry_run,
+        "starting"
+    );
     nap_controllers::run(&context, interrupted()?).await;
     tracing::info!("stopped");
     Ok(())
@@ -71,7 +78,8 @@ async fn refuse_beside_managed(cloud: &AzureProvider) -> anyhow::Result<()> {
     }
 }
 
-/// The Lease to compete for. The holder is `<pod>_<id>`, by which tools find the pod that leads.
+/// The Lease to compete for. A dry run has one of its own, so that it never keeps a replica that
+/// acts from leading. The holder is `<pod>_<id>`, by which tools find the pod that leads.
 fn leader_election(args: &RunArgs) -> LeaderElection {
     let set = |value: &String| !value.is_empty();
     let own = || std::fs::read_to_string(POD_NAMESPACE).ok();
@@ -80,9 +88,10 @@ fn leader_election(args: &RunArgs) -> LeaderElection {
     let variable = |name: &str| std::env::var(name).ok().filter(set);
     let pod = variable("POD_NAME").or_else(|| variable("HOSTNAME"));
     let id = format!("{:x}-{:x}", Clock::wall().now().as_nanosecond(), std::process::id());
+    let suffix = if args.dry_run { "-dry-run" } else { "" };
     LeaderElection {
         namespace: namespace.unwrap_or_else(|| "kube-system".to_owned()),
-        name: args.leader_election_name.clone(),
+        name: format!("{}{suffix}", args.leader_election_name),
         identity: format!("{}_{id}", pod.as_deref().unwrap_or("nap")),
     }
 }

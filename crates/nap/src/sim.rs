@@ -1,13 +1,27 @@
 //! `nap sim`: a deterministic simulation on a paused clock.
 
 use anyhow::{Context as _, ensure};
+use clap::Args;
 use nap_clock::Clock;
 use nap_sim::simulation::{self, Report};
 use nap_sim::world::{World, WorldConfig};
 use std::collections::BTreeSet;
 
-use crate::cli::SimArgs;
+use crate::cli::WorldArgs;
 use crate::{manifests, try_cluster};
+
+/// Options of `nap sim`.
+#[derive(Clone, Debug, Args)]
+pub struct SimArgs {
+    #[command(flatten)]
+    pub world: WorldArgs,
+    /// Hours to simulate
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
+    pub hours: u32,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Start time of every simulation, so that runs can be compared.
 const EPOCH: &str = "2026-01-01T00:00:00Z";

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use nap_api::labels;
@@ -13,6 +14,7 @@ use nap_units::UsdPerHour;
 use super::candidates::Candidate;
 use super::pass::Command;
 use crate::context::{Context, Error};
+use crate::decisions::{DecisionRecord, Kind, RecordedNode};
 use crate::events::Severity;
 use crate::node::taint::add_disrupted;
 use crate::provisioning::nodeclaims::{self, Replaces};
@@ -24,6 +26,7 @@ pub async fn start(
     context: &Context,
     command: &Command,
     reason: DisruptionReason,
+    input: &str,
     catalogues: &Catalogues,
 ) -> Result<(), Error> {
     let Command { candidates, plan } = command;
@@ -33,7 +36,7 @@ pub async fn start(
         tracing::info!(node, reason = reason.as_str(), message, "disrupting node");
         mark(context, candidate, reason).await?;
     }
-    {
+    let decision = {
         let (index, mut memory) = (context.index(), context.memory());
         let now = context.clock.now();
         memory.nominate(&index, plan, now);
@@ -43,7 +46,8 @@ pub async fn start(
             let is_consolidation = reason == DisruptionReason::Underutilized;
             memory.moves.record(pods, is_consolidation.then_some(pool.as_str()), now);
         }
-    }
+        memory.decisions.add(record(command, reason, &message, input, now))
+    };
     let (severity, event) = (Severity::Normal, "DisruptionTerminating");
     for candidate in candidates {
         let text = format!("Disrupting Node: {message}");
@@ -53,7 +57,7 @@ pub async fn start(
     }
     let claims: BTreeSet<String> = candidates.iter().map(Candidate::claim_name).collect();
     let siblings = plan.launches.len();
-    for launch in &plan.launches {
+    for (position, launch) in plan.launches.iter().enumerate() {
         let below =
             price_bound(command, launch).filter(|_| reason == DisruptionReason::Underutilized);
         let replaces = Replaces { claims: claims.clone(), below, siblings };
@@ -63,6 +67,7 @@ pub async fn start(
         let offerings = nodeclaims::offerings(&pool, launch, catalogue, Some(&replaces));
         let claim = nodeclaims::node_claim(&pool, launch, &offerings, None, Some(&replaces));
         let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
+        context.memory().decisions.created(decision, position, &claim.name_any());
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, severity, "DisruptionLaunching", &text);
         let why = plan.explain_launch(launch);
@@ -74,6 +79,35 @@ pub async fn start(
         }
     }
     Ok(())
+}
+
+/// The record of a command.
+fn record(
+    command: &Command,
+    reason: DisruptionReason,
+    message: &str,
+    input: &str,
+    now: Timestamp,
+) -> DecisionRecord {
+    let Command { candidates, plan } = command;
+    let removed = candidates.iter().map(|candidate| {
+        let label = |key: &str| candidate.claim.labels().get(key).cloned().unwrap_or_default();
+        RecordedNode {
+            node: candidate.name().to_owned(),
+            node_claim: candidate.claim_name(),
+            node_pool: candidate.pool_name(),
+            instance_type: label(labels::INSTANCE_TYPE),
+            zone: label(labels::ZONE),
+            capacity_type: label(labels::CAPACITY_TYPE),
+            micro_usd_per_hour: candidate.price.map(UsdPerHour::micros),
+        }
+    });
+    let launches: Vec<&Launch> = plan.launches.iter().collect();
+    let pods = candidates.iter().map(|one| one.pods.len()).sum();
+    let saving = price(command).map(|price| price - plan.cost);
+    let record = DecisionRecord::new(Kind::Disruption, reason.as_str(), plan, &launches, now);
+    let record = record.removing(removed.collect(), pods, saving, message);
+    DecisionRecord { input: input.to_owned(), ..record }
 }
 
 /// Price of all candidates; `None` if one is not known.
@@ -91,7 +125,7 @@ fn price_bound(command: &Command, launch: &Launch) -> Option<UsdPerHour> {
 
 /// `Underutilized: replace Standard_D16s_v5 ($0.768/h) by Standard_D2s_v5 ($0.096/h), saving
 /// $0.672/h`.
-fn describe(command: &Command, reason: DisruptionReason) -> String {
+pub fn describe(command: &Command, reason: DisruptionReason) -> String {
     let Command { candidates, plan } = command;
     let old: Vec<String> = candidates
         .iter()

@@ -81,11 +81,16 @@ impl EvictionLedger {
         self.evictions.is_empty()
     }
 
-    /// The NodePool whose consolidation evicted a pod of the same workload a short while ago.
-    pub fn undone<'l>(&'l self, pod: &Pod, now: Timestamp) -> Option<&'l str> {
+    /// The NodePool whose consolidation evicted a pod of the same workload a short while ago, and
+    /// when that was.
+    pub fn undone<'l>(&'l self, pod: &Pod, now: Timestamp) -> Option<(&'l str, Timestamp)> {
         let evictions = self.evictions.get(&workload_of(pod)?)?;
         let recent = |one: &&Eviction| now.duration_since(one.at) < UNDONE_WITHIN;
-        evictions.iter().rev().take_while(recent).find_map(|one| one.pool.as_deref())
+        evictions
+            .iter()
+            .rev()
+            .take_while(recent)
+            .find_map(|one| Some((one.pool.as_deref()?, one.at)))
     }
 }
 
@@ -144,7 +149,7 @@ mod tests {
     fn a_new_node_soon_after_a_consolidation_undoes_it() {
         let web = owned(&json!({}));
         let ledger = after(&web, 1);
-        assert_eq!(ledger.undone(&web, at(599)), Some("p"));
+        assert_eq!(ledger.undone(&web, at(599)), Some(("p", at(0))));
         assert_eq!(ledger.undone(&web, at(600)), None);
         let mut drifted = EvictionLedger::default();
         drifted.record([&*web].into_iter(), None, at(0));

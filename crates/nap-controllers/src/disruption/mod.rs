@@ -15,6 +15,7 @@ mod commands;
 mod consolidation;
 mod debounce;
 mod drift;
+mod dry_run;
 mod emptiness;
 mod eviction_ledger;
 mod pass;
@@ -30,9 +31,12 @@ use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
+use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
 use budgets::Notice;
+use candidates::Candidate;
+pub use dry_run::Reports as DryRunReports;
 pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
@@ -47,7 +51,10 @@ const MAX_QUIET: SignedDuration = SignedDuration::from_mins(5);
 
 /// Runs one pass.
 pub async fn reconcile(context: &Context) -> Outcome {
-    progress::progress(context).await?;
+    let reports_only = context.settings.dry_run;
+    if !reports_only {
+        progress::progress(context).await?;
+    }
     if context.solver.is_planning() {
         return Ok(Some(BUSY_INTERVAL));
     }
@@ -59,26 +66,35 @@ pub async fn reconcile(context: &Context) -> Outcome {
         index.generation()
     };
     let catalogues = context.catalogues().await;
-    let (pass, blocked, repairs) = {
+    let (pass, dry, blocked, repairs) = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
         let mut nodes = context.solver.nodes();
         let (candidates, blocked) = candidates::collect(&index, &memory, &catalogues, now);
         let mut repairs = repair::collect(&index, context.repair_policies(), &catalogues, now);
-        let candidates = (candidates, std::mem::take(&mut repairs.candidates));
-        let pass = Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
-        (pass, blocked, repairs)
+        let unhealthy = std::mem::take(&mut repairs.candidates);
+        let is_dry = |one: &Candidate| reports_only || dry_run::is_dry_run(&one.pool);
+        let (dry, candidates) = candidates.into_iter().partition(is_dry);
+        let (dry_unhealthy, unhealthy) = unhealthy.into_iter().partition(|_| reports_only);
+        let mut pass =
+            |candidates| Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
+        (pass((candidates, unhealthy)), pass((dry, dry_unhealthy)), blocked, repairs)
     };
+    dry_run::report_problems(context);
     blockers::report(context, &blocked);
     repair::report(context, &repairs);
-    for (pool, notice) in pass.notices() {
+    for (pool, notice) in pass.notices().into_iter().chain(dry.notices()) {
         let Notice { severity, event, message } = notice;
         context.events.publish(pool.as_ref(), severity, event, &message);
     }
-    let found = context.aside(move |solver| pass.decide(solver)).await;
+    let decide = |solver: &Solver| (pass.decide(solver), dry.decide_all(solver));
+    let (mut found, dry) = context.aside(decide).await;
     context.memory().seen = found.seen;
     blockers::report(context, &found.blocked);
+    blockers::report(context, &dry.blocked);
+    let dry_wait = dry_run::report(context, &dry.commands);
+    found.wait = found.wait.into_iter().chain(dry_wait).min();
     if let Some((reason, commands)) = found.commands {
-        start(context, commands, reason, &catalogues).await?;
+        start(context, commands, reason, &found.input, &catalogues).await?;
         return Ok(Some(BUSY_INTERVAL));
     }
     let now = context.clock.now();
@@ -100,6 +116,7 @@ async fn start(
     context: &Context,
     commands: Commands,
     reason: DisruptionReason,
+    input: &str,
     catalogues: &Catalogues,
 ) -> Result<(), Error> {
     if context.solver.is_planning() {
@@ -118,7 +135,7 @@ async fn start(
         )
     };
     for command in standing {
-        commands::start(context, &command, reason, catalogues).await?;
+        commands::start(context, &command, reason, input, catalogues).await?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use nap_api::NodePool;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
 use nap_cloud::RepairPolicy;
-use nap_engine::{Consolidation, KeepReason, Plan, PodKey, Step};
+use nap_engine::{Consolidation, Fleet, KeepReason, Plan, PodKey, Step};
 
 use super::backoff::Backoff;
 use super::blockers::{Blocked, Blocker};
@@ -22,6 +22,7 @@ use super::candidates::{Candidate, collect};
 use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
+use super::dry_run::is_dry_run;
 use super::eviction_ledger::{Workload, workload_of};
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, Pod, claim_is};
@@ -78,6 +79,8 @@ pub struct Seen {
 pub struct Found {
     /// Commands to start, all for the same reason; `None` if there are none.
     pub commands: Option<(DisruptionReason, Commands)>,
+    /// Digest of the input of the commands.
+    pub input: String,
     /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
     /// Time until the next finding is due; `None` if none is waiting.
@@ -92,8 +95,10 @@ pub struct AllFound {
     pub commands: Vec<(DisruptionReason, Command)>,
     /// Why consolidation keeps a node, by the name of the node.
     pub kept: BTreeMap<String, KeepReason>,
-    /// Drifted nodes whose pods have no place.
+    /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
+    /// Input and output of the engine's consolidation; `None` if it was not asked.
+    pub consolidation: Option<(Fleet, Consolidation)>,
 }
 
 impl Pass {
@@ -152,25 +157,32 @@ impl Pass {
     pub fn decide(mut self, solver: &Solver) -> Found {
         self.removals.place_waiting(|snapshot| solver.solve(snapshot));
         let mut found = Found::default();
+        let before = (!self.unhealthy.is_empty()).then(|| self.fleet(&self.unhealthy));
         let (unhealthy, unplaced) = self.unhealthy(solver);
         found.blocked = unplaced;
         if !unhealthy.is_empty() {
+            found.input = digest(solver, before);
             found.commands = Some((DisruptionReason::Unhealthy, unhealthy));
             return Found { seen: self.seen, ..found };
         }
         let empty = self.empty(&mut found.wait);
         if !empty.is_empty() {
+            found.input = digest(solver, Some(self.fleet(&self.candidates)));
             found.commands = Some((DisruptionReason::Empty, empty));
             return Found { seen: self.seen, ..found };
         }
+        let has_drifted = self.candidates.iter().any(|one| claim_is(&one.claim, DRIFTED));
+        let before = has_drifted.then(|| self.fleet(&self.candidates));
         let (drifted, blocked) = self.drifted(solver);
         found.blocked.extend(blocked);
         if !drifted.is_empty() {
+            found.input = digest(solver, before);
             found.commands = Some((DisruptionReason::Drifted, drifted));
             return Found { seen: self.seen, ..found };
         }
-        let underutilized = self.underutilized(solver, &mut found.wait);
+        let (underutilized, fleet) = self.underutilized(solver, &mut found.wait);
         if !underutilized.is_empty() {
+            found.input = digest(solver, Some(fleet));
             found.commands = Some((DisruptionReason::Underutilized, underutilized));
         }
         Found { seen: self.seen, ..found }
@@ -211,7 +223,9 @@ impl Pass {
     /// What every method finds, one after another, with nothing to wait for.
     pub fn decide_all(mut self, solver: &Solver) -> AllFound {
         self.removals.place_waiting(|snapshot| solver.solve(snapshot));
-        let mut commands = Vec::new();
+        let (unhealthy, unplaced) = self.unhealthy(solver);
+        let mut commands: Vec<(DisruptionReason, Command)> =
+            unhealthy.into_iter().map(|one| (DisruptionReason::Unhealthy, one)).collect();
         let mut empty = emptiness::find(&self.candidates);
         empty.retain(|one| !self.removals.is_needed(one.name()));
         let all = empty.iter().map(|one| one.key()).collect();
@@ -219,17 +233,19 @@ impl Pass {
             self.removals.remove(one.name(), &Plan::default());
             commands.push((DisruptionReason::Empty, Command::of(one, Plan::default())));
         }
-        let (drifted, blocked) = self.drifted(solver);
+        let (drifted, mut blocked) = self.drifted(solver);
+        blocked.extend(unplaced);
         commands.extend(drifted.into_iter().map(|one| (DisruptionReason::Drifted, one)));
         let eligible = self.underutilizable();
-        let decision = self.consolidation(solver, &eligible);
+        let (fleet, decision) = self.consolidation(solver, &eligible);
+        let consolidation = (!eligible.is_empty()).then(|| (fleet, decision.clone()));
         for step in decision.steps {
             let candidates = of_step(&step, &eligible);
             let command = Command { candidates, plan: step.plan };
             commands.push((DisruptionReason::Underutilized, command));
         }
         let kept = decision.kept.into_iter().map(|one| (one.node, one.reason)).collect();
-        AllFound { commands, kept, blocked }
+        AllFound { commands, kept, blocked, consolidation }
     }
 
     /// Candidates that consolidation decides about.
@@ -244,19 +260,25 @@ impl Pass {
         self.candidates.iter().filter(is_eligible).cloned().collect()
     }
 
-    fn consolidation(&self, solver: &Solver, eligible: &[Candidate]) -> Consolidation {
-        if eligible.is_empty() {
-            return Consolidation::default();
-        }
+    /// The cluster with these candidates.
+    fn fleet(&self, candidates: &[Candidate]) -> Fleet {
         let Self { removals, budgets, totals, settling, .. } = self;
-        let fleet = consolidation::fleet(eligible, removals, budgets, (totals, settling), self.now);
-        solver.consolidate(&fleet)
+        consolidation::fleet(candidates, removals, budgets, (totals, settling), self.now)
     }
 
-    /// Underutilized nodes to remove or to replace.
-    fn underutilized(&mut self, solver: &Solver, wait: &mut Option<Duration>) -> Commands {
+    fn consolidation(&self, solver: &Solver, eligible: &[Candidate]) -> (Fleet, Consolidation) {
+        if eligible.is_empty() {
+            return (Fleet::default(), Consolidation::default());
+        }
+        let fleet = self.fleet(eligible);
+        let decision = solver.consolidate(&fleet);
+        (fleet, decision)
+    }
+
+    /// Underutilized nodes to remove or to replace, and the fleet that was decided about.
+    fn underutilized(&mut self, solver: &Solver, wait: &mut Option<Duration>) -> (Commands, Fleet) {
         let eligible = self.underutilizable();
-        let steps = self.consolidation(solver, &eligible).steps;
+        let (fleet, Consolidation { steps, .. }) = self.consolidation(solver, &eligible);
         let steps: Vec<(Vec<Candidate>, Plan)> =
             steps.into_iter().map(|step| (of_step(&step, &eligible), step.plan)).collect();
         let keys = steps.iter().flat_map(|(candidates, _)| candidates).map(Candidate::key);
@@ -269,8 +291,12 @@ impl Pass {
                 commands.push(Command { candidates, plan });
             }
         }
-        commands
+        (commands, fleet)
     }
+}
+
+fn digest(solver: &Solver, input: Option<Fleet>) -> String {
+    input.map(|fleet| solver.digests().fleet(&fleet)).unwrap_or_default()
 }
 
 /// Candidates with a pod whose workload was moved as often as it may be in a day.
@@ -302,7 +328,7 @@ fn of_step(step: &Step, eligible: &[Candidate]) -> Vec<Candidate> {
 }
 
 /// The commands that nothing has overtaken since the pass began: the node is still a candidate, has
-/// no pod that the pass did not know, and its NodePool has the budget.
+/// no pod that the pass did not know, and its NodePool has the budget and is not in a dry run.
 pub fn still_standing(
     commands: Commands,
     reason: DisruptionReason,
@@ -318,10 +344,12 @@ pub fn still_standing(
     };
     let current: BTreeMap<_, &Candidate> = current.iter().map(|one| (one.key(), one)).collect();
     let mut budgets = Budgets::new(index, now);
+    let repairs = reason == DisruptionReason::Unhealthy;
     let stands = |candidate: &Candidate| {
         let known: BTreeSet<&PodKey> = candidate.pods.iter().map(|pod| pod.key()).collect();
         current.get(&candidate.key()).is_some_and(|now| {
             candidate.is_graceful() == now.is_graceful()
+                && (repairs || !is_dry_run(&now.pool))
                 && now.pods.iter().all(|pod| known.contains(pod.key()))
         })
     };

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{NodePool, conditions, labels};
-use nap_engine::{Options, Plan};
+use nap_engine::{Consolidation, ConsolidationOptions, Fleet, Options, Plan};
 use nap_units::UsdPerHour;
 
 use super::blockers::{Blocked, blockers};
@@ -26,6 +26,9 @@ pub struct Preview {
     pub steps: Vec<PreviewStep>,
     /// Every node with a NodeClaim, in the order of their names.
     pub nodes: Vec<NodePreview>,
+    /// What the engine was asked about underutilized nodes, and its answer. Without candidates it
+    /// is not asked, and both are empty.
+    pub consolidation: (Fleet, ConsolidationOptions, Consolidation),
 }
 
 /// A command that would be started.
@@ -81,6 +84,8 @@ pub fn preview(
     let held = held_savings(index, &candidates, &blocked, catalogues, &solver, now);
     let pass = Pass::new(index, &memory, (candidates, Vec::new()), catalogues, &mut nodes, now);
     let all = pass.decide_all(&solver);
+    let (fleet, decision) = all.consolidation.unwrap_or_default();
+    let consolidation = (fleet, solver.consolidation_options(), decision);
     let steps: Vec<PreviewStep> = all.commands.into_iter().map(step).collect();
     let mut step_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
@@ -102,7 +107,7 @@ pub fn preview(
         nodes.push(node);
     }
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    Preview { steps, nodes }
+    Preview { steps, nodes, consolidation }
 }
 
 /// What consolidation would save on blocked nodes if nothing blocked them, by node. The saving of a

@@ -20,7 +20,11 @@ const BACKOFF: (SignedDuration, SignedDuration) =
     (SignedDuration::from_millis(500), SignedDuration::from_secs(30));
 
 /// The NodeClaims of one plan, in the order in which they are created.
-pub struct Creations(Vec<Creation>);
+pub struct Creations {
+    creations: Vec<Creation>,
+    /// Id of the record of the plan.
+    decision: i64,
+}
 
 /// A NodeClaim to create. The index counts on it.
 pub(super) struct Creation {
@@ -32,22 +36,28 @@ pub(super) struct Creation {
 }
 
 impl Creations {
-    pub(super) fn new(creations: Vec<Creation>) -> Self {
-        Self(creations)
+    pub(super) fn new(creations: Vec<Creation>, decision: i64) -> Self {
+        Self { creations, decision }
     }
 
     /// Creates the NodeClaims. One that cannot be created keeps no other from being created; the
     /// first failure is returned.
     pub async fn create(self, context: &Context) -> Result<(), Error> {
-        let create = |creation| create(context, creation);
-        let created = stream::iter(self.0).map(create).buffered(MAX_CREATES);
+        let Self { creations, decision } = self;
+        let create = |(position, creation)| create(context, creation, (decision, position));
+        let created =
+            stream::iter(creations.into_iter().enumerate()).map(create).buffered(MAX_CREATES);
         let failures: Vec<Error> =
             created.filter_map(|created| future::ready(created.err())).collect().await;
         failures.into_iter().next().map_or(Ok(()), Err)
     }
 }
 
-async fn create(context: &Context, creation: Creation) -> Result<(), Error> {
+async fn create(
+    context: &Context,
+    creation: Creation,
+    (decision, position): (i64, usize),
+) -> Result<(), Error> {
     let Creation { id, pool, claim, pods, why } = creation;
     let created = nodeclaims::create(context, &claim, &pool).await;
     {
@@ -59,6 +69,7 @@ async fn create(context: &Context, creation: Creation) -> Result<(), Error> {
         }
     }
     let claim = created?;
+    context.memory().decisions.created(decision, position, &claim.name_any());
     tracing::info!(
         nodepool = pool,
         nodeclaim = claim.name_any(),

@@ -8,7 +8,7 @@ mod quota;
 mod refused;
 mod solver;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use nap_api::ReleaseSlot;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::{Plan, PodKey, PoolRejection, Refusal, Snapshot, release_order};
+use nap_engine::{Launch, Plan, PodKey, PoolRejection, Refusal, Snapshot, release_order};
+use nap_units::UsdPerHour;
 
 pub use batch::BatchWindow;
 use creations::Creation;
@@ -28,6 +29,7 @@ pub(crate) use solver::{Solver, SolverState};
 use crate::cluster::Index;
 use crate::context::{Context, Outcome};
 use crate::decision_memory::DecisionMemory;
+use crate::decisions::{DecisionRecord, Kind};
 use crate::events::Severity;
 use crate::snapshot::Catalogues;
 
@@ -37,6 +39,9 @@ const REPLAN_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_DECIDED: usize = 5000;
 /// Wait while there are more.
 const DECIDED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reason in the record of a plan.
+const PENDING: &str = "Pending";
 
 /// Plans for every pending pod once the batch is closed, and decides the planned NodeClaims. They
 /// are created beside the next plan, which counts on them.
@@ -63,6 +68,11 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let unschedulable = context.index().unschedulable_pods().next().is_some();
         return Ok(unschedulable.then_some(REPLAN_INTERVAL));
     }
+    if settings.dry_run {
+        publish_unplaced(context, &plan);
+        publish_launches(context, &plan);
+        return Ok(Some(REPLAN_INTERVAL));
+    }
     let mut recorded = false;
     if !plan.launches.is_empty() && in_flight::has_displaced(&context.index(), &snapshot.pods) {
         let moved = in_flight::movable_pods(&context.index());
@@ -87,7 +97,10 @@ pub async fn reconcile(context: &Context) -> Outcome {
     }
     publish_unplaced(context, &plan);
     let slots = release_slots(&snapshot, &plan, now);
-    decide(context, &catalogues, &plan, slots);
+    if let Some(decision) = decide(context, &catalogues, &plan, slots) {
+        let input = context.aside(move |solver| solver.digests().snapshot(&snapshot)).await;
+        context.memory().decisions.set_input(decision, input);
+    }
     Ok(Some(REPLAN_INTERVAL))
 }
 
@@ -101,10 +114,15 @@ fn rest_after_undone_moves(
 ) {
     let pods = plan.launches.iter().flat_map(|launch| &launch.pods);
     let pods = pods.filter_map(|key| index.pod(key));
-    let undone: BTreeSet<String> =
-        pods.filter_map(|pod| memory.moves.undone(pod, now)).map(str::to_owned).collect();
-    for nodepool in undone {
-        let rest = memory.backoff.undone(&nodepool, DisruptionReason::Underutilized, now);
+    let undone = pods.filter_map(|pod| memory.moves.undone(pod, now));
+    let undone: BTreeSet<(String, Timestamp)> =
+        undone.map(|(nodepool, at)| (nodepool.to_owned(), at)).collect();
+    for (nodepool, at) in &undone {
+        memory.decisions.undone(nodepool, *at, now);
+    }
+    let nodepools: BTreeSet<&String> = undone.iter().map(|(nodepool, _)| nodepool).collect();
+    for nodepool in nodepools {
+        let rest = memory.backoff.undone(nodepool, DisruptionReason::Underutilized, now);
         tracing::info!(nodepool, ?rest, "a consolidation was undone, the nodepool rests from it");
     }
 }
@@ -136,16 +154,17 @@ async fn plan(
     (snapshot, plan)
 }
 
-/// Counts on the NodeClaims of a plan from now on, and hands them over to be created.
+/// Counts on the NodeClaims of a plan from now on, and hands them over to be created. Returns the
+/// id of the decision's record; `None` if there is nothing to create.
 fn decide(
     context: &Context,
     catalogues: &Catalogues,
     plan: &Plan,
     slots: Vec<Option<ReleaseSlot>>,
-) {
+) -> Option<i64> {
     let mut index = context.index();
     let mut quota = QuotaLedger::of(context.cloud.as_ref(), &index);
-    let mut creations = Vec::new();
+    let (mut creations, mut launches) = (Vec::new(), Vec::new());
     for (launch, release) in plan.launches.iter().zip(slots) {
         let pool = index.pool(&launch.pool).cloned();
         let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { continue };
@@ -160,10 +179,55 @@ fn decide(
         let (pods, why) = (launch.pods.clone(), plan.explain_launch(launch));
         let id = index.decide(&claim, pods.clone());
         creations.push(Creation { id, pool: launch.pool.clone(), claim, pods, why });
+        launches.push(launch);
     }
-    if !creations.is_empty() {
-        context.memory().creations.push(Creations::new(creations));
+    if creations.is_empty() {
+        return None;
     }
+    let now = context.clock.now();
+    let record = DecisionRecord::new(Kind::Provisioning, PENDING, plan, &launches, now);
+    let mut memory = context.memory();
+    let decision = memory.decisions.add(record);
+    memory.creations.push(Creations::new(creations, decision));
+    Some(decision)
+}
+
+/// Says on NodePools what a plan would launch for them.
+fn publish_launches(context: &Context, plan: &Plan) {
+    let pools: BTreeSet<&str> = plan.launches.iter().map(|launch| launch.pool.as_str()).collect();
+    for name in pools {
+        let pool = context.index().pool(name).cloned();
+        let Some(pool) = pool else { continue };
+        let message = dry_run_message(plan, name);
+        tracing::info!(nodepool = name, message, "dry run: nodes would be launched");
+        context.events.publish(pool.as_ref(), Severity::Normal, "ProvisioningDryRun", &message);
+    }
+}
+
+/// `Dry run: launch 2 nodes for 10 pods at $0.483/h: Standard_D4als_v6 on-demand in eastus-1,
+/// Standard_D8als_v6 on-demand in eastus-2`.
+fn dry_run_message(plan: &Plan, pool: &str) -> String {
+    let launches: Vec<&Launch> = plan.launches.iter().filter(|one| one.pool == pool).collect();
+    let pods: usize = launches.iter().map(|launch| launch.pods.len()).sum();
+    let cost: UsdPerHour = launches.iter().map(|launch| launch.price).sum();
+    let mut equal: BTreeMap<String, usize> = BTreeMap::new();
+    for one in &launches {
+        let Launch { instance_type, capacity_type, zone, .. } = one;
+        *equal.entry(format!("{instance_type} {capacity_type} in {zone}")).or_default() += 1;
+    }
+    let times = |(what, count): (&String, &usize)| match count {
+        1 => what.clone(),
+        count => format!("{count} x {what}"),
+    };
+    let nodes: Vec<String> = equal.iter().map(times).collect();
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    format!(
+        "Dry run: launch {} node{} for {pods} pod{} at {cost}/h: {}",
+        launches.len(),
+        plural(launches.len()),
+        plural(pods),
+        nodes.join(", ")
+    )
 }
 
 /// Looks for pods whose nodes kube-scheduler refused, and says so on those that are held.

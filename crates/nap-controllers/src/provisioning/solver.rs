@@ -14,6 +14,7 @@ use nap_engine::{
 use tokio::task::JoinSet;
 
 use crate::context::Context;
+use crate::decisions::Digests;
 use crate::snapshot::{Catalogues, NodeCache, snapshot_moving};
 
 /// State that is kept between calls of the engine because it does not depend on pods.
@@ -23,6 +24,7 @@ pub struct SolverState {
     cache: Mutex<Option<Arc<SolverCache>>>,
     consolidation: Mutex<ConsolidationCache>,
     nodes: Mutex<NodeCache>,
+    digests: Mutex<Digests>,
     planning: AtomicBool,
 }
 
@@ -107,10 +109,19 @@ impl Solver {
         solve_with(&self.state.cache_for(snapshot), snapshot, &self.options)
     }
 
+    /// Digests of the engine's input.
+    pub fn digests(&self) -> MutexGuard<'_, Digests> {
+        self.state.digests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The options of consolidation.
+    pub fn consolidation_options(&self) -> ConsolidationOptions {
+        ConsolidationOptions { solve: self.options.clone(), ..ConsolidationOptions::default() }
+    }
+
     /// The engine's decision which nodes of a fleet to remove or to replace.
     pub fn consolidate(&self, fleet: &Fleet) -> Consolidation {
-        let options =
-            ConsolidationOptions { solve: self.options.clone(), ..ConsolidationOptions::default() };
+        let options = self.consolidation_options();
         let mut cache = self.state.consolidation.lock().unwrap_or_else(PoisonError::into_inner);
         consolidate(fleet, &options, &mut cache)
     }
@@ -136,6 +147,11 @@ impl SolverState {
     /// Whether a plan for pending pods is being made. It may count on nodes that look unused.
     pub fn is_planning(&self) -> bool {
         self.planning.load(Ordering::Acquire)
+    }
+
+    /// The catalogues that were used last.
+    pub fn catalogues(&self) -> Arc<Catalogues> {
+        Arc::clone(&self.catalogues.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Nodes of earlier snapshots. Lock it after the index.

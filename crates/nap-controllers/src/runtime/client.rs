@@ -29,11 +29,36 @@ impl Default for RateLimit {
     }
 }
 
-/// Wraps a client: requests are limited, and writes are refused unless `leadership` is held.
-pub fn guarded(client: Client, clock: Clock, limit: RateLimit, leadership: Leadership) -> Client {
+/// Writes that the client may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// All.
+    All,
+    /// New events: a dry run.
+    Events,
+}
+
+impl Writes {
+    fn allow(self, method: &Method, path: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Events => *method == Method::POST && path.ends_with("/events"),
+        }
+    }
+}
+
+/// Wraps a client: requests are limited, and writes are refused unless `leadership` is held and
+/// they are among `writes`.
+pub fn guarded(
+    client: Client,
+    clock: Clock,
+    limit: RateLimit,
+    leadership: Leadership,
+    writes: Writes,
+) -> Client {
     let namespace = client.default_namespace().to_owned();
     let bucket = Arc::new(Mutex::new(TokenBucket::new(limit)));
-    Client::new(Guarded { inner: client, clock, bucket, leadership }, namespace)
+    Client::new(Guarded { inner: client, clock, bucket, leadership, writes }, namespace)
 }
 
 /// Refusal of a write after the leadership was lost.
@@ -41,12 +66,18 @@ pub fn guarded(client: Client, clock: Clock, limit: RateLimit, leadership: Leade
 #[error("not the leader: nothing was written")]
 pub struct NotLeader;
 
+/// Refusal of a write in a dry run.
+#[derive(Debug, thiserror::Error)]
+#[error("dry run: nothing was written")]
+pub struct DryRun;
+
 #[derive(Clone)]
 struct Guarded {
     inner: Client,
     clock: Clock,
     bucket: Arc<Mutex<TokenBucket>>,
     leadership: Leadership,
+    writes: Writes,
 }
 
 impl Service<Request<Body>> for Guarded {
@@ -60,7 +91,7 @@ impl Service<Request<Body>> for Guarded {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (inner, clock) = (self.inner.clone(), self.clock.clone());
-        let leadership = self.leadership.clone();
+        let (leadership, writes) = (self.leadership.clone(), self.writes);
         let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
         async move {
             if !wait.is_zero() {
@@ -69,6 +100,9 @@ impl Service<Request<Body>> for Guarded {
             let reads = matches!(*request.method(), Method::GET | Method::HEAD);
             if !reads && !leadership.is_held(clock.now()) {
                 return Err(NotLeader.into());
+            }
+            if !reads && !writes.allow(request.method(), request.uri().path()) {
+                return Err(DryRun.into());
             }
             Ok(inner.send(request).await?)
         }
@@ -102,6 +136,17 @@ impl TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dry_run_writes_new_events_and_nothing_else() {
+        let events = "/api/v1/namespaces/default/events";
+        assert!(Writes::Events.allow(&Method::POST, events));
+        assert!(!Writes::Events.allow(&Method::DELETE, events));
+        assert!(!Writes::Events.allow(&Method::POST, "/apis/karpenter.sh/v1/nodeclaims"));
+        assert!(!Writes::Events.allow(&Method::POST, "/api/v1/namespaces/a/pods/b/eviction"));
+        assert!(!Writes::Events.allow(&Method::PATCH, "/api/v1/nodes/a"));
+        assert!(Writes::All.allow(&Method::PATCH, "/api/v1/nodes/a"));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_is_free_and_then_requests_are_spaced() {

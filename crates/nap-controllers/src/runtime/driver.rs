@@ -19,8 +19,8 @@ use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
 use crate::nodeclaim::garbage_collection;
 use crate::{
-    capacity_memory, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay, nodepool,
-    provisioning,
+    capacity_memory, decisions, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay,
+    nodepool, provisioning,
 };
 
 /// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
@@ -55,7 +55,29 @@ enum Key {
     Disruption,
     GarbageCollection,
     CapacityMemory,
+    Decisions,
     Maintenance,
+}
+
+impl Key {
+    /// Whether its reconcile reads and decides, and in a dry run writes nothing but events.
+    fn only_decides(&self) -> bool {
+        match self {
+            Self::CatchUp
+            | Self::Unconfirmed
+            | Self::Provisioning
+            | Self::Disruption
+            | Self::CapacityMemory
+            | Self::Maintenance => true,
+            Self::NodeClass(_)
+            | Self::NodePool(_)
+            | Self::Node(_)
+            | Self::NodeClaim(_)
+            | Self::Overlays
+            | Self::GarbageCollection
+            | Self::Decisions => false,
+        }
+    }
 }
 
 /// The key that goes first.
@@ -123,6 +145,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
     driver.add(Key::Disruption);
     driver.add(Key::GarbageCollection);
     driver.add(Key::CapacityMemory);
+    driver.add(Key::Decisions);
     driver.add(Key::Maintenance);
     loop {
         driver.enqueue_dirty();
@@ -169,6 +192,9 @@ async fn start(context: &Context, key: Key) -> (Key, Outcome) {
 }
 
 async fn reconcile(context: &Context, key: &Key) -> Outcome {
+    if context.settings.dry_run && !key.only_decides() {
+        return Ok(None);
+    }
     match key {
         Key::CatchUp => catch_up(context).await,
         Key::Unconfirmed => confirm_claims(context).await,
@@ -181,6 +207,7 @@ async fn reconcile(context: &Context, key: &Key) -> Outcome {
         Key::Disruption => disruption::reconcile(context).await,
         Key::GarbageCollection => garbage_collection::reconcile(context).await,
         Key::CapacityMemory => capacity_memory::reconcile(context).await,
+        Key::Decisions => decisions::store::reconcile(context).await,
         Key::Maintenance => maintenance::reconcile(context).await,
     }
 }

@@ -8,6 +8,6 @@ mod queue;
 mod watches;
 
 pub use client::RateLimit;
-pub(crate) use client::guarded;
+pub(crate) use client::{Writes, guarded};
 pub use driver::run;
 pub use leader_election::{LeaderElection, Leadership};

@@ -9,7 +9,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `state` | the fleet as classes, free capacity and topology counts; removals and their undoing |
+//! | `state` | the fleet as classes, free capacity and topology counts; removals on trial |
 //! | `receivers` | the nodes that may take pods of a class |
 //! | `replacements` | the cheapest new nodes for some pods |
 //! | `worth` | payback, the `Balanced` policy, spot rules |

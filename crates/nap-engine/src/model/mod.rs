@@ -2,7 +2,8 @@
 //!
 //! [`snapshot`] and [`pod_rules`] hold the cluster, [`catalogue`] the instance types on sale,
 //! [`options`] the settings, [`plan`] the decision and [`refusal`] the reasons for pods that could
-//! not be placed. [`fleet`] is the input and output of consolidation. Nothing here decides anything.
+//! not be placed. [`fleet`] is the input and output of consolidation. Nothing here decides
+//! anything.
 
 pub(crate) mod alternatives;
 pub(crate) mod catalogue;

@@ -152,8 +152,7 @@ impl Topology {
                 topology.count_mut(id, *domain).coverage = Coverage::Always;
             }
         }
-        // Pods of one workload are counted by the same groups, so each kind of pod is looked up
-        // once.
+        // Pods of one workload are counted by the same groups: each kind is looked up once.
         let mut kinds: Interner<(&str, &BTreeMap<String, String>, &[PodTerm])> =
             Interner::default();
         let mut counted_by: Vec<Vec<GroupId>> = Vec::new();

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Problem;
 use super::cluster::{Cluster, count};
-use super::format::{cents, wrap};
+use super::format::{cents, columns, wrap};
 use crate::cli::Format;
 
 /// Most blocked nodes that a table lists.
@@ -105,21 +105,6 @@ fn step_rows(preview: &Preview, number: usize, step: &PreviewStep) -> Vec<Vec<St
             ]
         })
         .collect()
-}
-
-/// Left-aligned columns.
-fn columns(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let width = width(column).unwrap_or(0);
-            format!("{cell:<width$}")
-        });
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }
 
 /// The nodes that stay: all of them, or how many for each reason.

@@ -8,10 +8,11 @@
 mod catalogues;
 mod cluster;
 mod disruption;
+mod disruption_record;
 mod document;
 mod explain;
 mod footnotes;
-mod format;
+pub mod format;
 mod left_out;
 mod live;
 pub mod read;
@@ -36,6 +37,7 @@ use crate::cli::{Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfAr
 use crate::user_error::UserError;
 use catalogues::{Offered, exceeded_quota};
 use cluster::Cluster;
+use disruption_record::DisruptionRecord;
 use document::PlanDocument;
 use record::Record;
 
@@ -163,9 +165,12 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
 
 /// `nap plan`.
 pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
-    if let Some(PlanCommand::Disruption { source, output }) = &args.what {
+    if let Some(PlanCommand::Disruption { source, output, save }) = &args.what {
         let (cluster, problem) = gather(source).await?;
         let preview = disruption::preview(&cluster, &problem);
+        if let Some(file) = save {
+            DisruptionRecord::new(&problem, &preview)?.save(file)?;
+        }
         return show(&disruption::render(&problem, &preview, *output)?);
     }
     let (_, problem) = gather(&args.source).await?;
@@ -195,7 +200,7 @@ fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Resu
 }
 
 /// Writes to standard output; a closed pipe is no error.
-fn show(text: &str) -> anyhow::Result<()> {
+pub fn show(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
@@ -204,7 +209,11 @@ fn show(text: &str) -> anyhow::Result<()> {
 
 /// `nap replay`.
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
-    let record = Record::load(&args.file)?;
+    let stored = record::read(&args.file)?;
+    if stored.is_disruption() {
+        return disruption_record::replay(&stored, args.output);
+    }
+    let record: Record = stored.parse()?;
     let Record { region, origin, snapshot, options, limits, left_out, plan, .. } = record;
     let problem = Problem {
         region,
@@ -220,20 +229,7 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let decision = problem.solve(None);
     let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
     print(&problem, &decision, args.output)?;
-    if differences.is_empty() {
-        let verdict = "identical to the stored plan";
-        if matches!(args.output, Format::Table | Format::Wide) {
-            return show(&format!("\n{verdict}\n"));
-        }
-        eprintln!("{verdict}");
-        return Ok(());
-    }
-    for difference in &differences {
-        eprintln!("{difference}");
-    }
-    let message = format!("{}: the plan differs from the stored one", args.file.display());
-    let hint = "the file was changed, or another version of nap wrote it: `nap plan --save` stores it anew";
-    Err(UserError::new(message, hint).into())
+    record::verdict(&args.file, "plan", &differences, args.output)
 }
 
 /// `nap explain pod`.

@@ -1,24 +1,28 @@
 //! Saved decisions: `nap plan --save` and `nap replay`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nap_azure::Shortage;
 use nap_engine::{Options, Snapshot};
 use nap_units::Resources;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::document::PlanDocument;
-use super::{Decision, Problem};
+use super::{Decision, Problem, show};
 use crate::catalogue::Origin;
+use crate::cli::Format;
 use crate::user_error::UserError;
 
-/// Version of the file.
-const VERSION: u32 = 1;
-/// The file's `kind`.
+/// Version of the files.
+pub const VERSION: u32 = 1;
+/// `kind` of a file with a plan.
 const KIND: &str = "nap plan";
+/// `kind` of a file with a decision about running nodes.
+pub const DISRUPTION_KIND: &str = "nap plan disruption";
 /// Maximum number of differences shown.
 const MAX_DIFFERENCES: usize = 20;
 
@@ -64,43 +68,90 @@ impl Record {
 
     /// Writes the file.
     pub fn save(&self, file: &Path) -> anyhow::Result<()> {
-        let text = serde_json::to_string(self)?;
-        std::fs::write(file, text + "\n").map_err(|error| {
-            let message = format!("--save: {}: cannot be written: {error}", file.display());
-            UserError::new(message, "name a file in a folder that exists").into()
-        })
-    }
-
-    /// Reads a file.
-    pub fn load(file: &Path) -> anyhow::Result<Self> {
-        let refuse = |problem: String| {
-            let message = format!("{}: {problem}", file.display());
-            anyhow::Error::from(UserError::new(
-                message,
-                "`nap plan --save FILE` writes what `nap replay` reads",
-            ))
-        };
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| refuse(format!("cannot be read: {error}")))?;
-        let head: Value =
-            serde_json::from_str(&text).map_err(|error| refuse(format!("is not JSON: {error}")))?;
-        if head.get("kind").and_then(Value::as_str) != Some(KIND) {
-            return Err(refuse("is not a stored plan".to_owned()));
-        }
-        if head.get("version").and_then(Value::as_u64) != Some(VERSION.into()) {
-            let version = head.get("version").cloned().unwrap_or_default();
-            return Err(refuse(format!("has version {version}; this nap reads version {VERSION}")));
-        }
-        serde_json::from_value(head)
-            .map_err(|error| refuse(format!("cannot be understood: {error}")))
+        write(file, self)
     }
 }
 
-/// Differences between the stored and the new plan: field, stored value, new value.
-pub fn differences(stored: &Value, present: &PlanDocument) -> anyhow::Result<Vec<String>> {
+/// Writes what `nap replay` reads.
+pub fn write(file: &Path, record: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string(record)?;
+    std::fs::write(file, text + "\n").map_err(|error| {
+        let message = format!("--save: {}: cannot be written: {error}", file.display());
+        UserError::new(message, "name a file in a folder that exists").into()
+    })
+}
+
+/// A file of `nap plan --save` or `nap plan disruption --save`.
+pub struct Stored {
+    /// The file.
+    pub file: PathBuf,
+    content: Value,
+}
+
+impl Stored {
+    /// Whether it is a decision about running nodes.
+    pub fn is_disruption(&self) -> bool {
+        self.content.get("kind").and_then(Value::as_str) == Some(DISRUPTION_KIND)
+    }
+
+    /// The record in it.
+    pub fn parse<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        T::deserialize(&self.content)
+            .map_err(|error| refuse(&self.file, &format!("cannot be understood: {error}")))
+    }
+}
+
+/// Reads a file whose kind and version are known.
+pub fn read(file: &Path) -> anyhow::Result<Stored> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| refuse(file, &format!("cannot be read: {error}")))?;
+    let content: Value = serde_json::from_str(&text)
+        .map_err(|error| refuse(file, &format!("is not JSON: {error}")))?;
+    let kind = content.get("kind").and_then(Value::as_str);
+    if !kind.is_some_and(|kind| [KIND, DISRUPTION_KIND].contains(&kind)) {
+        return Err(refuse(file, "is not a stored plan"));
+    }
+    if content.get("version").and_then(Value::as_u64) != Some(VERSION.into()) {
+        let version = content.get("version").cloned().unwrap_or_default();
+        let problem = format!("has version {version}; this nap reads version {VERSION}");
+        return Err(refuse(file, &problem));
+    }
+    Ok(Stored { file: file.to_owned(), content })
+}
+
+fn refuse(file: &Path, problem: &str) -> anyhow::Error {
+    let message = format!("{}: {problem}", file.display());
+    UserError::new(message, "`nap plan --save FILE` writes what `nap replay` reads").into()
+}
+
+/// Says whether the new decision is the stored one, and fails if it is not.
+pub fn verdict(
+    file: &Path,
+    what: &str,
+    differences: &[String],
+    format: Format,
+) -> anyhow::Result<()> {
+    if differences.is_empty() {
+        let verdict = format!("identical to the stored {what}");
+        if matches!(format, Format::Table | Format::Wide) {
+            return show(&format!("\n{verdict}\n"));
+        }
+        eprintln!("{verdict}");
+        return Ok(());
+    }
+    for difference in differences {
+        eprintln!("{difference}");
+    }
+    let message = format!("{}: the {what} differs from the stored one", file.display());
+    let hint = "the file was changed, or another version of nap wrote it: `nap plan --save` stores it anew";
+    Err(UserError::new(message, hint).into())
+}
+
+/// Differences between the stored and the new decision: field, stored value, new value.
+pub fn differences(stored: &Value, present: &impl Serialize) -> anyhow::Result<Vec<String>> {
     // Through text, so that numbers are compared in their written form.
-    let text = serde_json::to_string(present).context("writing the plan")?;
-    let present: Value = serde_json::from_str(&text).context("reading the plan")?;
+    let text = serde_json::to_string(present).context("writing the decision")?;
+    let present: Value = serde_json::from_str(&text).context("reading the decision")?;
     let mut found = Vec::new();
     compare("", stored, &present, &mut found);
     Ok(found)

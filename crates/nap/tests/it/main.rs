@@ -5,6 +5,7 @@ mod azure_check;
 mod azure_server;
 mod azure_smoke;
 mod benching;
+mod deciding;
 mod errors;
 mod installing;
 mod kill_and_restart;
