@@ -6,7 +6,8 @@ use std::sync::Arc;
 use nap_api::labels;
 use nap_engine::{
     Candidate, CapacityType, Consolidation, ConsolidationCache, ConsolidationOptions, Fleet,
-    KeepReason, Node, Pod, PoolRules, RunningPod, RunningPods, Selector, Spread, consolidate,
+    KeepReason, Node, Pod, PodKey, PoolRules, RunningPod, RunningPods, Selector, Spread,
+    consolidate,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -52,7 +53,7 @@ impl World {
             for number in 0..count {
                 free.subtract(&of.requests);
                 let (namespace, stem) = of.key.parts();
-                let key = nap_engine::PodKey::new(namespace, &format!("{stem}-{name}-{number}"));
+                let key = PodKey::new(namespace, &format!("{stem}-{name}-{number}"));
                 residents.push(RunningPods::from(&of));
                 pods.push(RunningPod { key, template });
             }
@@ -133,7 +134,7 @@ fn check(fleet: &Fleet, decision: &Consolidation) {
             }
             placed.push(placement.pod.as_str());
         }
-        placed.extend(step.plan.launches.iter().flat_map(|one| &one.pods).map(|pod| pod.as_str()));
+        placed.extend(step.plan.launches.iter().flat_map(|one| &one.pods).map(PodKey::as_str));
         placed.sort_unstable();
         wanted.sort_unstable();
         let wanted: Vec<&str> = wanted.into_iter().map(|(key, _)| key).collect();
