@@ -16,8 +16,8 @@ const WINDOW: SignedDuration = SignedDuration::from_hours(24);
 /// Time after an eviction within which a new node for its workload counts as an undone move.
 const UNDONE_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// Evictions per day that a workload may have for each of its pods, and the least for all of them.
-const PER_POD: usize = 4;
-const LEAST: usize = 8;
+const PER_POD: usize = 8;
+const LEAST: usize = 16;
 /// Upper limit on remembered evictions of a workload; beyond it the oldest are forgotten.
 const MAX_EVICTIONS: usize = 10_000;
 
@@ -130,12 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_moved_four_times_a_day_for_each_of_its_pods() {
+    fn a_workload_is_moved_eight_times_a_day_for_each_of_its_pods() {
         let web = owned(&json!({}));
-        assert!(after(&web, 11).allows(&web, 3, at(60)));
-        assert!(!after(&web, 12).allows(&web, 3, at(60)));
-        assert!(after(&web, 12).allows(&web, 3, at(86_400)), "a day later");
-        assert!(after(&web, 7).allows(&web, 1, at(60)) && !after(&web, 8).allows(&web, 1, at(60)));
+        assert!(after(&web, 23).allows(&web, 3, at(60)));
+        assert!(!after(&web, 24).allows(&web, 3, at(60)));
+        assert!(after(&web, 24).allows(&web, 3, at(86_400)), "a day later");
+        assert!(
+            after(&web, 15).allows(&web, 1, at(60)) && !after(&web, 16).allows(&web, 1, at(60))
+        );
     }
 
     #[test]

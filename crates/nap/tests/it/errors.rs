@@ -68,8 +68,22 @@ fn help_lists_every_command_with_a_description() {
         commands.filter_map(|line| line.trim().split_once("  ")).collect();
     let names: Vec<&str> = described.iter().map(|(name, _)| *name).collect();
     let expected = [
-        "demo", "try", "run", "sim", "bench", "plan", "explain", "replay", "lint", "windows",
-        "azure", "crds", "version", "help",
+        "demo",
+        "try",
+        "run",
+        "sim",
+        "bench",
+        "plan",
+        "explain",
+        "what-if",
+        "replay",
+        "decisions",
+        "lint",
+        "windows",
+        "azure",
+        "crds",
+        "version",
+        "help",
     ];
     assert_eq!(names, expected, "{help}");
     assert!(described.iter().all(|(_, about)| about.trim().len() > 10), "{help}");

@@ -19,8 +19,8 @@ const REMAINING_LIFE: (i64, i64) = (15 * MINUTE, DAY);
 /// Time after a move within which a new node for its workload means that it was undone.
 const UNDONE_WITHIN: i64 = 10 * MINUTE;
 /// Evictions per day of a workload for each of its pods, and the least for all of them.
-const PER_POD: usize = 4;
-const LEAST: usize = 8;
+const PER_POD: usize = 8;
+const LEAST: usize = 16;
 /// First and longest rest of a pool.
 const REST: (i64, i64) = (MINUTE, HOUR);
 /// Disruption cost of a node and of a pod, in thousandths.
