@@ -29,7 +29,7 @@ use crate::context::Context;
 use crate::events::Severity;
 use crate::snapshot::Catalogues;
 
-/// Share of a NodePool's nodes, as one in so many, that may be unhealthy while nodes are repaired.
+/// Divisor of a NodePool's nodes: a fifth of them may be unhealthy while nodes are repaired.
 const BREAKER: usize = 5;
 
 /// A condition of a Node that matches a repair policy.

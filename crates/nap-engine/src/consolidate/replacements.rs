@@ -64,7 +64,8 @@ impl<'a> FleetState<'a> {
         if let Some(least) = self.at_least(trial).filter(|least| *least > most) {
             return Found::Dearer(least);
         }
-        let bound_to = self.bound_to(trial).filter(|_| self.may_return(trial));
+        let bound_to = self.bound_to(&trial.remainder, &trial.removed);
+        let bound_to = bound_to.filter(|_| self.may_return(trial));
         let Some(bound_to) = bound_to else { return self.pack_on_cluster(trial, most) };
         let set = self.set_digest(trial, &bound_to);
         let known = set.and_then(|set| memory.cost(set));
@@ -92,11 +93,11 @@ impl<'a> FleetState<'a> {
         value.is_finite().then(|| UsdPerHour::from_micros(value.floor() as i64))
     }
 
-    /// Domains that keep every count of the pods as it is; `None` if the pods have rules by
-    /// hostname, or if the removed nodes are in different domains.
-    fn bound_to(&self, trial: &Trial) -> Option<BoundTo> {
+    /// Domains of removed nodes that keep every count of their pods as it is; `None` if the pods
+    /// have rules by hostname, or if the nodes are in different domains.
+    pub(super) fn bound_to(&self, pods: &[(ClassId, usize)], removed: &[usize]) -> Option<BoundTo> {
         let mut keys: Vec<KeyId> = Vec::new();
-        for (class, _) in &trial.remainder {
+        for (class, _) in pods {
             let class = &self.classes[*class];
             let Some(profile) = &class.topology else { continue };
             if !profile.is_by_domain() || !class.surely_counted.iter().all(|certain| *certain) {
@@ -106,7 +107,7 @@ impl<'a> FleetState<'a> {
         }
         keys.sort_unstable();
         keys.dedup();
-        self.shared_domains(&trial.removed, &keys)
+        self.shared_domains(removed, &keys)
     }
 
     /// Whether the rules of the pods allow them back into the domains that they leave. They need
@@ -137,7 +138,7 @@ impl<'a> FleetState<'a> {
     }
 
     /// Domains that all of these candidates share; `None` if they differ or lack a label.
-    pub(super) fn shared_domains(&self, removed: &[usize], keys: &[KeyId]) -> Option<BoundTo> {
+    fn shared_domains(&self, removed: &[usize], keys: &[KeyId]) -> Option<BoundTo> {
         let mut shared = BoundTo::new();
         for key in keys {
             let mut domains = removed.iter().map(|number| self.domain(*number, *key));

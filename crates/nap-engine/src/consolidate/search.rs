@@ -264,7 +264,7 @@ impl<'a, 'm> Search<'a, 'm> {
             if !is_free || node.unsupported.is_some() {
                 continue;
             }
-            let Some(domains) = state.domains_of_content(number) else { continue };
+            let Some(domains) = state.bound_to(&node.content, &[number]) else { continue };
             groups.entry(domains).or_default().push((self.waste(number), number));
         }
         let in_order = |mut members: Vec<(f64, usize)>| {
@@ -352,21 +352,5 @@ impl<'a> FleetState<'a> {
         }
         *topology = packing.topology;
         topology.forget_bins();
-    }
-
-    /// Domains that the pods of a candidate are bound to; `None` if they have rules by hostname.
-    fn domains_of_content(&self, number: usize) -> Option<BoundTo> {
-        let mut keys = Vec::new();
-        for (class, _) in &self.nodes[number].content {
-            let class = &self.classes[*class];
-            let Some(profile) = &class.topology else { continue };
-            if !profile.is_by_domain() || !class.surely_counted.iter().all(|certain| *certain) {
-                return None;
-            }
-            keys.extend(&profile.keys);
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        self.shared_domains(&[number], &keys)
     }
 }
