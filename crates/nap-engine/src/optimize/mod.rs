@@ -7,6 +7,7 @@
 
 pub(crate) mod column_generation;
 pub(crate) mod column_solution;
+mod load_grid;
 pub(crate) mod lower_bound;
 pub(crate) mod portfolio;
 pub(crate) mod pricing;

@@ -33,7 +33,7 @@ const RUIN_EFFORT_PER_POD: usize = 2_000;
 const GOOD_ENOUGH_DIVISOR: i64 = 400;
 
 /// Fractions of a column from which it is rounded up; one packing each.
-const ROUNDING_THRESHOLDS: [f64; 3] = [0.9, 0.6, 0.3];
+pub(super) const ROUNDING_THRESHOLDS: [f64; 3] = [0.9, 0.6, 0.3];
 
 /// A packing with its score.
 pub(crate) struct Candidate {
@@ -221,6 +221,7 @@ impl<'c, 'a> Portfolio<'c, 'a> {
         } else {
             new < old
         };
+        if std::env::var("DBG").is_ok() { eprintln!("{strategy:?} cost {} nodes {} unplaced {:?} bound {} better {is_better}", found.score.cost, found.score.nodes, found.score.unplaced, self.bound); }
         if is_better {
             self.best = found;
         }
@@ -244,7 +245,8 @@ impl<'c, 'a> Portfolio<'c, 'a> {
         let Candidate { packing, tier, score } = &mut self.best;
         let pods: usize = self.problem.pending.iter().sum();
         let max = pods.saturating_mul(RUIN_EFFORT_PER_POD).min(MAX_RUIN_EFFORT);
-        if ruin_and_recreate(offerings, self.problem, packing, max) {
+        let by_columns = is_constrained(self.problem);
+        if ruin_and_recreate(offerings, self.problem, packing, max, by_columns) {
             *tier = Tier::RuinAndRecreate;
             *score = Score::of(packing, packing.cost(), self.problem.classes);
         }

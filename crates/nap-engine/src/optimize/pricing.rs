@@ -2,8 +2,11 @@
 //!
 //! The search branches on the number of pods of each shape, the most valuable for their size first.
 //! A linear program over the resources of the node bounds what the remaining capacity can hold.
+//! Large nodes have more loads than the search can look at; for them a coarse dynamic program over
+//! the remaining capacity finds good loads, see `load_grid`.
 
 use crate::optimize::column_generation::{NodeType, Shape};
+use crate::optimize::load_grid::LoadGrid;
 use crate::simplex::Simplex;
 use crate::topology::counts::Allowance;
 
@@ -105,14 +108,28 @@ impl<'s> Search<'s> {
         }
         self.counts = vec![0; self.order.len()];
         let is_complete = self.descend(0, 0.0, self.max_pods, max_steps);
+        let mut effort = self.steps * EFFORT_PER_STEP;
+        if !is_complete {
+            effort += self.search_grid();
+        }
         let max_value = if is_complete { self.best.0.min(relaxed) } else { relaxed };
         let mut content: Vec<(usize, usize)> = (self.order.iter().zip(&self.best.1))
             .filter(|(_, count)| **count > 0)
             .map(|((_, shape), count)| (*shape, *count))
             .collect();
         content.sort_unstable();
-        let effort = self.steps * EFFORT_PER_STEP;
         Some(Load { effort, content, max_value: max_value * (1.0 + ROUNDING) })
+    }
+
+    /// Looks for a better load by a coarse dynamic program. Returns the effort.
+    fn search_grid(&mut self) -> usize {
+        let shapes = self.order.iter().map(|(_, shape)| (&self.shapes[*shape], self.duals[*shape]));
+        let grid = LoadGrid::new(shapes.collect(), &self.left, &self.prices, self.max_pods);
+        let (value, counts, effort) = grid.best();
+        if value > self.best.0 {
+            self.best = (value, counts);
+        }
+        effort
     }
 
     /// Branches on the shapes from a position on; whether the search was complete.

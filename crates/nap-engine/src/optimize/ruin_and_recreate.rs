@@ -1,5 +1,8 @@
 //! Ruin and recreate: the most wasteful bins are emptied and their pods packed again.
 //!
+//! Where pods have topology rules, all bins of the same domains are first packed again by column
+//! generation, which does not know such rules.
+//!
 //! Every pod stays in the domains that topology groups count it by. Bins with pods that depend on
 //! their very node take no part, nor does a packing whose pods are allowed only because no other
 //! nodes are opened. So the result is as valid as before, and it is kept only if it costs less and
@@ -11,9 +14,12 @@ use crate::classes::{Class, Classes, PodCounts};
 use crate::ids::{BinId, ClassId, IndexVec, KeyId, TermId};
 use crate::model::RESERVATION_ID;
 use crate::offerings::index::OfferingIndex;
+use crate::optimize::column_solution::ColumnSolution;
+use crate::optimize::portfolio::ROUNDING_THRESHOLDS;
 use crate::packing::bins::Bin;
 use crate::packing::packer::{ClusterState, PackingProblem, pack};
 use crate::packing::result::Packing;
+use crate::packing::rounded_columns::RoundedColumns;
 use crate::packing::size_caps;
 use crate::packing::strategy::{FillRule, SizeCap, Strategy};
 use crate::topology::domains::Domain;
@@ -24,15 +30,23 @@ const RUIN_SIZES: [usize; 4] = [4, 8, 2, 14];
 /// Upper limit on the size caps that are tried for ruined bins.
 const MAX_SIZE_CAPS: usize = 6;
 
+/// Upper limit on the sets of domains whose bins are packed again by column generation.
+const MAX_BY_COLUMNS: usize = 16;
+
+/// Bins of capacity reservations are never ruined.
+static NO_RESERVATIONS: BTreeMap<String, u32> = BTreeMap::new();
+
 /// Domains that bins are bound to.
 type BoundTo = Vec<(KeyId, Domain)>;
 
-/// Improves a packing with limited effort; whether it did.
+/// Improves a packing with limited effort; whether it did. With `by_columns`, column generation was
+/// not tried yet.
 pub(crate) fn ruin_and_recreate<'a>(
     offerings: &mut OfferingIndex<'a>,
     problem: &PackingProblem<'_, 'a>,
     packing: &mut Packing,
     max_effort: usize,
+    by_columns: bool,
 ) -> bool {
     if packing.topology.depends_on_its_nodes() {
         return false;
@@ -41,6 +55,15 @@ pub(crate) fn ruin_and_recreate<'a>(
     let all: Vec<BoundTo> = by_domains(offerings, problem, packing).into_keys().collect();
     let share = max_effort / all.len().max(1);
     let mut improved = false;
+    if by_columns && all.len() <= MAX_BY_COLUMNS {
+        for domains in &all {
+            let bins = by_domains(offerings, problem, packing).remove(domains);
+            let mut bins = bins.unwrap_or_default();
+            bins.sort_unstable();
+            let ruined = Ruined::new(offerings, problem, packing, bins, domains);
+            improved |= ruined.recreate_by_columns(offerings, packing);
+        }
+    }
     for domains in all {
         let until = offerings.effort.spent().saturating_add(share);
         improved |= improve(offerings, problem, packing, &domains, &strategies, until);
@@ -69,8 +92,8 @@ fn improve<'a>(
         let mut chosen: Vec<BinId> = chosen.collect();
         chosen.sort_unstable();
         chosen.dedup();
-        let recreated = recreate(offerings, problem, packing, &chosen, domains, strategies);
-        if recreated.is_some_and(|recreated| packing.replace(offerings, &chosen, recreated)) {
+        let ruined = Ruined::new(offerings, problem, packing, chosen, domains);
+        if ruined.recreate(offerings, packing, strategies) {
             order = by_domains(offerings, problem, packing).remove(domains).unwrap_or_default();
             improved = true;
             (start, failures) = (0, 0);
@@ -82,63 +105,153 @@ fn improve<'a>(
     improved
 }
 
-/// The cheapest packing of the pods of some bins, if it costs less than the bins do.
-fn recreate<'a>(
-    offerings: &mut OfferingIndex<'a>,
-    problem: &PackingProblem<'_, 'a>,
-    packing: &Packing,
-    chosen: &[BinId],
-    domains: &BoundTo,
-    strategies: &[Strategy],
-) -> Option<Packing> {
-    let mut counts: BTreeMap<ClassId, usize> = BTreeMap::new();
-    for (class, count) in chosen.iter().flat_map(|bin| &packing.bins[*bin].content) {
-        *counts.entry(*class).or_default() += count;
+/// Bins that are emptied, and their pods as a problem of its own.
+struct Ruined<'p, 't, 'a> {
+    problem: &'p PackingProblem<'t, 'a>,
+    domains: &'p BoundTo,
+    bins: Vec<BinId>,
+    /// What the bins cost, in micro-dollars per hour.
+    cost: i64,
+    /// The pods, without rules and confined to the domains.
+    classes: Classes<'a>,
+    pending: PodCounts,
+    /// The classes as they were.
+    original: IndexVec<ClassId, ClassId>,
+}
+
+impl<'p, 't, 'a> Ruined<'p, 't, 'a> {
+    fn new(
+        offerings: &mut OfferingIndex<'a>,
+        problem: &'p PackingProblem<'t, 'a>,
+        packing: &Packing,
+        bins: Vec<BinId>,
+        domains: &'p BoundTo,
+    ) -> Self {
+        let mut counts: BTreeMap<ClassId, usize> = BTreeMap::new();
+        for (class, count) in bins.iter().flat_map(|bin| &packing.bins[*bin].content) {
+            *counts.entry(*class).or_default() += count;
+        }
+        let domain_term = |(key, domain): &(KeyId, Domain)| match domain {
+            Domain::Is(domain) => Some(offerings.domain_term(*key, *domain)),
+            Domain::Absent => None,
+        };
+        let domain_terms: Vec<TermId> = domains.iter().filter_map(domain_term).collect();
+        let mut list: IndexVec<ClassId, Class<'a>> = IndexVec::with_capacity(counts.len());
+        for class in counts.keys() {
+            let class = &problem.classes[*class];
+            let terms = class.terms.iter();
+            let terms =
+                terms.filter_map(|term| offerings.conjunction(*term, &domain_terms)).collect();
+            list.push(class.without_topology(list.next_id(), terms));
+        }
+        let cost = bins.iter().map(|bin| packing.bins[*bin].price.micros()).sum();
+        let pending = counts.values().copied().collect();
+        let classes = Classes { list, terms: IndexVec::new() };
+        let original = counts.into_keys().collect();
+        Self { problem, domains, bins, cost, classes, pending, original }
     }
-    let domain_term = |(key, domain): &(KeyId, Domain)| match domain {
-        Domain::Is(domain) => Some(offerings.domain_term(*key, *domain)),
-        Domain::Absent => None,
-    };
-    let domain_terms: Vec<TermId> = domains.iter().filter_map(domain_term).collect();
-    let mut list: IndexVec<ClassId, Class<'a>> = IndexVec::with_capacity(counts.len());
-    for class in counts.keys() {
-        let class = &problem.classes[*class];
-        let terms = class.terms.iter();
-        let terms = terms.filter_map(|term| offerings.conjunction(*term, &domain_terms)).collect();
-        list.push(class.without_topology(list.next_id(), terms));
+
+    /// Packs the pods again by strategies and keeps the cheapest packing, if it costs less than the
+    /// bins did; whether it does.
+    fn recreate(
+        &self,
+        offerings: &mut OfferingIndex<'a>,
+        packing: &mut Packing,
+        strategies: &[Strategy],
+    ) -> bool {
+        let found = self.cheapest(offerings, strategies);
+        self.replace(offerings, packing, found)
     }
-    let classes = Classes { list, terms: IndexVec::new() };
-    let pending: PodCounts = counts.values().copied().collect();
-    let smallest_ahead = classes.smallest_ahead();
-    let part = PackingProblem {
-        classes: &classes,
-        pending: &pending,
-        reservations: &BTreeMap::new(),
-        smallest_ahead: &smallest_ahead,
-        ..*problem
-    };
-    let before: i64 = chosen.iter().map(|bin| packing.bins[*bin].price.micros()).sum();
-    let mut best: Option<(i64, Packing)> = None;
-    for strategy in strategies {
+
+    /// The same by column generation.
+    fn recreate_by_columns(
+        &self,
+        offerings: &mut OfferingIndex<'a>,
+        packing: &mut Packing,
+    ) -> bool {
+        if self.bins.len() < 2 {
+            return false;
+        }
+        let first = Strategy::first_fit(SizeCap::BestValue);
+        let mut found = self.cheapest(offerings, &[first]);
+        let smallest_ahead = self.classes.smallest_ahead();
+        let part = self.part(&smallest_ahead);
+        let known = found.as_ref().map(|(_, known)| known);
+        let solution = known.and_then(|known| ColumnSolution::of(offerings, &part, known));
+        let strategy = Strategy { cap: SizeCap::BestValue, fill_rule: FillRule::Columns };
+        for threshold in ROUNDING_THRESHOLDS {
+            let Some(columns) = solution.as_ref().map(|one| one.round(threshold)) else { break };
+            let new = self.packed(offerings, &part, strategy, Some(&columns));
+            found = [found, new].into_iter().flatten().min_by_key(|(cost, _)| *cost);
+        }
+        self.replace(offerings, packing, found)
+    }
+
+    /// The pods as a problem of its own.
+    fn part<'s>(
+        &'s self,
+        smallest_ahead: &'s IndexVec<ClassId, Vec<i64>>,
+    ) -> PackingProblem<'s, 'a>
+    where
+        't: 's,
+    {
+        let Self { problem, classes, pending, .. } = self;
+        PackingProblem {
+            classes,
+            pending,
+            reservations: &NO_RESERVATIONS,
+            smallest_ahead,
+            ..**problem
+        }
+    }
+
+    /// The cheapest packing of the pods, with its cost.
+    fn cheapest(
+        &self,
+        offerings: &mut OfferingIndex<'a>,
+        strategies: &[Strategy],
+    ) -> Option<(i64, Packing)> {
+        let smallest_ahead = self.classes.smallest_ahead();
+        let part = self.part(&smallest_ahead);
+        let found = strategies.iter().filter_map(|one| self.packed(offerings, &part, *one, None));
+        found.min_by_key(|(cost, _)| *cost)
+    }
+
+    /// A packing of all the pods, with its cost.
+    fn packed(
+        &self,
+        offerings: &mut OfferingIndex<'a>,
+        part: &PackingProblem<'_, 'a>,
+        strategy: Strategy,
+        columns: Option<&RoundedColumns<'_>>,
+    ) -> Option<(i64, Packing)> {
         let empty = ClusterState::default();
-        let mut recreated = pack(offerings, &part, empty, *strategy, false, None);
-        if recreated.unplaced.iter().any(|count| *count > 0) {
-            continue;
+        let mut packing = pack(offerings, part, empty, strategy, false, columns);
+        if packing.unplaced.iter().any(|count| *count > 0) {
+            return None;
         }
-        let Some(cost) = recreated.price(offerings, false) else { continue };
-        if cost.micros() < best.as_ref().map_or(before, |(best, _)| *best) {
-            best = Some((cost.micros(), recreated));
-        }
+        let cost = packing.price(offerings, false)?;
+        Some((cost.micros(), packing))
     }
-    let (_, mut recreated) = best?;
-    let original: IndexVec<ClassId, ClassId> = counts.into_keys().collect();
-    for bin in &mut recreated.bins {
-        bin.domains.clone_from(domains);
-        for (class, _) in &mut bin.content {
-            *class = original[*class];
+
+    /// Puts a packing of the pods in the place of the bins, if it costs less; whether it does.
+    fn replace(
+        &self,
+        offerings: &mut OfferingIndex<'a>,
+        packing: &mut Packing,
+        found: Option<(i64, Packing)>,
+    ) -> bool {
+        let Some((_, mut recreated)) = found.filter(|(cost, _)| *cost < self.cost) else {
+            return false;
+        };
+        for bin in &mut recreated.bins {
+            bin.domains.clone_from(self.domains);
+            for (class, _) in &mut bin.content {
+                *class = self.original[*class];
+            }
         }
+        packing.replace(offerings, &self.bins, recreated)
     }
-    Some(recreated)
 }
 
 fn strategies(offerings: &OfferingIndex<'_>) -> Vec<Strategy> {
