@@ -192,7 +192,6 @@ impl Columns {
                 (bound, best) = (proven, duals.iter().map(|dual| dual / max_ratio).collect());
             }
             lowest_cost = lowest_cost.min(cost);
-            if std::env::var("DBG").is_ok() { eprintln!("cg shapes {} types {} cols {} cost {cost:.4} proven {proven:.4} improving {} ratio {max_ratio:.4} steps {steps} effort {} + {searched} of {max_effort}", self.shapes.len(), self.node_types.len(), self.list.len(), improving.len(), self.program.effort()); }
             idle_rounds = if improved { 0 } else { idle_rounds + 1 };
             let is_over = self.program.effort() + searched > max_effort || idle_rounds > PATIENCE;
             if bound >= cost * (1.0 - STOP_GAP) || is_over {

@@ -1,12 +1,7 @@
 //! A lower bound on the cost of placing the pods, whatever the plan.
 //!
-//! Price each unit of each resource such that no type is worth more than it costs. Then the load of
-//! a new node is worth no more than the node's price, and the load of an existing node no more than
-//! what was free on it. So all pods, less the free capacity, cost at least their value. The best
-//! such prices are the duals of the linear program that also guides the packing; any prices that
-//! keep the condition prove a bound, so rounding errors are made up for by scaling them down. Host
-//! slots and ports are dimensions too, so anti-affinity by hostname raises the bound. Rules over
-//! other domains are ignored, which can only lower it.
+//! By resources: see `resource_bound`. Host slots and ports are dimensions too, so anti-affinity by
+//! hostname raises the bound. Rules over other domains are ignored, which can only lower it.
 //!
 //! [`PodDuals`] price whole pods instead of resources, and so know that pods are not divisible. The
 //! higher of the two bounds counts.
@@ -24,10 +19,11 @@ use crate::ids::{
 };
 use crate::offerings::eligibility::UNCAPPED;
 use crate::offerings::index::OfferingIndex;
-use crate::offerings::shadow_prices::{duals, shadow_prices};
+use crate::offerings::shadow_prices::shadow_prices;
 use crate::optimize::column_generation::{
     Column, Columns, MAX_SHAPES, NodeType, Shape, undominated,
 };
+use crate::optimize::resource_bound::resource_bound;
 use crate::packing::packer::PackingProblem;
 use crate::packing::result::Packing;
 
@@ -53,70 +49,13 @@ pub(crate) fn lower_bound(
     pod_duals: Option<&PodDuals>,
 ) -> UsdPerHour {
     let by_pods = pod_duals.map_or(0.0, |duals| duals.bound(classes, placed, free));
-    let mut demand = classes.demand(placed);
-    for free in free {
-        for (demand, free) in demand.iter_mut().zip(free) {
-            *demand = demand.saturating_sub((*free).max(0));
-        }
-    }
-    let prices = lowest_prices(offerings, classes, placed);
-    let mut rows: Vec<(&[i64], f64)> = Vec::new();
-    for (table, prices) in offerings.pools.iter().zip(&prices) {
-        let known = prices.enumerate().filter_map(|(id, price)| Some((id, (*price)?)));
-        rows.extend(known.map(|(id, price)| (table.free(id), real(price))));
-    }
-    let positive: Vec<i64> = demand.iter().map(|demand| (*demand).max(0)).collect();
-    let duals = duals(&rows, &positive);
-    let value = |amounts: &[i64]| -> f64 {
-        amounts.iter().zip(&duals).map(|(amount, dual)| real(*amount) * dual).sum()
-    };
-    // Largest ratio of value to price of any type; above 1 only by rounding errors.
-    let mut ratio: f64 = 1.0;
-    for (free, price) in &rows {
-        let value = value(free);
-        if value > 0.0 {
-            ratio = if *price > 0.0 { ratio.max(value / price) } else { f64::INFINITY };
-        }
-    }
-    let bound = by_pods.max(value(&demand) / ratio) * (1.0 - ROUNDING);
+    let by_resources = resource_bound(offerings, classes, placed, free);
+    let bound = by_pods.max(by_resources) * (1.0 - ROUNDING);
     #[expect(
         clippy::cast_possible_truncation,
         reason = "rounded down, and costs are far below 2^52 micro-dollars"
     )]
     UsdPerHour::from_micros(bound.max(0.0).floor() as i64)
-}
-
-/// For each type of each pool, the lowest price in micro-dollars at which any of the pods could be
-/// on it; `None` if no pod could.
-fn lowest_prices(
-    offerings: &mut OfferingIndex<'_>,
-    classes: &Classes<'_>,
-    placed: &PodCounts,
-) -> IndexVec<PoolId, IndexVec<TypeId, Option<i64>>> {
-    let mut sets: BTreeSet<EligibilityId> = BTreeSet::new();
-    for (class, _) in classes.list.iter().zip(placed).filter(|(_, count)| **count > 0) {
-        // Preferences may be relaxed, so only the last level counts.
-        let class = &classes[class.last];
-        for pool in offerings.pools.ids() {
-            if offerings.tolerates(pool, class) {
-                let start = EligibilityId::of_pool(pool);
-                let terms = class.terms.iter();
-                sets.extend(terms.filter_map(|term| offerings.narrow(start, *term)));
-            }
-        }
-    }
-    let none = |types: usize| IndexVec::filled(None, types);
-    let mut prices: IndexVec<PoolId, IndexVec<TypeId, Option<i64>>> =
-        offerings.pools.iter().map(|table| none(table.types.len())).collect();
-    for id in sets {
-        let eligible = offerings.eligible(id);
-        for one in &eligible.types {
-            let price = one.price.micros() - offerings.node_cost.micros();
-            let known = &mut prices[eligible.pool][one.id];
-            *known = Some(known.map_or(price, |known| known.min(price)));
-        }
-    }
-    prices
 }
 
 /// Capacity of all nodes left in each reservation. As far as the bound is concerned it costs

@@ -221,7 +221,6 @@ impl<'c, 'a> Portfolio<'c, 'a> {
         } else {
             new < old
         };
-        if std::env::var("DBG").is_ok() { eprintln!("{strategy:?} cost {} nodes {} unplaced {:?} bound {} better {is_better}", found.score.cost, found.score.nodes, found.score.unplaced, self.bound); }
         if is_better {
             self.best = found;
         }

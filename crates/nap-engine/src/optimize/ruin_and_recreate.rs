@@ -188,10 +188,7 @@ impl<'p, 't, 'a> Ruined<'p, 't, 'a> {
     }
 
     /// The pods as a problem of its own.
-    fn part<'s>(
-        &'s self,
-        smallest_ahead: &'s IndexVec<ClassId, Vec<i64>>,
-    ) -> PackingProblem<'s, 'a>
+    fn part<'s>(&'s self, smallest_ahead: &'s IndexVec<ClassId, Vec<i64>>) -> PackingProblem<'s, 'a>
     where
         't: 's,
     {

@@ -25,7 +25,7 @@ const MAX_SLOTS: usize = 16;
 /// A limit on the pods per node, as a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HostSlot<'a> {
-    /// Anti-affinity by hostname: one pod per node.
+    /// Anti-affinity by hostname or by zone: one pod per node. By zone it is a group besides.
     Exclusive(&'a PodTerm),
     /// Spread by hostname: namespace, selector and `maxSkew` pods per node.
     Spread(&'a str, &'a Selector, u32),
@@ -306,7 +306,7 @@ impl<'a> TopologyRules<'a> {
         }
         for term in terms {
             if distinct.iter().any(|pod| term.matches(pod.namespace, pod.labels))
-                && !slots.contains(&HostSlot::Exclusive(term))
+                && !is_slot(term, &slots)
             {
                 groups.insert(TopologyGroup {
                     key: labels::normalise(&term.topology_key),
@@ -425,12 +425,16 @@ impl<'a> TopologyRules<'a> {
     }
 }
 
-/// Finds the rules by hostname whose owners are exactly the pods that they count.
+/// Finds the rules that limit the pods per node and whose owners are exactly the pods that they
+/// count.
 fn slots<'a>(pods: &[PodRules<'a>]) -> Vec<HostSlot<'a>> {
     let mut found: BTreeSet<HostSlot<'a>> = BTreeSet::new();
     for pod in pods {
-        let terms = pod.anti_affinity.iter().filter(|term| is_host(&term.topology_key));
-        found.extend(terms.map(HostSlot::Exclusive));
+        let is_over_nodes = |term: &&PodTerm| {
+            let key = labels::normalise(&term.topology_key);
+            is_host(key) || key == labels::ZONE
+        };
+        found.extend(pod.anti_affinity.iter().filter(is_over_nodes).map(HostSlot::Exclusive));
         let spreads = pod.spread.iter().filter(|spread| is_host(&spread.topology_key));
         found.extend(spreads.map(|spread| spread_slot(pod, spread)));
     }
@@ -441,6 +445,11 @@ fn slots<'a>(pods: &[PodRules<'a>]) -> Vec<HostSlot<'a>> {
         .filter(|slot| slot.capacity() > 0 && counts_its_owners(slot))
         .take(MAX_SLOTS)
         .collect()
+}
+
+/// Whether a slot alone keeps an anti-affinity term.
+fn is_slot(term: &PodTerm, slots: &[HostSlot<'_>]) -> bool {
+    is_host(&term.topology_key) && slots.contains(&HostSlot::Exclusive(term))
 }
 
 fn spread_slot<'a>(pod: &PodRules<'a>, spread: &'a Spread) -> HostSlot<'a> {
@@ -479,7 +488,7 @@ fn groups_of<'a>(pod: &PodRules<'a>, slots: &[HostSlot<'a>]) -> Vec<TopologyGrou
         groups.push(matching(labels::normalise(&term.topology_key), std::slice::from_ref(term)));
     }
     for term in pod.anti_affinity {
-        if !slots.contains(&HostSlot::Exclusive(term)) {
+        if !is_slot(term, slots) {
             let key = labels::normalise(&term.topology_key);
             groups.push(matching(key, std::slice::from_ref(term)));
             groups.push(TopologyGroup { key, counted: Counted::Owners(term), filter: None });
