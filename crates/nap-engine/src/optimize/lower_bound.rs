@@ -197,7 +197,7 @@ fn priced_dimensions(
     let prices = shadow_prices(offerings, &demand);
     let total = |dimension: &usize| prices[*dimension] * real(demand[*dimension]);
     let mut slots: Vec<usize> =
-        (offerings.resources..offerings.width).filter(|slot| total(slot) > 0.0).collect();
+        (offerings.resources..offerings.width).filter(|slot| demand[*slot] > 0).collect();
     slots.sort_by(|a, b| total(b).total_cmp(&total(a)).then(a.cmp(b)));
     slots.truncate(MAX_SLOTS);
     slots.sort_unstable();

@@ -35,6 +35,10 @@ const GOOD_ENOUGH_DIVISOR: i64 = 400;
 /// Fractions of a column from which it is rounded up; one packing each.
 pub(super) const ROUNDING_THRESHOLDS: [f64; 3] = [0.9, 0.6, 0.3];
 
+/// Upper limit on the pods for which a bound by whole pods is computed if some have topology
+/// constraints. Among many pods it matters little that they are not divisible.
+const MAX_CONSTRAINED_PODS_PRICED: usize = 256;
+
 /// A packing with its score.
 pub(crate) struct Candidate {
     pub(crate) score: Score,
@@ -105,11 +109,15 @@ pub(crate) fn best_packing<'a>(
         portfolio.try_strategy(offerings, strategy, None);
     }
     let mut pod_duals = None;
-    if !is_constrained(problem) && !portfolio.is_good_enough() {
+    let is_constrained = is_constrained(problem);
+    let is_small = problem.pending.iter().sum::<usize>() <= MAX_CONSTRAINED_PODS_PRICED;
+    if (!is_constrained || is_small) && !portfolio.is_good_enough() {
         // The remaining gap may be due to a bound that knows only resources.
         pod_duals = PodDuals::of(offerings, problem, &portfolio.best.packing);
         let bound = bound_for_all(offerings, problem, cluster, pod_duals.as_ref());
         portfolio.bound = portfolio.bound.max(bound);
+    }
+    if !is_constrained {
         portfolio.try_columns(offerings);
     }
     if !portfolio.keeps_ledger && !portfolio.is_good_enough() {

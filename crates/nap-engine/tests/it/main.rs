@@ -1,5 +1,6 @@
 //! Tests of the engine from the outside: the nodes it launches, the pods on them, and its refusals.
 
+mod bounds;
 mod build;
 mod consolidating;
 mod properties;
