@@ -5,7 +5,8 @@
 //!   planned node with a scheduler of its own, written after kube-scheduler. [`overlooked`]:
 //!   unplaced pods that this scheduler would bind.
 //! - [`check_consolidation`]: violations of a decision about a running fleet, replayed step by
-//!   step; [`generate_fleet`]: random fleets.
+//!   step; [`carry_out_freely`]: the fleet after a decision, with a scheduler that places pods as it
+//!   likes; [`generate_fleet`]: random fleets.
 //! - [`bound`]: a lower bound on the cost of any plan, by a linear program (microlp).
 //! - [`exact`]: the cheapest plan of a small case, by a mixed-integer program (microlp).
 //! - [`generate`]: random snapshots that use every scheduling rule, from a seed; [`shrink`]:
@@ -15,6 +16,7 @@ mod bound;
 mod check;
 mod cluster;
 mod exact;
+mod free_scheduler;
 mod generate;
 mod generate_fleet;
 mod knapsack_bound;
@@ -26,6 +28,7 @@ mod steps;
 pub use bound::bound;
 pub use check::{Violation, check, overlooked};
 pub use exact::{NotModelled, exact};
+pub use free_scheduler::carry_out_freely;
 pub use generate::{generate, generate_options};
 pub use generate_fleet::generate_fleet;
 pub use places::with_every_domain;

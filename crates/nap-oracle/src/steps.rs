@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nap_engine::{
-    Candidate, CapacityType, Consolidation, ConsolidationOptions, Fleet, NODES, Node, Plan, Pod,
-    PodKey, RESERVATION_ID, RunningPod, RunningPods, Snapshot, Step,
+    Candidate, CapacityType, Consolidation, ConsolidationOptions, Fleet, Launch, NODES, Node, Plan,
+    Pod, PodKey, RESERVATION_ID, RunningPod, RunningPods, Snapshot, Step,
 };
 use nap_units::{Resources, UsdPerHour};
 
@@ -198,46 +198,65 @@ impl StepJudge<'_> {
             self.receivers.insert(placement.node.clone());
         }
         for (index, launch) in plan.launches.iter().enumerate() {
-            let Some(pool) = pool_of(snapshot, launch) else { continue };
-            let Some((kind, offering)) = offering_of(snapshot, pool, launch) else { continue };
             let name = (number..).map(|number| format!("launched-{number}-{index}"));
             let is_free =
                 |name: &String| self.fleet.snapshot.nodes.iter().all(|node| node.name != *name);
             let Some(name) = name.into_iter().find(is_free) else { continue };
-            let daemons = &snapshot.daemons;
-            let mut state = machine(&name, &launch.requirements, pool, kind, offering, daemons);
+            let Some((mut state, mut candidate)) = launch_node(&mut self.fleet, &name, launch)
+            else {
+                continue;
+            };
             for pod in launch.pods.iter().filter_map(|key| by_key.get(key)) {
                 receive(&mut state, pod);
             }
-            let used = with_node(&kind.capacity);
-            for own in self.fleet.snapshot.pools.iter_mut().filter(|own| own.name == pool.name) {
-                change(&mut own.headroom, &used, i64::saturating_sub);
-            }
-            let reservation = offering.requirements.get(RESERVATION_ID).and_then(|id| id.single());
-            if let Some(left) =
-                reservation.and_then(|id| self.fleet.snapshot.reservations.get_mut(id))
-            {
-                *left = left.saturating_sub(1);
-            }
-            self.fleet.candidates.push(Candidate {
-                node: name.clone(),
-                pool: pool.name.clone(),
-                instance_type: kind.name.clone(),
-                capacity_type: Some(offering.capacity_type),
-                price: offering.price,
-                capacity: kind.capacity.clone(),
-                pods: launch
-                    .pods
-                    .iter()
-                    .filter_map(|key| Some((*moving.get(key)?).clone()))
-                    .collect(),
-                disruption_cost: 1000 + 1000 * i64::try_from(launch.pods.len()).unwrap_or(0),
-                remaining_life: REMAINING_LIFE,
-            });
+            let pods = launch.pods.iter().filter_map(|key| moving.get(key));
+            candidate.pods = pods.map(|pod| (*pod).clone()).collect();
+            candidate.disruption_cost = disruption_cost(candidate.pods.len());
+            self.fleet.candidates.push(candidate);
             self.launched.insert(name);
             self.fleet.snapshot.nodes.push(Arc::new(into_node(state)));
         }
     }
+}
+
+/// Launches a node of a plan: it counts against the limits of its pool. Returns it without pods;
+/// `None` if its offering is unknown.
+pub(crate) fn launch_node(
+    fleet: &mut Fleet,
+    name: &str,
+    launch: &Launch,
+) -> Option<(NodeState, Candidate)> {
+    let snapshot = &fleet.snapshot;
+    let pool = pool_of(snapshot, launch)?;
+    let (kind, offering) = offering_of(snapshot, pool, launch)?;
+    let state = machine(name, &launch.requirements, pool, kind, offering, &snapshot.daemons);
+    let candidate = Candidate {
+        node: name.to_owned(),
+        pool: pool.name.clone(),
+        instance_type: kind.name.clone(),
+        capacity_type: Some(offering.capacity_type),
+        price: offering.price,
+        capacity: kind.capacity.clone(),
+        pods: Vec::new(),
+        disruption_cost: disruption_cost(0),
+        remaining_life: REMAINING_LIFE,
+    };
+    let reservation = offering.requirements.get(RESERVATION_ID).and_then(|id| id.single());
+    let reservation = reservation.map(str::to_owned);
+    let used = with_node(&candidate.capacity);
+    let pools = fleet.snapshot.pools.iter_mut();
+    for own in pools.filter(|own| own.name == candidate.pool) {
+        change(&mut own.headroom, &used, i64::saturating_sub);
+    }
+    if let Some(left) = reservation.and_then(|id| fleet.snapshot.reservations.get_mut(&id)) {
+        *left = left.saturating_sub(1);
+    }
+    Some((state, candidate))
+}
+
+/// Disruption cost of a node with a number of pods.
+pub(crate) fn disruption_cost(pods: usize) -> i64 {
+    1000 + 1000 * i64::try_from(pods).unwrap_or(0)
 }
 
 /// Binds a pod to a node.

@@ -4,7 +4,7 @@ use nap_engine::{
     Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, KeepReason, Kept, Options,
     Placement, Snapshot, Step, consolidate, solve,
 };
-use nap_oracle::{check_consolidation, generate_fleet, replay, shrink_fleet};
+use nap_oracle::{carry_out_freely, check_consolidation, generate_fleet, replay, shrink_fleet};
 use nap_units::UsdPerHour;
 
 use crate::judge::seeds;
@@ -34,6 +34,32 @@ fn decisions_are_valid_until_nothing_is_left() {
             fleet = after;
         }
         Some(format!("not settled after {MAX_PASSES} passes"))
+    });
+}
+
+#[test]
+fn fleets_settle_with_a_scheduler_that_places_pods_as_it_likes() {
+    judge("settles", |fleet| {
+        for draw in 0..3 {
+            let mut fleet = fleet.clone();
+            let mut cache = ConsolidationCache::default();
+            let mut pass = 0;
+            loop {
+                let decision = decide(&fleet, &mut cache);
+                if decision.steps.is_empty() {
+                    break;
+                }
+                pass += 1;
+                if pass > MAX_PASSES {
+                    return Some(format!("not settled after {MAX_PASSES} passes"));
+                }
+                // Pods that a random scheduler leaves without a place are another matter.
+                let after = carry_out_freely(&fleet, &decision, draw * 1000 + pass as u64);
+                let Some(after) = after else { break };
+                fleet = after;
+            }
+        }
+        None
     });
 }
 
