@@ -14,6 +14,7 @@ mod linting;
 mod planning;
 mod planning_live;
 mod process;
+mod rolling;
 mod simulation;
 mod trying;
 mod windows;
