@@ -53,7 +53,8 @@ struct Args {
     /// Run only the specs whose name contains this text; the document is not written
     #[arg(long, value_name = "TEXT")]
     spec: Option<String>,
-    /// Stop a spec after this time, as `10m`; one that is stopped does not count as passed
+    /// Stop a spec that nap need not pass after this time, as `10m`; one that is stopped does not
+    /// count as passed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     limit: Option<Duration>,
     /// Skip the specs that passed at this commit before

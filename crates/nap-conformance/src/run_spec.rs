@@ -96,7 +96,7 @@ pub(crate) fn run(session: &Session, plane: &Plane, spec: &Spec) -> anyhow::Resu
     } else {
         let mut child = start(session, plane, spec, &folder)?;
         let status = wait(session, plane, spec, &mut child, &folder)?;
-        let stopped = session.limit.filter(|limit| *limit < spec.limit());
+        let stopped = Some(limit(session, spec)).filter(|limit| *limit < spec.limit());
         judge(&folder.join("report.json"), status, stopped)
     };
     let seconds = session.clock.now().duration_since(started).as_secs();
@@ -118,9 +118,10 @@ pub(crate) fn run(session: &Session, plane: &Plane, spec: &Spec) -> anyhow::Resu
     })
 }
 
-/// Time after which a spec ends: its own limit, or that of this run.
+/// Time after which a spec ends: its own limit, or that of this run for one that need not pass.
 fn limit(session: &Session, spec: &Spec) -> Duration {
-    session.limit.map_or(spec.limit(), |limit| limit.min(spec.limit()))
+    let of_run = session.limit.filter(|_| spec.excuse.is_some());
+    of_run.map_or(spec.limit(), |limit| limit.min(spec.limit()))
 }
 
 fn start(session: &Session, plane: &Plane, spec: &Spec, folder: &Path) -> anyhow::Result<Child> {

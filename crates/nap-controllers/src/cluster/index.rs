@@ -427,18 +427,26 @@ impl Index {
         self.mark(Dirty::NodeClass(name.to_owned()));
     }
 
+    /// Wakes the NodePools that use a class, and their NodeClaims: they may have drifted.
     pub(super) fn class_applied(&mut self, name: &str) {
         self.mark(Dirty::NodeClass(name.to_owned()));
-        self.class_removed(name);
+        for pool in self.pools_using(name) {
+            for claim in self.claims_by_pool.get(&pool).cloned().unwrap_or_default() {
+                self.mark(Dirty::NodeClaim(claim));
+            }
+            self.mark(Dirty::NodePool(pool));
+        }
     }
 
     pub(super) fn class_removed(&mut self, name: &str) {
-        let uses = |pool: &&Arc<NodePool>| pool.spec.template.spec.node_class_ref.name == name;
-        let pools: Vec<String> =
-            self.pools.values().filter(uses).map(|pool| pool.name_any()).collect();
-        for pool in pools {
+        for pool in self.pools_using(name) {
             self.mark(Dirty::NodePool(pool));
         }
+    }
+
+    fn pools_using(&self, class: &str) -> Vec<String> {
+        let uses = |pool: &&Arc<NodePool>| pool.spec.template.spec.node_class_ref.name == class;
+        self.pools.values().filter(uses).map(|pool| pool.name_any()).collect()
     }
 }
 

@@ -437,12 +437,13 @@ fn a_pool_wakes_its_nodeclaims_overlays_and_provisioning() {
 }
 
 #[test]
-fn a_node_class_wakes_the_pools_that_use_it() {
+fn a_node_class_wakes_the_pools_that_use_it_and_their_nodeclaims() {
     let mut index = synced();
     index.apply(pool("p", json!({})), at(0));
+    index.apply(in_pool("c", "p"), at(0));
     index.take_dirty();
     let class = Dirty::NodeClass("default".to_owned());
-    let expected = vec![class, dirty_pool("p")];
+    let expected = vec![class, dirty_pool("p"), dirty_claim("c")];
     assert_eq!(applied(&mut index, node_class("default", json!({}))), (expected, false));
     assert_eq!(deleted::<AKSNodeClass>(&mut index, "default"), (vec![dirty_pool("p")], false));
     let other = vec![Dirty::NodeClass("other".to_owned())];
