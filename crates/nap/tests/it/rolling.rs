@@ -1,4 +1,4 @@
-//! A new node image rolls over a real control plane: inside of its window only, past a node that a
+//! The newest node image rolls over a real control plane: inside of its window only, past a node that a
 //! budget blocks, and although somebody deletes a Node in the middle.
 
 use std::time::Duration;
@@ -99,14 +99,16 @@ fn new_image_rolls_in_its_window_past_a_budget_and_a_deleted_node() {
         r#"{"spec":{"disruption":{"consolidateAfter":"Never","budgets":[{"nodes":"100%"}]}}}"#;
     cluster.ok(&["patch", "nodepool", "default", "--type=merge", "-p", disruption]);
     window(&cluster, CLOSED);
+    let image = "nap.karpenter.sh/pin-image-version=202601.5.0";
+    cluster.ok(&["annotate", "aksnodeclass", "default", image]);
     let nap = cluster.nap_run();
     cluster.apply(WORKLOADS);
     cluster.until("four pods run", &RUNNING, |text| text.lines().count() == 4);
     let initialized = || claims_that_are(&cluster, "Initialized");
     let old = cluster.eventually("four nodes", initialized, |claims| claims.len() == 4);
 
-    let image = "nap.karpenter.sh/pin-image-version=202612.1.0";
-    cluster.ok(&["annotate", "aksnodeclass", "default", image]);
+    let newest = "nap.karpenter.sh/pin-image-version-";
+    cluster.ok(&["annotate", "aksnodeclass", "default", newest]);
     let drifted = || claims_that_are(&cluster, "Drifted");
     cluster.eventually("all nodes drift", drifted, |claims| *claims == old);
     std::thread::sleep(Duration::from_secs(15));
