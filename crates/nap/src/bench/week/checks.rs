@@ -13,7 +13,7 @@ use super::world::{Reason, World};
 /// Violations that are written down; further ones are only counted.
 const MAX_VIOLATIONS: usize = 10;
 /// Time after which a cluster in which nothing changes must have settled.
-pub(super) const SETTLED_AFTER: i64 = 3 * HOUR;
+pub(super) const SETTLED_AFTER: i64 = 5 * HOUR;
 
 /// The violations of a run, and how it went when nothing changed.
 #[derive(Default)]
