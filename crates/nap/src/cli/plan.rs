@@ -1,0 +1,148 @@
+//! Options of the commands that decide and carry nothing out: plan, explain, what-if, replay, lint.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{CatalogueArgs, ClusterArgs, LiveArgs, region};
+use crate::engine_args::EngineArgs;
+
+/// Source of the pods: manifests or a cluster.
+#[derive(Clone, Debug, Args)]
+pub struct SourceArgs {
+    /// Manifests: files, folders, or `-` for standard input; default: the cluster of the current
+    /// context
+    #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
+    pub files: Vec<PathBuf>,
+    /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
+    #[arg(long, value_parser = region)]
+    pub region: Option<String>,
+    /// Use the built-in VM sizes and prices even if the environment names a subscription
+    #[arg(long, conflicts_with = "subscription")]
+    pub offline: bool,
+    #[command(flatten)]
+    pub live: LiveArgs,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Output formats of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One row for equal VMs
+    Table,
+    /// One block per VM, with its pods and the reason of its choice
+    Wide,
+    /// JSON document, described in docs/plan.md
+    Json,
+    /// The JSON document as YAML
+    Yaml,
+}
+
+/// Options of `nap plan`.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    pub what: Option<PlanCommand>,
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Output format
+    #[arg(short = 'o', long, value_enum, default_value = "table")]
+    pub output: Format,
+    /// Also save the snapshot and the plan to this file, for `nap replay`
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+}
+
+/// Subcommands of `nap plan`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Show the nodes that would be removed or replaced now, step by step, with what each step
+    /// saves and the pods that it moves; does nothing
+    Disruption {
+        #[command(flatten)]
+        source: SourceArgs,
+        /// Output format
+        #[arg(short = 'o', long, value_enum, default_value = "table")]
+        output: Format,
+        /// Also save the fleet and the engine's decision about underutilized nodes to this file,
+        /// for `nap replay`
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
+    },
+}
+
+/// Options of `nap explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    #[command(subcommand)]
+    pub what: ExplainCommand,
+}
+
+/// Subcommands of `nap explain`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ExplainCommand {
+    /// Explain a pod: the offerings that each NodePool has for it, filter by filter, and the
+    /// smallest change that would make it schedulable
+    Pod {
+        /// The pod, or the Deployment, StatefulSet or Job that creates it
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: String,
+        #[command(flatten)]
+        source: SourceArgs,
+    },
+    /// Explain a node: the step that would remove or replace it, or every reason that it stays
+    Node {
+        /// The Node or its NodeClaim
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        source: SourceArgs,
+    },
+}
+
+/// Options of `nap what-if`.
+#[derive(Clone, Debug, Args)]
+pub struct WhatIfArgs {
+    /// The changes (`-f`: NodePools and AKSNodeClasses); the cluster is read, or is `--state`
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Manifests of the cluster instead of a live one, such as `kubectl get
+    /// nodes,pods,nodeclaims,nodepools,aksnodeclasses,pdb -A -o yaml` prints
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub state: Vec<PathBuf>,
+    /// Exit with 2 if any node would be replaced or removed because of the change
+    #[arg(long)]
+    pub exit_code: bool,
+}
+
+/// Options of `nap replay`.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// File of `nap plan --save`
+    pub file: PathBuf,
+    /// Output format
+    #[arg(short = 'o', long, value_enum, default_value = "table")]
+    pub output: Format,
+}
+
+/// Options of `nap lint`.
+#[derive(Clone, Debug, Args)]
+pub struct LintArgs {
+    /// Files to check; `-` is standard input
+    #[arg(short = 'f', long = "file", value_name = "FILE", required = true, num_args = 1..)]
+    pub files: Vec<PathBuf>,
+    /// Azure region of the VM sizes that requirements are checked against
+    #[arg(long, default_value = "eastus", value_parser = region)]
+    pub region: String,
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
+    /// Fail on warnings too
+    #[arg(long)]
+    pub deny_warnings: bool,
+}
