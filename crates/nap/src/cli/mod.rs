@@ -4,6 +4,7 @@ mod azure;
 mod plan;
 mod run;
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,8 +17,8 @@ pub use self::azure::{
     ManagedClusterArgs, RefreshArgs, SkusArgs, SkusFormat, SmokeArgs,
 };
 pub use self::plan::{
-    ExplainArgs, ExplainCommand, Format, LintArgs, PlanArgs, PlanCommand, ReplayArgs, SourceArgs,
-    WhatIfArgs,
+    ExplainArgs, ExplainCommand, Format, LintArgs, LintFormat, PlanArgs, PlanCommand, ReplayArgs,
+    Replicas, SourceArgs, SystemDaemons, WhatIfArgs,
 };
 pub use self::run::RunArgs;
 use crate::feature_gates::FeatureGateArgs;
@@ -201,7 +202,7 @@ pub fn main() -> anyhow::Result<()> {
         // attempt while a control plane starts.
         Command::Run(_) => "info,kube=warn,kube_client=off",
         Command::Try(_) => "warn,kube_client=off",
-        _ => "error",
+        _ => "error,kube_client=off",
     };
     log_to_stderr(cli.log.as_deref().unwrap_or(default))?;
     match cli.command {
@@ -220,7 +221,7 @@ pub fn main() -> anyhow::Result<()> {
         }
         Command::Replay(args) => crate::plan::replay(&args),
         Command::Decisions(args) => block_on(decisions::decisions(args)),
-        Command::Lint(args) => block_on(lint::lint(args)),
+        Command::Lint(args) => lint::lint(&args),
         Command::Windows(args) => block_on(windows::windows(args)),
         Command::Azure(AzureArgs { command }) => match command {
             AzureCommand::Check(args) => block_on(crate::azure::check(args)),
@@ -241,12 +242,18 @@ pub fn main() -> anyhow::Result<()> {
     }
 }
 
+/// Whether logs have colours: on a terminal, unless `NO_COLOR` is set.
+fn is_colourful() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+}
+
 fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)
         .with_context(|| format!("--log: `{filter}` is not a log filter"))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(is_colourful())
         .with_target(false)
         .init();
     Ok(())

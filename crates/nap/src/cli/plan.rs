@@ -7,6 +7,40 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::{CatalogueArgs, ClusterArgs, LiveArgs, region};
 use crate::engine_args::EngineArgs;
 
+/// Number of pods of workloads with an autoscaler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Replicas {
+    /// The minimum of the autoscaler
+    #[default]
+    Min,
+    /// The maximum of the autoscaler
+    Max,
+    /// What its status says, or the workload, within the minimum and the maximum
+    Current,
+}
+
+/// Daemons on every node that manifests do not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemDaemons {
+    /// Those of AKS.
+    Aks,
+    /// Those of AKS with the monitoring add-on.
+    AksMonitoring,
+    /// None.
+    None,
+    /// The DaemonSets of a manifest.
+    File(PathBuf),
+}
+
+fn system_daemons(text: &str) -> Result<SystemDaemons, std::convert::Infallible> {
+    Ok(match text {
+        "aks" => SystemDaemons::Aks,
+        "aks-monitoring" => SystemDaemons::AksMonitoring,
+        "none" => SystemDaemons::None,
+        file => SystemDaemons::File(file.into()),
+    })
+}
+
 /// Source of the pods: manifests or a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
@@ -14,6 +48,13 @@ pub struct SourceArgs {
     /// context
     #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
     pub files: Vec<PathBuf>,
+    /// Pods of workloads that a HorizontalPodAutoscaler or KEDA scales, in manifests
+    #[arg(long, value_enum, default_value = "min")]
+    pub hpa: Replicas,
+    /// Daemons on every node, beside those of the manifests: `aks`, `aks-monitoring`, `none`, or a
+    /// file with DaemonSets
+    #[arg(long, value_name = "aks|none|FILE", default_value = "aks", value_parser = system_daemons)]
+    pub system_daemons: SystemDaemons,
     /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
     #[arg(long, value_parser = region)]
     pub region: Option<String>,
@@ -131,10 +172,21 @@ pub struct ReplayArgs {
     pub output: Format,
 }
 
+/// Output formats of `nap lint`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LintFormat {
+    /// One line for each finding
+    Text,
+    /// JSON document, described in docs/lint.md
+    Json,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+}
+
 /// Options of `nap lint`.
 #[derive(Clone, Debug, Args)]
 pub struct LintArgs {
-    /// Files to check; `-` is standard input
+    /// Files and folders to check; `-` is standard input
     #[arg(short = 'f', long = "file", value_name = "FILE", required = true, num_args = 1..)]
     pub files: Vec<PathBuf>,
     /// Azure region of the VM sizes that requirements are checked against
@@ -145,4 +197,7 @@ pub struct LintArgs {
     /// Fail on warnings too
     #[arg(long)]
     pub deny_warnings: bool,
+    /// Output format
+    #[arg(short = 'o', long, value_enum, default_value = "text")]
+    pub output: LintFormat,
 }

@@ -1,25 +1,28 @@
 //! Manifests from files, folders and standard input.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::lines::Source;
 use crate::user_error::UserError;
 
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of attempts to read an unreadable document without one of its fields, to find the
-/// culprit.
-const MAX_TRIES: usize = 2_000;
 
 /// One object of a manifest.
+#[derive(Clone)]
 pub struct Document {
-    /// File and number of the document.
-    pub place: String,
     /// The object.
     pub value: Value,
+    /// Number of the object among all that were read, from 1.
+    pub number: usize,
+    source: Arc<Source>,
+    /// Path of the object in its document; empty unless it is an item of a list.
+    within: String,
 }
 
 impl Document {
@@ -28,45 +31,93 @@ impl Document {
         self.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Deserializes the object. The error names the field.
-    pub fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
-        T::deserialize(&self.value).map_err(|error| {
-            let field = Culprit::<T>::find(&self.value)
-                .map(|field| format!("{field}: "))
-                .unwrap_or_default();
-            self.error(format!("{field}{error}"))
-        })
+    /// File of the object, or `standard input`.
+    pub fn file(&self) -> &str {
+        &self.source.file
     }
 
-    /// A user error at this place.
-    pub fn error(&self, problem: impl std::fmt::Display) -> anyhow::Error {
-        let kind = self.text("/kind");
-        let name = self.text("/metadata/name");
-        let message = format!("{}: {kind} `{name}`: {problem}", self.place);
-        UserError::new(message, "`kubectl explain` and `nap lint -f FILE` say what a field may be")
-            .into()
+    /// Line of a field, or of what is written of its path.
+    pub fn line(&self, field: &str) -> usize {
+        self.source.line(&format!("{}.{field}", self.within))
+    }
+
+    /// Kind, namespace and name.
+    pub fn title(&self) -> String {
+        let (kind, name) = (self.text("/kind"), self.text("/metadata/name"));
+        match self.text("/metadata/namespace") {
+            "" => format!("{kind} `{name}`"),
+            namespace => format!("{kind} `{namespace}/{name}`"),
+        }
+    }
+
+    /// Deserializes the object.
+    pub fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        T::deserialize(&self.value).map_err(|error| self.error("", error))
+    }
+
+    /// A user error about a field.
+    pub fn error(&self, field: &str, problem: impl std::fmt::Display) -> anyhow::Error {
+        UserError::new(self.message(field, &problem.to_string()), HINT).into()
+    }
+
+    /// One line about a field: file, line, object, field and problem.
+    pub fn message(&self, field: &str, problem: &str) -> String {
+        let colon = if field.is_empty() { "" } else { ": " };
+        let (file, line) = (self.file(), self.line(field));
+        format!("{file}:{line}: {}: {field}{colon}{problem}", self.title())
     }
 }
 
-/// Reads all documents. Folders are walked in name order, for `.yaml`, `.yml` and `.json`.
+/// The hint of errors in manifests.
+pub const HINT: &str = "correct the fields; `kubectl explain` says what a field may be";
+
+/// Bounds of a YAML document. A dump of a cluster exceeds the default budget.
+pub fn budget() -> Option<serde_saphyr::Budget> {
+    serde_saphyr::budget! {
+        max_events: 200_000_000, max_nodes: 100_000_000, max_total_scalar_bytes: 4_000_000_000,
+    }
+}
+
+/// Reads all documents. Fails if there is none.
 pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
     let mut documents = Vec::new();
+    for file in files(paths)? {
+        read_file(&file, &mut documents)?;
+    }
+    if documents.is_empty() { Err(no_objects(paths)) } else { Ok(documents) }
+}
+
+/// The error of paths without any object.
+pub fn no_objects(paths: &[PathBuf]) -> anyhow::Error {
+    let names: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+    UserError::new(format!("no objects in {}", names.join(", ")), EACH).into()
+}
+
+/// The files of some paths. Folders are walked in name order, for `.yaml`, `.yml` and `.json`.
+pub fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     for path in paths {
         if path == Path::new("-") {
-            let text =
-                std::io::read_to_string(std::io::stdin()).context("reading standard input")?;
-            parse("standard input", &text, &mut documents)?;
-            continue;
-        }
-        let mut files = Vec::new();
-        find(path, true, MAX_DEPTH, &mut files)?;
-        for file in files {
-            let text =
-                std::fs::read_to_string(&file).map_err(|error| cannot_read(&file, &error))?;
-            parse(&file.display().to_string(), &text, &mut documents)?;
+            files.push(path.clone());
+        } else {
+            find(path, true, MAX_DEPTH, &mut files)?;
         }
     }
-    Ok(documents)
+    Ok(files)
+}
+
+/// Appends the documents of one file, or of standard input (`-`).
+pub fn read_file(file: &Path, documents: &mut Vec<Document>) -> anyhow::Result<()> {
+    let text = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin()).context("reading standard input")?
+    } else {
+        std::fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?
+    };
+    parse(&shown(file), &text, documents)
+}
+
+fn shown(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 fn cannot_read(path: &Path, error: &std::io::Error) -> anyhow::Error {
@@ -101,23 +152,24 @@ fn find(path: &Path, named: bool, depth: usize, files: &mut Vec<PathBuf>) -> any
 
 /// Appends the documents of one text.
 pub fn parse(file: &str, text: &str, documents: &mut Vec<Document>) -> anyhow::Result<()> {
-    let malformed = |number: usize, what: &str, error: String| {
-        let line = error.lines().next().unwrap_or_default().trim_end_matches(':');
-        let message = format!("{file}, document {number}: is not {what}: {line}");
-        anyhow::Error::from(UserError::new(
-            message,
-            "each document is one Kubernetes object, or a List of them",
-        ))
+    let malformed = |line: usize, what: &str, error: String| {
+        let problem = error.lines().next().unwrap_or_default().trim_end_matches(':');
+        let message = format!("{file}:{line}: is not {what}: {problem}");
+        anyhow::Error::from(UserError::new(message, EACH))
     };
     if text.trim_start().starts_with('{') {
-        let stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-        for (index, value) in stream.enumerate() {
-            let value = value.map_err(|error| malformed(index + 1, "JSON", error.to_string()))?;
-            take(format!("{file}, document {}", index + 1), value, documents)?;
+        let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        loop {
+            let begin = stream.byte_offset();
+            let before = text[..begin].matches('\n').count();
+            let Some(value) = stream.next() else { return Ok(()) };
+            let value =
+                value.map_err(|error| malformed(error.line().max(1), "JSON", error.to_string()))?;
+            let part = text.get(begin..stream.byte_offset()).unwrap_or_default();
+            let source = Source::new(file, part, before);
+            take(&source, String::new(), value, documents)?;
         }
-        return Ok(());
     }
-    let mut number = 0;
     for (before, part) in split(text) {
         let has_content = part.lines().any(|line| {
             let line = line.trim_start();
@@ -126,17 +178,15 @@ pub fn parse(file: &str, text: &str, documents: &mut Vec<Document>) -> anyhow::R
         if !has_content {
             continue;
         }
-        number += 1;
+        let options = serde_saphyr::options! { budget: budget() };
         // Leading empty lines keep the line numbers of the file in error messages.
         let padded = format!("{}{part}", "\n".repeat(before));
-        // A dump of a cluster exceeds the default budget.
-        let budget = serde_saphyr::budget! {
-            max_events: 200_000_000, max_nodes: 100_000_000, max_total_scalar_bytes: 4_000_000_000,
-        };
-        let options = serde_saphyr::options! { budget: budget };
-        let value: Value = serde_saphyr::from_str_with_options(&padded, options)
-            .map_err(|error| malformed(number, "YAML", error.to_string()))?;
-        take(format!("{file}, document {number}"), value, documents)?;
+        let value: Value =
+            serde_saphyr::from_str_with_options(&padded, options).map_err(|error| {
+                let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
+                malformed(line.unwrap_or(before + 1), "YAML", error.to_string())
+            })?;
+        take(&Source::new(file, &part, before), String::new(), value, documents)?;
     }
     Ok(())
 }
@@ -156,8 +206,16 @@ fn split(text: &str) -> Vec<(usize, String)> {
     parts
 }
 
+/// What every document must be.
+const EACH: &str = "each document is one Kubernetes object, or a List of them";
+
 /// Appends an object, or each item of a list.
-fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyhow::Result<()> {
+fn take(
+    source: &Arc<Source>,
+    within: String,
+    mut value: Value,
+    documents: &mut Vec<Document>,
+) -> anyhow::Result<()> {
     if value.is_null() {
         return Ok(());
     }
@@ -165,12 +223,9 @@ fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyho
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     if api_version.is_empty() || kind.is_empty() {
         let missing = if kind.is_empty() { "kind" } else { "apiVersion" };
-        let message = format!("{place}: {missing}: is missing, so nobody knows what this is");
-        return Err(UserError::new(
-            message,
-            "each document is one Kubernetes object, or a List of them",
-        )
-        .into());
+        let (file, line) = (&source.file, source.line(&within));
+        let message = format!("{file}:{line}: {missing}: is missing, so nobody knows what this is");
+        return Err(UserError::new(message, EACH).into());
     }
     let of_items = kind.strip_suffix("List").map(str::to_owned);
     match (of_items, value.get_mut("items").map(Value::take)) {
@@ -181,121 +236,21 @@ fn take(place: String, mut value: Value, documents: &mut Vec<Document>) -> anyho
                     item.entry("kind").or_insert_with(|| Value::String(of_items.clone()));
                     item.entry("apiVersion").or_insert_with(|| Value::String(api_version.clone()));
                 }
-                take(format!("{place}, item {}", index + 1), item, documents)?;
+                take(source, format!("{within}.items[{index}]"), item, documents)?;
             }
             Ok(())
         }
         (Some(_), None | Some(Value::Null)) => Ok(()),
         _ => {
-            documents.push(Document { place, value });
+            let (source, number) = (Arc::clone(source), documents.len() + 1);
+            documents.push(Document { value, number, source, within });
             Ok(())
         }
     }
 }
 
-/// Search for the field that makes a document unreadable: the innermost one without which it can be
-/// read.
-struct Culprit<T> {
-    tries: usize,
-    whole: Value,
-    wanted: std::marker::PhantomData<T>,
-}
-
-impl<T: DeserializeOwned> Culprit<T> {
-    fn find(value: &Value) -> Option<String> {
-        let mut search = Self { tries: 0, whole: value.clone(), wanted: std::marker::PhantomData };
-        let mut path = search.within(&mut Vec::new())?;
-        search.deepen(&mut path);
-        Some(path.iter().fold(String::new(), |text, step| match step.parse::<usize>() {
-            Ok(index) => format!("{text}[{index}]"),
-            Err(_) if text.is_empty() => step.clone(),
-            Err(_) => format!("{text}.{step}"),
-        }))
-    }
-
-    /// Extends the path by one field. If removing a required field changes the error, the error was
-    /// about that field.
-    fn deepen(&mut self, path: &mut Vec<String>) {
-        let complaint = self.complaint_without(&[]);
-        if complaint.as_ref().is_none_or(|complaint| complaint.starts_with("missing field")) {
-            return;
-        }
-        while let Some(child) = self.children(path).into_iter().find(|child| {
-            path.push(child.clone());
-            let other = self.complaint_without(path);
-            path.pop();
-            other != complaint
-        }) {
-            path.push(child);
-        }
-    }
-
-    fn children(&mut self, path: &[String]) -> Vec<String> {
-        match at(&mut self.whole, path) {
-            Some(Value::Object(map)) => map.keys().cloned().collect(),
-            Some(Value::Array(items)) => (0..items.len()).map(|index| index.to_string()).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn within(&mut self, path: &mut Vec<String>) -> Option<Vec<String>> {
-        let children = self.children(path);
-        for child in &children {
-            path.push(child.clone());
-            if self.complaint_without(path).is_none() {
-                let deeper = self.within(path);
-                return deeper.or_else(|| Some(path.clone()));
-            }
-            path.pop();
-        }
-        for child in children {
-            path.push(child);
-            if let Some(found) = self.within(path) {
-                return Some(found);
-            }
-            path.pop();
-        }
-        None
-    }
-
-    /// The error of the document without the field at `path`; `None` if it can be read. An empty
-    /// path removes nothing.
-    fn complaint_without(&mut self, path: &[String]) -> Option<String> {
-        let complaint = |whole: &Value| T::deserialize(whole).err().map(|error| error.to_string());
-        self.tries += 1;
-        let Some((last, parents)) = path.split_last().filter(|_| self.tries <= MAX_TRIES) else {
-            return complaint(&self.whole);
-        };
-        let before = at(&mut self.whole, parents)?.clone();
-        match at(&mut self.whole, parents) {
-            Some(Value::Object(map)) => drop(map.remove(last)),
-            Some(Value::Array(items)) => {
-                let index = last.parse().ok().filter(|index| *index < items.len());
-                drop(index.map(|index: usize| items.remove(index)));
-            }
-            _ => {}
-        }
-        let found = complaint(&self.whole);
-        if let Some(parent) = at(&mut self.whole, parents) {
-            *parent = before;
-        }
-        found
-    }
-}
-
-fn at<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
-    path.iter().try_fold(value, |value, step| match value {
-        Value::Object(map) => Map::get_mut(map, step),
-        Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
-        _ => None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::apps::v1::Deployment;
-    use serde_json::json;
-
     use super::*;
 
     fn parsed(text: &str) -> anyhow::Result<Vec<Document>> {
@@ -307,44 +262,28 @@ mod tests {
     #[test]
     fn documents_and_list_items_are_read_separately() {
         let text = "# nothing\n---\n---\napiVersion: v1\nkind: Pod\ndata: |\n  ---\n--- # more\napiVersion: v1\nkind: List\nitems:\n\
-                    - { apiVersion: v1, kind: Node }\n---\napiVersion: v1\nkind: PodList\nitems: [{ metadata: {} }]\n";
+                    - { apiVersion: v1, kind: Node }\n---\napiVersion: v1\nkind: PodList\nitems:\n- metadata: {}\n- metadata:\n    name: b\n";
         let found = parsed(text).unwrap();
         let kinds: Vec<&str> = found.iter().map(|document| document.text("/kind")).collect();
-        assert_eq!(kinds, ["Pod", "Node", "Pod"]);
+        assert_eq!(kinds, ["Pod", "Node", "Pod", "Pod"]);
         assert_eq!(found[0].text("/data"), "---\n");
-        assert_eq!(found[2].place, "file, document 3, item 1");
+        let lines: Vec<usize> = found.iter().map(|document| document.line("metadata")).collect();
+        assert_eq!(lines, [4, 12, 17, 18]);
+        assert_eq!(
+            found[3].message("metadata.name", "is b"),
+            "file:19: Pod `b`: metadata.name: is b"
+        );
     }
 
     #[test]
     fn unreadable_document_is_named() {
         for (text, expected) in [
-            ("apiVersion: v1\nkind: A\n---\na: [", "file, document 2: is not YAML"),
-            ("{\"apiVersion\": 1", "file, document 1: is not JSON"),
-            ("a: 1", "file, document 1: kind: is missing"),
+            ("apiVersion: v1\nkind: A\n---\na: [", "file:4: is not YAML"),
+            ("{\"apiVersion\": 1", "file:1: is not JSON"),
+            ("\na: 1", "file:2: kind: is missing"),
         ] {
             let error = parsed(text).map(|_| ()).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn error_names_the_innermost_wrong_field() {
-        let container =
-            |name: serde_json::Value| json!({ "name": name, "ports": [{ "containerPort": 80 }] });
-        for (spec, field) in [
-            (json!({ "replicas": "many" }), "spec.replicas"),
-            (
-                json!({ "template": { "spec": { "containers": [container(json!("a")), container(json!(7))] } } }),
-                "spec.template.spec.containers[1].name",
-            ),
-        ] {
-            let value = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" }, "spec": spec });
-            let document = Document { place: "file".to_owned(), value };
-            let error = document.read::<Deployment>().unwrap_err().to_string();
-            assert!(
-                error.starts_with(&format!("file: Deployment `web`: {field}: invalid type")),
-                "{error}"
-            );
         }
     }
 }
