@@ -109,9 +109,8 @@ impl Judge {
         let from_cluster = !object::uid(object).is_empty();
         let mut object = object.clone();
         let mut errors = Vec::new();
-        let types = resource
-            .types
-            .map(|types| &*self.types.entry((version, kind)).or_insert_with(types));
+        let types =
+            resource.types.map(|types| &*self.types.entry((version, kind)).or_insert_with(types));
         if let Some(types) = types {
             errors = shape::remove_wrong_types(types, &mut object);
         }
@@ -119,7 +118,10 @@ impl Judge {
         let mut problems = Vec::new();
         match decode_typed(&resource, object) {
             Err(problem) => {
-                return judged(Value::Null, vec![FieldProblem { field: String::new(), text: problem }]);
+                return judged(
+                    Value::Null,
+                    vec![FieldProblem { field: String::new(), text: problem }],
+                );
             }
             Ok((decoded, unknown)) => {
                 object = decoded;

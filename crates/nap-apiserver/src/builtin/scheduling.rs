@@ -28,12 +28,7 @@ fn spread(constraint: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
     topology_key(constraint, path, errors);
     let when = object::text(constraint, &["whenUnsatisfiable"]);
-    one_of(
-        when,
-        &["DoNotSchedule", "ScheduleAnyway"],
-        format!("{path}.whenUnsatisfiable"),
-        errors,
-    );
+    one_of(when, &["DoNotSchedule", "ScheduleAnyway"], format!("{path}.whenUnsatisfiable"), errors);
     if let Some(least) = object::integer(constraint, &["minDomains"]) {
         let field = format!("{path}.minDomains");
         if least <= 0 {

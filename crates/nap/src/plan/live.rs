@@ -19,45 +19,46 @@ use serde::de::DeserializeOwned;
 
 use super::cluster::Cluster;
 use crate::cli::ClusterArgs;
-use crate::connect::connect;
-use crate::user_error::UserError;
+use crate::connect::{connect_to, unreachable};
 
 /// Page size of lists.
 const PAGE: u32 = 500;
 
+/// An API server.
+struct Server {
+    client: Client,
+    url: String,
+}
+
 /// Reads every object that a decision depends on. With `keep_ties`, also the workload selectors
 /// that default spread constraints need.
 pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result<Cluster> {
-    let client = connect(args).await.map_err(|error| {
-        UserError::new(
-            format!("{error:#}"),
-            "name manifests with -f, or set KUBECONFIG or pass --kubeconfig",
-        )
-    })?;
+    let (client, url) = connect_to(args).await?;
+    let server = &Server { client, url };
     let mut cluster = Cluster::default();
     let state = &mut cluster.state;
-    index::<Pod>(&client, state).await?;
-    index::<Node>(&client, state).await?;
-    index::<NodeClaim>(&client, state).await?;
-    index::<NodePool>(&client, state).await?;
-    index::<AKSNodeClass>(&client, state).await?;
-    index::<DaemonSet>(&client, state).await?;
-    index::<PodDisruptionBudget>(&client, state).await?;
-    index::<Namespace>(&client, state).await?;
-    index::<PersistentVolumeClaim>(&client, state).await?;
-    index::<PersistentVolume>(&client, state).await?;
-    index::<StorageClass>(&client, state).await?;
-    index::<CSINode>(&client, state).await?;
-    index::<NodeOverlay>(&client, state).await?;
+    index::<Pod>(server, state).await?;
+    index::<Node>(server, state).await?;
+    index::<NodeClaim>(server, state).await?;
+    index::<NodePool>(server, state).await?;
+    index::<AKSNodeClass>(server, state).await?;
+    index::<DaemonSet>(server, state).await?;
+    index::<PodDisruptionBudget>(server, state).await?;
+    index::<Namespace>(server, state).await?;
+    index::<PersistentVolumeClaim>(server, state).await?;
+    index::<PersistentVolume>(server, state).await?;
+    index::<StorageClass>(server, state).await?;
+    index::<CSINode>(server, state).await?;
+    index::<NodeOverlay>(server, state).await?;
     if keep_ties {
-        index::<Service>(&client, state).await?;
-        index::<ReplicationController>(&client, state).await?;
-        index::<ReplicaSet>(&client, state).await?;
-        index::<StatefulSet>(&client, state).await?;
+        index::<Service>(server, state).await?;
+        index::<ReplicationController>(server, state).await?;
+        index::<ReplicaSet>(server, state).await?;
+        index::<StatefulSet>(server, state).await?;
     }
     cluster.add_default_pool()?;
     cluster.make_ready();
-    read_capacity_memory(&client, &mut cluster).await;
+    read_capacity_memory(&server.client, &mut cluster).await;
     Ok(cluster)
 }
 
@@ -79,19 +80,19 @@ async fn read_capacity_memory(client: &Client, cluster: &mut Cluster) {
 }
 
 /// Indexes every object of a kind.
-async fn index<K: Indexed>(client: &Client, index: &mut Index) -> anyhow::Result<()> {
-    for object in list::<K>(client).await? {
+async fn index<K: Indexed>(server: &Server, index: &mut Index) -> anyhow::Result<()> {
+    for object in list::<K>(server).await? {
         index.apply(object, Timestamp::UNIX_EPOCH);
     }
     Ok(())
 }
 
 /// All objects of a kind; empty if the server does not serve the kind.
-async fn list<K>(client: &Client) -> anyhow::Result<Vec<K>>
+async fn list<K>(server: &Server) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
+    let api: Api<K> = Api::all(server.client.clone());
     let mut found = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
@@ -104,12 +105,7 @@ where
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-            Err(error) => {
-                let message = format!("could not list {}: {error}", K::plural(&()));
-                let hint =
-                    "`kubectl get` of the same kind says more; reading is all that is needed";
-                return Err(UserError::new(message, hint).into());
-            }
+            Err(error) => return Err(unreachable(&server.url, "list", &K::plural(&()), &error)),
         }
     }
 }

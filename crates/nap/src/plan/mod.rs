@@ -5,6 +5,8 @@
 //! as a document ([`document`]) or for one pod ([`explain`]). A saved snapshot ([`record`]) is
 //! solved again to the same plan.
 
+mod admission;
+mod autoscaling;
 mod catalogues;
 mod cluster;
 mod disruption;
@@ -15,14 +17,14 @@ mod footnotes;
 pub mod format;
 mod left_out;
 mod live;
-pub mod read;
+mod objects;
 mod record;
+mod system_daemons;
 mod table;
 mod what_if;
 mod workloads;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -34,6 +36,7 @@ use nap_units::{Resources, Rounding};
 
 use crate::catalogue::Origin;
 use crate::cli::{Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfArgs};
+use crate::manifests::{check, read};
 use crate::user_error::UserError;
 use catalogues::{Offered, exceeded_quota};
 use cluster::Cluster;
@@ -153,7 +156,9 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
     } else {
         // Later than every timestamp in manifests, so the same files give the same plan at any
         // time.
-        (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
+        let documents = read::read(&source.files)?;
+        check::refuse(&documents, &[])?;
+        (objects::from_manifests(documents, source, ties)?, Timestamp::MAX)
     };
     let offered = catalogues::choose(source, &mut cluster, now).await?;
     let problem = Problem::new(&mut cluster, offered, options, now);
@@ -199,12 +204,10 @@ fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Resu
     show(&text)
 }
 
-/// Writes to standard output; a closed pipe is no error.
+/// Writes text to standard output.
 pub fn show(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
+    crate::output::write(format_args!("{text}"));
+    Ok(())
 }
 
 /// `nap replay`.

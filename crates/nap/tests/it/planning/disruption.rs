@@ -172,7 +172,7 @@ fn a_changed_nodepool_shows_what_would_drift() {
 
 #[test]
 fn what_if_takes_only_nodepools_and_classes() {
-    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: web }\nspec: { containers: [] }\n";
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: web }\nspec: { containers: [{ name: c, image: i }] }\n";
     let folder = folder("what-if-kind", &[("pod.yaml", pod)]);
     let file = folder.join("pod.yaml").display().to_string();
     let output = output(&["what-if", "-f", &file, "--state", &file]);
