@@ -17,8 +17,8 @@ pub use self::azure::{
     ManagedClusterArgs, RefreshArgs, SkusArgs, SkusFormat, SmokeArgs,
 };
 pub use self::plan::{
-    ExplainArgs, ExplainCommand, Format, LintArgs, LintFormat, PlanArgs, PlanCommand, ReplayArgs,
-    Replicas, SourceArgs, SystemDaemons, WhatIfArgs,
+    ExplainArgs, ExplainCommand, Format, LintArgs, LintFormat, MaxCost, PlanArgs, PlanCommand,
+    ReplayArgs, Replicas, SourceArgs, SystemDaemons, WhatIfArgs,
 };
 pub use self::run::RunArgs;
 use crate::feature_gates::FeatureGateArgs;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nap_units::UsdPerHour;
 
 use super::{CatalogueArgs, ClusterArgs, LiveArgs, region};
 use crate::engine_args::EngineArgs;
@@ -45,12 +46,13 @@ fn system_daemons(text: &str) -> Result<SystemDaemons, std::convert::Infallible>
 #[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
     /// Manifests: files, folders, or `-` for standard input; default: the cluster of the current
-    /// context
-    #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1.., conflicts_with_all = ["kubeconfig", "context"])]
+    /// context. `nap plan` with --context or --kubeconfig too plans them on top of that cluster
+    #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1..)]
     pub files: Vec<PathBuf>,
-    /// Pods of workloads that a HorizontalPodAutoscaler or KEDA scales, in manifests
-    #[arg(long, value_enum, default_value = "min")]
-    pub hpa: Replicas,
+    /// Pods of workloads that a HorizontalPodAutoscaler or KEDA scales; default: min, and current
+    /// on top of a cluster
+    #[arg(long, value_enum)]
+    pub hpa: Option<Replicas>,
     /// Daemons on every node, beside those of the manifests: `aks`, `aks-monitoring`, `none`, or a
     /// file with DaemonSets
     #[arg(long, value_name = "aks|none|FILE", default_value = "aks", value_parser = system_daemons)]
@@ -98,6 +100,36 @@ pub struct PlanArgs {
     /// Also save the snapshot and the plan to this file, for `nap replay`
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Manifests of a cluster on top of which `-f` is planned, instead of a live one
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "files", conflicts_with_all = ["kubeconfig", "context"])]
+    pub state: Vec<PathBuf>,
+    /// Exit with 2 if a VM would be created or removed, or a pod stays without a place
+    #[arg(long)]
+    pub exit_code: bool,
+    /// Exit with 3 if the VMs cost more, such as `500/month` or `0.70/h`
+    #[arg(long, value_name = "COST", value_parser = max_cost)]
+    pub max_cost: Option<MaxCost>,
+}
+
+/// The most that a plan may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxCost {
+    /// Dollars per hour.
+    PerHour(UsdPerHour),
+    /// Dollars per month, in the same unit.
+    PerMonth(UsdPerHour),
+}
+
+fn max_cost(text: &str) -> Result<MaxCost, String> {
+    let problem = || format!("`{text}` is not a cost such as `500/month` or `0.70/h`");
+    let (amount, unit) = text.split_once('/').ok_or_else(problem)?;
+    let amount = amount.trim().trim_start_matches('$').replace(',', "");
+    let amount = UsdPerHour::parse(&amount).ok_or_else(problem)?;
+    match unit.trim() {
+        "h" | "hour" => Ok(MaxCost::PerHour(amount)),
+        "month" => Ok(MaxCost::PerMonth(amount)),
+        _ => Err(problem()),
+    }
 }
 
 /// Subcommands of `nap plan`.

@@ -26,6 +26,11 @@ pub struct Document {
 }
 
 impl Document {
+    /// An object of a cluster, which no file has.
+    pub fn of_cluster(value: Value, number: usize) -> Self {
+        Self { value, number, source: Source::new("cluster", "", 0), within: String::new() }
+    }
+
     /// The text at a JSON pointer; empty if there is none.
     pub fn text(&self, pointer: &str) -> &str {
         self.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()

@@ -10,6 +10,7 @@ use nap_engine::{
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
+use super::fleet::FleetDocument;
 use super::format::{change_text, quantity};
 use super::{Decision, Problem};
 use crate::catalogue::Source;
@@ -33,6 +34,12 @@ pub struct PlanDocument {
     lower_bound_usd_per_hour: Option<f64>,
     gap_percent: Option<f64>,
     tier: nap_engine::Tier,
+    /// The nodes of the cluster; `None` for manifests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetDocument>,
+    /// What manifests change in the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<super::change::ChangeDocument>,
 }
 
 #[derive(Serialize)]
@@ -159,6 +166,8 @@ impl PlanDocument {
             lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
             gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),
             tier: plan.tier,
+            fleet: None,
+            change: None,
         }
     }
 }
@@ -187,7 +196,7 @@ fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
-fn dollars(price: UsdPerHour) -> f64 {
+pub fn dollars(price: UsdPerHour) -> f64 {
     price.micros() as f64 / 1e6
 }
 

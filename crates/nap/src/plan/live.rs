@@ -3,23 +3,28 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Service,
+    ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, ResourceQuota, Service,
 };
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
 use nap_controllers::capacity_memory;
 use nap_controllers::cluster::{Index, Indexed};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::cluster::Cluster;
 use crate::cli::ClusterArgs;
 use crate::connect::{connect_to, unreachable};
+use crate::manifests::read::Document;
 
 /// Page size of lists.
 const PAGE: u32 = 500;
@@ -60,6 +65,52 @@ pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result
     cluster.make_ready();
     read_capacity_memory(&server.client, &mut cluster).await;
     Ok(cluster)
+}
+
+/// Every object of a cluster that a change may touch, and what the controllers have learnt about
+/// the capacity of Azure. Jobs and CronJobs are left out: their pods are there.
+pub async fn documents(args: &ClusterArgs) -> anyhow::Result<(Vec<Document>, Option<String>)> {
+    let (client, url) = connect_to(args).await?;
+    let server = &Server { client, url };
+    let mut found = Vec::new();
+    raw::<Pod>(server, &mut found).await?;
+    raw::<Node>(server, &mut found).await?;
+    raw::<NodeClaim>(server, &mut found).await?;
+    raw::<NodePool>(server, &mut found).await?;
+    raw::<AKSNodeClass>(server, &mut found).await?;
+    raw::<NodeOverlay>(server, &mut found).await?;
+    raw::<Deployment>(server, &mut found).await?;
+    raw::<ReplicaSet>(server, &mut found).await?;
+    raw::<StatefulSet>(server, &mut found).await?;
+    raw::<DaemonSet>(server, &mut found).await?;
+    raw::<Service>(server, &mut found).await?;
+    raw::<LimitRange>(server, &mut found).await?;
+    raw::<ResourceQuota>(server, &mut found).await?;
+    raw::<PriorityClass>(server, &mut found).await?;
+    raw::<RuntimeClass>(server, &mut found).await?;
+    raw::<PodDisruptionBudget>(server, &mut found).await?;
+    raw::<Namespace>(server, &mut found).await?;
+    raw::<PersistentVolumeClaim>(server, &mut found).await?;
+    raw::<PersistentVolume>(server, &mut found).await?;
+    raw::<StorageClass>(server, &mut found).await?;
+    raw::<CSINode>(server, &mut found).await?;
+    let mut cluster = Cluster::default();
+    read_capacity_memory(&server.client, &mut cluster).await;
+    Ok((found, cluster.capacity_memory))
+}
+
+/// Appends every object of a kind as it is.
+async fn raw<K>(server: &Server, documents: &mut Vec<Document>) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug,
+{
+    for object in list::<K>(server).await? {
+        let mut value = serde_json::to_value(object)?;
+        value["apiVersion"] = json!(K::api_version(&()));
+        value["kind"] = json!(K::kind(&()));
+        documents.push(Document::of_cluster(value, documents.len() + 1));
+    }
+    Ok(())
 }
 
 /// Reads what the controllers have learnt about the capacity of Azure. A plan can be made without.

@@ -8,16 +8,21 @@
 mod admission;
 mod autoscaling;
 mod catalogues;
+mod change;
 mod cluster;
 mod disruption;
 mod disruption_record;
 mod document;
 mod explain;
+mod fleet;
 mod footnotes;
 pub mod format;
+mod gate;
 mod left_out;
 mod live;
 mod objects;
+mod on_cluster;
+mod overlay;
 mod record;
 mod system_daemons;
 mod table;
@@ -39,9 +44,12 @@ use crate::cli::{Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfAr
 use crate::manifests::{check, read};
 use crate::user_error::UserError;
 use catalogues::{Offered, exceeded_quota};
+use change::State;
 use cluster::Cluster;
 use disruption_record::DisruptionRecord;
 use document::PlanDocument;
+use fleet::FleetDocument;
+use gate::Gate;
 use record::Record;
 
 /// Maximum number of distinct unplaced pods for which a remedy is searched.
@@ -178,8 +186,45 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
         }
         return show(&disruption::render(&problem, &preview, *output)?);
     }
-    let (_, problem) = gather(&args.source).await?;
+    let gate = Gate { exit_code: args.exit_code, max_cost: args.max_cost };
+    let names_cluster =
+        args.source.cluster.kubeconfig.is_some() || args.source.cluster.context.is_some();
+    if !args.source.files.is_empty() && (names_cluster || !args.state.is_empty()) {
+        let (after, change) = on_cluster::decide(&args.source, &args.state).await?;
+        let State { cluster, problem, decision, .. } = &after;
+        let (cost, changes) = (change.cost_after(), !change.is_empty());
+        finish(&args, problem, decision)?;
+        let nodes = fleet::nodes(cluster, problem);
+        let head = change.text(problem) + "\n";
+        let mut document = PlanDocument::new(problem, decision);
+        document.fleet = Some(FleetDocument::new(&nodes));
+        document.change = Some(change);
+        print(problem, decision, args.output, &head, &document)?;
+        return gate.check(cost, changes || has_changes(cluster, decision));
+    }
+    let (cluster, problem) = gather(&args.source).await?;
     let decision = problem.solve(None);
+    finish(&args, &problem, &decision)?;
+    let mut document = PlanDocument::new(&problem, &decision);
+    let (mut head, mut cost) = (String::new(), decision.plan.cost);
+    if args.source.files.is_empty() {
+        let nodes = fleet::nodes(&cluster, &problem);
+        head = fleet::table(&nodes, &problem) + "\n";
+        cost = cost + fleet::cost(&nodes);
+        document.fleet = Some(FleetDocument::new(&nodes));
+    }
+    print(&problem, &decision, args.output, &head, &document)?;
+    gate.check(cost, has_changes(&cluster, &decision))
+}
+
+/// Whether a plan creates VMs or leaves pods without a place.
+fn has_changes(cluster: &Cluster, decision: &Decision) -> bool {
+    let plan = &decision.plan;
+    !plan.launches.is_empty() || !plan.unplaced.is_empty() || cluster.refused > 0
+}
+
+/// Notes an exceeded quota, and saves the plan.
+fn finish(args: &PlanArgs, problem: &Problem, decision: &Decision) -> anyhow::Result<()> {
     let provider = problem.provider.as_ref();
     if let Some((quota, over)) = provider.and_then(|it| exceeded_quota(it, &decision.plan)) {
         eprintln!(
@@ -187,19 +232,25 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
              would take other sizes for some, or wait"
         );
     }
-    if let Some(file) = &args.save {
-        Record::new(&problem, &decision).save(file)?;
+    match &args.save {
+        Some(file) => Record::new(problem, decision).save(file),
+        None => Ok(()),
     }
-    print(&problem, &decision, args.output)
 }
 
-fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Result<()> {
-    let document = || PlanDocument::new(problem, decision);
+/// Prints a plan; `head` goes before the tables.
+fn print(
+    problem: &Problem,
+    decision: &Decision,
+    format: Format,
+    head: &str,
+    document: &PlanDocument,
+) -> anyhow::Result<()> {
     let text = match format {
-        Format::Table => table::table(problem, decision),
-        Format::Wide => table::wide(problem, decision),
-        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
-        Format::Yaml => serde_saphyr::to_string(&document())?,
+        Format::Table => head.to_owned() + &table::table(problem, decision),
+        Format::Wide => head.to_owned() + &table::wide(problem, decision),
+        Format::Json => serde_json::to_string_pretty(document)? + "\n",
+        Format::Yaml => serde_saphyr::to_string(document)?,
     };
     show(&text)
 }
@@ -230,8 +281,9 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
         of_classes: BTreeMap::new(),
     };
     let decision = problem.solve(None);
-    let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
-    print(&problem, &decision, args.output)?;
+    let document = PlanDocument::new(&problem, &decision);
+    let differences = record::differences(&plan, &document)?;
+    print(&problem, &decision, args.output, "", &document)?;
     record::verdict(&args.file, "plan", &differences, args.output)
 }
 

@@ -109,7 +109,8 @@ pub fn from_manifests(
     source: &SourceArgs,
     keep_ties: bool,
 ) -> anyhow::Result<Cluster> {
-    let mut objects = Objects { keep_ties, replicas: source.hpa, ..Objects::default() };
+    let mut objects =
+        Objects { keep_ties, replicas: source.hpa.unwrap_or_default(), ..Objects::default() };
     for document in documents {
         objects.take(document)?;
     }

@@ -1,6 +1,7 @@
 //! `nap plan` and `nap explain` on manifests: no cluster, no cloud.
 
 mod ceiling;
+mod changes;
 mod disruption;
 mod documents;
 mod estimates;
@@ -587,6 +588,14 @@ fn plan_of_a_live_cluster_writes_nothing() {
     let (said, notes) = (text(&plan.stdout), text(&plan.stderr));
     assert!(plan.status.success(), "{notes}");
     assert!(said.contains("for 10 pods: $") && said.contains("default/inflate ("), "{said}");
+    assert!(said.starts_with("No nodes.\n"), "{said}");
+    let more =
+        include_str!("../../../../examples/inflate.yaml").replace("replicas: 10", "replicas: 14");
+    let more = folder("on-cluster", &[("m.yaml", &more)]).join("m.yaml").display().to_string();
+    let changed =
+        nap(&["plan", "-f", &more, "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
+    let said = text(&changed.stdout);
+    assert!(said.contains("+ pods default/inflate (4)\n"), "{said}{}", text(&changed.stderr));
     let name = cluster.ok(&["get", "pods", "-o", "jsonpath={.items[0].metadata.name}"]);
     let explained =
         nap(&["explain", "pod", &name, "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{folder, output, said, text};
 
-const POOL: &str = r#"
+pub(super) const POOL: &str = r#"
 apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata:
@@ -23,7 +23,7 @@ spec:
 "#;
 
 /// A node with pods that ask for one vCPU each.
-fn node(name: &str, size: &str, vcpus: u32, pods: usize, annotation: &str) -> String {
+pub(super) fn node(name: &str, size: &str, vcpus: u32, pods: usize, annotation: &str) -> String {
     let labels = format!(
         "{{ karpenter.sh/nodepool: default, karpenter.sh/capacity-type: on-demand, \
          topology.kubernetes.io/zone: eastus-1, node.kubernetes.io/instance-type: {size}, \
