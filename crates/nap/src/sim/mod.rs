@@ -1,0 +1,110 @@
+//! `nap sim`: a deterministic simulation on a paused clock, of a seeded workload or of the user's
+//! own ([`own`]).
+
+mod own;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use nap_clock::Clock;
+use nap_sim::simulation::{self, Report};
+use nap_sim::world::{World, WorldConfig};
+use std::collections::BTreeSet;
+
+use crate::cli::WorldArgs;
+use crate::{manifests, try_cluster};
+use std::path::PathBuf;
+
+/// Options of `nap sim`.
+#[derive(Clone, Debug, Args)]
+pub struct SimArgs {
+    #[command(flatten)]
+    pub world: WorldArgs,
+    /// Hours to simulate
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
+    pub hours: u32,
+    /// Manifests to simulate instead of a seeded workload: files, folders, or `-`
+    #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1..)]
+    pub files: Vec<PathBuf>,
+    /// Scalings of these manifests: a YAML list such as `- {at: 1h, scale: shop/web, replicas: 20}`
+    #[arg(long, value_name = "FILE", requires = "files")]
+    pub schedule: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Start time of every simulation, so that runs can be compared.
+const EPOCH: &str = "2026-01-01T00:00:00Z";
+
+/// Runs the simulation and prints its report. Fails if the checkers found faults.
+pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    if !args.files.is_empty() {
+        return runtime.block_on(async { own::simulate(args, &world(args)?).await });
+    }
+    let wall = Clock::wall();
+    let started = wall.now();
+    let report = runtime.block_on(simulate(args))?;
+    let seconds = wall.now().duration_since(started).as_secs_f64();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    eprintln!(
+        "{} simulated hours in {seconds:.1} s: {:.1} hours per second",
+        report.hours,
+        f64::from(report.hours) / seconds
+    );
+    ensure!(report.faults.is_empty(), "the checkers found {} fault(s)", report.faults.len());
+    Ok(())
+}
+
+fn world(args: &SimArgs) -> anyhow::Result<World> {
+    let epoch = EPOCH.parse().context("the start of a simulation")?;
+    let config = WorldConfig {
+        region: args.world.region.clone(),
+        seed: args.world.seed,
+        speed: 1,
+        epoch,
+        vm_delays: 1.0,
+        sizes: BTreeSet::new(),
+        retired_sizes: false,
+    };
+    World::new(&config).map_err(try_cluster::explain_region)
+}
+
+async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
+    let world = world(args)?;
+    world.install_crds().await?;
+    manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
+    tokio::select! {
+        biased;
+        report = simulation::run(&world, args.world.seed, args.hours) => Ok(report?),
+        result = world.run(true) => {
+            result?;
+            anyhow::bail!("the embedded cluster stopped")
+        }
+    }
+}
+
+fn print(report: &Report) {
+    println!("seed           {}", report.seed);
+    println!("hours          {}", report.hours);
+    println!("scalings       {}", report.scalings);
+    println!(
+        "VMs created    {} (at most {} at once, for at most {} pods)",
+        report.machines, report.peak_machines, report.peak_pods
+    );
+    println!(
+        "cost           ${}.{:06}",
+        report.cost_micros / 1_000_000,
+        report.cost_micros % 1_000_000
+    );
+    println!("faults         {}", report.faults.len());
+    for fault in &report.faults {
+        println!("  {fault}");
+    }
+    println!("trace hash     {}", report.trace_hash);
+}
