@@ -134,6 +134,8 @@ mod tests {
         std::fs::write(&kubeconfig, crate::try_cluster::files::kubeconfig(&server)).unwrap();
         let args = ClusterArgs { kubeconfig: Some(kubeconfig.clone()), context: None };
         let pods: Api<Pod> = Api::default_namespaced(connect(&args).await.unwrap());
+        // Connecting asks for the version.
+        requests.store(0, Ordering::SeqCst);
         let refused = pods.evict("web", &EvictParams::default()).await.unwrap_err();
         std::fs::remove_file(kubeconfig).unwrap();
         assert!(matches!(refused, kube::Error::Api(status) if status.code == 429));

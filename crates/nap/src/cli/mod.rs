@@ -6,10 +6,10 @@ mod run;
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 pub use self::azure::{
@@ -17,16 +17,17 @@ pub use self::azure::{
     ManagedClusterArgs, RefreshArgs, SkusArgs, SkusFormat, SmokeArgs,
 };
 pub use self::plan::{
-    ExplainArgs, ExplainCommand, Format, LintArgs, LintFormat, MaxCost, PlanArgs, PlanCommand,
-    ReplayArgs, Replicas, SourceArgs, SystemDaemons, WhatIfArgs,
+    ExplainArgs, ExplainCommand, ExplainFormat, Format, LintArgs, LintFormat, MaxCost, PlanArgs,
+    PlanCommand, ReplayArgs, Replicas, SourceArgs, SystemDaemons, WhatIfArgs,
 };
 pub use self::run::RunArgs;
 use crate::feature_gates::FeatureGateArgs;
+use crate::user_error::UserError;
 use crate::{bench, crds, decisions, demo, lint, sim, try_cluster, windows};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
-#[command(name = "nap", version, about, arg_required_else_help = true)]
+#[command(name = "nap", version = VERSION, about, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,6 +68,17 @@ enum Command {
     Azure(AzureArgs),
     /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages, one for each command
+    Man {
+        /// Folder for the pages
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
     /// Print the version
     Version,
 }
@@ -206,18 +218,18 @@ pub fn main() -> anyhow::Result<()> {
     };
     log_to_stderr(cli.log.as_deref().unwrap_or(default))?;
     match cli.command {
-        Command::Demo(args) => block_on(demo::demo(args)),
+        Command::Demo(args) => demo::demo(args),
         Command::Try(args) => block_on(try_cluster::try_cluster(args)),
         Command::Run(args) => block_on(crate::run::run(args)),
         Command::Sim(args) => sim::sim(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Plan(args) => block_on(crate::plan::plan(*args)),
-        Command::Explain(ExplainArgs { what: ExplainCommand::Pod { name, source } }) => {
-            block_on(crate::plan::explain_pod(name, source))
-        }
+        Command::Explain(ExplainArgs {
+            what: ExplainCommand::Pod { name, namespace, output, source },
+        }) => block_on(crate::plan::explain_pod(&name, namespace, output, *source)),
         Command::WhatIf(args) => block_on(crate::plan::what_if(args)),
         Command::Explain(ExplainArgs { what: ExplainCommand::Node { name, source } }) => {
-            block_on(crate::plan::explain_node(name, source))
+            block_on(crate::plan::explain_node(name, *source))
         }
         Command::Replay(args) => crate::plan::replay(&args),
         Command::Decisions(args) => block_on(decisions::decisions(args)),
@@ -235,11 +247,31 @@ pub fn main() -> anyhow::Result<()> {
         Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {
             block_on(crds::install(cluster))
         }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "nap", &mut script);
+            crate::output::write(format_args!("{}", String::from_utf8_lossy(&script)));
+            Ok(())
+        }
+        Command::Man { folder } => man(&folder),
         Command::Version => {
-            println!("nap {}", env!("CARGO_PKG_VERSION"));
+            println!("nap {VERSION}");
             Ok(())
         }
     }
+}
+
+/// Version, commit and day of this build.
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("NAP_COMMIT"), ", ", env!("NAP_DATE"), ")");
+
+fn man(folder: &Path) -> anyhow::Result<()> {
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    written.map_err(|error| {
+        let message = format!("{}: man pages cannot be written: {error}", folder.display());
+        UserError::new(message, "name a folder that can be written to").into()
+    })
 }
 
 /// Whether logs have colours: on a terminal, unless `NO_COLOR` is set.

@@ -33,13 +33,15 @@ pub enum SystemDaemons {
     File(PathBuf),
 }
 
-fn system_daemons(text: &str) -> Result<SystemDaemons, std::convert::Infallible> {
-    Ok(match text {
-        "aks" => SystemDaemons::Aks,
-        "aks-monitoring" => SystemDaemons::AksMonitoring,
-        "none" => SystemDaemons::None,
-        file => SystemDaemons::File(file.into()),
-    })
+impl From<&str> for SystemDaemons {
+    fn from(text: &str) -> Self {
+        match text {
+            "aks" => Self::Aks,
+            "aks-monitoring" => Self::AksMonitoring,
+            "none" => Self::None,
+            file => Self::File(file.into()),
+        }
+    }
 }
 
 /// Source of the pods: manifests or a cluster.
@@ -55,7 +57,7 @@ pub struct SourceArgs {
     pub hpa: Option<Replicas>,
     /// Daemons on every node, beside those of the manifests: `aks`, `aks-monitoring`, `none`, or a
     /// file with DaemonSets
-    #[arg(long, value_name = "aks|none|FILE", default_value = "aks", value_parser = system_daemons)]
+    #[arg(long, value_name = "aks|none|FILE", default_value = "aks")]
     pub system_daemons: SystemDaemons,
     /// Azure region of the VM sizes and prices; default: the region of the nodes, or eastus
     #[arg(long, value_parser = region)]
@@ -163,11 +165,18 @@ pub enum ExplainCommand {
     /// Explain a pod: the offerings that each NodePool has for it, filter by filter, and the
     /// smallest change that would make it schedulable
     Pod {
-        /// The pod, or the Deployment, StatefulSet or Job that creates it
-        #[arg(value_name = "NAMESPACE/NAME")]
+        /// The pod, or the Deployment, StatefulSet or Job that creates it; `pod/NAME` and the like
+        /// are understood
+        #[arg(value_name = "[NAMESPACE/]NAME")]
         name: String,
+        /// Namespace, unless the name has one; default: default
+        #[arg(short = 'n', long, value_name = "NAME")]
+        namespace: Option<String>,
+        /// Output format
+        #[arg(short = 'o', long, value_enum, default_value = "text")]
+        output: ExplainFormat,
         #[command(flatten)]
-        source: SourceArgs,
+        source: Box<SourceArgs>,
     },
     /// Explain a node: the step that would remove or replace it, or every reason that it stays
     Node {
@@ -175,8 +184,17 @@ pub enum ExplainCommand {
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        source: SourceArgs,
+        source: Box<SourceArgs>,
     },
+}
+
+/// Output formats of `nap explain pod`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExplainFormat {
+    /// Text
+    Text,
+    /// JSON document, described in docs/plan.md
+    Json,
 }
 
 /// Options of `nap what-if`.

@@ -93,12 +93,11 @@ fn conclude(findings: &[Finding], args: &LintArgs, files: usize) -> anyhow::Resu
     let failed = errors > 0 || (args.deny_warnings && warnings > 0);
     match args.output {
         LintFormat::Text => {
-            let mut text: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+            let mut lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
             if !failed {
-                text.push_str(&summary);
-                text.push('\n');
+                lines.push(summary.clone());
             }
-            show(&text)?;
+            show(&(lines.join("\n") + "\n"))?;
         }
         LintFormat::Json => {
             show(&(serde_json::to_string_pretty(&findings::json(findings))? + "\n"))?;

@@ -98,7 +98,9 @@ impl Checker {
 /// `classes` are PriorityClasses and RuntimeClasses of the cluster.
 pub fn refuse(documents: &[Document], classes: &[Value]) -> anyhow::Result<()> {
     let mut checker = Checker::new(documents)?;
-    classes.iter().for_each(|class| checker.learn(class));
+    for class in classes {
+        checker.learn(class);
+    }
     let mut messages = Vec::new();
     for document in documents {
         for problem in checker.check(document).problems {

@@ -99,7 +99,9 @@ impl Admission {
         for quota in &covering {
             quota.has_room(spec).map_err(|why| format!("ResourceQuota `{}`: {why}", quota.name))?;
         }
-        covering.iter_mut().for_each(|quota| quota.charge(spec));
+        for quota in &mut covering {
+            quota.charge(spec);
+        }
         Ok(())
     }
 }

@@ -60,7 +60,7 @@ struct PricesDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct LaunchDocument {
+pub(super) struct LaunchDocument {
     node_pool: String,
     instance_type: String,
     zone: String,
@@ -75,7 +75,7 @@ struct LaunchDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct AlternativeDocument {
+pub(super) struct AlternativeDocument {
     instance_type: String,
     zone: String,
     capacity_type: &'static str,
@@ -100,7 +100,7 @@ struct UnschedulableDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ReasonDocument {
+pub(super) struct ReasonDocument {
     node_pool: Option<String>,
     reason: &'static str,
     message: String,
@@ -108,7 +108,7 @@ struct ReasonDocument {
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ChangeDocument {
+pub(super) struct ChangeDocument {
     kind: &'static str,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,7 +172,7 @@ impl PlanDocument {
     }
 }
 
-fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
+pub(super) fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
     let (table, size) = (Lifecycle::built_in(), &launch.instance_type);
     let alternatives = launch.alternatives.iter().map(|other| AlternativeDocument {
         instance_type: other.instance_type.to_string(),
@@ -200,7 +200,7 @@ pub fn dollars(price: UsdPerHour) -> f64 {
     price.micros() as f64 / 1e6
 }
 
-fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
+pub(super) fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
     let whole =
         |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
     match refusal {
@@ -234,7 +234,7 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
     }
 }
 
-fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
+pub(super) fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
     let machine = match &remedy.place {
         RemedyPlacement::Existing => None,
         RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {

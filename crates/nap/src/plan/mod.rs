@@ -9,7 +9,8 @@ mod admission;
 mod autoscaling;
 mod catalogues;
 mod change;
-mod cluster;
+pub mod cluster;
+mod contradiction;
 mod disruption;
 mod disruption_record;
 mod document;
@@ -29,7 +30,7 @@ mod table;
 mod what_if;
 mod workloads;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -40,8 +41,11 @@ use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Sn
 use nap_units::{Resources, Rounding};
 
 use crate::catalogue::Origin;
-use crate::cli::{Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfArgs};
+use crate::cli::{
+    ExplainFormat, Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfArgs,
+};
 use crate::manifests::{check, read};
+pub use crate::output::write_last as show;
 use crate::user_error::UserError;
 use catalogues::{Offered, exceeded_quota};
 use change::State;
@@ -83,6 +87,8 @@ pub struct Decision {
     pub plan: Plan,
     /// The smallest change that would place an unplaced pod, by pod.
     pub remedies: BTreeMap<PodKey, Remedy>,
+    /// Pods without a remedy for which not every change was tried.
+    pub stopped: BTreeSet<PodKey>,
 }
 
 impl Problem {
@@ -121,20 +127,25 @@ impl Problem {
     /// [`MAX_REMEDIES`].
     pub fn solve(&self, asked: Option<&PodKey>) -> Decision {
         let plan = solve(&self.snapshot, &self.options);
-        let remedies = self.remedies(&plan, asked);
-        Decision { plan, remedies }
+        let (remedies, stopped) = self.remedies(&plan, asked);
+        Decision { plan, remedies, stopped }
     }
 
-    /// Remedies by pod; equal pods share one.
-    fn remedies(&self, plan: &Plan, asked: Option<&PodKey>) -> BTreeMap<PodKey, Remedy> {
+    /// Remedies by pod, and the pods for which the search was stopped; equal pods share one.
+    fn remedies(
+        &self,
+        plan: &Plan,
+        asked: Option<&PodKey>,
+    ) -> (BTreeMap<PodKey, Remedy>, BTreeSet<PodKey>) {
         let mut remedies = BTreeMap::new();
+        let mut stopped = BTreeSet::new();
         if plan.unplaced.is_empty() {
-            return remedies;
+            return (remedies, stopped);
         }
         let pods: BTreeMap<&PodKey, &Pod> =
             self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
         let mut changes = RemedySearch::new(&self.snapshot, plan, &self.options);
-        let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
+        let mut known: BTreeMap<Pod, (Option<Remedy>, bool)> = BTreeMap::new();
         for unplaced in
             plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod))
         {
@@ -142,16 +153,21 @@ impl Problem {
             let alike = Pod { key: PodKey::new(pod.key.parts().0, ""), ..(*pod).clone() };
             if !known.contains_key(&alike) {
                 if known.len() == MAX_REMEDIES {
+                    stopped.insert(unplaced.pod.clone());
                     continue;
                 }
                 let found = changes.smallest(pod, &unplaced.refusal);
-                known.insert(alike.clone(), found);
+                known.insert(alike.clone(), (found, changes.has_stopped()));
             }
-            if let Some(Some(remedy)) = known.get(&alike) {
-                remedies.insert(unplaced.pod.clone(), remedy.clone());
+            match known.get(&alike) {
+                Some((Some(remedy), _)) => {
+                    remedies.insert(unplaced.pod.clone(), remedy.clone());
+                }
+                Some((None, true)) => drop(stopped.insert(unplaced.pod.clone())),
+                _ => {}
             }
         }
-        remedies
+        (remedies, stopped)
     }
 }
 
@@ -210,7 +226,7 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
     if args.source.files.is_empty() {
         let nodes = fleet::nodes(&cluster, &problem);
         head = fleet::table(&nodes, &problem) + "\n";
-        cost = cost + fleet::cost(&nodes);
+        cost += fleet::cost(&nodes);
         document.fleet = Some(FleetDocument::new(&nodes));
     }
     print(&problem, &decision, args.output, &head, &document)?;
@@ -255,12 +271,6 @@ fn print(
     show(&text)
 }
 
-/// Writes text to standard output.
-pub fn show(text: &str) -> anyhow::Result<()> {
-    crate::output::write(format_args!("{text}"));
-    Ok(())
-}
-
 /// `nap replay`.
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let stored = record::read(&args.file)?;
@@ -287,28 +297,73 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     record::verdict(&args.file, "plan", &differences, args.output)
 }
 
+/// Kinds before a name, as kubectl takes them.
+const KINDS: [&str; 14] = [
+    "pod",
+    "pods",
+    "po",
+    "deployment",
+    "deployments",
+    "deploy",
+    "statefulset",
+    "statefulsets",
+    "sts",
+    "replicaset",
+    "replicasets",
+    "rs",
+    "job",
+    "jobs",
+];
+
+/// `namespace/name` of what was asked for: `name`, `namespace/name` or `kind/name`.
+fn asked_for(name: &str, namespace: Option<&str>) -> String {
+    let namespace = namespace.unwrap_or("default");
+    match name.split_once('/') {
+        Some((kind, name)) if KINDS.contains(&kind) && !name.contains('/') => {
+            format!("{namespace}/{name}")
+        }
+        Some(_) => name.to_owned(),
+        None => format!("{namespace}/{name}"),
+    }
+}
+
 /// `nap explain pod`.
-pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()> {
+pub async fn explain_pod(
+    name: &str,
+    namespace: Option<String>,
+    output: ExplainFormat,
+    source: SourceArgs,
+) -> anyhow::Result<()> {
     let (cluster, problem) = gather(&source).await?;
-    let wanted = if name.contains('/') { name.clone() } else { format!("default/{name}") };
-    let is_of = |key: &PodKey| {
-        let number = key.as_str().strip_prefix(&wanted).and_then(|rest| rest.strip_prefix('-'));
-        key.as_str() == wanted || number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
+    let wanted = asked_for(name, namespace.as_deref());
+    let is_of = |key: &PodKey| key.as_str() == wanted || format::stem(key.as_str()) == wanted;
     let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.as_str() == wanted);
     if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key)))
     {
-        return show(&explain::explain(&problem, &problem.solve(Some(&pod.key)), pod));
+        let decision = problem.solve(Some(&pod.key));
+        let known = cluster.state.pods().find(|(key, _)| **key == pod.key);
+        let spec = known.map(|(_, pod)| pod.spec());
+        return show(&match output {
+            ExplainFormat::Text => explain::explain(&problem, &decision, pod, spec),
+            ExplainFormat::Json => explain::json(&problem, &decision, pod, spec)?,
+        });
     }
     if let Some((key, pod)) = cluster.state.pods().find(|(key, _)| is_of(key)) {
-        return show(&format!("{key} needs no new place: {}\n", cluster::settled(pod)));
+        let why = cluster::settled(pod);
+        return show(&match output {
+            ExplainFormat::Text => format!("{key} needs no new place: {why}\n"),
+            ExplainFormat::Json => explain::settled_json(key, &why)?,
+        });
     }
-    let some: Vec<String> =
-        cluster.state.pods().take(5).map(|(_, pod)| pod.name().to_owned()).collect();
+    let last = wanted.rsplit('/').next().unwrap_or_default();
+    let mut some: Vec<&str> = cluster.state.pods().map(|(key, _)| key.as_str()).collect();
+    // Those of the same name in another namespace first.
+    some.sort_by_key(|key| !format::stem(key).ends_with(&format!("/{last}")));
+    some.truncate(5);
     let hint = if some.is_empty() {
         "there are no pods at all".to_owned()
     } else {
-        format!("give NAMESPACE/NAME; there are {}, …", some.join(", "))
+        format!("give NAMESPACE/NAME or -n; there are {}, …", some.join(", "))
     };
     Err(UserError::new(format!("there is no pod `{wanted}`"), hint).into())
 }

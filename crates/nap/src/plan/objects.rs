@@ -217,16 +217,15 @@ impl Objects {
             ("keda.sh", "ScaledObject") => {
                 self.autoscalers.push(Autoscaler::scaled_object(document));
             }
-            ("keda.sh", "ScaledJob") => match autoscaling::scaled_job(document, self.replicas) {
-                Some((workload, note)) => {
-                    self.note(note);
-                    self.workload(workload, document)?;
-                }
-                None => {
+            ("keda.sh", "ScaledJob") => {
+                let Some((workload, note)) = autoscaling::scaled_job(document, self.replicas)
+                else {
                     let problem = "is not a Job's spec; write its template";
                     return Err(document.error("spec.jobTargetRef", problem));
-                }
-            },
+                };
+                self.note(note);
+                self.workload(workload, document)?;
+            }
             ("autoscaling.k8s.io", "VerticalPodAutoscaler") => {
                 if let Some(note) = autoscaling::vertical(document) {
                     self.note(note);

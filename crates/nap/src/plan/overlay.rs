@@ -110,7 +110,7 @@ fn end_pods(
     }
     let wanted = new.value.pointer("/spec/replicas").and_then(Value::as_u64).unwrap_or(1);
     let surplus = own.len().saturating_sub(usize::try_from(wanted).unwrap_or(usize::MAX));
-    // A StatefulSet ends its highest ordinals; the others end pods without a node and new ones first.
+    // A StatefulSet ends its highest ordinals; the others end pods without a node, then new ones.
     own.sort_by_key(|pod| {
         let bound = !pod.text("/spec/nodeName").is_empty();
         let ordinal = pod.text("/metadata/name").rsplit('-').next().and_then(|n| n.parse().ok());
@@ -161,8 +161,8 @@ fn pod_key(value: &Value) -> String {
     format!("{namespace}/{}", text("/metadata/name"))
 }
 
-/// What of a pod template decides where its pods go. Fields in which a server's defaults differ from
-/// what was written do not count.
+/// What of a pod template decides where its pods go. Fields in which a server's defaults differ
+/// from what was written do not count.
 fn shape(workload: &Value) -> String {
     let template = workload.pointer("/spec/template").cloned().unwrap_or_default();
     let template: PodTemplateSpec = serde_json::from_value(template).unwrap_or_default();

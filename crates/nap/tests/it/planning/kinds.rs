@@ -239,3 +239,81 @@ fn input_without_objects_is_an_error() {
         }
     }
 }
+
+#[test]
+fn a_pod_is_found_by_namespace_kind_and_workload() {
+    let yaml = workload("Deployment", "web", "replicas: 2")
+        .replace("name: web }", "name: web, namespace: shop }");
+    for arguments in [
+        &["shop/web"][..],
+        &["web", "-n", "shop"],
+        &["deployment/web", "-n", "shop"],
+        &["pod/web-2", "--namespace", "shop"],
+    ] {
+        let (said, _) = said(&[&["explain", "pod"], arguments].concat(), "found", &yaml);
+        assert!(said.starts_with("shop/web-") && said.contains("gets a new VM"), "{said}");
+    }
+    let (document, _) = said(&["explain", "pod", "shop/web", "-o", "json"], "found-json", &yaml);
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!((&document["outcome"], &document["pod"]), (&"newNode".into(), &"shop/web-1".into()));
+    assert!(document["launch"]["instanceType"].as_str().unwrap().starts_with("Standard_"));
+    let lost = run(&["explain", "pod", "web"], "found-lost", &yaml);
+    let error = text(&lost.stderr);
+    assert!(error.contains("there is no pod `default/web`"), "{error}");
+    assert!(error.contains("there are shop/web-1, shop/web-2"), "{error}");
+}
+
+#[test]
+fn contradictions_are_named_with_both_sides() {
+    let selector = |selector: &str| pod("p", &format!("{selector}, {}", containers("1")));
+    let affinity = |expressions: &str| {
+        format!(
+            "affinity: {{ nodeAffinity: {{ requiredDuringSchedulingIgnoredDuringExecution: {{ nodeSelectorTerms: [{{ matchExpressions: [{expressions}] }}] }} }} }}"
+        )
+    };
+    for (test, yaml, expected) in [
+        (
+            "pool",
+            selector("nodeSelector: { kubernetes.io/arch: arm64, kubernetes.io/os: windows }"),
+            "`kubernetes.io/os`: the pod wants In [windows], the nodepool has In [linux]",
+        ),
+        (
+            "pair",
+            selector(
+                "nodeSelector: { karpenter.azure.com/sku-cpu: \"2\", karpenter.azure.com/sku-memory: \"1048576\" }",
+            ),
+            "`karpenter.azure.com/sku-memory`: the pod wants In [1048576], the nodepool has",
+        ),
+        (
+            "itself",
+            selector(&format!(
+                "nodeSelector: {{ kubernetes.io/arch: amd64 }}, {}",
+                affinity(
+                    "{ key: kubernetes.io/os, operator: In, values: [linux] }, { key: kubernetes.io/os, operator: In, values: [windows] }"
+                )
+            )),
+            "`kubernetes.io/os`: the pod itself wants In [linux] (nodeAffinity) and In [windows]",
+        ),
+    ] {
+        let (said, _) = said(&["explain", "pod", "p"], &format!("contradiction-{test}"), &yaml);
+        let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(expected), "{test}: {said}");
+    }
+}
+
+#[test]
+fn a_pod_with_very_many_requirements_ends_the_search_for_a_change() {
+    let values: Vec<String> = (0..50).map(|value| format!("v{value}")).collect();
+    let expression = |key: usize| {
+        format!("{{ key: k{key}.example.com/x, operator: In, values: [{}] }}", values.join(", "))
+    };
+    let expressions: Vec<String> = (0..40).map(expression).collect();
+    let term = format!("{{ matchExpressions: [{}] }}", expressions.join(", "));
+    let terms = vec![term; 40].join(", ");
+    let affinity = format!(
+        "affinity: {{ nodeAffinity: {{ requiredDuringSchedulingIgnoredDuringExecution: {{ nodeSelectorTerms: [{terms}] }} }} }}"
+    );
+    let yaml = pod("odd", &format!("{affinity}, {}", containers("1")));
+    let (said, _) = said(&["explain", "pod", "odd"], "odd", &yaml);
+    assert!(said.contains("Stopped looking for a change"), "{said}");
+}
