@@ -23,6 +23,7 @@ mod crd;
 mod discovery;
 mod error;
 mod garbage_collection;
+mod judge;
 mod object;
 mod openapi;
 mod patch;
@@ -49,6 +50,7 @@ use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
 use nap_clock::Clock;
 
 use error::ApiError;
+pub use judge::{FieldProblem, Judge, Verdict};
 use request::ApiRequest;
 use server::State;
 

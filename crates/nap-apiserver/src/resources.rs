@@ -47,6 +47,8 @@ pub(crate) struct Resource {
     pub(crate) scale: Option<Scale>,
     /// Decodes and re-encodes a built-in kind, which checks its types and drops unknown fields.
     pub(crate) round_trip: Option<fn(Value) -> Result<Value, String>>,
+    /// Schema of the types of a built-in kind.
+    pub(crate) types: Option<fn() -> Value>,
     pub(crate) schema: Option<Arc<CustomSchema>>,
     pub(crate) columns: Vec<PrinterColumn>,
     pub(crate) selectable_fields: Vec<String>,
@@ -111,6 +113,10 @@ fn round_trip<T: Serialize + DeserializeOwned>(value: Value) -> Result<Value, St
     serde_json::to_value(&typed).map_err(|error| error.to_string())
 }
 
+fn types<T: schemars::JsonSchema>() -> Value {
+    schemars::SchemaGenerator::default().into_root_schema_for::<T>().to_value()
+}
+
 struct Row {
     group: &'static str,
     version: &'static str,
@@ -120,6 +126,7 @@ struct Row {
     /// Letters: `n` namespaced, `s` status, `g` generation, `c` scale, `a` in category `all`.
     traits: &'static str,
     round_trip: fn(Value) -> Result<Value, String>,
+    types: fn() -> Value,
 }
 
 macro_rules! rows {
@@ -132,8 +139,22 @@ macro_rules! rows {
             short_names: &[$($short),*],
             traits: $traits,
             round_trip: round_trip::<k8s_openapi::$($path)::+::$kind>,
+            types: types::<k8s_openapi::$($path)::+::$kind>,
         }),*]
     };
+}
+
+/// Kinds that are judged in manifests and that the server need not serve.
+pub(crate) fn judged_only() -> Vec<Resource> {
+    let rows = rows! {
+        "autoscaling" "v1" api::autoscaling::v1.HorizontalPodAutoscaler
+            "horizontalpodautoscalers" ["hpa"] "nsa";
+        "autoscaling" "v2" api::autoscaling::v2.HorizontalPodAutoscaler
+            "horizontalpodautoscalers" ["hpa"] "nsa";
+        "networking.k8s.io" "v1" api::networking::v1.Ingress "ingresses" ["ing"] "nsg";
+        "networking.k8s.io" "v1" api::networking::v1.NetworkPolicy "networkpolicies" ["netpol"] "ng";
+    };
+    rows.iter().map(from_row).collect()
 }
 
 /// Every built-in resource this server stores.
@@ -200,6 +221,7 @@ fn from_row(row: &Row) -> Resource {
             selector: Some(path("spec.selector")),
         }),
         round_trip: Some(row.round_trip),
+        types: Some(row.types),
         schema: None,
         columns: Vec::new(),
         selectable_fields: Vec::new(),

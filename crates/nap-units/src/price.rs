@@ -64,10 +64,20 @@ impl UsdPerHour {
 }
 
 impl fmt::Display for UsdPerHour {
-    /// Dollars with at least three and at most six decimals: `$0.192`, `$0.0416`.
+    /// Dollars with four significant digits, and at least three and at most six decimals: `$0.192`,
+    /// `$0.0416`, `$12.346`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
         let micros = self.0.unsigned_abs();
+        // Zeros after the point go before the significant digits.
+        let decimals = match micros {
+            0..10_000 => 6,
+            10_000..100_000 => 5,
+            100_000..1_000_000 => 4,
+            1_000_000.. => 3,
+        };
+        let unit = 10_u64.pow(6 - decimals);
+        let micros = micros.saturating_add(unit / 2) / unit * unit;
         let mut fraction = format!("{:06}", micros % 1_000_000);
         while fraction.len() > 3 && fraction.ends_with('0') {
             fraction.pop();
@@ -105,6 +115,21 @@ impl Sum for UsdPerHour {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prices_are_shown_with_four_significant_digits() {
+        for (micros, shown) in [
+            (645_585, "$0.6456"),
+            (18_917, "$0.01892"),
+            (1_234, "$0.001234"),
+            (12_345_600, "$12.346"),
+            (108_160_000, "$108.160"),
+            (999_960, "$1.000"),
+            (-80_449, "-$0.08045"),
+        ] {
+            assert_eq!(UsdPerHour::from_micros(micros).to_string(), shown);
+        }
+    }
 
     #[test]
     fn prices_are_read_and_shown_exactly() {

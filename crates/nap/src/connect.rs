@@ -6,8 +6,14 @@ use kube::{Client, Config};
 use crate::cli::ClusterArgs;
 use crate::user_error::UserError;
 
-/// Client of the cluster from `--kubeconfig`, `--context` or the environment.
+/// Client of the cluster from `--kubeconfig`, `--context` or the environment. Fails if the cluster
+/// does not answer.
 pub async fn connect(args: &ClusterArgs) -> anyhow::Result<Client> {
+    Ok(connect_to(args).await?.0)
+}
+
+/// The same, with the URL of the API server.
+pub async fn connect_to(args: &ClusterArgs) -> anyhow::Result<(Client, String)> {
     let options =
         KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let found = match &args.kubeconfig {
@@ -32,7 +38,68 @@ pub async fn connect(args: &ClusterArgs) -> anyhow::Result<Client> {
     // The client would retry a refused eviction (429) for minutes by itself; the controllers do it,
     // with a back-off per object.
     config.default_retry = false;
-    Ok(Client::try_from(config)?)
+    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let client = Client::try_from(config)?;
+    // Any answer but a refusal of the credentials will do: not every user may read the version.
+    match client.apiserver_version().await {
+        Err(error @ kube::Error::Api(_)) if !is_unauthorized(&error) => {}
+        Err(error) => return Err(unreachable(&server, "get", "/version", &error)),
+        Ok(_) => {}
+    }
+    Ok((client, server))
+}
+
+fn is_unauthorized(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 401)
+}
+
+/// The error of a request to an API server: who was asked, for what, and why it failed.
+pub fn unreachable(server: &str, verb: &str, what: &str, error: &kube::Error) -> anyhow::Error {
+    let (message, hint) = match error {
+        kube::Error::Api(status) if status.code == 401 => (
+            format!("{server} does not accept the credentials of the kubeconfig (401): {verb} {what}"),
+            "log in again, for example with `az aks get-credentials`; `kubectl auth whoami` tells \
+             who you are"
+                .to_owned(),
+        ),
+        kube::Error::Api(status) if status.code == 403 => (
+            format!("{server} forbids to {verb} {what} (403): {}", status.message),
+            format!("ask for a role that allows it; `kubectl auth can-i {verb} {what} -A` checks"),
+        ),
+        kube::Error::Api(status) => (
+            format!("{server} cannot {verb} {what} ({}): {}", status.code, status.message),
+            "`kubectl get` of the same kind says more; reading is all that is needed".to_owned(),
+        ),
+        other => (
+            format!("{server} cannot be reached: {}", cause(other)),
+            "see whether the cluster runs, and whether the kubeconfig or --context names the right \
+             one; `kubectl version` tells the same"
+                .to_owned(),
+        ),
+    };
+    UserError::new(message, hint).into()
+}
+
+/// The innermost cause of an error, in the words of users.
+fn cause(error: &kube::Error) -> String {
+    let mut innermost: &(dyn std::error::Error + 'static) = error;
+    let mut lookup = false;
+    while let Some(source) = innermost.source() {
+        lookup |= source.to_string().contains("dns error");
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    let kind = innermost.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    match kind {
+        Some(std::io::ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
+        Some(std::io::ErrorKind::TimedOut) => "no answer in time".to_owned(),
+        _ if lookup || text.contains("lookup address") => format!("unknown host ({text})"),
+        _ if text.contains("certificate") || text.contains("tls") => format!("TLS: {text}"),
+        _ if text.contains("InvalidContentType") || text.contains("corrupt message") => {
+            format!("TLS: the server does not speak it ({text})")
+        }
+        _ => text,
+    }
 }
 
 #[cfg(test)]
@@ -67,6 +134,8 @@ mod tests {
         std::fs::write(&kubeconfig, crate::try_cluster::files::kubeconfig(&server)).unwrap();
         let args = ClusterArgs { kubeconfig: Some(kubeconfig.clone()), context: None };
         let pods: Api<Pod> = Api::default_namespaced(connect(&args).await.unwrap());
+        // Connecting asks for the version.
+        requests.store(0, Ordering::SeqCst);
         let refused = pods.evict("web", &EvictParams::default()).await.unwrap_err();
         std::fs::remove_file(kubeconfig).unwrap();
         assert!(matches!(refused, kube::Error::Api(status) if status.code == 429));

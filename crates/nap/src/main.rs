@@ -1,5 +1,8 @@
 //! The `nap` command.
 
+#[macro_use]
+mod output;
+
 mod azure;
 mod bench;
 mod catalogue;

@@ -4,7 +4,7 @@ use nap_units::Quantity;
 use serde_json::{Value, json};
 
 use super::pod_spec;
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, FieldError, Result};
 use crate::object;
 use crate::resources::Resource;
 use crate::server::State;
@@ -20,7 +20,11 @@ pub(crate) fn apply(
         return Ok(());
     }
     if holds_quantities(resource) {
-        canonical_quantities(object)?;
+        let mut errors = Vec::new();
+        canonical_quantities(object, "", &mut errors);
+        if let Some(error) = errors.first() {
+            return Err(ApiError::bad_request(error.to_string()));
+        }
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => {
@@ -201,7 +205,7 @@ fn service(state: &State, object: &mut Value) {
 }
 
 /// Whether a kind has resource lists; in other kinds a field of such a name means something else.
-fn holds_quantities(resource: &Resource) -> bool {
+pub(crate) fn holds_quantities(resource: &Resource) -> bool {
     let core = [
         "limitranges",
         "nodes",
@@ -220,8 +224,12 @@ fn holds_quantities(resource: &Resource) -> bool {
     }
 }
 
+/// The real server's words for what is no quantity.
+const QUANTITY: &str = "quantities must match the regular expression \
+     '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
 /// Fields of built-in kinds that hold resource lists.
-const RESOURCE_LISTS: [&str; 12] = [
+const RESOURCE_LISTS: [&str; 14] = [
     "requests",
     "limits",
     "capacity",
@@ -231,41 +239,42 @@ const RESOURCE_LISTS: [&str; 12] = [
     "podFixed",
     "hard",
     "used",
+    "default",
     "defaultRequest",
+    "maxLimitRequestRatio",
     "max",
     "min",
 ];
 
-/// Rewrites quantities canonically and refuses what is none.
-fn canonical_quantities(value: &mut Value) -> Result<()> {
+/// Rewrites quantities canonically; what is none is an error.
+pub(crate) fn canonical_quantities(value: &mut Value, path: &str, errors: &mut Vec<FieldError>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
-                if RESOURCE_LISTS.contains(&key.as_str())
-                    && let Value::Object(amounts) = value
-                {
-                    for amount in amounts.values_mut() {
-                        if let Value::String(text) = amount {
-                            let amount: Quantity = text.parse().map_err(|_| {
-                                ApiError::bad_request(format!(
-                                    "quantities must match the regular expression \
-                                     '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$': {text:?}"
-                                ))
-                            })?;
-                            *text = amount.to_string();
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match value {
+                    Value::Object(amounts) if RESOURCE_LISTS.contains(&key.as_str()) => {
+                        for (name, amount) in amounts {
+                            canonical(amount, || format!("{path}[{name}]"), errors);
                         }
                     }
-                } else {
-                    canonical_quantities(value)?;
+                    value => canonical_quantities(value, &path, errors),
                 }
             }
         }
         Value::Array(items) => {
-            for item in items {
-                canonical_quantities(item)?;
+            for (index, item) in items.iter_mut().enumerate() {
+                canonical_quantities(item, &format!("{path}[{index}]"), errors);
             }
         }
         _ => {}
     }
-    Ok(())
+}
+
+fn canonical(amount: &mut Value, field: impl Fn() -> String, errors: &mut Vec<FieldError>) {
+    let Value::String(text) = amount else { return };
+    match text.parse::<Quantity>() {
+        Ok(amount) => *text = amount.to_string(),
+        Err(_) => errors.push(FieldError::invalid(field(), text.as_str(), QUANTITY)),
+    }
 }

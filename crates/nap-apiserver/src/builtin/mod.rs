@@ -4,4 +4,6 @@
 pub(crate) mod defaults;
 pub(crate) mod metadata;
 pub(crate) mod pod_spec;
+mod scheduling;
+pub(crate) mod shape;
 pub(crate) mod validate;

@@ -1,9 +1,9 @@
 //! Checks of built-in kinds: what the types alone do not refuse, limited to mistakes people make.
 
-use nap_units::Quantity;
+use nap_units::{Quantity, Rounding};
 use serde_json::{Value, json};
 
-use super::metadata;
+use super::{metadata, scheduling};
 use crate::error::{FieldError, Problem};
 use crate::object;
 use crate::resources::Resource;
@@ -39,18 +39,22 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
                 ));
             }
         }
-        ("batch", "jobs") => {
-            pod_spec(&spec["template"]["spec"], "spec.template.spec", &mut errors);
-            let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
-            if policy == "Always" {
-                let supported = vec![json!("OnFailure"), json!("Never")];
-                errors.push(FieldError::not_supported(
-                    "spec.template.spec.restartPolicy",
-                    policy,
-                    supported,
-                ));
+        ("batch", "jobs") => job(spec, "spec", &mut errors),
+        ("batch", "cronjobs") => {
+            if object::text(spec, &["schedule"]).is_empty() {
+                errors.push(FieldError::required("spec.schedule", ""));
+            }
+            job(&spec["jobTemplate"]["spec"], "spec.jobTemplate.spec", &mut errors);
+        }
+        ("", "replicationcontrollers") => {
+            not_negative(spec, "replicas", "spec", &mut errors);
+            if spec.get("template").is_some() {
+                pod_spec(&spec["template"]["spec"], "spec.template.spec", &mut errors);
             }
         }
+        ("", "limitranges") => limit_range(spec, &mut errors),
+        ("", "resourcequotas") => amounts_of(&spec["hard"], "spec.hard", &mut errors),
+        ("autoscaling", "horizontalpodautoscalers") => autoscaler(spec, &mut errors),
         ("", "nodes") => node(old, spec, &mut errors),
         ("policy", "poddisruptionbudgets") => budget(spec, &mut errors),
         ("scheduling.k8s.io", "priorityclasses")
@@ -93,6 +97,7 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
             amounts(&container["resources"], &format!("{path}.resources"), errors);
         }
     }
+    scheduling::check(spec, path, errors);
     for (index, toleration) in object::list(spec, &["tolerations"]).iter().enumerate() {
         let operator = object::text(toleration, &["operator"]);
         let path = format!("{path}.tolerations[{index}]");
@@ -108,16 +113,82 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
+fn job(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for field in ["parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"] {
+        not_negative(spec, field, path, errors);
+    }
+    let path = format!("{path}.template.spec");
+    pod_spec(&spec["template"]["spec"], &path, errors);
+    let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
+    if policy == "Always" {
+        let known = ["OnFailure", "Never"];
+        scheduling::one_of(policy, &known, format!("{path}.restartPolicy"), errors);
+    }
+}
+
+fn limit_range(spec: &Value, errors: &mut Vec<FieldError>) {
+    for (index, item) in object::list(spec, &["limits"]).iter().enumerate() {
+        let path = format!("spec.limits[{index}]");
+        if object::text(item, &["type"]).is_empty() {
+            errors.push(FieldError::required(format!("{path}.type"), ""));
+        }
+        for list in ["default", "defaultRequest", "min", "max"] {
+            amounts_of(&item[list], &format!("{path}.{list}"), errors);
+        }
+    }
+}
+
+fn autoscaler(spec: &Value, errors: &mut Vec<FieldError>) {
+    let least = object::integer(spec, &["minReplicas"]);
+    let most = object::integer(spec, &["maxReplicas"]).unwrap_or(0);
+    if least.is_some_and(|least| least < 0) {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid("spec.minReplicas", least.unwrap_or(0), detail));
+    }
+    if most < 1 {
+        errors.push(FieldError::invalid("spec.maxReplicas", most, "must be greater than 0"));
+    } else if most < least.unwrap_or(1) {
+        let detail = "must be greater than or equal to `minReplicas`";
+        errors.push(FieldError::invalid("spec.maxReplicas", most, detail));
+    }
+    for field in ["kind", "name"] {
+        if object::text(spec, &["scaleTargetRef", field]).is_empty() {
+            errors.push(FieldError::required(format!("spec.scaleTargetRef.{field}"), ""));
+        }
+    }
+}
+
+fn not_negative(spec: &Value, field: &str, path: &str, errors: &mut Vec<FieldError>) {
+    let number = object::integer(spec, &[field]).unwrap_or(0);
+    if number < 0 {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(format!("{path}.{field}"), number, detail));
+    }
+}
+
+/// Refuses negative quantities of a resource list.
+fn amounts_of(list: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for (name, amount) in list.as_object().into_iter().flatten() {
+        let text = amount.as_str().unwrap_or_default();
+        if text.parse().is_ok_and(|amount: Quantity| amount < Quantity::from_units(0)) {
+            let detail = "must be greater than or equal to 0";
+            errors.push(FieldError::invalid(format!("{path}[{name}]"), text, detail));
+        }
+    }
+}
+
 fn amounts(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let limits = resources.get("limits").and_then(Value::as_object);
     for kind in ["requests", "limits"] {
         let Some(amounts) = resources.get(kind).and_then(Value::as_object) else { continue };
+        amounts_of(&resources[kind], &format!("{path}.{kind}"), errors);
         for (name, amount) in amounts {
             let text = amount.as_str().unwrap_or_default();
             let amount: Option<Quantity> = text.parse().ok();
-            if amount.is_some_and(|amount| amount < Quantity::from_units(0)) {
-                let detail = "must be greater than or equal to 0";
-                errors.push(FieldError::invalid(format!("{path}.{kind}[{name}]"), text, detail));
+            // Extended resources, such as GPUs, cannot be shared or divided.
+            if name.contains('/') && amount.is_some_and(|amount| !is_whole(amount)) {
+                let field = format!("{path}.{kind}[{name}]");
+                errors.push(FieldError::invalid(field, text, "must be an integer"));
             }
             let limit = limits.and_then(|l| l.get(name)).and_then(Value::as_str);
             if kind == "requests"
@@ -129,6 +200,10 @@ fn amounts(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
             }
         }
     }
+}
+
+fn is_whole(amount: Quantity) -> bool {
+    amount.to_milli(Rounding::Up) % 1000 == 0
 }
 
 /// Most of a pod's spec cannot change once it exists.

@@ -10,6 +10,7 @@ use kube::core::cel::{CompiledSchema, ErrorKind, compile_schema, validate_compil
 use serde_json::Value;
 
 pub(crate) use definition::{complete, resources_of};
+pub(crate) use validation::type_name;
 
 use crate::error::{FieldError, Problem};
 use schema::Schema;

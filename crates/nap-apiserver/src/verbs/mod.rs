@@ -126,24 +126,7 @@ fn normalise(resource: &Resource, object: Value, options: &mut WriteOptions) -> 
             resource.kind, resource.version, resource.kind
         ))
     };
-    let (object, unknown) = if let Some(round_trip) = resource.round_trip {
-        let decoded = round_trip(object.clone()).map_err(decoding)?;
-        let mut unknown = Vec::new();
-        if options.validation != FieldValidation::Ignore {
-            missing_fields(&object, &decoded, "", &mut unknown);
-        }
-        (decoded, unknown)
-    } else {
-        let mut object = object;
-        let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-        let typed: ObjectMeta =
-            serde_json::from_value(metadata).map_err(|error| decoding(error.to_string()))?;
-        object["metadata"] =
-            serde_json::to_value(typed).map_err(|error| decoding(error.to_string()))?;
-        let unknown =
-            resource.schema.as_ref().map(|s| s.normalise(&mut object)).unwrap_or_default();
-        (object, unknown)
-    };
+    let (object, unknown) = decode_typed(resource, object).map_err(decoding)?;
     let unknown: Vec<String> =
         unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
     match options.validation {
@@ -160,6 +143,27 @@ fn normalise(resource: &Resource, object: Value, options: &mut WriteOptions) -> 
         FieldValidation::Strict | FieldValidation::Ignore => {}
     }
     Ok(object)
+}
+
+/// Decodes by type or schema. Returns the object with schema defaults and without unknown fields,
+/// and the paths of these.
+pub(crate) fn decode_typed(
+    resource: &Resource,
+    mut object: Value,
+) -> Result<(Value, Vec<String>), String> {
+    let mut unknown = Vec::new();
+    if let Some(round_trip) = resource.round_trip {
+        let decoded = round_trip(object.clone())?;
+        missing_fields(&object, &decoded, "", &mut unknown);
+        return Ok((decoded, unknown));
+    }
+    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    let typed: ObjectMeta = serde_json::from_value(metadata).map_err(|error| error.to_string())?;
+    object["metadata"] = serde_json::to_value(typed).map_err(|error| error.to_string())?;
+    if let Some(schema) = &resource.schema {
+        unknown = schema.normalise(&mut object);
+    }
+    Ok((object, unknown))
 }
 
 /// The paths that `given` has and `decoded` lost.

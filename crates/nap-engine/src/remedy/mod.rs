@@ -10,14 +10,16 @@ mod candidates;
 
 use std::sync::Arc;
 
-use nap_api::Taint;
+use nap_api::{Requirements, Taint};
 use nap_units::{MEMORY, UsdPerHour};
 use serde::{Deserialize, Serialize};
 
 use crate::classes::dimensions::holds;
 use crate::explain::single_pod::with_index;
 use crate::ids::{Id, OfferingId};
-use crate::model::{CapacityType, InstanceType, Offering, Options, Plan, Pod, Refusal, Snapshot};
+use crate::model::{
+    CapacityType, InstanceType, Offering, Options, Plan, Pod, Preferences, Refusal, Snapshot,
+};
 use crate::offerings::pool_table::charge_of;
 use crate::offerings::solver_cache::SolverCache;
 pub use crate::remedy::after::after;
@@ -26,6 +28,10 @@ use crate::solve::solve_with;
 
 /// Upper limit on the changes that are tried for one pod.
 const MAX_TRIES: usize = 60;
+
+/// Upper limit on the work for one pod: the values of its node requirements times the changes that
+/// are tried. A pod of ordinary size never meets it.
+const MAX_WORK: usize = 400_000;
 
 /// Granularity of proposed memory requests.
 const MEBIBYTE: i64 = 1 << 20;
@@ -126,24 +132,53 @@ impl RemedyPlacement {
     }
 }
 
+/// Number of values in the node requirements of a pod, required and preferred.
+fn size_of(pod: &Pod) -> usize {
+    let values = |requirements: &Requirements| {
+        requirements.iter().map(|(_, one)| 1 + one.values().len()).sum::<usize>()
+    };
+    let preferred: usize = pod.preferences.nodes.iter().map(|one| values(&one.term)).sum();
+    let required: usize = pod.terms.iter().map(values).sum();
+    // Each preference is combined with each required term.
+    required + preferred.saturating_mul(pod.terms.len().max(1))
+}
+
 /// The search for remedies of the pods that a plan left without a place.
 pub struct RemedySearch<'o> {
     /// The cluster after the plan.
     base: Snapshot,
     cache: SolverCache,
     options: &'o Options,
+    stopped: bool,
 }
 
 impl<'o> RemedySearch<'o> {
     /// Search for the pods of a snapshot that its plan did not place.
     pub fn new(snapshot: &Snapshot, plan: &Plan, options: &'o Options) -> Self {
         let base = after(snapshot, plan);
-        Self { cache: SolverCache::new(&base), base, options }
+        Self { cache: SolverCache::new(&base), base, options, stopped: false }
     }
 
-    /// The smallest change for one pod, if one change is enough.
+    /// Whether the last search ended before everything was tried.
+    pub fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// The smallest change for one pod, if one change is enough. Without one,
+    /// [`has_stopped`](Self::has_stopped) tells whether that is certain.
     pub fn smallest(&mut self, pod: &Pod, refusal: &Refusal) -> Option<Remedy> {
+        self.stopped = false;
         let Refusal::Pools(reasons) = refusal else { return None };
+        let size = size_of(pod);
+        let max_tries = MAX_TRIES.min((MAX_WORK / size.max(1)).max(1));
+        // Preferences of a large pod only cost time here: they never keep it from a place.
+        let plain: Pod;
+        let pod = if max_tries < MAX_TRIES {
+            plain = Pod { preferences: Preferences::default(), ..pod.clone() };
+            &plain
+        } else {
+            pod
+        };
         let mut tries = 0;
         for propose in PROPOSALS {
             let mut best: Option<Remedy> = None;
@@ -154,7 +189,8 @@ impl<'o> RemedySearch<'o> {
                 };
                 for attempt in propose(self, pod, pool, &reason.why) {
                     tries += 1;
-                    if tries > MAX_TRIES {
+                    if tries > max_tries {
+                        self.stopped = true;
                         return best;
                     }
                     let found = self.attempt(pod, pool, attempt);

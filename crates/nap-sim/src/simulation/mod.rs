@@ -17,14 +17,15 @@ use observation::Observation;
 
 /// Time between two observations of the checkers.
 const CHECK_INTERVAL: Duration = Duration::from_mins(5);
-/// Time from scaling everything to zero until every VM must be gone.
-const WIND_DOWN: Duration = Duration::from_hours(1);
+/// Time from scaling everything to zero until every VM must be gone; half of the simulated time if
+/// that is shorter.
+const WIND_DOWN: SignedDuration = SignedDuration::from_hours(1);
 
 /// The outcome of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Simulated hours, including [`WIND_DOWN`].
+    /// Simulated hours, of which the last is [`WIND_DOWN`].
     pub hours: u32,
     /// Seed of the workload.
     pub seed: u64,
@@ -44,17 +45,18 @@ pub struct Report {
     pub trace_hash: String,
 }
 
-/// Runs the workload of a seed for some hours, then scales everything to zero and waits for
-/// [`WIND_DOWN`].
+/// Runs the workload of a seed for some hours: for [`WIND_DOWN`] at their end, everything is scaled
+/// to zero.
 pub async fn run(world: &World, seed: u64, hours: u32) -> Result<Report, WorldError> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
-    let mut report = Report { hours: hours + 1, seed, ..Report::default() };
+    let mut report = Report { hours, seed, ..Report::default() };
     let mut checkers = Checkers::default();
     let deployments = workload::create(world, &mut rng).await?;
     let clock = world.clock();
     let start = clock.now();
-    let end =
-        start.checked_add(SignedDuration::from_hours(i64::from(hours))).unwrap_or(Timestamp::MAX);
+    let total = SignedDuration::from_hours(i64::from(hours));
+    let wind_down = WIND_DOWN.min(total / 2);
+    let end = start.checked_add(total - wind_down).unwrap_or(Timestamp::MAX);
     let mut next_scaling = start;
     while clock.now() < end {
         if clock.now() >= next_scaling {
@@ -72,7 +74,8 @@ pub async fn run(world: &World, seed: u64, hours: u32) -> Result<Report, WorldEr
     for name in &deployments {
         workload::scale(world, name, 0).await?;
     }
-    clock.sleep(WIND_DOWN).await;
+    let over = start.checked_add(total).unwrap_or(Timestamp::MAX);
+    clock.sleep(Duration::try_from(over.duration_since(clock.now())).unwrap_or_default()).await;
     observe(world, &mut checkers, &mut report).await?;
     let left = world.azure().machines().len();
     if left > 0 {

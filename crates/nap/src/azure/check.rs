@@ -1,7 +1,6 @@
 //! `nap azure check`: every prerequisite of a cluster, with the fix of what is missing.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use nap_api::disruption::{Maintenance, Span};
@@ -32,10 +31,7 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
         CheckFormat::Wide => table(facts.config(), &rows, true),
         CheckFormat::Json => serde_json::to_string_pretty(&document(facts.config(), &rows))? + "\n",
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    crate::output::write(format_args!("{text}"));
     let (failed, unknown) = (count(&rows, Status::Fail), count(&rows, Status::Unknown));
     if failed > 0 {
         let message = format!("{failed} prerequisite(s) not met");

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -67,10 +66,8 @@ pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
             serde_json::to_string_pretty(&document)? + "\n"
         }
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
+    crate::output::write(format_args!("{text}"));
+    Ok(())
 }
 
 /// The requirements of the options, and the node class of the file.

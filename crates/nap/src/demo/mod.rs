@@ -12,7 +12,6 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kube::ResourceExt as _;
 use nap_api::{NodeClaim, labels};
-use nap_clock::Clock;
 use nap_sim::world::{World, WorldConfig};
 use nap_units::UsdPerHour;
 use observe::{Fleet, Observer};
@@ -23,33 +22,39 @@ use crate::manifests;
 /// Maximum duration of one step, in simulated time.
 const PATIENCE: Duration = Duration::from_mins(15);
 
-/// Runs the demo.
-pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
+/// Start of the story, so that every run tells the same.
+const EPOCH: &str = "2026-01-01T00:00:00Z";
+
+/// Runs the demo in virtual time, so that it is the same on every machine; only its lines are
+/// printed at the pace of the speed.
+pub fn demo(args: DemoArgs) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     let config = WorldConfig {
         region: args.world.region,
         seed: args.world.seed,
-        speed: args.speed,
-        epoch: Clock::wall().now(),
+        speed: 1,
+        epoch: EPOCH.parse().context("the start of the demo")?,
         vm_delays: 1.0,
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };
-    let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
-    println!(
-        "nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n",
-        config.region, config.speed
-    );
-    let story = tell(&world);
-    tokio::select! {
-        biased;
-        result = story => result,
-        result = world.run(true) => Err(result.map_or_else(anyhow::Error::from, |()| anyhow::anyhow!("the embedded cluster stopped"))),
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-    }
+    runtime.block_on(async {
+        let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
+        println!(
+            "nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n",
+            config.region, args.speed
+        );
+        tokio::select! {
+            biased;
+            result = tell(&world, args.speed) => result,
+            result = world.run(true) => Err(result.map_or_else(anyhow::Error::from, |()| anyhow::anyhow!("the embedded cluster stopped"))),
+        }
+    })
 }
 
-async fn tell(world: &World) -> anyhow::Result<()> {
-    let observer = Observer::new(world);
+async fn tell(world: &World, speed: u32) -> anyhow::Result<()> {
+    let observer = Observer::new(world, speed);
     world.install_crds().await?;
     manifests::apply(observer.client(), manifests::DEFAULT_NODEPOOL).await?;
     observer

@@ -27,6 +27,8 @@ pub struct Observer<'a> {
     client: Client,
     started: Timestamp,
     told: Mutex<BTreeSet<String>>,
+    /// Speed at which the story is told, relative to the simulated time.
+    speed: u32,
 }
 
 /// State of the cluster at one time.
@@ -46,9 +48,9 @@ pub struct Fleet {
 
 impl<'a> Observer<'a> {
     /// An observer that prints events from now on.
-    pub fn new(world: &'a World) -> Self {
-        let client = world.client();
-        Self { world, client, started: world.clock().now(), told: Mutex::new(BTreeSet::new()) }
+    pub fn new(world: &'a World, speed: u32) -> Self {
+        let (client, started) = (world.client(), world.clock().now());
+        Self { world, client, started, told: Mutex::new(BTreeSet::new()), speed }
     }
 
     /// Client of the cluster.
@@ -120,6 +122,8 @@ impl<'a> Observer<'a> {
                 fleet.nodes.len(),
                 fleet.machines,
             );
+            // The reader waits, the virtual time does not.
+            std::thread::sleep(STEP / self.speed);
             clock.sleep(STEP).await;
         }
     }

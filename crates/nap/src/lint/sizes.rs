@@ -9,7 +9,7 @@ use nap_azure::instance_types::Settings;
 use nap_azure::not_offered::{NotOffered, offered, replacements};
 use nap_engine::InstanceType;
 
-use super::{Finding, Level};
+use super::findings::Level;
 use crate::catalogue;
 
 /// Whether a requirement is a list of sizes.
@@ -18,14 +18,14 @@ pub fn names_sizes(requirement: &NodeSelectorRequirement) -> bool {
         && requirement.operator == Operator::In
 }
 
-/// Findings about named sizes, without their place. A requirement of which no size is left is an
+/// Levels and messages about named sizes. A requirement of which no size is left is an
 /// error.
 pub fn not_offered(
     pool: &NodePool,
     (sizes, region): (&EmbeddedCatalogue, &str),
     settings: &Settings,
     types: &[InstanceType],
-) -> anyhow::Result<Vec<Finding>> {
+) -> anyhow::Result<Vec<(Level, String)>> {
     let region = catalogue::region(sizes, region)?;
     let mut findings = Vec::new();
     for (index, requirement) in pool.spec.template.spec.requirements.iter().enumerate() {
@@ -51,12 +51,12 @@ pub fn not_offered(
             if !instead.is_empty() {
                 let _ = write!(text, "; instead serve {}", instead.join(", "));
             }
-            findings.push(Finding::new(if all { Level::Error } else { Level::Warning }, "", text));
+            findings.push((if all { Level::Error } else { Level::Warning }, text));
         }
         if all {
             let text =
                 format!("{field}: no size that it names is offered, so the pool makes no nodes");
-            findings.push(Finding::new(Level::Error, "", text));
+            findings.push((Level::Error, text));
         }
     }
     Ok(findings)

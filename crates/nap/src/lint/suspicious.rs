@@ -2,58 +2,80 @@
 //! always block, requirements that no VM size meets, limits below one node, NodePools that no pod
 //! can reach.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
+use fixedbitset::FixedBitSet;
 use jiff::Timestamp;
 use nap_api::budget::{self, Oddity};
 use nap_api::disruption::{self, Settings};
-use nap_api::requirement::Undefined;
 use nap_api::{
     AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration, labels, validation,
 };
 use nap_azure::embedded::EmbeddedCatalogue;
-use nap_engine::{CapacityType, InstanceType};
+use nap_engine::{CapacityType, Catalogue, InstanceType};
 use nap_units::{CPU, MEMORY, Resources, Rounding, UsdPerHour};
 use serde_json::Value;
 
-use super::{Finding, Level, sizes};
+use super::findings::{Finding, Level};
+use super::offerings::{Ids, Offerings};
+use super::sizes;
 use crate::catalogue;
+use crate::manifests::read::Document;
 
 /// Price of a node above which a NodePool is warned of it; the default NodePool stays below.
 const EXTREME_PRICE: UsdPerHour = UsdPerHour::from_micros(50_000_000);
 
+/// The sizes and offerings of one node class.
+struct OfClass {
+    settings: nap_azure::instance_types::Settings,
+    types: Catalogue,
+    offerings: Offerings,
+}
+
 /// Checks NodePools against the node classes and workloads of the same files.
 pub fn find(
-    pools: &[(String, NodePool)],
+    pools: &[(&Document, NodePool)],
     classes: &[AKSNodeClass],
-    objects: &[&Value],
+    objects: &[Document],
     (sizes, region): (&EmbeddedCatalogue, &str),
 ) -> anyhow::Result<Vec<Finding>> {
     let mut found = Vec::new();
-    let warning = |place: &String, text| Finding::new(Level::Warning, place, text);
     let workloads: Vec<Vec<Toleration>> =
-        objects.iter().filter_map(|object| tolerations(object)).collect();
+        objects.iter().filter_map(|object| tolerations(&object.value)).collect();
+    let mut ids = Ids::default();
+    let mut of_classes: BTreeMap<Option<&str>, OfClass> = BTreeMap::new();
     let mut all_allowed = Vec::new();
-    for (place, pool) in pools {
+    for (document, pool) in pools {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let settings = catalogue::settings(region, class);
-        let types = catalogue::instance_types(sizes, &settings, &[])?;
-        let allowed = AllowedOfferings::new(pool, types.types());
-        let gone = sizes::not_offered(pool, (sizes, region), &settings, types.types())?;
-        let is_error = gone.iter().any(|finding| finding.level == Level::Error);
-        found.extend(gone.into_iter().map(|finding| Finding { place: place.clone(), ..finding }));
-        let mut say = |text: String| found.push(warning(place, text));
+        let of_class = match of_classes.entry(class.map(|_| name.as_str())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => {
+                let settings = catalogue::settings(region, class);
+                let types = catalogue::instance_types(sizes, &settings, &[])?;
+                let offerings = Offerings::new(types.types(), &mut ids);
+                free.insert(OfClass { settings, types, offerings })
+            }
+        };
+        let types = of_class.types.types();
+        let allowed = AllowedOfferings::new(pool, types, &of_class.offerings);
+        let gone = sizes::not_offered(pool, (sizes, region), &of_class.settings, types)?;
+        let is_error = gone.iter().any(|(level, _)| *level == Level::Error);
+        let gone = gone.iter().map(|(level, text)| Finding::of_message(*level, document, text));
+        found.extend(gone);
+        let mut say =
+            |text: String| found.push(Finding::of_message(Level::Warning, document, &text));
         budgets(pool, &mut say);
         expiry(pool, &mut say);
         // Without a size that is offered nothing else can be met.
         allowed.unmet.iter().filter(|_| !is_error).cloned().for_each(&mut say);
         limits(pool, &allowed, &mut say);
-        dearest(pool, types.types(), &allowed, &mut say);
+        dearest(pool, types, &of_class.offerings, &allowed, &mut say);
         tolerated(pool, &workloads, &mut say);
         all_allowed.push(allowed);
     }
-    for (index, (place, pool)) in pools.iter().enumerate() {
+    for (index, (document, pool)) in pools.iter().enumerate() {
         let others =
             pools.iter().zip(&all_allowed).enumerate().filter(|(other, _)| *other != index);
         for (_, ((_, other), allowed)) in others {
@@ -63,7 +85,7 @@ pub fn find(
                      of this one",
                     other.metadata.name.as_deref().unwrap_or_default()
                 );
-                found.push(warning(place, text));
+                found.push(Finding::new(Level::Warning, document, "", text));
                 break;
             }
         }
@@ -111,6 +133,7 @@ fn expiry(pool: &NodePool, say: &mut impl FnMut(String)) {
 fn dearest(
     pool: &NodePool,
     types: &[InstanceType],
+    offerings: &Offerings,
     allowed: &AllowedOfferings,
     say: &mut impl FnMut(String),
 ) {
@@ -122,17 +145,12 @@ fn dearest(
     let limits = Resources::from_quantities(limits, Rounding::Up);
     let within =
         |kind: &InstanceType| limits.iter().all(|(name, limit)| kind.capacity.get(name) <= limit);
-    let mut found: Option<(UsdPerHour, &str)> = None;
-    for kind in types.iter().filter(|kind| within(kind)) {
-        for offering in &kind.offerings {
-            let zone = offering.zone.clone();
-            let key = (kind.name.clone(), zone, offering.capacity_type.as_str());
-            let on_demand = offering.capacity_type == CapacityType::OnDemand;
-            if on_demand && allowed.offerings.contains(&key) {
-                found = found.max(Some((offering.price, &kind.name)));
-            }
-        }
-    }
+    let reachable = allowed.offerings.ones().map(|number| &offerings.all[number]);
+    let found = reachable
+        .filter(|offering| offering.capacity_type == CapacityType::OnDemand)
+        .filter(|offering| within(&types[offering.size]))
+        .map(|offering| (offering.price, types[offering.size].name.as_str()))
+        .max();
     if let Some((price, name)) = found.filter(|(price, _)| *price > EXTREME_PRICE) {
         say(format!(
             "spec.template.spec.requirements: allow nodes of up to {price}/h (`{name}`); limit the sizes, or set the annotation \
@@ -144,8 +162,10 @@ fn dearest(
 
 /// The offerings that a NodePool allows.
 struct AllowedOfferings {
-    /// Size, zone and capacity type.
-    offerings: BTreeSet<(String, String, &'static str)>,
+    /// Among those of its node class.
+    offerings: FixedBitSet,
+    /// Among those of all node classes.
+    ids: FixedBitSet,
     /// Minimum capacity among their sizes, by resource; `None` without offerings.
     smallest: Option<Resources>,
     /// One line for each requirement that no VM size meets.
@@ -153,59 +173,30 @@ struct AllowedOfferings {
 }
 
 impl AllowedOfferings {
-    fn new(pool: &NodePool, types: &[InstanceType]) -> Self {
+    fn new(pool: &NodePool, types: &[InstanceType], offerings: &Offerings) -> Self {
         let template = &pool.spec.template;
         let mut wanted = Requirements::from_specs(&template.spec.requirements);
         wanted.extend(&Requirements::from_labels(&template.metadata.labels));
-        let mut allowed = Self { offerings: BTreeSet::new(), smallest: None, unmet: Vec::new() };
-        for kind in types {
-            let mut met = false;
-            for offering in kind.offerings.iter().filter(|offering| offering.available) {
-                let mut machine = kind.requirements.clone();
-                machine.extend(&offering.requirements);
-                if meets(&machine, &wanted) {
-                    met = true;
-                    let key =
-                        (kind.name.clone(), offering.zone.clone(), offering.capacity_type.as_str());
-                    allowed.offerings.insert(key);
-                }
-            }
-            if met {
-                let smallest = allowed.smallest.get_or_insert_with(|| kind.capacity.clone());
-                for resource in [CPU, MEMORY] {
-                    smallest.set(resource, smallest.get(resource).min(kind.capacity.get(resource)));
-                }
+        let allowed = offerings.meeting(&wanted);
+        let mut sizes: Vec<usize> =
+            allowed.ones().map(|number| offerings.all[number].size).collect();
+        sizes.dedup();
+        let mut smallest: Option<Resources> = None;
+        for kind in sizes.into_iter().map(|size| &types[size]) {
+            let smallest = smallest.get_or_insert_with(|| kind.capacity.clone());
+            for resource in [CPU, MEMORY] {
+                smallest.set(resource, smallest.get(resource).min(kind.capacity.get(resource)));
             }
         }
-        allowed.unmet = unmet(pool, types, allowed.offerings.is_empty());
-        allowed
+        let unmet = unmet(pool, offerings, allowed.is_clear());
+        Self { ids: offerings.ids(&allowed), offerings: allowed, smallest, unmet }
     }
-}
-
-fn meets(machine: &Requirements, wanted: &Requirements) -> bool {
-    // Labels that no instance type has are set by the NodePool.
-    let known = wanted
-        .iter()
-        .filter(|(key, _)| machine.get(key).is_some() || nap_api::labels::is_well_known(key));
-    let mut asked = Requirements::new();
-    for (key, requirement) in known {
-        asked.set(key, requirement.clone());
-    }
-    machine.compatible(&asked, Undefined::Deny).is_ok()
 }
 
 /// Requirements that no VM size meets by themselves; if there is none, whether they fail together.
-fn unmet(pool: &NodePool, types: &[InstanceType], nothing_left: bool) -> Vec<String> {
+fn unmet(pool: &NodePool, offerings: &Offerings, nothing_left: bool) -> Vec<String> {
     let mut said = Vec::new();
-    let any = |wanted: &Requirements| {
-        types.iter().any(|kind| {
-            kind.offerings.iter().filter(|offering| offering.available).any(|offering| {
-                let mut machine = kind.requirements.clone();
-                machine.extend(&offering.requirements);
-                meets(&machine, wanted)
-            })
-        })
-    };
+    let any = |wanted: &Requirements| !offerings.meeting(wanted).is_clear();
     for (index, requirement) in pool.spec.template.spec.requirements.iter().enumerate() {
         if sizes::names_sizes(requirement) {
             continue;
@@ -291,9 +282,9 @@ fn shadows(
     other.spec.weight.unwrap_or(0) > pool.spec.weight.unwrap_or(0)
         && other.spec.limits.as_ref().is_none_or(std::collections::BTreeMap::is_empty)
         && !repels
-        && !allowed.offerings.is_empty()
+        && !allowed.ids.is_clear()
         && template(other) == template(pool)
-        && allowed.offerings.is_subset(&other_allowed.offerings)
+        && allowed.ids.is_subset(&other_allowed.ids)
 }
 
 /// Tolerations of the pods that an object creates; `None` if it creates no pods.

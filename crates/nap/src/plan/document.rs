@@ -10,6 +10,7 @@ use nap_engine::{
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
+use super::fleet::FleetDocument;
 use super::format::{change_text, quantity};
 use super::{Decision, Problem};
 use crate::catalogue::Source;
@@ -33,6 +34,12 @@ pub struct PlanDocument {
     lower_bound_usd_per_hour: Option<f64>,
     gap_percent: Option<f64>,
     tier: nap_engine::Tier,
+    /// The nodes of the cluster; `None` for manifests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetDocument>,
+    /// What manifests change in the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<super::change::ChangeDocument>,
 }
 
 #[derive(Serialize)]
@@ -53,7 +60,7 @@ struct PricesDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct LaunchDocument {
+pub(super) struct LaunchDocument {
     node_pool: String,
     instance_type: String,
     zone: String,
@@ -68,7 +75,7 @@ struct LaunchDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct AlternativeDocument {
+pub(super) struct AlternativeDocument {
     instance_type: String,
     zone: String,
     capacity_type: &'static str,
@@ -93,7 +100,7 @@ struct UnschedulableDocument {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ReasonDocument {
+pub(super) struct ReasonDocument {
     node_pool: Option<String>,
     reason: &'static str,
     message: String,
@@ -101,7 +108,7 @@ struct ReasonDocument {
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ChangeDocument {
+pub(super) struct ChangeDocument {
     kind: &'static str,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,11 +166,13 @@ impl PlanDocument {
             lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
             gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),
             tier: plan.tier,
+            fleet: None,
+            change: None,
         }
     }
 }
 
-fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
+pub(super) fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
     let (table, size) = (Lifecycle::built_in(), &launch.instance_type);
     let alternatives = launch.alternatives.iter().map(|other| AlternativeDocument {
         instance_type: other.instance_type.to_string(),
@@ -187,11 +196,11 @@ fn launch(problem: &Problem, launch: &Launch) -> LaunchDocument {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
-fn dollars(price: UsdPerHour) -> f64 {
+pub fn dollars(price: UsdPerHour) -> f64 {
     price.micros() as f64 / 1e6
 }
 
-fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
+pub(super) fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
     let whole =
         |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
     match refusal {
@@ -225,7 +234,7 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
     }
 }
 
-fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
+pub(super) fn change(problem: &Problem, remedy: &Remedy) -> ChangeDocument {
     let machine = match &remedy.place {
         RemedyPlacement::Existing => None,
         RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {

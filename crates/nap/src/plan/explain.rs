@@ -3,18 +3,91 @@
 
 use std::fmt::Write as _;
 
-use nap_engine::{Funnel, Options, Pod, Refusal, after, funnel};
+use k8s_openapi::api::core::v1::PodSpec;
+use nap_engine::{Funnel, Options, Pod, PodKey, Refusal, after, funnel};
+use serde_json::{Value, json};
 
 use super::cluster::count;
+use super::document::{self, VERSION};
 use super::footnotes::footnotes;
 use super::format::{cents, change_text, list, place_text, requests_text, size_text, wrap};
-use super::{Decision, Problem, left_out};
+use super::{Decision, Problem, contradiction, left_out};
 
 /// Name of the funnel step for volume zones.
 const VOLUMES: &str = "where its volumes are";
 
+/// Text for a search that ended before everything was tried.
+const STOPPED: &str = "\nStopped looking for a change that would give it a place: its node \
+                       requirements are too many\n";
+
+/// Renders the explanation of one pod as a JSON document.
+pub fn json(
+    problem: &Problem,
+    decision: &Decision,
+    pod: &Pod,
+    spec: Option<&PodSpec>,
+) -> anyhow::Result<String> {
+    let plan = &decision.plan;
+    let launch = plan.launches.iter().find(|launch| launch.pods.contains(&pod.key));
+    let existing = plan.placements.iter().find(|placement| placement.pod == pod.key);
+    let unplaced = plan.unplaced.iter().find(|one| one.pod == pod.key);
+    let left = after(&problem.snapshot, plan);
+    let snapshot = if unplaced.is_some() { &left } else { &problem.snapshot };
+    let steps: Vec<Value> = funnel(snapshot, &Options::default(), pod)
+        .iter()
+        .map(|steps| {
+            let contradictions = if steps.compatible == 0 && steps.tolerated > 0 {
+                contradiction::find(problem, pod, spec, &steps.pool)
+            } else {
+                Vec::new()
+            };
+            json!({
+                "nodePool": steps.pool,
+                "offerings": steps.offerings,
+                "tolerated": steps.tolerated,
+                "compatible": steps.compatible,
+                "largeEnough": steps.large_enough,
+                "nearVolumes": steps.near_volumes,
+                "available": steps.available,
+                "withinLimits": steps.within_limits,
+                "contradictions": contradictions,
+            })
+        })
+        .collect();
+    let document = json!({
+        "version": VERSION,
+        "pod": pod.key.to_string(),
+        "outcome": match (launch, existing) {
+            (Some(_), _) => "newNode",
+            (None, Some(_)) => "existingNode",
+            (None, None) => "noPlace",
+        },
+        "node": existing.map(|placement| &placement.node),
+        "launch": launch.map(|one| document::launch(problem, one)),
+        "reasons": unplaced.map(|one| document::reasons(&one.refusal)),
+        "smallestChange":
+            decision.remedies.get(&pod.key).map(|remedy| document::change(problem, remedy)),
+        "stoppedLooking": decision.stopped.contains(&pod.key),
+        "funnel": steps,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+/// The document of a pod that needs no place.
+pub fn settled_json(pod: &PodKey, why: &str) -> anyhow::Result<String> {
+    let document = json!({
+        "version": VERSION, "pod": pod.to_string(), "outcome": "settled", "message": why,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
 /// Renders the explanation of one pod.
-pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
+pub fn explain(
+    problem: &Problem,
+    decision: &Decision,
+    pod: &Pod,
+    spec: Option<&PodSpec>,
+) -> String {
     let plan = &decision.plan;
     let asks = requests_text(&pod.requests);
     if let Some(placement) = plan.placements.iter().find(|placement| placement.pod == pod.key) {
@@ -70,6 +143,11 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
                     &steps,
                     why.map(|reason| reason.why.to_string()).as_deref(),
                 ));
+                if steps.compatible == 0 && steps.tolerated > 0 {
+                    for line in contradiction::find(problem, pod, spec, &steps.pool) {
+                        text.push_str(&wrap(&line, 5));
+                    }
+                }
             }
         }
         Some(other) => text.push_str(&wrap(&other.to_string(), 2)),
@@ -80,6 +158,9 @@ pub fn explain(problem: &Problem, decision: &Decision, pod: &Pod) -> String {
             text.push_str("\nSmallest change\n");
             text.push_str(&wrap(&change_text(&problem.limits, &remedy.change), 2));
             text.push_str(&wrap(&place_text(&problem.origin, remedy), 2));
+        }
+        None if decision.stopped.contains(&pod.key) => {
+            text.push_str(STOPPED);
         }
         None => text.push_str("\nNo single change that nap knows of would give it a place\n"),
     }

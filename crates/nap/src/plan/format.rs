@@ -102,7 +102,7 @@ pub fn pods_text<'a>(pods: impl IntoIterator<Item = &'a PodKey>) -> Vec<String> 
 }
 
 /// A pod's name without its ordinal or the suffix of its ReplicaSet.
-fn stem(name: &str) -> &str {
+pub fn stem(name: &str) -> &str {
     let Some((front, last)) = name.rsplit_once('-') else { return name };
     if last.chars().all(|letter| letter.is_ascii_digit()) {
         return front;

@@ -3,62 +3,114 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Service,
+    ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, ResourceQuota, Service,
 };
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
 use nap_controllers::capacity_memory;
 use nap_controllers::cluster::{Index, Indexed};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::cluster::Cluster;
 use crate::cli::ClusterArgs;
-use crate::connect::connect;
-use crate::user_error::UserError;
+use crate::connect::{connect_to, unreachable};
+use crate::manifests::read::Document;
 
 /// Page size of lists.
 const PAGE: u32 = 500;
 
+/// An API server.
+struct Server {
+    client: Client,
+    url: String,
+}
+
 /// Reads every object that a decision depends on. With `keep_ties`, also the workload selectors
 /// that default spread constraints need.
 pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result<Cluster> {
-    let client = connect(args).await.map_err(|error| {
-        UserError::new(
-            format!("{error:#}"),
-            "name manifests with -f, or set KUBECONFIG or pass --kubeconfig",
-        )
-    })?;
+    let (client, url) = connect_to(args).await?;
+    let server = &Server { client, url };
     let mut cluster = Cluster::default();
     let state = &mut cluster.state;
-    index::<Pod>(&client, state).await?;
-    index::<Node>(&client, state).await?;
-    index::<NodeClaim>(&client, state).await?;
-    index::<NodePool>(&client, state).await?;
-    index::<AKSNodeClass>(&client, state).await?;
-    index::<DaemonSet>(&client, state).await?;
-    index::<PodDisruptionBudget>(&client, state).await?;
-    index::<Namespace>(&client, state).await?;
-    index::<PersistentVolumeClaim>(&client, state).await?;
-    index::<PersistentVolume>(&client, state).await?;
-    index::<StorageClass>(&client, state).await?;
-    index::<CSINode>(&client, state).await?;
-    index::<NodeOverlay>(&client, state).await?;
+    index::<Pod>(server, state).await?;
+    index::<Node>(server, state).await?;
+    index::<NodeClaim>(server, state).await?;
+    index::<NodePool>(server, state).await?;
+    index::<AKSNodeClass>(server, state).await?;
+    index::<DaemonSet>(server, state).await?;
+    index::<PodDisruptionBudget>(server, state).await?;
+    index::<Namespace>(server, state).await?;
+    index::<PersistentVolumeClaim>(server, state).await?;
+    index::<PersistentVolume>(server, state).await?;
+    index::<StorageClass>(server, state).await?;
+    index::<CSINode>(server, state).await?;
+    index::<NodeOverlay>(server, state).await?;
     if keep_ties {
-        index::<Service>(&client, state).await?;
-        index::<ReplicationController>(&client, state).await?;
-        index::<ReplicaSet>(&client, state).await?;
-        index::<StatefulSet>(&client, state).await?;
+        index::<Service>(server, state).await?;
+        index::<ReplicationController>(server, state).await?;
+        index::<ReplicaSet>(server, state).await?;
+        index::<StatefulSet>(server, state).await?;
     }
     cluster.add_default_pool()?;
     cluster.make_ready();
-    read_capacity_memory(&client, &mut cluster).await;
+    read_capacity_memory(&server.client, &mut cluster).await;
     Ok(cluster)
+}
+
+/// Every object of a cluster that a change may touch, and what the controllers have learnt about
+/// the capacity of Azure. Jobs and CronJobs are left out: their pods are there.
+pub async fn documents(args: &ClusterArgs) -> anyhow::Result<(Vec<Document>, Option<String>)> {
+    let (client, url) = connect_to(args).await?;
+    let server = &Server { client, url };
+    let mut found = Vec::new();
+    raw::<Pod>(server, &mut found).await?;
+    raw::<Node>(server, &mut found).await?;
+    raw::<NodeClaim>(server, &mut found).await?;
+    raw::<NodePool>(server, &mut found).await?;
+    raw::<AKSNodeClass>(server, &mut found).await?;
+    raw::<NodeOverlay>(server, &mut found).await?;
+    raw::<Deployment>(server, &mut found).await?;
+    raw::<ReplicaSet>(server, &mut found).await?;
+    raw::<StatefulSet>(server, &mut found).await?;
+    raw::<DaemonSet>(server, &mut found).await?;
+    raw::<Service>(server, &mut found).await?;
+    raw::<LimitRange>(server, &mut found).await?;
+    raw::<ResourceQuota>(server, &mut found).await?;
+    raw::<PriorityClass>(server, &mut found).await?;
+    raw::<RuntimeClass>(server, &mut found).await?;
+    raw::<PodDisruptionBudget>(server, &mut found).await?;
+    raw::<Namespace>(server, &mut found).await?;
+    raw::<PersistentVolumeClaim>(server, &mut found).await?;
+    raw::<PersistentVolume>(server, &mut found).await?;
+    raw::<StorageClass>(server, &mut found).await?;
+    raw::<CSINode>(server, &mut found).await?;
+    let mut cluster = Cluster::default();
+    read_capacity_memory(&server.client, &mut cluster).await;
+    Ok((found, cluster.capacity_memory))
+}
+
+/// Appends every object of a kind as it is.
+async fn raw<K>(server: &Server, documents: &mut Vec<Document>) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug,
+{
+    for object in list::<K>(server).await? {
+        let mut value = serde_json::to_value(object)?;
+        value["apiVersion"] = json!(K::api_version(&()));
+        value["kind"] = json!(K::kind(&()));
+        documents.push(Document::of_cluster(value, documents.len() + 1));
+    }
+    Ok(())
 }
 
 /// Reads what the controllers have learnt about the capacity of Azure. A plan can be made without.
@@ -79,19 +131,19 @@ async fn read_capacity_memory(client: &Client, cluster: &mut Cluster) {
 }
 
 /// Indexes every object of a kind.
-async fn index<K: Indexed>(client: &Client, index: &mut Index) -> anyhow::Result<()> {
-    for object in list::<K>(client).await? {
+async fn index<K: Indexed>(server: &Server, index: &mut Index) -> anyhow::Result<()> {
+    for object in list::<K>(server).await? {
         index.apply(object, Timestamp::UNIX_EPOCH);
     }
     Ok(())
 }
 
 /// All objects of a kind; empty if the server does not serve the kind.
-async fn list<K>(client: &Client) -> anyhow::Result<Vec<K>>
+async fn list<K>(server: &Server) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
+    let api: Api<K> = Api::all(server.client.clone());
     let mut found = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
@@ -104,12 +156,7 @@ where
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-            Err(error) => {
-                let message = format!("could not list {}: {error}", K::plural(&()));
-                let hint =
-                    "`kubectl get` of the same kind says more; reading is all that is needed";
-                return Err(UserError::new(message, hint).into());
-            }
+            Err(error) => return Err(unreachable(&server.url, "list", &K::plural(&()), &error)),
         }
     }
 }

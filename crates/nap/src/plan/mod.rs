@@ -5,24 +5,32 @@
 //! as a document ([`document`]) or for one pod ([`explain`]). A saved snapshot ([`record`]) is
 //! solved again to the same plan.
 
+mod admission;
+mod autoscaling;
 mod catalogues;
-mod cluster;
+mod change;
+pub mod cluster;
+mod contradiction;
 mod disruption;
 mod disruption_record;
 mod document;
 mod explain;
+mod fleet;
 mod footnotes;
 pub mod format;
+mod gate;
 mod left_out;
 mod live;
-pub mod read;
+mod objects;
+mod on_cluster;
+mod overlay;
 mod record;
+mod system_daemons;
 mod table;
 mod what_if;
 mod workloads;
 
-use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -33,12 +41,19 @@ use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Sn
 use nap_units::{Resources, Rounding};
 
 use crate::catalogue::Origin;
-use crate::cli::{Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfArgs};
+use crate::cli::{
+    ExplainFormat, Format, PlanArgs, PlanCommand, ReplayArgs, SourceArgs, WhatIfArgs,
+};
+use crate::manifests::{check, read};
+pub use crate::output::write_last as show;
 use crate::user_error::UserError;
 use catalogues::{Offered, exceeded_quota};
+use change::State;
 use cluster::Cluster;
 use disruption_record::DisruptionRecord;
 use document::PlanDocument;
+use fleet::FleetDocument;
+use gate::Gate;
 use record::Record;
 
 /// Maximum number of distinct unplaced pods for which a remedy is searched.
@@ -72,6 +87,8 @@ pub struct Decision {
     pub plan: Plan,
     /// The smallest change that would place an unplaced pod, by pod.
     pub remedies: BTreeMap<PodKey, Remedy>,
+    /// Pods without a remedy for which not every change was tried.
+    pub stopped: BTreeSet<PodKey>,
 }
 
 impl Problem {
@@ -110,20 +127,25 @@ impl Problem {
     /// [`MAX_REMEDIES`].
     pub fn solve(&self, asked: Option<&PodKey>) -> Decision {
         let plan = solve(&self.snapshot, &self.options);
-        let remedies = self.remedies(&plan, asked);
-        Decision { plan, remedies }
+        let (remedies, stopped) = self.remedies(&plan, asked);
+        Decision { plan, remedies, stopped }
     }
 
-    /// Remedies by pod; equal pods share one.
-    fn remedies(&self, plan: &Plan, asked: Option<&PodKey>) -> BTreeMap<PodKey, Remedy> {
+    /// Remedies by pod, and the pods for which the search was stopped; equal pods share one.
+    fn remedies(
+        &self,
+        plan: &Plan,
+        asked: Option<&PodKey>,
+    ) -> (BTreeMap<PodKey, Remedy>, BTreeSet<PodKey>) {
         let mut remedies = BTreeMap::new();
+        let mut stopped = BTreeSet::new();
         if plan.unplaced.is_empty() {
-            return remedies;
+            return (remedies, stopped);
         }
         let pods: BTreeMap<&PodKey, &Pod> =
             self.snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
         let mut changes = RemedySearch::new(&self.snapshot, plan, &self.options);
-        let mut known: BTreeMap<Pod, Option<Remedy>> = BTreeMap::new();
+        let mut known: BTreeMap<Pod, (Option<Remedy>, bool)> = BTreeMap::new();
         for unplaced in
             plan.unplaced.iter().filter(|one| asked.is_none_or(|asked| *asked == one.pod))
         {
@@ -131,16 +153,21 @@ impl Problem {
             let alike = Pod { key: PodKey::new(pod.key.parts().0, ""), ..(*pod).clone() };
             if !known.contains_key(&alike) {
                 if known.len() == MAX_REMEDIES {
+                    stopped.insert(unplaced.pod.clone());
                     continue;
                 }
                 let found = changes.smallest(pod, &unplaced.refusal);
-                known.insert(alike.clone(), found);
+                known.insert(alike.clone(), (found, changes.has_stopped()));
             }
-            if let Some(Some(remedy)) = known.get(&alike) {
-                remedies.insert(unplaced.pod.clone(), remedy.clone());
+            match known.get(&alike) {
+                Some((Some(remedy), _)) => {
+                    remedies.insert(unplaced.pod.clone(), remedy.clone());
+                }
+                Some((None, true)) => drop(stopped.insert(unplaced.pod.clone())),
+                _ => {}
             }
         }
-        remedies
+        (remedies, stopped)
     }
 }
 
@@ -153,7 +180,9 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
     } else {
         // Later than every timestamp in manifests, so the same files give the same plan at any
         // time.
-        (cluster::from_manifests(read::read(&source.files)?, ties)?, Timestamp::MAX)
+        let documents = read::read(&source.files)?;
+        check::refuse(&documents, &[])?;
+        (objects::from_manifests(documents, source, ties)?, Timestamp::MAX)
     };
     let offered = catalogues::choose(source, &mut cluster, now).await?;
     let problem = Problem::new(&mut cluster, offered, options, now);
@@ -173,8 +202,45 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
         }
         return show(&disruption::render(&problem, &preview, *output)?);
     }
-    let (_, problem) = gather(&args.source).await?;
+    let gate = Gate { exit_code: args.exit_code, max_cost: args.max_cost };
+    let names_cluster =
+        args.source.cluster.kubeconfig.is_some() || args.source.cluster.context.is_some();
+    if !args.source.files.is_empty() && (names_cluster || !args.state.is_empty()) {
+        let (after, change) = on_cluster::decide(&args.source, &args.state).await?;
+        let State { cluster, problem, decision, .. } = &after;
+        let (cost, changes) = (change.cost_after(), !change.is_empty());
+        finish(&args, problem, decision)?;
+        let nodes = fleet::nodes(cluster, problem);
+        let head = change.text(problem) + "\n";
+        let mut document = PlanDocument::new(problem, decision);
+        document.fleet = Some(FleetDocument::new(&nodes));
+        document.change = Some(change);
+        print(problem, decision, args.output, &head, &document)?;
+        return gate.check(cost, changes || has_changes(cluster, decision));
+    }
+    let (cluster, problem) = gather(&args.source).await?;
     let decision = problem.solve(None);
+    finish(&args, &problem, &decision)?;
+    let mut document = PlanDocument::new(&problem, &decision);
+    let (mut head, mut cost) = (String::new(), decision.plan.cost);
+    if args.source.files.is_empty() {
+        let nodes = fleet::nodes(&cluster, &problem);
+        head = fleet::table(&nodes, &problem) + "\n";
+        cost += fleet::cost(&nodes);
+        document.fleet = Some(FleetDocument::new(&nodes));
+    }
+    print(&problem, &decision, args.output, &head, &document)?;
+    gate.check(cost, has_changes(&cluster, &decision))
+}
+
+/// Whether a plan creates VMs or leaves pods without a place.
+fn has_changes(cluster: &Cluster, decision: &Decision) -> bool {
+    let plan = &decision.plan;
+    !plan.launches.is_empty() || !plan.unplaced.is_empty() || cluster.refused > 0
+}
+
+/// Notes an exceeded quota, and saves the plan.
+fn finish(args: &PlanArgs, problem: &Problem, decision: &Decision) -> anyhow::Result<()> {
     let provider = problem.provider.as_ref();
     if let Some((quota, over)) = provider.and_then(|it| exceeded_quota(it, &decision.plan)) {
         eprintln!(
@@ -182,29 +248,27 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
              would take other sizes for some, or wait"
         );
     }
-    if let Some(file) = &args.save {
-        Record::new(&problem, &decision).save(file)?;
+    match &args.save {
+        Some(file) => Record::new(problem, decision).save(file),
+        None => Ok(()),
     }
-    print(&problem, &decision, args.output)
 }
 
-fn print(problem: &Problem, decision: &Decision, format: Format) -> anyhow::Result<()> {
-    let document = || PlanDocument::new(problem, decision);
+/// Prints a plan; `head` goes before the tables.
+fn print(
+    problem: &Problem,
+    decision: &Decision,
+    format: Format,
+    head: &str,
+    document: &PlanDocument,
+) -> anyhow::Result<()> {
     let text = match format {
-        Format::Table => table::table(problem, decision),
-        Format::Wide => table::wide(problem, decision),
-        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
-        Format::Yaml => serde_saphyr::to_string(&document())?,
+        Format::Table => head.to_owned() + &table::table(problem, decision),
+        Format::Wide => head.to_owned() + &table::wide(problem, decision),
+        Format::Json => serde_json::to_string_pretty(document)? + "\n",
+        Format::Yaml => serde_saphyr::to_string(document)?,
     };
     show(&text)
-}
-
-/// Writes to standard output; a closed pipe is no error.
-pub fn show(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
 }
 
 /// `nap replay`.
@@ -227,33 +291,79 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
         of_classes: BTreeMap::new(),
     };
     let decision = problem.solve(None);
-    let differences = record::differences(&plan, &PlanDocument::new(&problem, &decision))?;
-    print(&problem, &decision, args.output)?;
+    let document = PlanDocument::new(&problem, &decision);
+    let differences = record::differences(&plan, &document)?;
+    print(&problem, &decision, args.output, "", &document)?;
     record::verdict(&args.file, "plan", &differences, args.output)
 }
 
+/// Kinds before a name, as kubectl takes them.
+const KINDS: [&str; 14] = [
+    "pod",
+    "pods",
+    "po",
+    "deployment",
+    "deployments",
+    "deploy",
+    "statefulset",
+    "statefulsets",
+    "sts",
+    "replicaset",
+    "replicasets",
+    "rs",
+    "job",
+    "jobs",
+];
+
+/// `namespace/name` of what was asked for: `name`, `namespace/name` or `kind/name`.
+fn asked_for(name: &str, namespace: Option<&str>) -> String {
+    let namespace = namespace.unwrap_or("default");
+    match name.split_once('/') {
+        Some((kind, name)) if KINDS.contains(&kind) && !name.contains('/') => {
+            format!("{namespace}/{name}")
+        }
+        Some(_) => name.to_owned(),
+        None => format!("{namespace}/{name}"),
+    }
+}
+
 /// `nap explain pod`.
-pub async fn explain_pod(name: String, source: SourceArgs) -> anyhow::Result<()> {
+pub async fn explain_pod(
+    name: &str,
+    namespace: Option<String>,
+    output: ExplainFormat,
+    source: SourceArgs,
+) -> anyhow::Result<()> {
     let (cluster, problem) = gather(&source).await?;
-    let wanted = if name.contains('/') { name.clone() } else { format!("default/{name}") };
-    let is_of = |key: &PodKey| {
-        let number = key.as_str().strip_prefix(&wanted).and_then(|rest| rest.strip_prefix('-'));
-        key.as_str() == wanted || number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
+    let wanted = asked_for(name, namespace.as_deref());
+    let is_of = |key: &PodKey| key.as_str() == wanted || format::stem(key.as_str()) == wanted;
     let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.as_str() == wanted);
     if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key)))
     {
-        return show(&explain::explain(&problem, &problem.solve(Some(&pod.key)), pod));
+        let decision = problem.solve(Some(&pod.key));
+        let known = cluster.state.pods().find(|(key, _)| **key == pod.key);
+        let spec = known.map(|(_, pod)| pod.spec());
+        return show(&match output {
+            ExplainFormat::Text => explain::explain(&problem, &decision, pod, spec),
+            ExplainFormat::Json => explain::json(&problem, &decision, pod, spec)?,
+        });
     }
     if let Some((key, pod)) = cluster.state.pods().find(|(key, _)| is_of(key)) {
-        return show(&format!("{key} needs no new place: {}\n", cluster::settled(pod)));
+        let why = cluster::settled(pod);
+        return show(&match output {
+            ExplainFormat::Text => format!("{key} needs no new place: {why}\n"),
+            ExplainFormat::Json => explain::settled_json(key, &why)?,
+        });
     }
-    let some: Vec<String> =
-        cluster.state.pods().take(5).map(|(_, pod)| pod.name().to_owned()).collect();
+    let last = wanted.rsplit('/').next().unwrap_or_default();
+    let mut some: Vec<&str> = cluster.state.pods().map(|(key, _)| key.as_str()).collect();
+    // Those of the same name in another namespace first.
+    some.sort_by_key(|key| !format::stem(key).ends_with(&format!("/{last}")));
+    some.truncate(5);
     let hint = if some.is_empty() {
         "there are no pods at all".to_owned()
     } else {
-        format!("give NAMESPACE/NAME; there are {}, …", some.join(", "))
+        format!("give NAMESPACE/NAME or -n; there are {}, …", some.join(", "))
     };
     Err(UserError::new(format!("there is no pod `{wanted}`"), hint).into())
 }

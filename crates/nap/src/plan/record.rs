@@ -1,9 +1,13 @@
 //! Saved decisions: `nap plan --save` and `nap replay`.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use nap_azure::Shortage;
 use nap_engine::{Options, Snapshot};
 use nap_units::Resources;
@@ -23,6 +27,10 @@ pub const VERSION: u32 = 1;
 const KIND: &str = "nap plan";
 /// `kind` of a file with a decision about running nodes.
 pub const DISRUPTION_KIND: &str = "nap plan disruption";
+/// First bytes of a compressed file.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Maximum size of an unpacked file, in bytes.
+const MAX_SIZE: u64 = 8 << 30;
 /// Maximum number of differences shown.
 const MAX_DIFFERENCES: usize = 20;
 
@@ -74,8 +82,12 @@ impl Record {
 
 /// Writes what `nap replay` reads.
 pub fn write(file: &Path, record: &impl Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string(record)?;
-    std::fs::write(file, text + "\n").map_err(|error| {
+    let written = std::fs::File::create(file).and_then(|file| {
+        let mut packed = GzEncoder::new(file, Compression::default());
+        serde_json::to_writer(&mut packed, record)?;
+        packed.finish()
+    });
+    written.map(drop).map_err(|error| {
         let message = format!("--save: {}: cannot be written: {error}", file.display());
         UserError::new(message, "name a file in a folder that exists").into()
     })
@@ -103,8 +115,16 @@ impl Stored {
 
 /// Reads a file whose kind and version are known.
 pub fn read(file: &Path) -> anyhow::Result<Stored> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| refuse(file, &format!("cannot be read: {error}")))?;
+    let unreadable = |error: std::io::Error| refuse(file, &format!("cannot be read: {error}"));
+    let bytes = std::fs::read(file).map_err(unreadable)?;
+    let mut text = String::new();
+    // Files of earlier versions are not compressed.
+    if bytes.starts_with(&GZIP) {
+        let unpacked = GzDecoder::new(bytes.as_slice()).take(MAX_SIZE);
+        std::io::BufReader::new(unpacked).read_to_string(&mut text).map_err(unreadable)?;
+    } else {
+        bytes.as_slice().read_to_string(&mut text).map_err(unreadable)?;
+    }
     let content: Value = serde_json::from_str(&text)
         .map_err(|error| refuse(file, &format!("is not JSON: {error}")))?;
     let kind = content.get("kind").and_then(Value::as_str);

@@ -201,6 +201,9 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
                 &format!("smallest change: {change}; {}", place_text(&problem.origin, remedy)),
                 4,
             ));
+        } else if decision.stopped.contains(&first.pod) {
+            let why = "no change found; stopped looking before every one was tried";
+            text.push_str(&wrap(why, 4));
         }
     }
     // Launches have the footnotes below them.

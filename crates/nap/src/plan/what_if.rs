@@ -16,7 +16,7 @@ use nap_units::UsdPerHour;
 use super::Problem;
 use super::cluster::{Cluster, count};
 use super::format::cents;
-use super::read;
+use crate::manifests::{check, read};
 use crate::user_error::UserError;
 
 /// Minutes that a node takes to be replaced, for the estimate of the duration.
@@ -29,12 +29,15 @@ pub fn changes(files: &[PathBuf]) -> anyhow::Result<Vec<Change>> {
         return Err(UserError::new("there is no change to look at".to_owned(), hint).into());
     }
     let mut changes = Vec::new();
-    for document in read::read(files)? {
+    let documents = read::read(files)?;
+    check::refuse(&documents, &[])?;
+    for document in documents {
         changes.push(match document.text("/kind") {
             "NodePool" => Change::NodePool(Box::new(document.read::<NodePool>()?)),
             "AKSNodeClass" => Change::NodeClass(Box::new(document.read::<AKSNodeClass>()?)),
             other => {
-                let message = format!("{}: {other} is no change that nap looks at", document.place);
+                let message =
+                    document.message("kind", &format!("{other} is no change that nap looks at"));
                 let hint =
                     "give NodePools and AKSNodeClasses with -f, and the cluster with --state";
                 return Err(UserError::new(message, hint).into());

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec,
+    ReplicationController, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
@@ -16,6 +17,8 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Kind, namespace and name.
 pub type Owner = (&'static str, String, String);
+/// Workloads by their own identity.
+pub type Workloads = BTreeMap<Owner, Workload>;
 
 /// A workload: an object whose controller creates pods.
 pub struct Workload {
@@ -44,7 +47,8 @@ fn parent_of(object: &impl ResourceExt) -> Option<Owner> {
     Some((kind, object.namespace().unwrap_or_default(), owner.name.clone()))
 }
 
-const KINDS: [&str; 5] = ["Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob"];
+const KINDS: [&str; 6] =
+    ["Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job", "CronJob"];
 
 fn count(number: Option<i32>, default: usize) -> usize {
     number.map_or(default, |number| usize::try_from(number).unwrap_or(0))
@@ -61,6 +65,13 @@ impl Workload {
         let owner = owner_of("Deployment", &object);
         let spec = object.spec.unwrap_or_default();
         Self::new(owner, count(spec.replicas, 1), spec.template)
+    }
+
+    /// A ReplicationController.
+    pub fn replication_controller(object: ReplicationController) -> Self {
+        let owner = owner_of("ReplicationController", &object);
+        let spec = object.spec.unwrap_or_default();
+        Self::new(owner, count(spec.replicas, 1), spec.template.unwrap_or_default())
     }
 
     /// A ReplicaSet.
@@ -117,9 +128,20 @@ impl Workload {
         Self::new(owner, wanted, spec.template)
     }
 
+    /// The Jobs that an autoscaler starts from one template, so many at once.
+    pub fn jobs(owner: Owner, spec: JobSpec, jobs: usize) -> Self {
+        let one = Self::of_job(owner, spec, 0);
+        Self { wanted: one.wanted.saturating_mul(jobs), ..one }
+    }
+
     /// Desired number of pods.
     pub fn wanted(&self) -> usize {
         self.wanted
+    }
+
+    /// Sets the desired number of pods, as an autoscaler does.
+    pub fn set_wanted(&mut self, wanted: usize) {
+        self.wanted = wanted;
     }
 
     fn pod(&self, name: String, number: usize, hash: Option<&str>) -> Pod {
@@ -195,7 +217,7 @@ pub struct Expanded {
 
 /// Expands every workload. Existing pods count towards the desired number; a workload with an owner
 /// among the workloads is left to that owner.
-pub fn expand(workloads: &BTreeMap<Owner, Workload>, existing: &[Pod]) -> Expanded {
+pub fn expand(workloads: &Workloads, existing: &[Pod]) -> Expanded {
     let mut have: BTreeMap<Owner, usize> = BTreeMap::new();
     let mut hashes: BTreeMap<Owner, String> = BTreeMap::new();
     for pod in existing.iter().filter(|pod| is_active(pod)) {
@@ -248,7 +270,7 @@ fn is_active(pod: &Pod) -> bool {
 }
 
 /// The workload of a pod and the owner of that workload.
-fn owners(pod: &Pod, workloads: &BTreeMap<Owner, Workload>) -> Vec<Owner> {
+fn owners(pod: &Pod, workloads: &Workloads) -> Vec<Owner> {
     let Some(direct) = parent_of(pod) else { return Vec::new() };
     let above = workloads.get(&direct).map(|workload| workload.parent.clone());
     let above = above.unwrap_or_else(|| {

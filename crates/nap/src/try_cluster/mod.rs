@@ -22,6 +22,7 @@ use files::Folder;
 
 /// Runs the cluster until a shutdown signal.
 pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
+    crate::output::outlive_reader();
     anyhow::ensure!(
         args.listen.ip().is_loopback(),
         UserError::new(

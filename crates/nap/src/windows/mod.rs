@@ -2,7 +2,6 @@
 
 mod report;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -14,10 +13,11 @@ use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Se
 use nap_api::duration::parse_go_duration;
 use nap_clock::Clock;
 
+use crate::azure;
 use crate::cli::{ClusterArgs, ManagedClusterArgs};
 use crate::connect::connect;
+use crate::manifests::read;
 use crate::user_error::UserError;
-use crate::{azure, plan};
 use report::Report;
 
 /// Options of `nap windows`.
@@ -92,10 +92,7 @@ pub async fn windows(args: WindowsArgs) -> anyhow::Result<()> {
         WindowsFormat::Text => report.text(),
         WindowsFormat::Json => serde_json::to_string_pretty(&report.document())? + "\n",
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    crate::output::write(format_args!("{text}"));
     let unreadable = report.unreadable();
     if unreadable > 0 {
         let message = format!("{unreadable} NodePool(s) with settings that cannot be read");
@@ -107,9 +104,9 @@ pub async fn windows(args: WindowsArgs) -> anyhow::Result<()> {
 }
 
 fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<NodePool>> {
-    let documents = plan::read::read(files)?;
+    let documents = read::read(files)?;
     let pools = documents.iter().filter(|document| document.text("/kind") == "NodePool");
-    let pools = pools.map(plan::read::Document::read).collect::<anyhow::Result<Vec<_>>>()?;
+    let pools = pools.map(read::Document::read).collect::<anyhow::Result<Vec<_>>>()?;
     if pools.is_empty() {
         let hint = "name a manifest with a NodePool, or leave -f out to read the cluster";
         return Err(UserError::new("no NodePool in these files", hint).into());
@@ -118,8 +115,7 @@ fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<NodePool>> {
 }
 
 async fn from_cluster(args: &ClusterArgs) -> anyhow::Result<Vec<NodePool>> {
-    let hint = "name manifests with -f, or set KUBECONFIG or pass --kubeconfig";
-    let client = connect(args).await.map_err(|error| UserError::new(format!("{error:#}"), hint))?;
+    let client = connect(args).await?;
     let api: Api<NodePool> = Api::all(client);
     let pools = api.list(&ListParams::default()).await;
     let pools = pools.map_err(|error| {

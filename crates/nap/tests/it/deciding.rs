@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::process::{Cluster, output, text};
+use crate::process::{Cluster, output, text, unpacked};
 
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 const RUNNING: [&str; 5] = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
@@ -45,7 +45,7 @@ fn decisions_are_shown_and_a_disruption_is_replayed() {
     let mut stored = Value::Null;
     for _ in 0..60 {
         nap_on(&cluster, &["plan", "disruption", "--offline", "--save", path]);
-        stored = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        stored = serde_json::from_str(&unpacked(&file)).unwrap();
         if stored["decision"]["steps"].as_array().is_some_and(|steps| !steps.is_empty()) {
             break;
         }

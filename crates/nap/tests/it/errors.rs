@@ -82,6 +82,8 @@ fn help_lists_every_command_with_a_description() {
         "windows",
         "azure",
         "crds",
+        "completions",
+        "man",
         "version",
         "help",
     ];
@@ -90,9 +92,94 @@ fn help_lists_every_command_with_a_description() {
 }
 
 #[test]
-fn version_is_that_of_the_package() {
+fn version_is_that_of_the_package_with_commit_and_day() {
     let printed = text(&nap(&["version"]).output().unwrap().stdout);
-    assert_eq!(printed, format!("nap {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(printed.starts_with(&format!("nap {} (", env!("CARGO_PKG_VERSION"))), "{printed}");
+    assert!(printed.contains(", ") && printed.ends_with(")\n"), "{printed}");
+    assert_eq!(printed, text(&nap(&["--version"]).output().unwrap().stdout));
+}
+
+#[test]
+fn completions_and_man_pages_are_made() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = text(&output(&["completions", shell]).stdout);
+        assert!(script.contains("what-if"), "{shell}: {script}");
+    }
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("man");
+    let made = output(&["man", &folder.display().to_string()]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let page = std::fs::read_to_string(folder.join("nap-plan.1")).unwrap();
+    assert!(page.contains("exit\\-code"), "{page}");
+    let error = refused(&["man", "/dev/null/folder"]);
+    assert!(error.contains("/dev/null/folder"), "{error}");
+}
+
+/// Runs a command whose output is closed before it writes.
+fn closed(arguments: &[&str]) -> std::process::Output {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    nap(arguments).stdout(writer).output().unwrap()
+}
+
+#[test]
+fn output_that_nobody_reads_ends_every_command_quietly() {
+    let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/shop.yaml");
+    let commands: [&[&str]; 10] = [
+        &["version"],
+        &["crds"],
+        &["plan", "-f", shop],
+        &["explain", "pod", "shop/web", "-f", shop],
+        &["lint", "-f", shop],
+        &["sim", "--hours", "1"],
+        &["demo", "--speed", "1000"],
+        &["completions", "bash"],
+        &["azure", "skus"],
+        &["bench", "--help"],
+    ];
+    for command in commands {
+        let ended = closed(command);
+        let error = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{command:?}: {error}");
+        assert!(!error.contains("panicked"), "{command:?}: {error}");
+    }
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for command in [&["version"][..], &["crds"], &["plan", "-f", shop], &["lint", "-f", shop]] {
+        let ended = nap(command).stdout(full()).output().unwrap();
+        let error = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{command:?}: {error}");
+        assert!(error.contains("error: standard output cannot be written"), "{error}");
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_be_reached_is_named_with_the_cause() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unreachable");
+    std::fs::create_dir_all(&folder).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (test, server, cause) in [
+        ("refused", format!("https://{free}"), "connection refused"),
+        ("host", "https://no-such-host.invalid:6443".to_owned(), "unknown host"),
+    ] {
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\nclusters: [{{ name: c, cluster: {{ server: \"{server}\" }} }}]\nusers: [{{ name: u, user: {{}} }}]\n\
+             contexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\ncurrent-context: c\n"
+        );
+        let file = folder.join(test).display().to_string();
+        std::fs::write(&file, kubeconfig).unwrap();
+        for command in [&["plan"][..], &["explain", "pod", "a"], &["crds", "install"], &["run"]] {
+            let error = refused(&[command, &["--kubeconfig", &file]].concat());
+            assert!(error.contains(&server) && error.contains(cause), "{command:?}: {error}");
+            assert!(!error.contains('\u{1b}'), "{error}");
+        }
+    }
+}
+
+#[test]
+fn logs_in_a_file_have_no_colours() {
+    let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/shop.yaml");
+    let mut command = nap(&["plan", "-f", shop]);
+    let logged = command.env("NAP_LOG", "trace").env_remove("NO_COLOR").output().unwrap();
+    assert!(!text(&logged.stderr).contains('\u{1b}'));
 }
 
 #[test]

@@ -43,7 +43,9 @@ fn deprecated_fields_are_notes() {
     let (passed, said) = lint("old", &yaml, &["--deny-warnings"]);
     assert!(passed, "{said}");
     assert!(
-        said.contains("NodePool/old: apiVersion: `karpenter.sh/v1beta1` means `karpenter.sh/v1`"),
+        said.contains(
+            ":1: NodePool old: apiVersion: `karpenter.sh/v1beta1` means `karpenter.sh/v1`"
+        ),
         "{said}"
     );
     assert!(said.contains("`WhenUnderutilized` means `WhenEmptyOrUnderutilized`"), "{said}");
@@ -59,7 +61,11 @@ fn invalid_fields_are_errors_with_their_path() {
             pool("a", "  disruption: { consolidationPolicy: A | B }\n", ""),
             "spec.disruption.consolidationPolicy: Unsupported",
         ),
-        ("typo", pool("a", "  limit: { cpu: 1 }\n", ""), "unknown field \"spec.limit\""),
+        (
+            "typo",
+            pool("a", "  limit: { cpu: 1 }\n", ""),
+            "spec.limit: unknown field; did you mean `limits`?",
+        ),
         (
             "version",
             pool("a", "", "").replace("karpenter.sh/v1\n", "karpenter.sh/v2\n"),
@@ -186,4 +192,64 @@ fn a_ceiling_answers_the_warning_of_an_extreme_price_and_must_be_a_price() {
         &["--deny-warnings"],
     );
     assert!(passed, "{said}");
+}
+
+#[test]
+fn folders_and_workloads_are_read_and_every_problem_of_an_object_is_found() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lint-folder");
+    std::fs::create_dir_all(folder.join("deeper")).unwrap();
+    let deployment =
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: three\n";
+    std::fs::write(folder.join("deeper/web.yaml"), deployment).unwrap();
+    let wrong = pool("a", "  limit: {}\n  weight: 500\n", "{ key: a, operator: Like }");
+    std::fs::write(folder.join("pool.yml"), wrong).unwrap();
+    std::fs::write(folder.join("broken.yaml"), "a: [").unwrap();
+    let output = output(&["lint", "-f", &folder.display().to_string()]);
+    let said = text(&output.stdout);
+    assert!(!output.status.success(), "{said}");
+    for expected in [
+        "web.yaml:6: Deployment web: spec.replicas: Invalid value: \"three\"",
+        "web.yaml:5: Deployment web: spec.selector: Required value",
+        "pool.yml:6: NodePool a: spec.limit: unknown field",
+        "pool.yml:7: NodePool a: spec.weight: Invalid value: 500",
+        "pool.yml:11: NodePool a: spec.template.spec.requirements[0].operator: Unsupported",
+        "broken.yaml:1: is not YAML",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+#[test]
+fn objects_of_other_clouds_and_old_versions_get_a_remedy() {
+    for (test, version, kind, expected) in [
+        ("aws", "karpenter.k8s.aws/v1", "EC2NodeClass", "write an `AKSNodeClass`"),
+        ("provisioner", "karpenter.sh/v1alpha5", "Provisioner", "was replaced by `NodePool`"),
+        ("cron", "batch/v1beta1", "CronJob", "`batch/v1beta1` is not served; write `batch/v1`"),
+        ("kind", "apps/v1", "Deploymint", "there is no `Deploymint` in `apps/v1`"),
+    ] {
+        let yaml = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{ name: x }}\n");
+        let (passed, said) = lint(&format!("foreign-{test}"), &yaml, &[]);
+        assert!(!passed && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn findings_can_be_read_by_programs() {
+    let yaml = pool("a", "  limit: {}\n", D_FAMILY);
+    let (passed, said) = lint("json", &yaml, &["-o", "json"]);
+    let document: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(!passed);
+    let finding = &document["findings"][0];
+    assert_eq!(
+        (&finding["level"], &finding["line"], &finding["field"], &finding["object"]),
+        (&"error".into(), &6.into(), &"spec.limit".into(), &"NodePool a".into())
+    );
+    let (_, said) = lint("sarif", &yaml, &["-o", "sarif"]);
+    let document: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(document["version"], "2.1.0");
+    let result = &document["runs"][0]["results"][0];
+    assert_eq!((&result["ruleId"], &result["level"]), (&"refused".into(), &"error".into()));
+    let place = &result["locations"][0]["physicalLocation"];
+    assert_eq!(place["region"]["startLine"], 6);
+    assert!(place["artifactLocation"]["uri"].as_str().unwrap().ends_with("lint-sarif.yaml"));
 }

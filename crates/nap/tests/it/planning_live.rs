@@ -30,7 +30,7 @@ spec:
   template:
     metadata: { labels: { app: web } }
     spec:
-      containers: [{ name: c, resources: { requests: { cpu: 1200m } } }]
+      containers: [{ name: c, image: i, resources: { requests: { cpu: 1200m } } }]
 ";
 
 /// A manifest with a pool of one capacity type and two pods of 1.2 cores.

@@ -34,6 +34,15 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Content of a file that `--save` has written.
+pub fn unpacked(file: &std::path::Path) -> String {
+    let packed = std::fs::read(file).expect("the file was saved");
+    let mut content = String::new();
+    let mut unpacking = flate2::read::GzDecoder::new(packed.as_slice());
+    unpacking.read_to_string(&mut content).expect("it is compressed text");
+    content
+}
+
 /// A child process; killed on drop.
 pub struct Process(Child);
 

@@ -14,3 +14,46 @@ fn one_seed_in_two_processes_gives_one_trace() {
     assert_eq!(first, run("3"));
     assert_ne!(first, run("4"));
 }
+
+#[test]
+fn as_many_hours_are_simulated_as_were_asked_for() {
+    for hours in [1, 3] {
+        let report = output(&["sim", "--hours", &hours.to_string(), "--json"]);
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+        assert_eq!(report["hours"], hours);
+    }
+}
+
+#[test]
+fn own_workloads_are_simulated_with_their_schedule_and_cost() {
+    let inflate = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/inflate.yaml");
+    let file = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("schedule.yaml");
+    let run = |schedule: &str, more: &[&str]| {
+        std::fs::write(&file, schedule).unwrap();
+        let file = file.display().to_string();
+        let all = ["sim", "-f", inflate, "--hours", "1", "--schedule", &file];
+        output(&[&all, more].concat())
+    };
+    let schedule = "- { at: 10m, scale: inflate, replicas: 20 }\n- { at: 30m, scale: default/inflate, replicas: 0 }\n";
+    let report = run(schedule, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let timeline = report["timeline"].as_array().unwrap();
+    let most = timeline.iter().filter_map(|one| one["running"].as_u64()).max();
+    assert_eq!(most, Some(20), "{report}");
+    let last = timeline.last().unwrap();
+    assert_eq!((&last["running"], &last["microUsdPerHour"]), (&0.into(), &0.into()));
+    let again = run(schedule, &[]);
+    let said = text(&again.stdout);
+    assert!(said.contains("(Deployment inflate is scaled to 20)") && said.contains(" in all\n"));
+    let cents = report["costMicros"].as_i64().unwrap() / 10_000;
+    assert!(cents > 0, "{report}");
+    for (schedule, expected) in [
+        ("- { at: soon, scale: inflate, replicas: 1 }\n", "item 1: at: `soon` is not a duration"),
+        ("- { at: 1m, scale: web, replicas: 1 }\n", "there is no Deployment `default/web`"),
+        ("- { at: 1m, scales: web, replicas: 1 }\n", "scales"),
+    ] {
+        let refused = run(schedule, &[]);
+        let error = text(&refused.stderr);
+        assert!(!refused.status.success() && error.contains(expected), "{error}");
+    }
+}

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{folder, output, said, text};
 
-const POOL: &str = r#"
+pub(super) const POOL: &str = r#"
 apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata:
@@ -23,7 +23,7 @@ spec:
 "#;
 
 /// A node with pods that ask for one vCPU each.
-fn node(name: &str, size: &str, vcpus: u32, pods: usize, annotation: &str) -> String {
+pub(super) fn node(name: &str, size: &str, vcpus: u32, pods: usize, annotation: &str) -> String {
     let labels = format!(
         "{{ karpenter.sh/nodepool: default, karpenter.sh/capacity-type: on-demand, \
          topology.kubernetes.io/zone: eastus-1, node.kubernetes.io/instance-type: {size}, \
@@ -172,7 +172,7 @@ fn a_changed_nodepool_shows_what_would_drift() {
 
 #[test]
 fn what_if_takes_only_nodepools_and_classes() {
-    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: web }\nspec: { containers: [] }\n";
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: web }\nspec: { containers: [{ name: c, image: i }] }\n";
     let folder = folder("what-if-kind", &[("pod.yaml", pod)]);
     let file = folder.join("pod.yaml").display().to_string();
     let output = output(&["what-if", "-f", &file, "--state", &file]);

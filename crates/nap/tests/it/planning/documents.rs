@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::{containers, folder, plan, pod, refusals, said, workload};
-use crate::process::{nap, output, text};
+use crate::process::{nap, output, text, unpacked};
 
 #[test]
 fn document_matches_its_schema_and_its_totals() {
@@ -133,7 +133,12 @@ fn replay_reproduces_the_saved_plan() {
     assert!(text(&again.stderr).contains("identical"));
     assert!(text(&output(&["replay", &file]).stdout).ends_with("\nidentical to the stored plan\n"));
 
-    let written = std::fs::read_to_string(&stored).unwrap();
+    let written = unpacked(&stored);
+    let size = std::fs::metadata(&stored).unwrap().len();
+    assert!(size * 4 < written.len() as u64, "it is compressed");
+    // Files of earlier versions are plain.
+    std::fs::write(&stored, &written).unwrap();
+    assert!(output(&["replay", &file]).status.success());
     let price = |plan: &str| {
         serde_json::from_str::<Value>(plan).unwrap()["launches"][0]["priceUsdPerHour"].to_string()
     };
@@ -184,5 +189,62 @@ fn the_readme_shows_what_is_printed() {
         std::fs::write(root.join("README.md"), blessed).unwrap();
     } else {
         assert_eq!(&readme[start..end], printed, "NAP_BLESS=1 writes it anew");
+    }
+}
+
+#[test]
+fn the_readme_tells_the_story_of_the_demo() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let begin = "```console\n$ make demo\n";
+    let start = readme.find(begin).expect("the README shows the command") + begin.len();
+    let end = start + readme[start..].find("```").unwrap();
+    let tell = || {
+        let told = nap(&["demo", "--speed", "1000"]).output().unwrap();
+        assert!(told.status.success(), "{}", text(&told.stderr));
+        text(&told.stdout).replace("at 1000x speed", "at 20x speed")
+    };
+    let told = tell();
+    assert_eq!(told, tell(), "the story is the same on every run");
+    if std::env::var_os("NAP_BLESS").is_some() {
+        let blessed = format!("{}{told}{}", &readme[..start], &readme[end..]);
+        std::fs::write(root.join("README.md"), blessed).unwrap();
+    } else {
+        assert_eq!(&readme[start..end], told, "NAP_BLESS=1 writes it anew");
+    }
+}
+
+/// Runs every command of the README that needs neither a cluster, a cloud nor minutes.
+#[test]
+fn commands_of_the_readme_run() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    // A command may be broken over two lines.
+    let flat = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    let in_backticks = flat.split('`').skip(1).step_by(2);
+    let in_blocks = readme.lines().filter_map(|line| line.strip_prefix("$ "));
+    let mut commands: Vec<&str> =
+        in_backticks.chain(in_blocks).filter(|text| text.starts_with("nap ")).collect();
+    commands.sort_unstable();
+    commands.dedup();
+    let needs_more = |command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        let needs_cluster = ["run", "try", "decisions", "what-if", "windows", "replay"];
+        let placeholders = ["FILE", "NAME"];
+        words.len() < 3
+            || needs_cluster.contains(&words[1])
+            || ["azure check", "azure smoke", "crds install", "plan disruption", "explain node"]
+                .iter()
+                .any(|start| command.starts_with(&format!("nap {start}")))
+            || words.iter().any(|word| placeholders.contains(word))
+    };
+    let runnable: Vec<&str> =
+        commands.iter().copied().filter(|command| !needs_more(command)).collect();
+    assert!(runnable.len() >= 3, "{commands:?}");
+    for command in runnable {
+        let shorter = command.replace("--hours 24", "--hours 1");
+        let arguments: Vec<&str> = shorter.split(' ').skip(1).collect();
+        let ran = nap(&arguments).current_dir(&root).output().unwrap();
+        assert!(ran.status.success(), "{command}: {}", text(&ran.stderr));
     }
 }

@@ -1,4 +1,8 @@
-//! Built-in manifests, and server-side apply.
+//! Manifests: reading and checking those of the user, the built-in ones, and server-side apply.
+
+pub mod check;
+mod lines;
+pub mod read;
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -6,11 +10,11 @@ use kube::discovery::pinned_kind;
 use kube::{Api, Client};
 
 /// The default NodePool and AKSNodeClass of the managed product.
-pub const DEFAULT_NODEPOOL: &str = include_str!("../../../examples/default-nodepool.yaml");
+pub const DEFAULT_NODEPOOL: &str = include_str!("../../../../examples/default-nodepool.yaml");
 /// A NodePool of spot nodes that goes before the default one.
-pub const SPOT_NODEPOOL: &str = include_str!("../../../examples/spot-nodepool.yaml");
+pub const SPOT_NODEPOOL: &str = include_str!("../../../../examples/spot-nodepool.yaml");
 /// Ten pods of one CPU each.
-pub const INFLATE: &str = include_str!("../../../examples/inflate.yaml");
+pub const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 
 /// Applies every document of a YAML text by server-side apply.
 pub async fn apply(client: &Client, yaml: &str) -> anyhow::Result<()> {

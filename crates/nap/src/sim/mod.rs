@@ -1,4 +1,7 @@
-//! `nap sim`: a deterministic simulation on a paused clock.
+//! `nap sim`: a deterministic simulation on a paused clock, of a seeded workload or of the user's
+//! own ([`own`]).
+
+mod own;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
@@ -9,6 +12,7 @@ use std::collections::BTreeSet;
 
 use crate::cli::WorldArgs;
 use crate::{manifests, try_cluster};
+use std::path::PathBuf;
 
 /// Options of `nap sim`.
 #[derive(Clone, Debug, Args)]
@@ -18,6 +22,12 @@ pub struct SimArgs {
     /// Hours to simulate
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
     pub hours: u32,
+    /// Manifests to simulate instead of a seeded workload: files, folders, or `-`
+    #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1..)]
+    pub files: Vec<PathBuf>,
+    /// Scalings of these manifests: a YAML list such as `- {at: 1h, scale: shop/web, replicas: 20}`
+    #[arg(long, value_name = "FILE", requires = "files")]
+    pub schedule: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -30,6 +40,9 @@ const EPOCH: &str = "2026-01-01T00:00:00Z";
 pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    if !args.files.is_empty() {
+        return runtime.block_on(async { own::simulate(args, &world(args)?).await });
+    }
     let wall = Clock::wall();
     let started = wall.now();
     let report = runtime.block_on(simulate(args))?;
@@ -48,7 +61,7 @@ pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
+fn world(args: &SimArgs) -> anyhow::Result<World> {
     let epoch = EPOCH.parse().context("the start of a simulation")?;
     let config = WorldConfig {
         region: args.world.region.clone(),
@@ -59,7 +72,11 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };
-    let world = World::new(&config).map_err(try_cluster::explain_region)?;
+    World::new(&config).map_err(try_cluster::explain_region)
+}
+
+async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
+    let world = world(args)?;
     world.install_crds().await?;
     manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
     tokio::select! {

@@ -1,0 +1,319 @@
+//! The kinds of public manifests: which pods each makes, and what of it a plan counts.
+
+use serde_json::Value;
+
+use super::{containers, object, output, plan, pod, pods_of, run, said, template, workload};
+use crate::process::text;
+
+/// Pods of a plan by workload: `web 3`.
+fn counts(plan: &Value) -> Vec<String> {
+    let mut counts: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+    for pod in pods_of(plan) {
+        let name = pod.strip_prefix("default/").unwrap_or(pod);
+        let workload = name.rsplit_once('-').map_or(name, |(workload, _)| workload);
+        *counts.entry(workload).or_default() += 1;
+    }
+    counts.iter().map(|(workload, count)| format!("{workload} {count}")).collect()
+}
+
+fn counted(test: &str, arguments: &[&str], yaml: &str) -> (Vec<String>, String) {
+    let all = [&["plan", "-o", "json"], arguments].concat();
+    let (document, notes) = said(&all, test, yaml);
+    (counts(&serde_json::from_str(&document).unwrap()), notes)
+}
+
+fn scaler(kind: &str, spec: &str) -> String {
+    object(kind, "web", &format!("spec: {{ {spec} }}"))
+}
+
+#[test]
+fn horizontal_autoscalers_set_the_number_of_pods() {
+    let target = "scaleTargetRef: { apiVersion: apps/v1, kind: Deployment, name: web }";
+    let web = workload("Deployment", "web", "paused: false");
+    let hpa =
+        scaler("HorizontalPodAutoscaler", &format!("{target}, minReplicas: 4, maxReplicas: 9"));
+    let yaml = format!("{web}{hpa}");
+    let (pods, notes) = counted("hpa", &[], &yaml);
+    assert_eq!(pods, ["web 4"]);
+    let note = "HorizontalPodAutoscaler `default/web`: Deployment `default/web` is planned with \
+                its minimum of 4 pods, of 4 to 9 (--hpa min|max|current)";
+    assert!(notes.contains(note), "{notes}");
+    assert!(!notes.contains("make no difference"), "{notes}");
+    assert_eq!(counted("hpa-max", &["--hpa", "max"], &yaml).0, ["web 9"]);
+    let running =
+        yaml.replace("maxReplicas: 9 }", "maxReplicas: 9 }\nstatus: { desiredReplicas: 6 }");
+    assert_eq!(counted("hpa-now", &["--hpa", "current"], &running).0, ["web 6"]);
+    let six = yaml.replace("paused: false", "replicas: 20");
+    assert_eq!(counted("hpa-bound", &["--hpa", "current"], &six).0, ["web 9"]);
+    let off = yaml.replace("paused: false", "replicas: 0");
+    let (none, notes) = counted("hpa-off", &[], &off);
+    assert!(none.is_empty() && notes.contains("does nothing"), "{none:?} {notes}");
+    let (_, notes) =
+        counted("hpa-lost", &[], &yaml.replace("name: web }, min", "name: lost }, min"));
+    assert!(notes.contains("scales Deployment `default/lost`, which is not given"), "{notes}");
+}
+
+#[test]
+fn keda_counts_with_its_minimum() {
+    let web = workload("Deployment", "web", "replicas: 7");
+    let target = "scaleTargetRef: { name: web }, triggers: [{ type: cron, metadata: {} }]";
+    let scaled =
+        scaler("ScaledObject", &format!("{target}, minReplicaCount: 3, maxReplicaCount: 8"));
+    let yaml = format!("{web}{scaled}");
+    assert_eq!(counted("keda", &[], &yaml).0, ["web 3"]);
+    assert_eq!(counted("keda-max", &["--hpa", "max"], &yaml).0, ["web 8"]);
+    let to_zero = format!("{web}{}", scaler("ScaledObject", target));
+    assert!(counted("keda-zero", &[], &to_zero).0.is_empty());
+    let job = format!(
+        "jobTargetRef: {{ template: {} }}, minReplicaCount: 1, maxReplicaCount: 5",
+        template("1").replace("spec: {", "spec: { restartPolicy: Never,")
+    );
+    let jobs = scaler("ScaledJob", &job);
+    assert_eq!(counted("keda-job", &[], &jobs).0, ["web 1"]);
+    assert_eq!(counted("keda-jobs", &["--hpa", "max"], &jobs).0, ["web 5"]);
+}
+
+#[test]
+fn vertical_autoscalers_that_change_requests_are_named() {
+    let web = workload("Deployment", "web", "replicas: 1");
+    let vpa = |mode: &str| {
+        let target = "targetRef: { apiVersion: apps/v1, kind: Deployment, name: web }";
+        let policy = format!("{target}, updatePolicy: {{ updateMode: {mode} }}");
+        format!("{web}{}", scaler("VerticalPodAutoscaler", &policy))
+    };
+    let (_, notes) = counted("vpa", &[], &vpa("Recreate"));
+    assert!(notes.contains("changes the requests of Deployment `default/web` (mode Recreate)"));
+    let (_, notes) = counted("vpa-off", &[], &vpa("\"Off\""));
+    assert!(!notes.contains("VerticalPodAutoscaler"), "{notes}");
+}
+
+#[test]
+fn limit_ranges_set_defaults_and_refuse() {
+    let range = object(
+        "LimitRange",
+        "limits",
+        "spec: { limits: [{ type: Container, defaultRequest: { cpu: 4 }, default: { cpu: 4 }, max: { cpu: 6 } }] }",
+    );
+    let bare = pod("bare", "containers: [{ name: c, image: i }]");
+    let small = plan("bare", &bare);
+    let large = plan("bare-limited", &format!("{bare}{range}"));
+    let cost = |plan: &Value| plan["costUsdPerHour"].as_f64().unwrap();
+    assert!(cost(&large) > cost(&small), "a default of 4 CPUs needs a larger VM");
+    let huge =
+        pod("huge", "containers: [{ name: c, image: i, resources: { limits: { cpu: 7 } } }]");
+    let (pods, notes) = counted("limited", &[], &format!("{huge}{range}"));
+    assert!(pods.is_empty(), "{pods:?}");
+    let note = "1 pod of Pod `default/huge` would be refused, so left out: LimitRange `limits`: \
+                maximum cpu per Container is 6, and the limit 7";
+    assert!(notes.contains(note), "{notes}");
+}
+
+#[test]
+fn resource_quotas_admit_only_so_many_pods() {
+    let web = workload("Deployment", "web", "replicas: 10");
+    let quota =
+        |hard: &str| object("ResourceQuota", "team", &format!("spec: {{ hard: {{ {hard} }} }}"));
+    for (test, hard, expected) in [
+        ("pods", "pods: 3", "web 3"),
+        ("requests", "requests.cpu: 4500m", "web 4"),
+        ("both", "cpu: 100, count/pods: 2", "web 2"),
+    ] {
+        let (pods, notes) =
+            counted(&format!("quota-{test}"), &[], &format!("{web}{}", quota(hard)));
+        assert_eq!(pods, [expected], "{test}");
+        let refused =
+            "of ReplicaSet `default/web` would be refused, so left out: ResourceQuota `team`";
+        assert!(notes.contains(refused), "{notes}");
+    }
+    let (pods, notes) =
+        counted("quota-memory", &[], &format!("{web}{}", quota("requests.memory: 1Ti")));
+    assert!(pods.is_empty() && notes.contains("must specify requests.memory"), "{notes}");
+    let (pods, notes) = counted("quota-other", &[], &format!("{web}{}", quota("services: 1")));
+    assert_eq!(pods, ["web 10"]);
+    assert!(notes.contains("counts for pods only, not services"), "{notes}");
+}
+
+#[test]
+fn the_daemons_of_aks_count_in_plans_from_manifests() {
+    // Two pods of 1.8 CPUs leave less than the daemons ask for on a VM of four.
+    let tight = workload("Deployment", "web", "replicas: 2").replace("cpu: 1 ", "cpu: 1750m ");
+    let cost = |arguments: &[&str]| {
+        let all = [&["plan", "-o", "json"], arguments].concat();
+        let (document, notes) = said(&all, &format!("system-{}", arguments.len()), &tight);
+        let document: Value = serde_json::from_str(&document).unwrap();
+        (document["costUsdPerHour"].as_f64().unwrap(), notes)
+    };
+    let (with, notes) = cost(&[]);
+    let (without, quiet) = cost(&["--system-daemons", "none"]);
+    assert!(with > without, "{with} {without}");
+    assert!(notes.contains("6 daemons of AKS counted on every node: 0.4 vCPU, 0.5 GiB"), "{notes}");
+    assert!(!quiet.contains("daemons"), "{quiet}");
+    let folder = super::folder(
+        "own-daemons",
+        &[("d.yaml", &workload("DaemonSet", "agent", "minReadySeconds: 0"))],
+    );
+    let file = folder.join("d.yaml").display().to_string();
+    let own = run(&["plan", "--system-daemons", &file], "system-own", &tight);
+    assert!(text(&own.stderr).contains("1 daemon counted on every node: 1.0 vCPU"));
+}
+
+#[test]
+fn kinds_of_public_manifests_make_these_pods() {
+    let budget = object(
+        "PodDisruptionBudget",
+        "web",
+        "spec: { minAvailable: 1, selector: { matchLabels: { app: a } } }",
+    );
+    let disk = "accessModes: [ReadWriteOnce], resources: { requests: { storage: 1Gi } }";
+    let set = format!(
+        "replicas: 2, serviceName: db, volumeClaimTemplates: [{{ metadata: {{ name: data }}, spec: {{ {disk} }} }}]"
+    );
+    let cron = format!(
+        "spec: {{ schedule: \"*/5 * * * *\", jobTemplate: {{ spec: {{ parallelism: 2, template: {} }} }} }}",
+        template("1").replace("spec: {", "spec: { restartPolicy: OnFailure,")
+    );
+    let yaml = [
+        workload("Deployment", "web", "replicas: 3"),
+        budget,
+        workload("StatefulSet", "db", &set),
+        object("CronJob", "report", &cron),
+        workload("Job", "import", "parallelism: 2, completions: 5"),
+        workload("DaemonSet", "agent", "minReadySeconds: 0"),
+        object(
+            "ReplicationController",
+            "old",
+            &format!("spec: {{ replicas: 2, template: {} }}", template("1")),
+        ),
+        object("MutatingWebhookConfiguration", "inject", "webhooks: []")
+            .replace("apiVersion: v1", "apiVersion: admissionregistration.k8s.io/v1"),
+        object("Kafka", "bus", "spec: {}")
+            .replace("apiVersion: v1", "apiVersion: kafka.strimzi.io/v1"),
+        object("ConfigMap", "settings", "data: {}"),
+    ]
+    .concat();
+    let (pods, notes) = counted("public", &[], &yaml);
+    assert_eq!(pods, ["db 2", "import 2", "old 2", "report 2", "web 3"]);
+    for note in [
+        "left out, as they make no difference to a plan: ConfigMap (1)",
+        "may change pods when they are created, which the plan does not know: \
+         MutatingWebhookConfiguration (1)",
+        "not understood, so they do not count: Kafka (1)",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+}
+
+#[test]
+fn mistakes_in_built_in_kinds_are_refused_with_line_field_and_remedy() {
+    let yaml = workload("Deployment", "web", "replicas: -3")
+        .replace("spec: { containers", "spec: { nodeSelectr: { a: b }, containers")
+        .replace("cpu: 1 ", "cpu: 1 core ")
+        + &pod("p", &format!("priorityClassName: gold, {}", containers("1")));
+    for command in [&["plan"][..], &["lint"], &["explain", "pod", "web"]] {
+        let refused = run(command, &format!("mistakes-{}", command[0]), &yaml);
+        let said = text(&refused.stdout) + &text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        for expected in [
+            "m.yaml:5: Deployment ",
+            "spec.replicas: Invalid value: -3: must be greater than or equal to 0",
+            "spec.template.spec.nodeSelectr: unknown field; did you mean `nodeSelector`?",
+            "containers[0].resources.requests[cpu]: `1 core` is not a quantity; write it like `4`",
+            "m.yaml:10: Pod ",
+            "spec.priorityClassName: Invalid value: \"gold\": no PriorityClass of this name is known",
+        ] {
+            assert!(said.contains(expected), "{command:?}: {expected}: {said}");
+        }
+    }
+}
+
+#[test]
+fn input_without_objects_is_an_error() {
+    for (test, content) in [("empty", ""), ("comments", "# nothing\n---\n")] {
+        let folder = super::folder(&format!("none-{test}"), &[("m.yaml", content)]);
+        for command in ["plan", "lint"] {
+            let file = folder.join("m.yaml").display().to_string();
+            let refused = output(&[command, "-f", &file]);
+            let error = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(1), "{error}");
+            assert!(error.starts_with(&format!("error: no objects in {file}\nhint: ")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_is_found_by_namespace_kind_and_workload() {
+    let yaml = workload("Deployment", "web", "replicas: 2")
+        .replace("name: web }", "name: web, namespace: shop }");
+    for arguments in [
+        &["shop/web"][..],
+        &["web", "-n", "shop"],
+        &["deployment/web", "-n", "shop"],
+        &["pod/web-2", "--namespace", "shop"],
+    ] {
+        let (said, _) = said(&[&["explain", "pod"], arguments].concat(), "found", &yaml);
+        assert!(said.starts_with("shop/web-") && said.contains("gets a new VM"), "{said}");
+    }
+    let (document, _) = said(&["explain", "pod", "shop/web", "-o", "json"], "found-json", &yaml);
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!((&document["outcome"], &document["pod"]), (&"newNode".into(), &"shop/web-1".into()));
+    assert!(document["launch"]["instanceType"].as_str().unwrap().starts_with("Standard_"));
+    let lost = run(&["explain", "pod", "web"], "found-lost", &yaml);
+    let error = text(&lost.stderr);
+    assert!(error.contains("there is no pod `default/web`"), "{error}");
+    assert!(error.contains("there are shop/web-1, shop/web-2"), "{error}");
+}
+
+#[test]
+fn contradictions_are_named_with_both_sides() {
+    let selector = |selector: &str| pod("p", &format!("{selector}, {}", containers("1")));
+    let affinity = |expressions: &str| {
+        format!(
+            "affinity: {{ nodeAffinity: {{ requiredDuringSchedulingIgnoredDuringExecution: {{ nodeSelectorTerms: [{{ matchExpressions: [{expressions}] }}] }} }} }}"
+        )
+    };
+    for (test, yaml, expected) in [
+        (
+            "pool",
+            selector("nodeSelector: { kubernetes.io/arch: arm64, kubernetes.io/os: windows }"),
+            "`kubernetes.io/os`: the pod wants In [windows], the nodepool has In [linux]",
+        ),
+        (
+            "pair",
+            selector(
+                "nodeSelector: { karpenter.azure.com/sku-cpu: \"2\", karpenter.azure.com/sku-memory: \"1048576\" }",
+            ),
+            "`karpenter.azure.com/sku-memory`: the pod wants In [1048576], the nodepool has",
+        ),
+        (
+            "itself",
+            selector(&format!(
+                "nodeSelector: {{ kubernetes.io/arch: amd64 }}, {}",
+                affinity(
+                    "{ key: kubernetes.io/os, operator: In, values: [linux] }, { key: kubernetes.io/os, operator: In, values: [windows] }"
+                )
+            )),
+            "`kubernetes.io/os`: the pod itself wants In [linux] (nodeAffinity) and In [windows]",
+        ),
+    ] {
+        let (said, _) = said(&["explain", "pod", "p"], &format!("contradiction-{test}"), &yaml);
+        let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(expected), "{test}: {said}");
+    }
+}
+
+#[test]
+fn a_pod_with_very_many_requirements_ends_the_search_for_a_change() {
+    let values: Vec<String> = (0..50).map(|value| format!("v{value}")).collect();
+    let expression = |key: usize| {
+        format!("{{ key: k{key}.example.com/x, operator: In, values: [{}] }}", values.join(", "))
+    };
+    let expressions: Vec<String> = (0..40).map(expression).collect();
+    let term = format!("{{ matchExpressions: [{}] }}", expressions.join(", "));
+    let terms = vec![term; 40].join(", ");
+    let affinity = format!(
+        "affinity: {{ nodeAffinity: {{ requiredDuringSchedulingIgnoredDuringExecution: {{ nodeSelectorTerms: [{terms}] }} }} }}"
+    );
+    let yaml = pod("odd", &format!("{affinity}, {}", containers("1")));
+    let (said, _) = said(&["explain", "pod", "odd"], "odd", &yaml);
+    assert!(said.contains("Stopped looking for a change"), "{said}");
+}
