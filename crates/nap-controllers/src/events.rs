@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -17,6 +17,7 @@ use nap_clock::Clock;
 use tokio::sync::mpsc;
 
 use crate::cluster::Pod;
+use crate::metrics::{Metrics, catalogue};
 
 /// Source of the events, as published guides select them by.
 pub const COMPONENT: &str = "karpenter";
@@ -43,6 +44,16 @@ pub enum Severity {
     Warning,
 }
 
+impl Severity {
+    /// The type of the event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
 /// An object that events are about.
 pub trait Regarding {
     /// A reference to the object.
@@ -66,16 +77,18 @@ pub struct Recorder {
     client: Client,
     clock: Clock,
     limits: Mutex<Limits>,
+    metrics: Arc<Metrics>,
     waiting: mpsc::Sender<Event>,
     posted: tokio::sync::Mutex<mpsc::Receiver<Event>>,
 }
 
 impl Recorder {
     /// Creates a recorder.
-    pub fn new(client: Client, clock: Clock) -> Self {
+    pub fn new(client: Client, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let (waiting, posted) = mpsc::channel(MAX_WAITING);
         let limits = Mutex::default();
-        Self { client, clock, limits, waiting, posted: tokio::sync::Mutex::new(posted) }
+        let posted = tokio::sync::Mutex::new(posted);
+        Self { client, clock, limits, metrics, waiting, posted }
     }
 
     /// Queues an event about an object, unless it repeats an earlier one or there are too many. No
@@ -100,10 +113,12 @@ impl Recorder {
             return;
         }
         drop(limits);
+        self.metrics.increment(&catalogue::EVENTS, &[severity.as_str(), reason]);
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let event = event(reference, &namespace, &name, severity, reason, message, now);
         if self.waiting.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: too many wait");
+            self.metrics.increment(&catalogue::EVENTS_DROPPED, &[]);
         }
     }
 
@@ -231,7 +246,7 @@ fn event(
             namespace: reference.namespace.filter(|namespace| !namespace.is_empty()),
             ..reference
         },
-        type_: Some(if severity == Severity::Normal { "Normal" } else { "Warning" }.to_owned()),
+        type_: Some(severity.as_str().to_owned()),
         reason: Some(reason.to_owned()),
         message: Some(cut(message)),
         source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: None }),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
@@ -171,6 +171,8 @@ pub struct RunArgs {
     pub engine: EngineArgs,
     #[command(flatten)]
     pub gates: FeatureGateArgs,
+    #[command(flatten)]
+    pub operator: run::args::OperatorArgs,
     /// Time without a new pending pod after which a batch is solved
     #[arg(long, env = "BATCH_IDLE_DURATION", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub batch_idle_duration: Duration,
@@ -533,15 +535,16 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses the command line and runs the subcommand.
 pub fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let matches = run::args::group(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let default = match &cli.command {
-        // The client reports every refusal as an error: an eviction that a budget blocks, each
-        // attempt while a control plane starts.
-        Command::Run(_) => "info,kube=warn,kube_client=off",
         Command::Try(_) => "warn,kube_client=off",
         _ => "error",
     };
-    log_to_stderr(cli.log.as_deref().unwrap_or(default))?;
+    match &cli.command {
+        Command::Run(args) => run::logging::start(&args.operator, cli.log.as_deref())?,
+        _ => log_to_stderr(cli.log.as_deref().unwrap_or(default))?,
+    }
     match cli.command {
         Command::Demo(args) => block_on(demo::demo(args)),
         Command::Try(args) => block_on(try_cluster::try_cluster(args)),

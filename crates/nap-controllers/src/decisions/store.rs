@@ -10,6 +10,7 @@ use serde_json::json;
 use super::outcome::settle;
 use super::record::Document;
 use crate::context::{Context, Doing, Error, Outcome, is_conflict, is_not_found};
+use crate::metrics::catalogue::DECISION_OUTCOMES;
 
 /// Name of the ConfigMap.
 pub const NAME: &str = "nap-decisions";
@@ -82,6 +83,8 @@ fn notice_outcomes(context: &Context) {
     let settled: Vec<_> =
         pending.filter_map(|record| settle(record, &index, &catalogues, now)).collect();
     for record in settled {
+        let (kind, outcome) = (record.kind.as_str(), record.outcome.as_str());
+        context.metrics.increment(&DECISION_OUTCOMES, &[kind, &record.reason, outcome]);
         memory.decisions.settle(record);
     }
 }

@@ -27,6 +27,7 @@ use super::eviction_ledger::{Workload, workload_of};
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, Pod, claim_is};
 use crate::decision_memory::DecisionMemory;
+use crate::metrics::snake;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
 
@@ -150,6 +151,15 @@ impl Pass {
             }
         }
         closed.into_values().collect()
+    }
+
+    /// Number of nodes that could be disrupted, by reason as a label value.
+    pub fn eligible(&self) -> Vec<(String, usize)> {
+        let count = |reason: DisruptionReason| {
+            let all = self.candidates.iter().chain(&self.unhealthy);
+            (snake(reason.as_str()), all.filter(|one| concerns(reason, one)).count())
+        };
+        REASONS.into_iter().map(count).collect()
     }
 
     /// Asks each method in turn, until one finds commands. Pods that wait get their places first:

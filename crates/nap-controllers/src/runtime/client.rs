@@ -13,6 +13,8 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use super::leader_election::Leadership;
+use super::requested::Resource;
+use crate::metrics::Metrics;
 
 /// Rate limit of requests to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +51,21 @@ impl Writes {
 
 /// Wraps a client: requests are limited, and writes are refused unless `leadership` is held and
 /// they are among `writes`.
-pub fn guarded(
-    client: Client,
-    clock: Clock,
-    limit: RateLimit,
-    leadership: Leadership,
-    writes: Writes,
-) -> Client {
+pub fn guarded(client: Client, clock: Clock, guard: Guard, metrics: Arc<Metrics>) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let bucket = Arc::new(Mutex::new(TokenBucket::new(limit)));
-    Client::new(Guarded { inner: client, clock, bucket, leadership, writes }, namespace)
+    let bucket = Arc::new(Mutex::new(TokenBucket::new(guard.limit)));
+    Client::new(Guarded { inner: client, clock, bucket, guard, metrics }, namespace)
+}
+
+/// Limits of a client.
+#[derive(Clone)]
+pub struct Guard {
+    /// Requests per second.
+    pub limit: RateLimit,
+    /// Whether this replica may write.
+    pub leadership: Leadership,
+    /// What it may write.
+    pub writes: Writes,
 }
 
 /// Refusal of a write after the leadership was lost.
@@ -76,8 +83,8 @@ struct Guarded {
     inner: Client,
     clock: Clock,
     bucket: Arc<Mutex<TokenBucket>>,
-    leadership: Leadership,
-    writes: Writes,
+    guard: Guard,
+    metrics: Arc<Metrics>,
 }
 
 impl Service<Request<Body>> for Guarded {
@@ -91,7 +98,8 @@ impl Service<Request<Body>> for Guarded {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (inner, clock) = (self.inner.clone(), self.clock.clone());
-        let (leadership, writes) = (self.leadership.clone(), self.writes);
+        let (Guard { leadership, writes, .. }, metrics) =
+            (self.guard.clone(), Arc::clone(&self.metrics));
         let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
         async move {
             if !wait.is_zero() {
@@ -104,7 +112,13 @@ impl Service<Request<Body>> for Guarded {
             if !reads && !writes.allow(request.method(), request.uri().path()) {
                 return Err(DryRun.into());
             }
-            Ok(inner.send(request).await?)
+            let (resource, method) = (Resource::of(&request), request.method().clone());
+            let begun = clock.now();
+            let answer = inner.send(request).await;
+            let taken = clock.now().duration_since(begun);
+            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+            resource.count(&metrics, &method, code, taken);
+            Ok(answer?)
         }
         .boxed()
     }

@@ -5,9 +5,10 @@ mod client;
 mod driver;
 mod leader_election;
 mod queue;
+mod requested;
 mod watches;
 
 pub use client::RateLimit;
-pub(crate) use client::{Writes, guarded};
+pub(crate) use client::{Guard, Writes, guarded};
 pub use driver::run;
 pub use leader_election::{LeaderElection, Leadership};

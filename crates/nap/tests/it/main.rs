@@ -11,6 +11,7 @@ mod installing;
 mod kill_and_restart;
 mod kubectl_story;
 mod linting;
+mod operating;
 mod planning;
 mod planning_live;
 mod process;

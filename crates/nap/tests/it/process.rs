@@ -133,6 +133,7 @@ impl Cluster {
         let log = File::options().create(true).append(true).open(self.log_path());
         let mut command = nap(&["run"]);
         command.envs(self.environment()).env("NAP_LOG", "info,kube_client=off");
+        command.env("LOG_OUTPUT_PATHS", "stderr");
         Process::start(command.stderr(log.expect("the folder is ours")))
     }
 
