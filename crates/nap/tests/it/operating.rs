@@ -124,7 +124,9 @@ const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 #[test]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl")]
 fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
-    let cluster = Cluster::start(&["--no-controllers"]);
+    // Slow enough that a busy computer does not cost nap its Lease, and with it some counts.
+    let arguments = ["--no-controllers", "--speed", "8", "--vm-delays", "0.2"];
+    let cluster = Cluster::start_in_real_time(&arguments);
     let [metrics_port, health_port] = ports();
     let mut command = nap(&["run"]);
     command.envs(cluster.environment()).env_remove("NAP_LOG").stdout(Stdio::piped());
@@ -174,7 +176,8 @@ fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
         ("nap_reconcile_duration_seconds_count", "controller=\"provisioner\"", 1.0),
     ] {
         let seen = value(&up, metric, labels);
-        assert!(seen >= Some(least), "{metric} {labels}: {seen:?}");
+        let lines: Vec<&str> = up.lines().filter(|line| line.contains(metric)).take(5).collect();
+        assert!(seen >= Some(least), "{metric} {labels}: {seen:?} {lines:#?}");
     }
 
     cluster.ok(&["scale", "deployment", "inflate", "--replicas=0"]);
@@ -195,7 +198,8 @@ fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
         ("karpenter_nodes_lifetime_duration_seconds_count", "", 2.0),
     ] {
         let seen = value(&down, metric, labels);
-        assert!(seen >= Some(least), "{metric} {labels}: {seen:?}");
+        let lines: Vec<&str> = down.lines().filter(|line| line.contains(metric)).take(5).collect();
+        assert!(seen >= Some(least), "{metric} {labels}: {seen:?} {lines:#?}");
     }
     assert_eq!(value(&down, "karpenter_pods_state", "name=\"inflate"), None, "no series outlives");
 
