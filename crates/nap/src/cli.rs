@@ -10,7 +10,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
 use crate::feature_gates::FeatureGateArgs;
-use crate::{azure, bench, crds, decisions, demo, lint, plan, run, sim, try_cluster, windows};
+use crate::{
+    azure, bench, crds, decisions, demo, disable, lint, plan, rbac, run, sim, try_cluster, windows,
+};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -55,6 +57,11 @@ enum Command {
     Azure(AzureArgs),
     /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
+    /// Turn nap off: launch nothing more, move the pods to other nodes as these have room, and show
+    /// what holds each node. Exits with 2 while nodes are left
+    Disable(disable::DisableArgs),
+    /// Print the service account and the roles that `nap run` needs, as YAML
+    Rbac(rbac::RbacArgs),
     /// Print the version
     Version,
 }
@@ -575,6 +582,8 @@ pub fn main() -> anyhow::Result<()> {
         Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {
             block_on(crds::install(cluster))
         }
+        Command::Disable(args) => block_on(disable::disable(args)),
+        Command::Rbac(args) => rbac::rbac(&args),
         Command::Version => {
             println!("nap {}", env!("CARGO_PKG_VERSION"));
             Ok(())

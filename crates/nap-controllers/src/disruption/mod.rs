@@ -31,8 +31,10 @@ use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
+use crate::events::Severity;
 use crate::metrics::catalogue::{DECISION_EVALUATION_DURATION, ELIGIBLE_NODES, FAILED_VALIDATIONS};
 use crate::metrics::snake;
+use crate::permissions::{KARPENTER, Permission};
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
@@ -43,6 +45,13 @@ pub use dry_run::Reports as DryRunReports;
 pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
+
+/// Nodes are tainted, commands are recorded on NodeClaims, and replacements created.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", "nodes", &["get", "patch"]),
+    Permission::new(KARPENTER, "nodeclaims", &["get", "create", "patch", "delete"]),
+    Permission::new(KARPENTER, "nodeclaims/status", &["patch"]),
+];
 
 /// Interval between two passes.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -102,6 +111,11 @@ pub async fn reconcile(context: &Context) -> Outcome {
     context.metrics.observe(&DECISION_EVALUATION_DURATION, &labels, taken);
     context.memory().seen = found.seen;
     blockers::report(context, &found.blocked);
+    for (claim, node, why) in &found.kept {
+        let (severity, reason) = (Severity::Normal, "Unconsolidatable");
+        context.events.publish(node.as_ref(), severity, reason, why);
+        context.events.publish(claim.as_ref(), severity, reason, why);
+    }
     blockers::report(context, &dry.blocked);
     let dry_wait = dry_run::report(context, &dry.commands);
     found.wait = found.wait.into_iter().chain(dry_wait).min();

@@ -26,6 +26,8 @@ pub(crate) use state::dollars;
 
 use crate::cluster::{Milestone, Transition, pool_of};
 use crate::context::Context;
+use crate::events::Severity;
+use crate::events::catalogue::FINALIZED;
 use catalogue as table;
 
 /// The provider in the metrics of cloud calls, as the incumbent names it.
@@ -239,8 +241,10 @@ impl Context {
         }
     }
 
-    /// Counts the end of an object that was being deleted.
-    pub(crate) fn count_gone<K: kube::Resource<DynamicType = ()>>(&self, object: &K) {
+    /// Counts and publishes the end of an object that was being deleted.
+    pub(crate) fn report_gone<K: kube::Resource<DynamicType = ()>>(&self, object: &K) {
+        let message = format!("Finalized {}", labels::TERMINATION_FINALIZER);
+        self.events.publish(object, Severity::Normal, FINALIZED, &message);
         let Some(deleted) = object.meta().deletion_timestamp.as_ref() else { return };
         let (group, kind) = (K::group(&()), K::kind(&()));
         let after = self.clock.now().duration_since(deleted.0);

@@ -17,6 +17,10 @@ use nap_units::{Quantity, UsdPerHour};
 use crate::context::{Context, Doing, Error, may_be_done};
 use crate::hash_migration::HashStamp;
 use crate::metrics::catalogue::NODECLAIMS_CREATED;
+use crate::permissions::{KARPENTER, Permission};
+
+/// NodeClaims are created.
+pub const PERMISSIONS: &[Permission] = &[Permission::new(KARPENTER, "nodeclaims", &["create"])];
 
 /// Most instance types in the requirements of a NodeClaim: enough to fall through a stock-out,
 /// small enough to read.

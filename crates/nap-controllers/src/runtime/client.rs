@@ -36,7 +36,7 @@ impl Default for RateLimit {
 pub enum Writes {
     /// All.
     All,
-    /// New events: a dry run.
+    /// Events: a dry run.
     Events,
 }
 
@@ -44,7 +44,12 @@ impl Writes {
     fn allow(self, method: &Method, path: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Events => *method == Method::POST && path.ends_with("/events"),
+            // New ones, and repeated ones that are counted up.
+            Self::Events => match *method {
+                Method::POST => path.ends_with("/events"),
+                Method::PATCH => path.contains("/events/"),
+                _ => false,
+            },
         }
     }
 }
@@ -155,6 +160,7 @@ mod tests {
     fn a_dry_run_writes_new_events_and_nothing_else() {
         let events = "/api/v1/namespaces/default/events";
         assert!(Writes::Events.allow(&Method::POST, events));
+        assert!(Writes::Events.allow(&Method::PATCH, &format!("{events}/a")));
         assert!(!Writes::Events.allow(&Method::DELETE, events));
         assert!(!Writes::Events.allow(&Method::POST, "/apis/karpenter.sh/v1/nodeclaims"));
         assert!(!Writes::Events.allow(&Method::POST, "/api/v1/namespaces/a/pods/b/eviction"));

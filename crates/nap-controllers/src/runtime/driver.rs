@@ -16,14 +16,18 @@ use tracing::Instrument as _;
 use super::leader_election::{compete, release};
 use super::queue::WorkQueue;
 use super::watches::{Update, watch_cluster, watch_workload_selectors};
-use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
+use crate::cluster::{Dirty, Indexed, Kind, Milestone, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
 use crate::metrics::catalogue::{RECONCILE_DURATION, RECONCILE_ERRORS};
 use crate::nodeclaim::garbage_collection;
+use crate::permissions::{KARPENTER, Permission};
 use crate::{
     capacity_memory, decisions, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay,
     nodepool, provisioning,
 };
+
+/// NodeClaims that no watch has shown are listed and read.
+pub const CATCH_UP: &[Permission] = &[Permission::new(KARPENTER, "nodeclaims", &["list", "get"])];
 
 /// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
 /// memory, and the API server gets no more requests at a time.
@@ -337,11 +341,27 @@ impl Driver<'_> {
         }
     }
 
+    /// Publishes the transitions of conditions, of Nodes only if nap launched them.
+    fn publish_transitions(&self, milestones: &[Milestone]) {
+        for milestone in milestones {
+            let Milestone::Transition(transition) = milestone else { continue };
+            let name = transition.object.name.as_deref().unwrap_or_default();
+            let is_ours = transition.kind != Kind::Node || {
+                let index = self.context.index();
+                index.node(name).is_some_and(|node| index.claim_of_node(node).is_some())
+            };
+            if is_ours {
+                self.context.events.publish_transition(transition);
+            }
+        }
+    }
+
     /// Counts what the index has noticed, if this replica leads, and whether a watch is stale.
     fn report_milestones(&self) {
         let milestones = self.context.index().take_milestones();
         if self.standing == Standing::Leading {
             self.context.count_milestones(&milestones);
+            self.publish_transitions(&milestones);
         }
         self.context.set_stale_watch(self.failing.is_any_stale(self.context.clock.now()));
     }
