@@ -100,6 +100,7 @@ const START: &[Permission] =
     &[Permission::new("apiextensions.k8s.io", "customresourcedefinitions", &["get"]).within(
         Scope::Named(&[
             "aksnodeclasses.karpenter.azure.com",
+            "capacitybuffers.autoscaling.x-k8s.io",
             "nodeclaims.karpenter.sh",
             "nodeoverlays.karpenter.sh",
             "nodepools.karpenter.sh",

@@ -113,6 +113,14 @@ fn nap_runs_with_the_roles_that_it_prints_and_uses_what_it_declares() {
     user.ok(&["apply", "-f", "-"], INFLATE);
     let available = ["get", "deployment", "inflate", "-o=jsonpath={.status.availableReplicas}"];
     user.until("ten pods run", &available, |seen| seen == "10");
+    // A drain with pods.
+    let names = user.ok(&["get", "nodeclaims", "-o=name"], "");
+    let nodes = ["delete", "nodes", "-l", "karpenter.sh/nodepool", "--wait=false"];
+    user.ok(&nodes, "");
+    user.until("other nodes are there", &["get", "nodeclaims", "-o=name"], |seen| {
+        !seen.is_empty() && !names.lines().any(|name| seen.contains(name))
+    });
+    user.until("ten pods run", &available, |seen| seen == "10");
     user.ok(&["scale", "deployment", "inflate", "--replicas=0"], "");
     user.until("no NodeClaim is left", &["get", "nodeclaims", "-o=name"], str::is_empty);
     running.kill();
