@@ -55,6 +55,7 @@ pub struct Context {
 
 /// Settings of the controllers.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Settings {
     /// Idle time after which a batch of pending pods closes.
     pub batch_idle: Duration,

@@ -59,11 +59,13 @@ impl Permission {
     }
 
     /// The same permission elsewhere.
+    #[must_use]
     pub const fn within(self, scope: Scope) -> Self {
         Self { scope, ..self }
     }
 
     /// The same permission, needed only with default spread constraints.
+    #[must_use]
     pub const fn for_default_spread(self) -> Self {
         Self { when: When::DefaultSpread, ..self }
     }
@@ -107,10 +109,12 @@ const START: &[Permission] =
         ]),
     )];
 
+/// Verbs by group and resource.
+pub type Verbs = BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>>;
+
 /// One rule for each resource and scope, with the verbs of every controller.
-pub fn rules()
--> BTreeMap<(Scope, When), BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>>> {
-    let mut rules: BTreeMap<_, BTreeMap<_, BTreeSet<_>>> = BTreeMap::new();
+pub fn rules() -> BTreeMap<(Scope, When), Verbs> {
+    let mut rules: BTreeMap<_, Verbs> = BTreeMap::new();
     for permission in declared().into_iter().flat_map(|(_, all)| all) {
         let of_scope = rules.entry((permission.scope, permission.when)).or_default();
         let verbs = of_scope.entry((permission.group, permission.resource)).or_default();

@@ -45,7 +45,7 @@ pub fn sample() -> String {
         match metric.kind {
             MetricKind::Counter | MetricKind::Gauge => registry.set(metric, &labels, 1.0),
             MetricKind::Histogram(_) | MetricKind::Summary => {
-                registry.observe(metric, &labels, 1.0)
+                registry.observe(metric, &labels, 1.0);
             }
         }
         registry.write(metric, &mut text);

@@ -157,10 +157,11 @@ impl Registry {
                     let mut below = 0;
                     for (position, bound) in bounds.iter().enumerate() {
                         below += value.buckets.get(position).copied().unwrap_or(0);
-                        let le = Some(("le", bound.to_string()));
+                        let bound = bound.to_string();
+                        let le = Some(("le", bound.as_str()));
                         sample(text, name, "_bucket", &own, le, count(below));
                     }
-                    let le = Some(("le", "+Inf".to_owned()));
+                    let le = Some(("le", "+Inf"));
                     sample(text, name, "_bucket", &own, le, count(value.count));
                     sample(text, name, "_sum", &own, None, value.number);
                     sample(text, name, "_count", &own, None, count(value.count));
@@ -169,7 +170,7 @@ impl Registry {
                     let mut sorted: Vec<f64> = value.recent.iter().copied().collect();
                     sorted.sort_by(f64::total_cmp);
                     for (label, quantile) in QUANTILES {
-                        let at = Some(("quantile", label.to_owned()));
+                        let at = Some(("quantile", label));
                         sample(text, name, "", &own, at, at_quantile(&sorted, quantile));
                     }
                     sample(text, name, "_sum", &own, None, value.number);
@@ -202,11 +203,10 @@ fn sample(
     name: &str,
     suffix: &str,
     labels: &[(&str, &str)],
-    last: Option<(&str, String)>,
+    last: Option<(&str, &str)>,
     value: f64,
 ) {
     let _ = write!(text, "{name}{suffix}");
-    let last = last.as_ref().map(|(label, value)| (*label, value.as_str()));
     let mut separator = '{';
     for (label, value) in labels.iter().copied().chain(last) {
         let _ = write!(text, "{separator}{label}=\"{}\"", escape(value));

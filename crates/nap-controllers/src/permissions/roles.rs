@@ -1,17 +1,14 @@
 //! The permissions as roles: objects to apply, and the template of the chart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Scope, When, rules};
+use super::{Scope, Verbs, When, rules};
 
 /// Name of the leader election Lease in the template and in `nap rbac`.
 const LEASE: &str = "karpenter-leader-election";
-
-/// Verbs by group and resource.
-type Verbs = BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>>;
 
 /// Service account, roles and bindings, for a nap of this name in this namespace.
 pub fn roles(name: &str, namespace: &str, default_spread: bool) -> Vec<Value> {
@@ -129,11 +126,7 @@ fn write_rule(text: &mut String, rule: &Value) {
         let values: Vec<String> = values
             .iter()
             .filter_map(Value::as_str)
-            .map(|value| match value {
-                "" => "\"\"".to_owned(),
-                value if value.starts_with('{') => value.to_owned(),
-                value => value.to_owned(),
-            })
+            .map(|value| if value.is_empty() { "\"\"".to_owned() } else { value.to_owned() })
             .collect();
         let _ = writeln!(text, "  {dash}{key}: [{}]", values.join(", "));
         dash = "  ";

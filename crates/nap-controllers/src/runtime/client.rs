@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use super::leader_election::Leadership;
-use super::requested::Resource;
+use super::requested::Requested;
 use crate::metrics::Metrics;
 
 /// Rate limit of requests to the API server.
@@ -117,12 +117,12 @@ impl Service<Request<Body>> for Guarded {
             if !reads && !writes.allow(request.method(), request.uri().path()) {
                 return Err(DryRun.into());
             }
-            let (resource, method) = (Resource::of(&request), request.method().clone());
+            let (requested, method) = (Requested::of(&request), request.method().clone());
             let begun = clock.now();
             let answer = inner.send(request).await;
             let taken = clock.now().duration_since(begun);
             let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-            resource.count(&metrics, &method, code, taken);
+            requested.count(&metrics, &method, code, taken);
             Ok(answer?)
         }
         .boxed()

@@ -10,7 +10,7 @@ use crate::metrics::catalogue::{CLIENT_DURATION, CLIENT_REQUESTS};
 
 /// What a request is about.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Resource {
+pub struct Requested {
     group: String,
     version: String,
     resource: String,
@@ -19,7 +19,7 @@ pub struct Resource {
     is_watch: bool,
 }
 
-impl Resource {
+impl Requested {
     /// Reads the path and the query of a request.
     pub fn of(request: &Request<Body>) -> Self {
         Self::parse(request.uri().path(), request.uri().query().unwrap_or_default())
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn parsed(path: &str, query: &str, method: &Method) -> String {
-        let one = Resource::parse(path, query);
+        let one = Requested::parse(path, query);
         format!(
             "{} {}/{}/{}/{}",
             one.verb(method),

@@ -94,6 +94,7 @@ pub enum LogFormat {
 
 /// Options of the process.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct OperatorArgs {
     /// Address that metrics and health are served on; 0.0.0.0 in a pod
     #[arg(long, env = "NAP_BIND_ADDRESS", value_name = "ADDRESS", default_value = "127.0.0.1")]

@@ -1,6 +1,6 @@
 //! Logs of `nap run`: JSON lines with the incumbent's keys, or text on a terminal.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
@@ -181,7 +181,8 @@ fn text_line(now: Timestamp, level: &str, fields: &Fields) -> String {
     let mut line = format!("{} {level:>5} {}", now.strftime("%FT%T%.3fZ"), fields.message);
     for (key, value) in &fields.others {
         let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}"));
-        line.push_str(&format!(" {key}={value}"));
+        // Writing to a String cannot fail.
+        let _ = write!(line, " {key}={value}");
     }
     line.push('\n');
     line

@@ -247,3 +247,30 @@ fn promlint_finds_nothing_but_names_of_the_incumbent() {
     expected.sort_unstable();
     assert_eq!(said, expected);
 }
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl")]
+fn disable_launches_nothing_more_and_names_what_is_left() {
+    let cluster = Cluster::start_in_real_time(&["--speed", "8", "--vm-delays", "0.2"]);
+    let kubeconfig = cluster.kubeconfig.to_str().expect("text").to_owned();
+    cluster.apply(INFLATE);
+    let running = ["get", "pods", "-o=jsonpath={.items[*].status.phase}"];
+    cluster.until("ten pods run", &running, |seen| seen.matches("Running").count() == 10);
+    let disabled = output(&["disable", "--kubeconfig", &kubeconfig]);
+    let (said, error) = (text(&disabled.stdout), text(&disabled.stderr));
+    assert_eq!(disabled.status.code(), Some(2), "{said}{error}");
+    assert!(said.contains("nodepool default: limits.cpu is 0 and nodes are tainted"), "{said}");
+    assert!(said.contains("(default): waiting, "), "{said}");
+    assert!(error.contains("2 node(s) of NodePools are left"), "{error}");
+    cluster.ok(&["scale", "deployment", "inflate", "--replicas=0"]);
+    let waited = output(&["disable", "--wait", "--timeout=2m", "--kubeconfig", &kubeconfig]);
+    let said = text(&waited.stdout);
+    assert!(waited.status.success(), "{said}{}", text(&waited.stderr));
+    for part in ["disabled before", ": gone", "no node of a NodePool is left"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    cluster.ok(&["scale", "deployment", "inflate", "--replicas=3"]);
+    let told = ["get", "events", "--field-selector=reason=FailedScheduling", "-o=name"];
+    cluster.until("the pods are refused", &told, |seen| !seen.is_empty());
+    assert!(cluster.ok(&["get", "nodeclaims", "-o=name"]).is_empty());
+}
