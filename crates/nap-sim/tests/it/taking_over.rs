@@ -97,21 +97,15 @@ async fn objects_of_the_incumbent_are_taken_over_as_they_are() {
         assert!(claims.iter().all(|claim| claim.metadata.deletion_timestamp.is_none()));
         claims.iter().map(ResourceExt::name_any).collect()
     };
-    user.run(async {
+    let script = async {
         user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "1h" } } })).await;
         user.deploy("web", 6, json!({})).await;
-        user.until_running(6).await;
-        user.pass(60).await;
-    })
-    .await;
-    let before = names().await;
-    user.run_without_nap(async {
+        user.world.run_nap(user.pass(600)).await;
+        assert_eq!(user.running().await, 6);
+        let before = names().await;
         become_the_incumbents(&user).await;
         user.pass(600).await;
-    })
-    .await;
-    user.run(async {
-        user.pass(7200).await;
+        user.world.run_nap(user.pass(7200)).await;
         assert_eq!(names().await, before, "a NodeClaim was replaced or lost");
         assert_eq!((user.machines_ever(), user.running().await), (before.len(), 6));
         let drifted = |claim: &NodeClaim| {
@@ -121,7 +115,8 @@ async fn objects_of_the_incumbent_are_taken_over_as_they_are() {
         assert!(!user.claims().await.iter().any(drifted));
         // They are nap's from now on: it removes them when they are empty.
         user.scale("web", 0).await;
-        user.until("they are gone", async || user.machines() == 0).await;
-    })
-    .await;
+        user.world.run_nap(user.pass(7200)).await;
+        assert_eq!((user.machines(), user.claims().await.len()), (0, 0));
+    };
+    user.run_without_nap(script).await;
 }
