@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use tracing_subscriber::EnvFilter;
 
 use crate::engine_args::EngineArgs;
 use crate::feature_gates::FeatureGateArgs;
@@ -550,7 +548,7 @@ pub fn main() -> anyhow::Result<()> {
     };
     match &cli.command {
         Command::Run(args) => run::logging::start(&args.operator, cli.log.as_deref())?,
-        _ => log_to_stderr(cli.log.as_deref().unwrap_or(default))?,
+        _ => run::logging::to_stderr(cli.log.as_deref().unwrap_or(default))?,
     }
     match cli.command {
         Command::Demo(args) => block_on(demo::demo(args)),
@@ -589,17 +587,6 @@ pub fn main() -> anyhow::Result<()> {
             Ok(())
         }
     }
-}
-
-fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("--log: `{filter}` is not a log filter"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .init();
-    Ok(())
 }
 
 fn block_on<F: Future<Output = anyhow::Result<()>>>(future: F) -> anyhow::Result<()> {

@@ -361,7 +361,7 @@ mod tests {
     use super::*;
     use nap_api::labels;
 
-    /// The incumbent's metrics at v1.15.0: name, type, labels. A `*` stands for the labels of nodes.
+    /// The incumbent's metrics at v1.15.0: name, type, labels. `*` stands for the labels of nodes.
     const INCUMBENT: &str = include_str!("incumbent.txt");
 
     #[test]

@@ -1,4 +1,4 @@
-// Command promlint reads metrics on standard input and prints what Prometheus' own linter says about
+// Command promlint reads metrics on standard input and prints what Prometheus' own linter says of
 // each; it fails if there is anything to say.
 package main
 

@@ -65,6 +65,18 @@ pub fn start(args: &OperatorArgs, filter: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Logs text to stderr, for commands whose output is data.
+pub fn to_stderr(filter: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("--log: `{filter}` is not a log filter"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
 type Output = Box<dyn Write + Send>;
 
 fn open(option: &str, paths: &[String]) -> anyhow::Result<Vec<Output>> {
