@@ -8,6 +8,8 @@ use serde_json::Value;
 use crate::Violation;
 
 const FOLDER: &str = "crds";
+/// Copy of the definitions in the chart: helm installs what is in its own folder only.
+const CHART_FOLDER: &str = "charts/nap/crds";
 const POLICY: &str = "deploy/old-spellings-policy.yaml";
 const HEADER: &str = "# Made by `cargo run -p xtask -- generate`; do not edit.\n";
 
@@ -61,12 +63,14 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Violation>> {
 
 fn left_over(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
     let mut paths = Vec::new();
-    let Ok(entries) = std::fs::read_dir(root.join(FOLDER)) else { return Ok(paths) };
-    for entry in entries {
-        let name = entry.context("reading the folder of the definitions")?.file_name();
-        let path = format!("{FOLDER}/{}", name.to_string_lossy());
-        if !files.iter().any(|(generated, _)| *generated == path) {
-            paths.push(path);
+    for folder in [FOLDER, CHART_FOLDER] {
+        let Ok(entries) = std::fs::read_dir(root.join(folder)) else { continue };
+        for entry in entries {
+            let name = entry.context("reading the folder of the definitions")?.file_name();
+            let path = format!("{folder}/{}", name.to_string_lossy());
+            if !files.iter().any(|(generated, _)| *generated == path) {
+                paths.push(path);
+            }
         }
     }
     paths.sort_unstable();
@@ -77,10 +81,11 @@ fn left_over(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
 fn files() -> Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     for definition in nap_api::crds::all() {
-        let path =
-            format!("{FOLDER}/{}_{}.yaml", definition.spec.group, definition.spec.names.plural);
-        let yaml = yaml(&path, &definition)?;
-        files.push((path, format!("{HEADER}{yaml}")));
+        let name = format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural);
+        let yaml = yaml(&name, &definition)?;
+        for folder in [FOLDER, CHART_FOLDER] {
+            files.push((format!("{folder}/{name}"), format!("{HEADER}{yaml}")));
+        }
     }
     let (policy, binding) = nap_api::policy::old_spellings();
     let text = format!("{HEADER}{}---\n{}", yaml(POLICY, &policy)?, yaml(POLICY, &binding)?);

@@ -9,9 +9,16 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::context::{Context, Doing, Error, Outcome, is_not_found};
+use crate::permissions::{Permission, Scope};
 
 /// Name of the ConfigMap.
 pub const NAME: &str = "nap-capacity-memory";
+/// Its ConfigMap is read and written.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", "configmaps", &["create"]).within(Scope::Own),
+    Permission::new("", "configmaps", &["get", "patch"]).within(Scope::OwnNamed(&[NAME])),
+];
+
 /// Key of the text in it.
 pub const KEY: &str = "memory.json";
 /// Interval between two looks for changes.

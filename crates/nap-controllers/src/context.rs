@@ -1,5 +1,6 @@
 //! The context that every controller gets: client, cloud, clock, index and memory.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use nap_cloud::{CloudError, CloudProvider, RepairPolicy};
 use crate::cluster::{Index, Indexed};
 use crate::decision_memory::DecisionMemory;
 use crate::events::Recorder;
+use crate::metrics::Metrics;
 use crate::nodeclaim::Launches;
 use crate::provisioning::SolverState;
-use crate::runtime::{LeaderElection, Leadership, RateLimit, Writes, guarded};
+use crate::runtime::{Guard, LeaderElection, Leadership, RateLimit, Writes, guarded};
 
 /// Namespace of what nap stores for itself where no Lease names one.
 const DEFAULT_NAMESPACE: &str = "kube-system";
@@ -41,12 +43,19 @@ pub struct Context {
     pub(crate) solver: Arc<SolverState>,
     /// Publisher of Kubernetes events.
     pub events: Recorder,
+    /// What has happened, as metrics.
+    pub metrics: Arc<Metrics>,
+    /// Whether a watch has failed for so long that the index may be old.
+    stale_watch: AtomicBool,
+    /// Number of reconciles so far.
+    reconciles: AtomicU64,
     /// Settings of the controllers.
     pub settings: Settings,
 }
 
 /// Settings of the controllers.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Settings {
     /// Idle time after which a batch of pending pods closes.
     pub batch_idle: Duration,
@@ -65,6 +74,8 @@ pub struct Settings {
     pub node_repair: bool,
     /// Whether decisions are only reported: nothing is written but events and the Lease.
     pub dry_run: bool,
+    /// Whether metrics of single nodes, pods and conditions are reported.
+    pub observes_objects: bool,
 }
 
 impl Default for Settings {
@@ -81,6 +92,7 @@ impl Default for Settings {
             leader_election: None,
             node_repair: false,
             dry_run: false,
+            observes_objects: true,
         }
     }
 }
@@ -126,9 +138,10 @@ impl Context {
         };
         let unguarded = client.clone();
         let writes = if settings.dry_run { Writes::Events } else { Writes::All };
-        let client =
-            guarded(client, clock.clone(), settings.rate_limit, leadership.clone(), writes);
-        let events = Recorder::new(client.clone(), clock.clone());
+        let metrics: Arc<Metrics> = Arc::default();
+        let guard = Guard { limit: settings.rate_limit, leadership: leadership.clone(), writes };
+        let client = guarded(client, clock.clone(), guard, Arc::clone(&metrics));
+        let events = Recorder::new(client.clone(), clock.clone(), Arc::clone(&metrics));
         Self {
             client,
             unguarded,
@@ -141,6 +154,9 @@ impl Context {
             memory: Mutex::default(),
             solver: Arc::default(),
             events,
+            metrics,
+            stale_watch: AtomicBool::new(false),
+            reconciles: AtomicU64::new(0),
             settings,
         }
     }
@@ -159,6 +175,25 @@ impl Context {
     /// Policies that nodes are repaired by; none if they are not repaired.
     pub(crate) fn repair_policies(&self) -> &[RepairPolicy] {
         if self.settings.node_repair { self.cloud.repair_policies() } else { &[] }
+    }
+
+    /// Whether every kind was listed once: from then on decisions rest on the whole cluster.
+    pub fn is_synced(&self) -> bool {
+        self.index().is_synced()
+    }
+
+    /// Whether a watch has failed for so long that the index may be old.
+    pub fn has_stale_watch(&self) -> bool {
+        self.stale_watch.load(Ordering::Relaxed)
+    }
+
+    /// Id of the next reconcile, for logs.
+    pub(crate) fn next_reconcile_id(&self) -> String {
+        format!("{:016x}", self.reconciles.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_stale_watch(&self, stale: bool) {
+        self.stale_watch.store(stale, Ordering::Relaxed);
     }
 
     /// Indexes the answer to a write, before the watch reports it.

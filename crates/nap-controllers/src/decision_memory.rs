@@ -57,6 +57,8 @@ pub struct DecisionMemory {
     /// was scheduled in between has another time, and the entry no longer applies.
     unplaced: BTreeMap<PodKey, Timestamp>,
     quiet_pass: Option<QuietPass>,
+    /// Unschedulable pods that a plan has been made for, and since when they are unschedulable.
+    planned_for: BTreeMap<PodKey, Timestamp>,
 }
 
 /// A disruption pass that found nothing to do.
@@ -90,6 +92,29 @@ impl DecisionMemory {
     pub fn remember_unplaced(&mut self, index: &Index, plan: &Plan) {
         let since = |key: &PodKey| Some((key.clone(), index.unschedulable_since(key)?));
         self.unplaced = plan.unplaced.iter().filter_map(|one| since(&one.pod)).collect();
+    }
+
+    /// Remembers the pods of a plan. Returns, for each that it is the first plan of, since when it
+    /// is unschedulable.
+    pub fn remember_planned<'p>(
+        &mut self,
+        index: &Index,
+        pods: impl Iterator<Item = &'p PodKey>,
+    ) -> Vec<Timestamp> {
+        self.planned_for.retain(|key, since| index.unschedulable_since(key) == Some(*since));
+        let mut first = Vec::new();
+        for key in pods {
+            let Some(since) = index.unschedulable_since(key) else { continue };
+            if self.planned_for.insert(key.clone(), since).is_none() {
+                first.push(since);
+            }
+        }
+        first
+    }
+
+    /// Whether a plan was made for an unschedulable pod.
+    pub fn was_planned_for(&self, pod: &PodKey) -> bool {
+        self.planned_for.contains_key(pod)
     }
 
     /// Whether the last plan could not place a pod, which therefore waits for a change of the

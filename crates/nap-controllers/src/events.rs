@@ -3,20 +3,31 @@
 //!
 //! kube's own recorder stamps wall-clock time and names events by it, which a simulation cannot
 //! repeat.
+//!
+//! An event that is repeated is counted up in the Event that exists, so that a pod that waits for
+//! hours has one Event and not hundreds.
+
+pub mod catalogue;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use nap_clock::Clock;
 use tokio::sync::mpsc;
 
-use crate::cluster::Pod;
+use crate::cluster::{Pod, Transition};
+use crate::context::is_not_found;
+use crate::metrics::{Metrics, catalogue as table};
+use crate::permissions::Permission;
+
+/// Events are created, and counted up when they are repeated.
+pub const PERMISSIONS: &[Permission] = &[Permission::new("", "events", &["create", "patch"])];
 
 /// Source of the events, as published guides select them by.
 pub const COMPONENT: &str = "karpenter";
@@ -24,6 +35,8 @@ pub const COMPONENT: &str = "karpenter";
 const QUIET: SignedDuration = SignedDuration::from_mins(2);
 /// The same for pods that cannot be scheduled.
 const QUIET_UNSCHEDULABLE: SignedDuration = SignedDuration::from_mins(5);
+/// The same for nodes that stay.
+const QUIET_STAYING: SignedDuration = SignedDuration::from_mins(15);
 /// Most events that are remembered to suppress repeats; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 10_000;
 /// Most events that wait to be posted; further ones are dropped.
@@ -33,6 +46,9 @@ const OBJECT_BURST: i64 = 25;
 const REFILL: SignedDuration = SignedDuration::from_mins(5);
 /// `Nominated` events per second over all pods, and at once.
 const NOMINATED: (i64, i64) = (5, 10);
+/// Events about conditions per second over all objects, and at once: they are many, and must not
+/// delay those that tell of decisions.
+const TRANSITIONS: (i64, i64) = (5, 50);
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +57,16 @@ pub enum Severity {
     Normal,
     /// A problem that a user should look at.
     Warning,
+}
+
+impl Severity {
+    /// The type of the event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
 }
 
 /// An object that events are about.
@@ -66,16 +92,18 @@ pub struct Recorder {
     client: Client,
     clock: Clock,
     limits: Mutex<Limits>,
+    metrics: Arc<Metrics>,
     waiting: mpsc::Sender<Event>,
     posted: tokio::sync::Mutex<mpsc::Receiver<Event>>,
 }
 
 impl Recorder {
     /// Creates a recorder.
-    pub fn new(client: Client, clock: Clock) -> Self {
+    pub fn new(client: Client, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let (waiting, posted) = mpsc::channel(MAX_WAITING);
         let limits = Mutex::default();
-        Self { client, clock, limits, waiting, posted: tokio::sync::Mutex::new(posted) }
+        let posted = tokio::sync::Mutex::new(posted);
+        Self { client, clock, limits, metrics, waiting, posted }
     }
 
     /// Queues an event about an object, unless it repeats an earlier one or there are too many. No
@@ -87,8 +115,36 @@ impl Recorder {
         reason: &str,
         message: &str,
     ) {
+        debug_assert!(
+            catalogue::EVENTS.iter().any(|one| one.reason == reason && one.severity == severity),
+            "{severity:?} event {reason} is not in the table"
+        );
+        self.queue(object.reference(), severity, reason, message);
+    }
+
+    /// Queues an event about a condition that changed.
+    pub(crate) fn publish_transition(&self, transition: &Transition) {
+        let Transition { object, type_, from, to, .. } = transition;
+        let mut message = format!(
+            "Status condition transitioned, Type: {type_}, Status: {from} -> {}, Reason: {}",
+            to.status, to.reason
+        );
+        if !to.message.is_empty() {
+            message.push_str(", Message: ");
+            message.push_str(&to.message);
+        }
         let now = self.clock.now();
-        let reference = object.reference();
+        let (rate, burst) = TRANSITIONS;
+        let second = SignedDuration::from_secs(1);
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        if limits.transitions.take(burst, second, rate, now) {
+            drop(limits);
+            self.queue(object.clone(), Severity::Normal, type_, &message);
+        }
+    }
+
+    fn queue(&self, reference: ObjectReference, severity: Severity, reason: &str, message: &str) {
+        let now = self.clock.now();
         let name = reference.name.clone().unwrap_or_default();
         let of = format!(
             "{}/{}",
@@ -96,14 +152,16 @@ impl Recorder {
             reference.uid.as_deref().unwrap_or(&name)
         );
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        if !limits.admit(&of, reason, message, now) {
-            return;
-        }
+        let Some((named, count)) = limits.admit(&of, reason, message, now) else { return };
         drop(limits);
+        self.metrics.increment(&table::EVENTS, &[severity.as_str(), reason]);
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let event = event(reference, &namespace, &name, severity, reason, message, now);
+        let mut event = event(reference, &namespace, &name, severity, reason, message, now);
+        event.metadata.name = Some(format!("{name}.{named:016x}"));
+        event.count = Some(count);
         if self.waiting.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: too many wait");
+            self.metrics.increment(&table::EVENTS_DROPPED, &[]);
         }
     }
 
@@ -113,52 +171,103 @@ impl Recorder {
         while let Some(event) = posted.recv().await {
             let namespace = event.metadata.namespace.clone().unwrap_or_default();
             let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-            if let Err(error) = api.create(&PostParams::default(), &event).await {
-                tracing::debug!(%error, reason = event.reason, "event not published");
+            if let Err(error) = post(&api, event).await {
+                tracing::debug!(%error, "event not published");
             }
         }
     }
+}
+
+/// Creates an Event, or counts up the one that exists.
+async fn post(api: &Api<Event>, mut event: Event) -> Result<(), kube::Error> {
+    if event.count > Some(1) {
+        let name = event.metadata.name.clone().unwrap_or_default();
+        let again = serde_json::json!({
+            "count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message,
+        });
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(again)).await {
+            // The API server forgets events after an hour.
+            Err(error) if is_not_found(&error) => event.count = Some(1),
+            answer => return answer.map(drop),
+        }
+    }
+    api.create(&PostParams::default(), &event).await.map(drop)
+}
+
+/// An event that was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Published {
+    last: Timestamp,
+    /// Hash in the name of the Event.
+    named: u64,
+    count: i32,
+    /// Hash of the message.
+    message: u64,
 }
 
 /// What was published lately.
 #[derive(Default)]
 struct Limits {
     /// When an event was last published, by its hash, and the hashes from old to new.
-    recent: BTreeMap<u64, Timestamp>,
+    recent: BTreeMap<u64, Published>,
     order: VecDeque<(Timestamp, u64)>,
     objects: BTreeMap<String, TokenBucket>,
     nominated: TokenBucket,
+    transitions: TokenBucket,
 }
 
 impl Limits {
-    /// Whether an event is to be published. If so, it is remembered.
-    fn admit(&mut self, of: &str, reason: &str, message: &str, now: Timestamp) -> bool {
-        let key = hash([of, reason, message]);
-        let quiet = if reason == "FailedScheduling" { QUIET_UNSCHEDULABLE } else { QUIET };
-        if self.recent.get(&key).is_some_and(|last| now.duration_since(*last) < quiet) {
-            return false;
+    /// The hash in the name of an event that is to be published, and how often it was; `None` if
+    /// it is not to be. It is remembered.
+    fn admit(
+        &mut self,
+        of: &str,
+        reason: &str,
+        message: &str,
+        now: Timestamp,
+    ) -> Option<(u64, i32)> {
+        let (quiet, per_object) = match reason {
+            "FailedScheduling" => (QUIET_UNSCHEDULABLE, true),
+            "Unconsolidatable" => (QUIET_STAYING, true),
+            "NodeRepairBlocked" => (QUIET_STAYING, false),
+            _ => (QUIET, false),
+        };
+        let text = hash([message]);
+        // One Event per pod says why it waits, with the message of today.
+        let key = if per_object { hash([of, reason]) } else { hash([of, reason, message]) };
+        let known = self.recent.get(&key).copied();
+        if let Some(known) = known {
+            let is_news = reason == "FailedScheduling" && known.message != text;
+            if now.duration_since(known.last) < quiet && !is_news {
+                return None;
+            }
         }
         let (rate, burst) = NOMINATED;
         let second = SignedDuration::from_secs(1);
         if reason == "Nominated" && !self.nominated.take(burst, second, rate, now) {
-            return false;
+            return None;
         }
         if self.objects.len() >= MAX_REMEMBERED {
             self.objects.retain(|_, bucket| !bucket.is_full(REFILL, 1, now));
         }
         let bucket = self.objects.entry(of.to_owned()).or_default();
         if !bucket.take(OBJECT_BURST, REFILL, 1, now) {
-            return false;
+            return None;
         }
-        self.recent.insert(key, now);
+        // The name must be unique, and the same in a repeated simulation.
+        let fresh = hash([of, reason, message, &now.as_nanosecond().to_string()]);
+        let named = known.map_or(fresh, |known| known.named);
+        let count = known.map_or(1, |known| known.count.saturating_add(1));
+        let published = Published { last: now, named, count, message: text };
+        self.recent.insert(key, published);
         self.order.push_back((now, key));
         while self.order.len() > MAX_REMEMBERED {
             let Some((then, key)) = self.order.pop_front() else { break };
-            if self.recent.get(&key) == Some(&then) {
+            if self.recent.get(&key).is_some_and(|known| known.last == then) {
                 self.recent.remove(&key);
             }
         }
-        true
+        Some((named, count))
     }
 }
 
@@ -215,15 +324,9 @@ fn event(
     now: Timestamp,
 ) -> Event {
     reference.namespace.get_or_insert_with(String::new);
-    // The name must be unique, and the same in a repeated simulation.
-    let mut hasher = fnv::FnvHasher::default();
-    for bytes in [reason.as_bytes(), message.as_bytes(), &now.as_nanosecond().to_le_bytes()] {
-        hasher.write(bytes);
-    }
-    let hash = hasher.finish();
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{name}.{hash:016x}")),
+            name: Some(name.to_owned()),
             namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         },
@@ -231,7 +334,7 @@ fn event(
             namespace: reference.namespace.filter(|namespace| !namespace.is_empty()),
             ..reference
         },
-        type_: Some(if severity == Severity::Normal { "Normal" } else { "Warning" }.to_owned()),
+        type_: Some(severity.as_str().to_owned()),
         reason: Some(reason.to_owned()),
         message: Some(cut(message)),
         source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: None }),
@@ -260,7 +363,7 @@ mod tests {
     use crate::testing::at;
 
     fn admit(limits: &mut Limits, of: &str, reason: &str, message: &str, second: i64) -> bool {
-        limits.admit(of, reason, message, at(second))
+        limits.admit(of, reason, message, at(second)).is_some()
     }
 
     #[test]
@@ -273,6 +376,20 @@ mod tests {
         assert!(admit(&mut limits, "Node/a", "Draining", "x", 120));
         assert!(admit(&mut limits, "Pod/a", "FailedScheduling", "x", 0));
         assert!(!admit(&mut limits, "Pod/a", "FailedScheduling", "x", 299));
+    }
+
+    #[test]
+    fn a_repeated_event_is_counted_up_under_its_name() {
+        let mut limits = Limits::default();
+        let mut admit =
+            |message: &str, second| limits.admit("Pod/a", "FailedScheduling", message, at(second));
+        let (name, count) = admit("x", 0).unwrap();
+        assert_eq!(count, 1);
+        assert_eq!(admit("x", 299), None);
+        assert_eq!(admit("x", 300), Some((name, 2)));
+        assert_eq!(admit("y", 301), Some((name, 3)), "its message is brought up to date");
+        let mut other = |second| limits.admit("Node/a", "Draining", "x", at(second)).unwrap();
+        assert_eq!((other(0).1, other(120).1), (1, 2));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! | `node` | drain and termination of a Node |
 //! | `disruption` | emptiness, drift and consolidation, under budgets |
 //! | [`decisions`] | records of what was decided, and what came of it |
+//! | [`metrics`] | the table of metrics, their series and the text of a scrape |
 //! | `runtime` | watches, the work queue and the driver |
 //!
 //! Decisions are functions of the index, the decision memory and the time; the code that carries
@@ -29,18 +30,21 @@ pub mod cluster;
 mod context;
 mod decision_memory;
 pub mod decisions;
+pub mod disable;
 mod disruption;
 pub mod events;
 mod hash_migration;
 pub mod install;
 mod live;
 mod maintenance;
+pub mod metrics;
 mod node;
 mod nodeclaim;
 mod nodeclass;
 mod nodeoverlay;
 mod nodepool;
 mod patch;
+pub mod permissions;
 mod provisioning;
 mod runtime;
 pub mod snapshot;

@@ -12,6 +12,15 @@ use nap_api::{AKSNodeClass, NodeClaim};
 
 use crate::cluster::{Pod, WatchedPod, provider_id, provider_id_of_claim};
 use crate::context::{Context, Doing, Error};
+use crate::permissions::{AZURE, KARPENTER, Permission};
+
+/// Objects that the index may lack are read before anything that cannot be undone.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", "pods", &["list"]),
+    Permission::new("", "nodes", &["get", "list"]),
+    Permission::new(KARPENTER, "nodeclaims", &["get", "list"]),
+    Permission::new(AZURE, "aksnodeclasses", &["get"]),
+];
 
 impl Context {
     /// The pods that are bound to a Node.

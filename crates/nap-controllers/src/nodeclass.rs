@@ -14,6 +14,14 @@ use crate::context::{Context, Outcome};
 use crate::events::Severity;
 use crate::hash_migration::HashStamp;
 use crate::patch::{add_finalizer, remove_finalizer};
+use crate::permissions::{AZURE, KARPENTER, Permission};
+
+/// The hash and the finalizer are written on AKSNodeClasses, the hash on NodeClaims, and statuses.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(AZURE, "aksnodeclasses", &["get", "patch"]),
+    Permission::new(AZURE, "aksnodeclasses/status", &["patch"]),
+    Permission::new(KARPENTER, "nodeclaims", &["patch"]),
+];
 
 /// Interval between two inspections of a class without problems.
 const INTERVAL: Duration = Duration::from_mins(5);

@@ -7,7 +7,14 @@ use nap_api::nodepool::VALIDATION_SUCCEEDED;
 use nap_api::{NodeOverlay, conditions};
 
 use crate::context::{Context, Outcome};
+use crate::permissions::{KARPENTER, Permission};
 use crate::snapshot::OverlayRefusal;
+
+/// Statuses are written.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(KARPENTER, "nodeoverlays", &["get"]),
+    Permission::new(KARPENTER, "nodeoverlays/status", &["patch"]),
+];
 
 /// Interval at which overlays are validated again: an instance type that one names may appear.
 const INTERVAL: Duration = Duration::from_hours(6);

@@ -17,13 +17,23 @@ use crate::context::{Context, Outcome};
 use crate::events::Severity;
 use crate::hash_migration::HashStamp;
 use crate::nodeclaim::registration_health::is_outdated;
+use crate::permissions::{KARPENTER, Permission};
 use crate::snapshot::pool_usage;
+
+/// The hash is written on NodePools and NodeClaims, and statuses.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(KARPENTER, "nodepools", &["get", "patch"]),
+    Permission::new(KARPENTER, "nodepools/status", &["patch"]),
+    Permission::new(KARPENTER, "nodeclaims", &["patch"]),
+];
 
 /// The conditions that `Ready` depends on.
 const DEPENDENTS: [&str; 2] = [VALIDATION_SUCCEEDED, NODE_CLASS_READY];
 
-/// Reason of the condition and the event of a NodePool whose instance types are not offered.
+/// Reason of the condition of a NodePool whose instance types are not offered.
 const NO_INSTANCE_TYPE: &str = "NoInstanceTypeOffered";
+/// Reason of the event about that, as the incumbent has it.
+const NO_COMPATIBLE_TYPE: &str = "NoCompatibleInstanceTypes";
 /// Reason of the condition and the event of a NodePool with an annotation that cannot be read.
 const INVALID_ANNOTATION: &str = "InvalidAnnotation";
 /// Interval at which such a NodePool is looked at again: the cloud may offer other types.
@@ -60,7 +70,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         None => None,
     };
     if let Some(message) = &not_offered {
-        context.events.publish(&*pool, Severity::Warning, NO_INSTANCE_TYPE, message);
+        context.events.publish(&*pool, Severity::Warning, NO_COMPATIBLE_TYPE, message);
     }
     let unreadable = Settings::of(&pool).err().map(|problems| problems.join("; "));
     if let Some(message) = &unreadable {

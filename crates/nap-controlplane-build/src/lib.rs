@@ -7,6 +7,7 @@
 
 mod kubectl;
 mod suites;
+mod tools;
 
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::process::{Command, Stdio};
 
 pub use kubectl::Kubectl;
 pub use suites::{build_suites, suites_version};
+pub use tools::{build_tools, tools};
 
 /// Binaries that every test on a control plane needs.
 const NEEDED: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
@@ -66,8 +68,8 @@ pub fn kubectl() -> Result<PathBuf, String> {
     })
 }
 
-/// For build scripts: sets the cfgs `no_kubectl`, `no_control_plane` and `no_incumbent` for what is
-/// missing, so that tests which need it are ignored and reported as ignored.
+/// For build scripts: sets the cfgs `no_kubectl`, `no_control_plane`, `no_incumbent` and `no_tools`
+/// for what is missing, so that tests which need it are ignored and reported as ignored.
 pub fn set_cfgs() {
     for variable in ["KUBEBUILDER_ASSETS", "XDG_CACHE_HOME", "HOME", "PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
@@ -79,6 +81,7 @@ pub fn set_cfgs() {
         ("no_kubectl", kubectl()),
         ("no_control_plane", binaries()),
         ("no_incumbent", incumbent_definitions()),
+        ("no_tools", tools()),
     ] {
         println!("cargo::rustc-check-cfg=cfg({cfg})");
         if found.is_err() {
@@ -108,7 +111,8 @@ pub fn incumbent_definitions() -> Result<PathBuf, String> {
 
 /// Folders whose existence decides the cfgs.
 fn searched() -> Vec<PathBuf> {
-    [given(), binaries_folder().ok(), incumbent_folder().ok()].into_iter().flatten().collect()
+    let folders = [given(), binaries_folder().ok(), incumbent_folder().ok(), tools::folder().ok()];
+    folders.into_iter().flatten().collect()
 }
 
 /// Builds and fetches what is missing; reports progress on standard error.
@@ -116,6 +120,7 @@ pub fn build() -> Result<PathBuf, String> {
     if incumbent_definitions().is_err() {
         fetch_incumbent_definitions()?;
     }
+    build_tools()?;
     if given().is_some() {
         return binaries();
     }

@@ -36,6 +36,10 @@ rm -rf "$folder" 2>/dev/null
 exit 0
 "#;
 
+/// Policy of the audit log: who did what to which object, once it is answered.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{ level: Metadata }]\n\
+                            omitStages: [RequestReceived, ResponseStarted, Panic]\n";
+
 /// Maximum time until a plane is ready: seconds on an idle computer, longer under load.
 const PATIENCE: Duration = Duration::from_mins(2);
 /// Maximum number of starts, if another process takes one of the ports first.
@@ -97,13 +101,22 @@ pub struct Plane {
 impl Plane {
     /// Starts a plane and waits until it is ready.
     pub async fn start(parts: Parts) -> Result<Self, Error> {
+        Self::start_as(parts, false).await
+    }
+
+    /// Starts a plane whose API server writes an [audit log](Self::audit_log) of every request.
+    pub async fn start_audited(parts: Parts) -> Result<Self, Error> {
+        Self::start_as(parts, true).await
+    }
+
+    async fn start_as(parts: Parts, audited: bool) -> Result<Self, Error> {
         let binaries = nap_controlplane_build::binaries().map_err(Error::Missing)?;
         if parts != Parts::Api {
             nap_controlplane_build::runs_pods(&binaries).map_err(Error::Missing)?;
         }
         let mut attempt = 1;
         loop {
-            let plane = Self::launch(parts, binaries.clone())?;
+            let plane = Self::launch(parts, audited, binaries.clone())?;
             match plane.ready(parts).await {
                 Err(Error::NotReady { logs })
                     if attempt < ATTEMPTS && logs.contains(PORT_TAKEN) =>
@@ -142,7 +155,13 @@ impl Plane {
         command
     }
 
-    fn launch(parts: Parts, binaries: PathBuf) -> Result<Self, Error> {
+    /// Path of the audit log: one JSON object per answered request. It exists if the plane was
+    /// started with one.
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.join("audit.json")
+    }
+
+    fn launch(parts: Parts, audited: bool, binaries: PathBuf) -> Result<Self, Error> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let folder =
@@ -182,6 +201,11 @@ impl Plane {
             "--authorization-mode=Node,RBAC".to_owned(),
             "--allow-privileged=true".to_owned(),
         ];
+        if audited {
+            std::fs::write(plane.folder.join("audit.policy"), AUDIT_POLICY)?;
+            apiserver.push(format!("--audit-policy-file={}", path("audit.policy")));
+            apiserver.push(format!("--audit-log-path={}", path("audit.json")));
+        }
         if parts == Parts::Scheduler {
             let waiting = "ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection";
             apiserver.push(format!("--disable-admission-plugins={waiting}"));

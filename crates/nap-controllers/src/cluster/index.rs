@@ -22,6 +22,7 @@ use nap_engine::PodKey;
 use super::decided_claims::DecidedClaims;
 use super::disruption_budgets::DisruptionBudgets;
 use super::kinds::{Indexed, KINDS, Kind, Table, is_news, key_of};
+use super::milestones::{MAX_MILESTONES, Milestone, transitions};
 use super::node_view::{
     NodeKey, NodeView, claim_is, pool_of, provider_id, provider_id_of_claim, provider_key,
 };
@@ -92,6 +93,8 @@ pub struct Index {
     daemon_pods: BTreeMap<String, BTreeSet<(Option<Timestamp>, PodKey)>>,
     stamps: Stamps,
     unschedulable: BTreeMap<PodKey, Unschedulable>,
+    /// Pods that were unschedulable, are bound and not ready, and since when they were.
+    provisioned: BTreeMap<PodKey, Timestamp>,
     /// Time at which kube-scheduler was last seen to have tried a pod again.
     last_retry: Option<Timestamp>,
     /// Time of the last change that makes kube-scheduler try pending pods again: a Node joined, or
@@ -117,6 +120,7 @@ pub struct Index {
     synced: BTreeSet<Kind>,
     generation: u64,
     dirty: BTreeSet<Dirty>,
+    milestones: Vec<Milestone>,
 }
 
 impl Index {
@@ -208,6 +212,16 @@ impl Index {
         std::mem::take(&mut self.dirty)
     }
 
+    /// Takes the milestones since the last call.
+    pub fn take_milestones(&mut self) -> Vec<Milestone> {
+        std::mem::take(&mut self.milestones)
+    }
+
+    fn report(&mut self, milestones: impl IntoIterator<Item = Milestone>) {
+        let room = MAX_MILESTONES.saturating_sub(self.milestones.len());
+        self.milestones.extend(milestones.into_iter().take(room));
+    }
+
     pub(super) fn mark(&mut self, dirty: Dirty) {
         self.dirty.insert(dirty);
     }
@@ -234,6 +248,9 @@ impl Index {
         }
         if old.is_none() {
             self.scheduler_woken = Some(now);
+        }
+        if let Some(old) = &old {
+            self.report(transitions(Kind::Node, old.as_ref(), &node));
         }
         if old.as_ref().is_none_or(|old| !is_same_to_disruption(old, &node)) {
             self.bump_generation();
@@ -275,6 +292,9 @@ impl Index {
             return;
         }
         self.bump_generation();
+        if let Some(old) = &old {
+            self.report(transitions(Kind::NodeClaim, old.as_ref(), &claim));
+        }
         self.keep_plan(&name, old.as_deref(), &claim);
         let old_id = old.as_deref().and_then(provider_id_of_claim).map(provider_key);
         let id = provider_id_of_claim(&claim).map(provider_key);
@@ -396,6 +416,9 @@ impl Index {
         let old = self.pools.get(name).cloned();
         if !is_news(old.as_ref(), &pool) {
             return;
+        }
+        if let Some(old) = &old {
+            self.report(transitions(Kind::NodePool, old.as_ref(), &pool));
         }
         let same = old.as_ref().is_some_and(|old| is_same_to_decisions(old, &pool));
         self.pools.insert(name.to_owned(), Arc::new(pool));

@@ -83,6 +83,16 @@ pub enum Kind {
     Disruption,
 }
 
+impl Kind {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Provisioning => "Provisioning",
+            Self::Disruption => "Disruption",
+        }
+    }
+}
+
 /// What came of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {

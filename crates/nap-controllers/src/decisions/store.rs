@@ -10,9 +10,17 @@ use serde_json::json;
 use super::outcome::settle;
 use super::record::Document;
 use crate::context::{Context, Doing, Error, Outcome, is_conflict, is_not_found};
+use crate::metrics::catalogue::DECISION_OUTCOMES;
+use crate::permissions::{Permission, Scope};
 
 /// Name of the ConfigMap.
 pub const NAME: &str = "nap-decisions";
+/// Its ConfigMap is read and written.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", "configmaps", &["create"]).within(Scope::Own),
+    Permission::new("", "configmaps", &["get", "patch"]).within(Scope::OwnNamed(&[NAME])),
+];
+
 /// Key of the document in it.
 pub const KEY: &str = "decisions.json";
 /// Interval between two looks for changes, and so between two writes.
@@ -82,6 +90,8 @@ fn notice_outcomes(context: &Context) {
     let settled: Vec<_> =
         pending.filter_map(|record| settle(record, &index, &catalogues, now)).collect();
     for record in settled {
+        let (kind, outcome) = (record.kind.as_str(), record.outcome.as_str());
+        context.metrics.increment(&DECISION_OUTCOMES, &[kind, &record.reason, outcome]);
         memory.decisions.settle(record);
     }
 }

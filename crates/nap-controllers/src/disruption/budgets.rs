@@ -29,6 +29,8 @@ pub struct Budgets(BTreeMap<(String, DisruptionReason), Allowance>);
 struct Allowance {
     /// Nodes that may still be disrupted in this pass.
     left: usize,
+    /// Nodes that use up the budget: they leave, or are not ready.
+    used: usize,
     /// What closes the NodePool for the reason, whatever is under way.
     closed: Option<Notice>,
     /// What the next disruption waits for, although the NodePool is not closed.
@@ -82,7 +84,7 @@ impl Budgets {
                     Some(_) => 0,
                     None => allowed.saturating_sub(leaving + idle),
                 };
-                let allowance = Allowance { left, closed, waits: None };
+                let allowance = Allowance { left, used: leaving + idle, closed, waits: None };
                 allowances.insert((name.clone(), reason), allowance);
             }
             let key = (name.clone(), DisruptionReason::Drifted);
@@ -119,6 +121,12 @@ impl Budgets {
     /// Number of nodes of a NodePool that may still be disrupted for a reason.
     pub fn left(&self, pool: &str, reason: DisruptionReason) -> usize {
         self.get(pool, reason).map_or(0, |allowance| allowance.left)
+    }
+
+    /// Nodes of a NodePool that may still be disrupted for a reason, and those that use up the
+    /// budget.
+    pub fn counts(&self, pool: &str, reason: DisruptionReason) -> (usize, usize) {
+        self.get(pool, reason).map_or((0, 0), |allowance| (allowance.left, allowance.used))
     }
 
     fn get(&self, pool: &str, reason: DisruptionReason) -> Option<&Allowance> {

@@ -13,9 +13,11 @@ use nap_units::UsdPerHour;
 
 use super::candidates::Candidate;
 use super::pass::Command;
+use super::{kind_of, repair};
 use crate::context::{Context, Error};
 use crate::decisions::{DecisionRecord, Kind, RecordedNode};
 use crate::events::Severity;
+use crate::metrics::{Disrupted, catalogue as table, policy_name, snake};
 use crate::node::taint::add_disrupted;
 use crate::provisioning::nodeclaims::{self, Replaces};
 use crate::snapshot::Catalogues;
@@ -48,6 +50,7 @@ pub async fn start(
         }
         memory.decisions.add(record(command, reason, &message, input, now))
     };
+    count(context, command, reason);
     let (severity, event) = (Severity::Normal, "DisruptionTerminating");
     for candidate in candidates {
         let text = format!("Disrupting Node: {message}");
@@ -66,7 +69,8 @@ pub async fn start(
         let Some(catalogue) = catalogues.of(&launch.pool) else { continue };
         let offerings = nodeclaims::offerings(&pool, launch, catalogue, Some(&replaces));
         let claim = nodeclaims::node_claim(&pool, launch, &offerings, None, Some(&replaces));
-        let claim = nodeclaims::create(context, &claim, &launch.pool).await?;
+        let claim =
+            nodeclaims::create(context, &claim, &launch.pool, &snake(reason.as_str())).await?;
         context.memory().decisions.created(decision, position, &claim.name_any());
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, severity, "DisruptionLaunching", &text);
@@ -79,6 +83,33 @@ pub async fn start(
         }
     }
     Ok(())
+}
+
+/// Counts a command and the nodes that it disrupts.
+fn count(context: &Context, command: &Command, reason: DisruptionReason) {
+    let decision = if command.plan.launches.is_empty() { "delete" } else { "replace" };
+    let (label, kind) = (snake(reason.as_str()), kind_of(Some(reason)));
+    let metrics = &context.metrics;
+    metrics.increment(&table::DECISIONS, &[decision, &label, &kind]);
+    let now = context.clock.now();
+    for candidate in &command.candidates {
+        let (pool, claim) = (candidate.pool_name(), candidate.claim.as_ref());
+        metrics.increment(&table::DECISIONS_BY_NODEPOOL, &[&pool, decision, &label, &kind]);
+        context.count_disrupted(claim, Disrupted::Command(reason), candidate.pods.len());
+        if reason == DisruptionReason::Unhealthy {
+            let policies = context.repair_policies();
+            let fault = repair::due_faults(policies, &candidate.node, now).next();
+            let condition = fault.map_or("", |fault| fault.policy.condition);
+            context.count_repaired(claim, condition);
+        }
+    }
+    if reason == DisruptionReason::Underutilized
+        && let Some(first) = command.candidates.first()
+    {
+        let policy = policy_name(first.pool.spec.disruption.consolidation_policy);
+        let labels = [decision, &first.pool_name(), &policy];
+        metrics.increment(&table::CONSOLIDATION_MOVES, &labels);
+    }
 }
 
 /// The record of a command.

@@ -31,15 +31,27 @@ use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
+use crate::events::Severity;
+use crate::metrics::catalogue::{DECISION_EVALUATION_DURATION, ELIGIBLE_NODES, FAILED_VALIDATIONS};
+use crate::metrics::snake;
+use crate::permissions::{KARPENTER, Permission};
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
 use budgets::Notice;
+pub(crate) use budgets::{Budgets, REASONS};
 use candidates::Candidate;
 pub use dry_run::Reports as DryRunReports;
 pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
 use pass::{Commands, Pass, still_standing};
+
+/// Nodes are tainted, commands are recorded on NodeClaims, and replacements created.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", "nodes", &["get", "patch"]),
+    Permission::new(KARPENTER, "nodeclaims", &["get", "create", "patch", "delete"]),
+    Permission::new(KARPENTER, "nodeclaims/status", &["patch"]),
+];
 
 /// Interval between two passes.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -86,10 +98,24 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let Notice { severity, event, message } = notice;
         context.events.publish(pool.as_ref(), severity, event, &message);
     }
+    let eligible = pass.eligible();
+    let eligible = eligible.iter().map(|(reason, nodes)| (vec![reason.as_str()], *nodes));
+    context.metrics.replace(&ELIGIBLE_NODES, eligible);
+    let begun = context.clock.now();
     let decide = |solver: &Solver| (pass.decide(solver), dry.decide_all(solver));
     let (mut found, dry) = context.aside(decide).await;
+    let reason = found.commands.as_ref().map(|(reason, _)| *reason);
+    let labels = [reason.map(|one| snake(one.as_str())).unwrap_or_default(), kind_of(reason)];
+    let taken = context.clock.now().duration_since(begun);
+    let labels = [labels[0].as_str(), labels[1].as_str()];
+    context.metrics.observe(&DECISION_EVALUATION_DURATION, &labels, taken);
     context.memory().seen = found.seen;
     blockers::report(context, &found.blocked);
+    for (claim, node, why) in &found.kept {
+        let (severity, reason) = (Severity::Normal, "Unconsolidatable");
+        context.events.publish(node.as_ref(), severity, reason, why);
+        context.events.publish(claim.as_ref(), severity, reason, why);
+    }
     blockers::report(context, &dry.blocked);
     let dry_wait = dry_run::report(context, &dry.commands);
     found.wait = found.wait.into_iter().chain(dry_wait).min();
@@ -110,6 +136,16 @@ pub async fn reconcile(context: &Context) -> Outcome {
     Ok(Some(found.wait.map_or(PASS_INTERVAL, |wait| wait.min(PASS_INTERVAL))))
 }
 
+/// The incumbent's type of a consolidation, in metrics: nap decides about the whole fleet at once.
+fn kind_of(reason: Option<DisruptionReason>) -> String {
+    let kind = match reason {
+        Some(DisruptionReason::Empty) => "empty",
+        Some(DisruptionReason::Underutilized) => "multi",
+        _ => "",
+    };
+    kind.to_owned()
+}
+
 /// Starts the commands of a pass that still stand. None does while a plan for pending pods is being
 /// made, which may count on the nodes.
 async fn start(
@@ -122,6 +158,7 @@ async fn start(
     if context.solver.is_planning() {
         return Ok(());
     }
+    let found = commands.len();
     let standing = {
         let (index, memory, now) = (context.index(), context.memory(), context.clock.now());
         still_standing(
@@ -134,6 +171,10 @@ async fn start(
             now,
         )
     };
+    let fallen = found - standing.len();
+    if fallen > 0 {
+        context.metrics.add(&FAILED_VALIDATIONS, &[&kind_of(Some(reason))], fallen);
+    }
     for command in standing {
         commands::start(context, &command, reason, input, catalogues).await?;
     }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nap_api::NodePool;
+use k8s_openapi::api::core::v1::Node;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
+use nap_api::{NodeClaim, NodePool};
 use nap_cloud::RepairPolicy;
-use nap_engine::{Consolidation, Fleet, KeepReason, Plan, PodKey, Step};
+use nap_engine::{Consolidation, Fleet, KeepReason, Kept, Plan, PodKey, Step};
 
 use super::backoff::Backoff;
 use super::blockers::{Blocked, Blocker};
@@ -27,6 +28,7 @@ use super::eviction_ledger::{Workload, workload_of};
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, Pod, claim_is};
 use crate::decision_memory::DecisionMemory;
+use crate::metrics::snake;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
 
@@ -83,6 +85,8 @@ pub struct Found {
     pub input: String,
     /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
+    /// Underutilized nodes that stay, and why.
+    pub kept: Vec<(Arc<NodeClaim>, Arc<Node>, String)>,
     /// Time until the next finding is due; `None` if none is waiting.
     pub wait: Option<Duration>,
     /// Findings for the next pass.
@@ -152,6 +156,15 @@ impl Pass {
         closed.into_values().collect()
     }
 
+    /// Number of nodes that could be disrupted, by reason as a label value.
+    pub fn eligible(&self) -> Vec<(String, usize)> {
+        let count = |reason: DisruptionReason| {
+            let all = self.candidates.iter().chain(&self.unhealthy);
+            (snake(reason.as_str()), all.filter(|one| concerns(reason, one)).count())
+        };
+        REASONS.into_iter().map(count).collect()
+    }
+
     /// Asks each method in turn, until one finds commands. Pods that wait get their places first:
     /// nodes that they need are not disrupted.
     pub fn decide(mut self, solver: &Solver) -> Found {
@@ -180,7 +193,7 @@ impl Pass {
             found.commands = Some((DisruptionReason::Drifted, drifted));
             return Found { seen: self.seen, ..found };
         }
-        let (underutilized, fleet) = self.underutilized(solver, &mut found.wait);
+        let (underutilized, fleet) = self.underutilized(solver, &mut found);
         if !underutilized.is_empty() {
             found.input = digest(solver, Some(fleet));
             found.commands = Some((DisruptionReason::Underutilized, underutilized));
@@ -276,9 +289,18 @@ impl Pass {
     }
 
     /// Underutilized nodes to remove or to replace, and the fleet that was decided about.
-    fn underutilized(&mut self, solver: &Solver, wait: &mut Option<Duration>) -> (Commands, Fleet) {
+    fn underutilized(&mut self, solver: &Solver, found: &mut Found) -> (Commands, Fleet) {
         let eligible = self.underutilizable();
-        let (fleet, Consolidation { steps, .. }) = self.consolidation(solver, &eligible);
+        let (fleet, Consolidation { steps, kept, .. }) = self.consolidation(solver, &eligible);
+        let by_name: BTreeMap<&str, &Candidate> =
+            eligible.iter().map(|one| (one.name(), one)).collect();
+        for Kept { node, reason, .. } in &kept {
+            if let Some(one) = by_name.get(node.as_str()) {
+                let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
+                found.kept.push((objects.0, objects.1, reason.to_string()));
+            }
+        }
+        let wait = &mut found.wait;
         let steps: Vec<(Vec<Candidate>, Plan)> =
             steps.into_iter().map(|step| (of_step(&step, &eligible), step.plan)).collect();
         let keys = steps.iter().flat_map(|(candidates, _)| candidates).map(Candidate::key);

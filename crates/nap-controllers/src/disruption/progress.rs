@@ -14,10 +14,12 @@ use nap_cloud::RepairPolicy;
 use super::blockers::{Blocker, blocker};
 use super::budgets::{Budgets, REASONS};
 use super::candidates::is_waived;
-use super::repair;
+use super::{kind_of, repair};
 use crate::cluster::{Index, claim_conditions, claim_is, pool_of};
 use crate::context::{Context, Error};
 use crate::events::Severity;
+use crate::metrics::catalogue::QUEUE_FAILURES;
+use crate::metrics::snake;
 use crate::node::taint::{is_disrupted, remove_disrupted};
 
 /// Shortest and longest time after which a command whose replacements are not initialized is rolled
@@ -222,6 +224,10 @@ async fn carry_on(context: &Context, claim: &NodeClaim, next: Next) -> Result<()
         }
         Next::RollBack => {
             let rest = record_failure(context, claim);
+            let reason = reason_of(claim);
+            let label = reason.map(|reason| snake(reason.as_str())).unwrap_or_default();
+            let labels = ["replace", &label, &kind_of(reason)];
+            context.metrics.increment(&QUEUE_FAILURES, &labels);
             tracing::warn!(nodeclaim = name, ?rest, "replacement failed, keeping nodeclaim");
             context.edit_claim_status(&name, |edit| edit.clear(DISRUPTION_REASON)).await?;
             match claim.status.as_ref().and_then(|status| status.node_name.clone()) {

@@ -34,7 +34,8 @@ const BREAKER: usize = 5;
 
 /// A condition of a Node that matches a repair policy.
 pub struct Fault<'p> {
-    policy: &'p RepairPolicy,
+    /// The policy that it violates.
+    pub policy: &'p RepairPolicy,
     /// Time from which the Node is to be repaired.
     due: Timestamp,
 }

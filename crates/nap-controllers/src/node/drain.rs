@@ -15,9 +15,10 @@ use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{NodeClaim, conditions, labels};
 
 use super::do_not_disrupt;
-use crate::cluster::{Pod, claim_conditions, pods};
+use crate::cluster::{Pod, claim_conditions, pods, pool_of};
 use crate::context::{Context, is_conflict, is_not_found};
 use crate::events::Severity;
+use crate::metrics::catalogue as table;
 
 /// Grace period of a pod that states none, as the API server defaults it.
 const DEFAULT_GRACE: i64 = 30;
@@ -55,7 +56,7 @@ pub async fn drain(
             }
             context.memory().evictions.begin(name, uid, now);
             let refusal = if overdue {
-                force_delete(context, pod, deadline, now).await
+                force_delete(context, pod, claim, deadline, now).await
             } else {
                 evict(context, pod, claim).await
             };
@@ -150,6 +151,7 @@ fn is_overdue(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
 async fn force_delete(
     context: &Context,
     pod: &Pod,
+    claim: Option<&NodeClaim>,
     deadline: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<String> {
@@ -162,6 +164,7 @@ async fn force_delete(
             "Deleted the pod to fit the node's termination time, with {seconds} s of grace"
         );
         context.events.publish(pod, Severity::Normal, "Disrupted", &message);
+        count_drained(context, claim);
     }
     refusal(deleted)
 }
@@ -170,14 +173,37 @@ async fn force_delete(
 async fn evict(context: &Context, pod: &Pod, claim: Option<&NodeClaim>) -> Option<String> {
     let params = EvictParams { delete_options: Some(same_pod(pod)), ..EvictParams::default() };
     let evicted = pods_api(context, pod).evict(pod.name(), &params).await;
+    context.metrics.increment(&table::PODS_EVICTION_REQUESTS, &[&code(&evicted)]);
     if evicted.is_ok() {
-        let command =
-            claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
-        let why = command.map_or("Forceful Termination", |condition| condition.reason.as_str());
-        let message = format!("Evicted pod: {why}");
+        count_drained(context, claim);
+        let message = format!("Evicted pod: {}", reason_of(claim));
         context.events.publish(pod, Severity::Normal, "Evicted", &message);
     }
     refusal(evicted)
+}
+
+/// Reason of the disruption that a drain belongs to.
+fn reason_of(claim: Option<&NodeClaim>) -> &str {
+    let command =
+        claim.and_then(|claim| conditions::get(claim_conditions(claim), DISRUPTION_REASON));
+    command.map_or("Forceful Termination", |condition| condition.reason.as_str())
+}
+
+/// Counts a pod that was evicted or deleted.
+fn count_drained(context: &Context, claim: Option<&NodeClaim>) {
+    let reason = reason_of(claim);
+    context.metrics.increment(&table::PODS_DRAINED, &[reason]);
+    let pool = claim.and_then(pool_of).unwrap_or_default();
+    context.metrics.increment(&table::EVICTIONS, &[pool, reason]);
+}
+
+/// HTTP status of an answer, as a label value.
+fn code<T>(answer: &Result<T, kube::Error>) -> String {
+    match answer {
+        Ok(_) => "200".to_owned(),
+        Err(kube::Error::Api(status)) => status.code.to_string(),
+        Err(_) => "<error>".to_owned(),
+    }
 }
 
 /// The message of a refusal; `None` if the pod was removed, is gone, or another one has its name.

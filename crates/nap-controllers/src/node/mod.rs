@@ -8,3 +8,15 @@ pub mod termination;
 mod volumes;
 
 pub use eviction_backoff::EvictionBackoff;
+
+use crate::permissions::{KARPENTER, Permission};
+
+/// Nodes are tainted, drained and finalized.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", "nodes", &["get", "patch"]),
+    Permission::new("", "pods/eviction", &["create"]),
+    Permission::new("", "pods", &["delete"]),
+    Permission::new(KARPENTER, "nodeclaims", &["delete"]),
+    Permission::new(KARPENTER, "nodeclaims/status", &["patch"]),
+    Permission::new("storage.k8s.io", "volumeattachments", &["list"]),
+];

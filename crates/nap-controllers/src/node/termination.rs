@@ -16,9 +16,10 @@ use super::drain::drain;
 use super::taint::add_disrupted;
 use super::volumes;
 use crate::cluster::{
-    Indexed, claim_conditions, claim_is, is_ready, provider_id, provider_id_of_claim,
+    Indexed, claim_conditions, claim_is, is_ready, pool_of, provider_id, provider_id_of_claim,
 };
 use crate::context::{Context, Error, Outcome};
+use crate::metrics::{catalogue as table, label};
 use crate::nodeclaim::termination::{
     INSTANCE_INTERVAL, InstanceDeletion, delete_instance, publish_deadline,
 };
@@ -45,7 +46,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     }
     if !is_ready(&node) && is_instance_gone(context, &node).await {
         tracing::info!(node = name, "instance gone, deleting node without drain");
-        return finish(context, name).await;
+        return finish(context, &node).await;
     }
     context.update::<Node>(name, keep_traffic_away).await?;
     let deadline = claim.as_deref().and_then(deadline);
@@ -66,7 +67,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         return Ok(Some(DRAIN_INTERVAL));
     }
     tracing::info!(node = name, "drained and deleted node");
-    finish(context, name).await
+    finish(context, &node).await
 }
 
 /// A Node that is being deleted and has nap's finalizer, with its NodeClaim. A NodeClaim that the
@@ -141,6 +142,9 @@ async fn has_drained(
     let drained = !waits && long_enough;
     if let Some(claim) = claim {
         record_drain(context, &claim.name_any(), drained).await?;
+        if drained {
+            context.metrics.increment(&table::NODES_DRAINED, &[pool_of(claim).unwrap_or_default()]);
+        }
     }
     Ok(drained)
 }
@@ -168,12 +172,30 @@ async fn record_drain(context: &Context, claim: &str, drained: bool) -> Result<(
         .await
 }
 
-async fn finish(context: &Context, name: &str) -> Outcome {
+async fn finish(context: &Context, node: &Node) -> Outcome {
+    let name = &node.name_any();
     context.memory().evictions.forget(name);
     context
         .update::<Node>(name, |node| remove_finalizer(node, labels::TERMINATION_FINALIZER))
         .await?;
+    count_terminated(context, node);
     Ok(None)
+}
+
+/// Counts a Node that is gone, with its age and the time that took.
+fn count_terminated(context: &Context, node: &Node) {
+    let (metrics, now) = (&context.metrics, context.clock.now());
+    let pool = pool_of(node).unwrap_or_default();
+    metrics.increment(&table::NODES_TERMINATED, &[pool, label(node, labels::ZONE)]);
+    context.report_gone(node);
+    if let Some(deleted) = &node.metadata.deletion_timestamp {
+        let taken = now.duration_since(deleted.0);
+        metrics.observe(&table::NODES_TERMINATION_DURATION, &[pool], taken);
+    }
+    if let Some(created) = &node.metadata.creation_timestamp {
+        let age = now.duration_since(created.0);
+        metrics.observe(&table::NODES_LIFETIME_DURATION, &[pool], age);
+    }
 }
 
 /// Taints a Node and takes it out of load balancers. Returns whether anything changed.

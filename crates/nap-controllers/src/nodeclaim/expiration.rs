@@ -11,6 +11,7 @@ use nap_api::{NodeClaim, disruption};
 use super::{Step, live_claim};
 use crate::cluster::pool_of;
 use crate::context::{Context, Error};
+use crate::metrics::Disrupted;
 
 /// Part of its lifetime that a NodeClaim expires early by, at most, if it expires gracefully: those
 /// that were launched together do not all expire together.
@@ -35,6 +36,7 @@ pub async fn expire(context: &Context, name: &str) -> Result<Step, Error> {
         return Ok(Step::DoneUntil(Duration::try_from(left).unwrap_or(Duration::ZERO)));
     }
     tracing::info!(nodeclaim = name, "expired, deleting nodeclaim");
+    context.count_disrupted(&claim, Disrupted::Other("expired"), 0);
     context.delete_claim(&claim).await?;
     Ok(Step::Deleted)
 }

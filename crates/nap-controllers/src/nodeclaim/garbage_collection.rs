@@ -11,9 +11,10 @@ use nap_api::NodeClaim;
 use nap_api::nodeclaim::condition::REGISTERED;
 use nap_cloud::Instance;
 
-use crate::cluster::{Index, claim_is, is_ready, provider_id_of_claim, provider_key};
+use crate::cluster::{Index, claim_is, is_ready, pool_of, provider_id_of_claim, provider_key};
 use crate::context::{Context, Error, Outcome};
 use crate::events::Severity;
+use crate::metrics::Disrupted;
 
 /// Interval between two comparisons.
 const INTERVAL: Duration = Duration::from_mins(2);
@@ -21,12 +22,16 @@ const INTERVAL: Duration = Duration::from_mins(2);
 /// been written yet.
 const ORPHAN_AGE: SignedDuration = SignedDuration::from_mins(5);
 
+/// Name of this controller in metrics.
+const CONTROLLER: &str = "nodeclaim.garbagecollection";
+
 /// Compares the instances of the cloud with the NodeClaims of the cluster.
 pub async fn reconcile(context: &Context) -> Outcome {
     // NodeClaims are read first: an instance that is created in between looks too young, never
     // orphaned.
     let claims: Vec<Arc<NodeClaim>> = context.index().claims().cloned().collect();
-    let instances = context.cloud.list().await?;
+    let (from, call) = ((CONTROLLER, "List"), context.cloud.list());
+    let instances = context.metrics.cloud_call(&context.clock, from, "", call).await?;
     // What fails is tried again in the next pass, and does not keep others from being collected.
     for instance in orphans(&claims, &instances, context.clock.now()) {
         if let Err(error) = delete_orphan(context, instance).await {
@@ -61,7 +66,9 @@ async fn delete_orphan(context: &Context, instance: &Instance) -> Result<(), Err
 /// Deletes a NodeClaim unless its instance exists or its Node is ready after all.
 async fn delete_lost(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
     let id = provider_id_of_claim(claim).unwrap_or_default();
-    let error = match context.cloud.get(id).await {
+    let (from, call) = ((CONTROLLER, "Get"), context.cloud.get(id));
+    let pool = pool_of(claim).unwrap_or_default();
+    let error = match context.metrics.cloud_call(&context.clock, from, pool, call).await {
         Ok(_) => return Ok(()),
         Err(error) if error.is_not_found() => error,
         Err(error) => return Err(error.into()),
@@ -72,6 +79,7 @@ async fn delete_lost(context: &Context, claim: &NodeClaim) -> Result<(), Error> 
     tracing::warn!(nodeclaim = claim.name_any(), %error, "instance gone, deleting nodeclaim");
     let message = format!("Instance is gone, deleting the NodeClaim: {error}");
     context.events.publish(claim, Severity::Warning, "InstanceNotFound", &message);
+    context.count_disrupted(claim, Disrupted::Other("garbage_collected"), 0);
     context.cloud.remember_eviction(claim).await;
     context.delete_claim(claim).await
 }

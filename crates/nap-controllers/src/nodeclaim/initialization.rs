@@ -13,6 +13,7 @@ use super::{Step, live_claim, nomination};
 use crate::cluster::{Index, claim_conditions, claim_is, is_ready, pods};
 use crate::context::{Context, Error};
 use crate::events::Severity;
+use crate::metrics::Disrupted;
 
 /// Interval between two looks. Every change of the Node brings one too; this covers a missed event.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
@@ -66,6 +67,7 @@ async fn give_up(context: &Context, claim: &NodeClaim, message: &str) -> Result<
     tracing::warn!(nodeclaim = claim.name_any(), reason, message, "deleting nodeclaim");
     let message = format!("Node is not initialized an hour after it registered: {message}");
     context.events.publish(claim, Severity::Warning, "InitializationTimeout", &message);
+    context.count_disrupted(claim, Disrupted::Other(reason), 0);
     context.delete_claim(claim).await?;
     Ok(Step::Deleted)
 }

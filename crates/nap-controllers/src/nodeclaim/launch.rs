@@ -8,15 +8,16 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{LAUNCHED, REGISTERED};
-use nap_api::{AKSNodeClass, NodeClaim, conditions, labels};
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, conditions, labels};
 use nap_cloud::{CloudError, Creation, ErrorClass, Instance};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::{Step, live_claim, nomination, registration_health, time_left};
-use crate::cluster::{claim_is, provider_id_of_claim};
+use crate::cluster::{claim_is, pool_of, provider_id_of_claim};
 use crate::context::{Context, Error};
 use crate::events::Severity;
 use crate::hash_migration::HashStamp;
+use crate::metrics::Disrupted;
 
 /// Time after which a NodeClaim that is not launched is deleted.
 const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
@@ -124,7 +125,7 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
     };
     tokio::select! {
         biased;
-        created = context.cloud.create(&claim, &class, offerings) => match created {
+        created = create(context, &claim, &class, offerings) => match created {
             Ok(instance) => record(context, &claim, &class, &instance).await,
             Err(error) => fail(context, &claim, error).await,
         },
@@ -133,6 +134,18 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
             Interruption::TimedOut => time_out(context, &claim).await,
         },
     }
+}
+
+async fn create(
+    context: &Context,
+    claim: &NodeClaim,
+    class: &AKSNodeClass,
+    offerings: &[OfferingRef],
+) -> Result<Instance, CloudError> {
+    let call = context.cloud.create(claim, class, offerings);
+    let pool = pool_of(claim).unwrap_or_default();
+    let from = ("nodeclaim.lifecycle", "Create");
+    context.metrics.cloud_call(&context.clock, from, pool, call).await
 }
 
 /// Looks whether the instance of a launched NodeClaim comes to exist, until its Node is there. A
@@ -342,6 +355,12 @@ async fn give_up(
             context.events.publish(pod.as_ref(), Severity::Warning, reason, &event);
         }
     }
+    let why = match reason {
+        INSUFFICIENT_CAPACITY => "insufficient_capacity",
+        ASYNC_PROVISIONING_ERROR => "async_provisioning_error",
+        _ => "nodeclass_not_ready",
+    };
+    context.count_disrupted(claim, Disrupted::Other(why), 0);
     context.delete_claim(claim).await?;
     Ok(Step::Deleted)
 }
@@ -367,6 +386,7 @@ async fn time_out(context: &Context, claim: &NodeClaim) -> Result<Step, Error> {
     let nodeclaim = claim.name_any();
     tracing::warn!(nodeclaim, reason = "launch_timeout", "deleting nodeclaim");
     registration_health::failed(context, claim).await?;
+    context.count_disrupted(claim, Disrupted::Other("launch_timeout"), 0);
     context.delete_claim(claim).await?;
     Ok(Step::Deleted)
 }

@@ -33,6 +33,15 @@ pub use nomination::NominationRate;
 use crate::cluster::claim_conditions;
 use crate::context::{Context, Error, Outcome};
 use crate::patch::{add_finalizer, has_finalizer};
+use crate::permissions::{KARPENTER, Permission};
+
+/// NodeClaims and their Nodes are brought through their life, and pods are nominated.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(KARPENTER, "nodeclaims", &["get", "patch", "delete"]),
+    Permission::new(KARPENTER, "nodeclaims/status", &["patch"]),
+    Permission::new("", "nodes", &["get", "patch", "delete"]),
+    Permission::new("", "pods/status", &["patch"]),
+];
 
 /// Result of one step of the lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use nap_cloud::{CloudProvider, TerminationNotice};
 use super::{Step, live_claim};
 use crate::context::{Context, Error};
 use crate::events::Severity;
+use crate::metrics::Disrupted;
 
 /// Time after its deadline from which a notice counts as void: the instance was not lost.
 const MAX_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
@@ -26,6 +27,8 @@ pub async fn heed(context: &Context, name: &str) -> Result<Step, Error> {
     tracing::info!(nodeclaim = name, reason, %deadline, "instance will be lost, deleting nodeclaim");
     let message = format!("The instance will be lost at {deadline}, deleting the NodeClaim");
     context.events.publish(claim.as_ref(), Severity::Warning, reason, &message);
+    let why = if notice.is_eviction { "spot_interrupted" } else { "instance_terminating" };
+    context.count_disrupted(&claim, Disrupted::Other(why), 0);
     context.delete_claim(&claim).await?;
     Ok(Step::Deleted)
 }

@@ -15,9 +15,11 @@ use nap_api::nodeclaim::condition::REGISTERED;
 use nap_api::{Effect, NodeClaim, Taint, conditions, labels, taints};
 
 use super::{Step, live_claim, nomination, registration_health, time_left};
-use crate::cluster::{Index, claim_conditions, claim_is, provider_id_of_claim};
+use crate::cluster::{Index, claim_conditions, claim_is, pool_of, provider_id_of_claim};
 use crate::context::{Context, Error};
 use crate::events::Severity;
+use crate::metrics::catalogue::NODES_CREATED;
+use crate::metrics::{Disrupted, label};
 use crate::patch::add_finalizer;
 
 /// Time after which a NodeClaim whose Node has not joined is deleted.
@@ -39,6 +41,7 @@ pub async fn register(context: &Context, name: &str) -> Result<Step, Error> {
     else {
         tracing::warn!(nodeclaim = name, reason = "registration_timeout", "deleting nodeclaim");
         registration_health::failed(context, &claim).await?;
+        context.count_disrupted(&claim, Disrupted::Other("registration_timeout"), 0);
         context.delete_claim(&claim).await?;
         return Ok(Step::Deleted);
     };
@@ -101,6 +104,8 @@ async fn register_or_wait(context: &Context, claim: &NodeClaim) -> Result<Option
         })
         .await?;
     tracing::info!(nodeclaim = name, node = node_name, "registered nodeclaim");
+    let labels = [pool_of(claim).unwrap_or_default(), label(claim, labels::ZONE)];
+    context.metrics.increment(&NODES_CREATED, &labels);
     registration_health::succeeded(context, claim).await?;
     Ok(None)
 }

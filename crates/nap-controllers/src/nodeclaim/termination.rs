@@ -9,13 +9,14 @@ use kube::api::DeleteParams;
 use kube::{Api, Resource, ResourceExt};
 use nap_api::duration::parse_go_duration;
 use nap_api::nodeclaim::condition::{INSTANCE_TERMINATING, REGISTERED};
-use nap_api::{NodeClaim, labels};
+use nap_api::{NodeClaim, conditions, labels};
 
 use super::notice::shorten_drain;
-use crate::cluster::{claim_is, provider_id_of_claim};
+use crate::cluster::{claim_conditions, claim_is, pool_of, provider_id_of_claim};
 use crate::context::{Context, Doing, Error, Outcome, is_not_found};
 use crate::disruption::repair;
 use crate::events::Severity;
+use crate::metrics::{catalogue as table, label};
 use crate::patch::{has_finalizer, remove_finalizer};
 
 /// Interval at which an instance that is being deleted is checked.
@@ -46,7 +47,25 @@ pub async fn finalize(context: &Context, claim: &NodeClaim) -> Outcome {
         .update::<NodeClaim>(&name, |claim| remove_finalizer(claim, labels::TERMINATION_FINALIZER))
         .await?;
     tracing::info!(nodeclaim = name, "deleted nodeclaim");
+    count_terminated(context, claim);
     Ok(None)
+}
+
+/// Counts a NodeClaim that is gone, with the times that took.
+fn count_terminated(context: &Context, claim: &NodeClaim) {
+    let (metrics, now) = (&context.metrics, context.clock.now());
+    let pool = pool_of(claim).unwrap_or_default();
+    let labels = [pool, label(claim, labels::CAPACITY_TYPE), label(claim, labels::ZONE)];
+    metrics.increment(&table::NODECLAIMS_TERMINATED, &labels);
+    context.report_gone(claim);
+    if let Some(deleted) = &claim.metadata.deletion_timestamp {
+        let taken = now.duration_since(deleted.0);
+        metrics.observe(&table::NODECLAIMS_TERMINATION_DURATION, &[pool], taken);
+    }
+    if let Some(since) = conditions::since(claim_conditions(claim), INSTANCE_TERMINATING) {
+        let metric = &table::NODECLAIMS_INSTANCE_TERMINATION_DURATION;
+        metrics.observe(metric, &[pool], now.duration_since(since));
+    }
 }
 
 /// The Nodes of a registered NodeClaim. If the index has none, the API server is asked: the
@@ -79,7 +98,9 @@ pub async fn delete_instance(
     context: &Context,
     claim: &NodeClaim,
 ) -> Result<InstanceDeletion, Error> {
-    match context.cloud.delete(claim).await {
+    let pool = pool_of(claim).unwrap_or_default();
+    let (from, call) = (("nodeclaim.lifecycle", "Delete"), context.cloud.delete(claim));
+    match context.metrics.cloud_call(&context.clock, from, pool, call).await {
         Ok(()) => {
             let name = claim.name_any();
             context.edit_claim_status(&name, |edit| edit.set_true(INSTANCE_TERMINATING)).await?;

@@ -19,6 +19,9 @@ const MAX_CREATES: usize = 20;
 const BACKOFF: (SignedDuration, SignedDuration) =
     (SignedDuration::from_millis(500), SignedDuration::from_secs(30));
 
+/// Reason of NodeClaims for pending pods, in metrics.
+const PROVISIONED: &str = "provisioned";
+
 /// The NodeClaims of one plan, in the order in which they are created.
 pub struct Creations {
     creations: Vec<Creation>,
@@ -59,7 +62,7 @@ async fn create(
     (decision, position): (i64, usize),
 ) -> Result<(), Error> {
     let Creation { id, pool, claim, pods, why } = creation;
-    let created = nodeclaims::create(context, &claim, &pool).await;
+    let created = nodeclaims::create(context, &claim, &pool, PROVISIONED).await;
     {
         // The answer is indexed by now: at no time is the NodeClaim counted by neither.
         let mut index = context.index();

@@ -14,15 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nap_api::ReleaseSlot;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::{Launch, Plan, PodKey, PoolRejection, Refusal, Snapshot, release_order};
+use nap_api::{ReleaseSlot, labels};
+use nap_engine::{Launch, Plan, PodKey, PoolRejection, Refusal, Snapshot, Unplaced, release_order};
 use nap_units::UsdPerHour;
 
 pub use batch::BatchWindow;
 use creations::Creation;
 pub use creations::{CreationBackoff, Creations};
 use quota::QuotaLedger;
+pub(crate) use quota::quota_left;
 pub use refused::RefusedPods;
 pub(crate) use solver::{Solver, SolverState};
 
@@ -31,6 +32,7 @@ use crate::context::{Context, Outcome};
 use crate::decision_memory::DecisionMemory;
 use crate::decisions::{DecisionRecord, Kind};
 use crate::events::Severity;
+use crate::metrics::{PROVISIONER, catalogue as table, dollars, number};
 use crate::snapshot::Catalogues;
 
 /// Interval at which pending pods are planned for again when nothing else happens.
@@ -141,7 +143,10 @@ async fn plan(
         return (snapshot, Plan::default());
     }
     let taken = context.clock.now();
+    context.metrics.set_planning(Some((snapshot.pods.len(), taken)));
     let plan = context.plan(&snapshot).await;
+    context.metrics.set_planning(None);
+    count_plan(context, &snapshot, &plan, taken);
     tracing::debug!(
         pods = snapshot.pods.len(),
         moved = moved.len(),
@@ -152,6 +157,42 @@ async fn plan(
         "planned for pending pods"
     );
     (snapshot, plan)
+}
+
+/// Counts a plan: its duration, its pods without a place and its gap.
+fn count_plan(context: &Context, snapshot: &Snapshot, plan: &Plan, begun: Timestamp) {
+    let (metrics, now) = (&context.metrics, context.clock.now());
+    metrics.observe(&table::SCHEDULING_DURATION, &[PROVISIONER], now.duration_since(begun));
+    let first = {
+        let (index, mut memory) = (context.index(), context.memory());
+        memory.remember_planned(&index, snapshot.pods.iter().map(|pod| &pod.key))
+    };
+    for since in first {
+        let metric = &table::PODS_SCHEDULING_DECISION_DURATION;
+        metrics.observe(metric, &[], now.duration_since(since));
+    }
+    let ignored = |one: &&Unplaced| matches!(one.refusal, Refusal::Unsupported { .. });
+    metrics.set(&table::IGNORED_PODS, &[], number(plan.unplaced.iter().filter(ignored).count()));
+    metrics.set(&table::UNSCHEDULABLE_PODS, &[PROVISIONER], number(plan.unplaced.len()));
+    let mut zones: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in &snapshot.pods {
+        *zones.entry(zone_of(&context.index(), &pod.key)).or_default() += 1;
+    }
+    let zones = zones.iter().map(|(zone, pods)| (vec![PROVISIONER, zone.as_str()], *pods));
+    metrics.replace(&table::PENDING_PODS_BY_ZONE, zones);
+    if !plan.launches.is_empty() {
+        metrics.set(&table::PLAN_COST, &[], dollars(plan.cost));
+        if let Some(bound) = plan.lower_bound.filter(|bound| *bound > UsdPerHour::ZERO) {
+            metrics.set(&table::PLAN_GAP, &[], dollars(plan.cost) / dollars(bound) - 1.0);
+        }
+    }
+}
+
+/// The zone that a pod asks for by its node selector, or `flexible`.
+fn zone_of(index: &Index, key: &PodKey) -> String {
+    let selector = index.pod(key).and_then(|pod| pod.spec().node_selector.as_ref());
+    let zone = selector.and_then(|selector| selector.get(labels::ZONE));
+    zone.cloned().unwrap_or_else(|| "flexible".to_owned())
 }
 
 /// Counts on the NodeClaims of a plan from now on, and hands them over to be created. Returns the

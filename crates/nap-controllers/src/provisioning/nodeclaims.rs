@@ -16,6 +16,11 @@ use nap_units::{Quantity, UsdPerHour};
 
 use crate::context::{Context, Doing, Error, may_be_done};
 use crate::hash_migration::HashStamp;
+use crate::metrics::catalogue::NODECLAIMS_CREATED;
+use crate::permissions::{KARPENTER, Permission};
+
+/// NodeClaims are created.
+pub const PERMISSIONS: &[Permission] = &[Permission::new(KARPENTER, "nodeclaims", &["create"])];
 
 /// Most instance types in the requirements of a NodeClaim: enough to fall through a stock-out,
 /// small enough to read.
@@ -34,7 +39,12 @@ pub struct Replaces {
 }
 
 /// Creates a NodeClaim and indexes it at once, so that the next plan counts on it.
-pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<NodeClaim, Error> {
+pub async fn create(
+    context: &Context,
+    claim: &NodeClaim,
+    pool: &str,
+    reason: &str,
+) -> Result<NodeClaim, Error> {
     let api: Api<NodeClaim> = Api::all(context.client.clone());
     let created = api.create(&PostParams::default(), claim).await;
     if created.as_ref().is_err_and(may_be_done) {
@@ -42,6 +52,8 @@ pub async fn create(context: &Context, claim: &NodeClaim, pool: &str) -> Result<
     }
     let created = created.doing("creating a NodeClaim of NodePool", pool)?;
     context.index().observe_created(created.clone(), context.clock.now());
+    // Which `minValues` a best effort did not meet is not on the NodeClaim.
+    context.metrics.increment(&NODECLAIMS_CREATED, &[reason, pool, "false"]);
     Ok(created)
 }
 

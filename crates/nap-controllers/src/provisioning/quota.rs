@@ -15,6 +15,11 @@ use crate::cluster::{Index, claim_is};
 /// The quotas that an offering counts against.
 type ChargeOf<'c> = dyn Fn(&OfferingRef) -> Option<QuotaCharge> + 'c;
 
+/// vCPUs left by the name of the quota, what is launched or about to be taken off.
+pub(crate) fn quota_left(cloud: &dyn CloudProvider, index: &Index) -> BTreeMap<String, i64> {
+    QuotaLedger::of(cloud, index).left
+}
+
 /// vCPUs left of each quota while launches are decided.
 pub struct QuotaLedger<'c> {
     charge_of: Box<ChargeOf<'c>>,

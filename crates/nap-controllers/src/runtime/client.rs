@@ -13,6 +13,8 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use super::leader_election::Leadership;
+use super::requested::Requested;
+use crate::metrics::Metrics;
 
 /// Rate limit of requests to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl Default for RateLimit {
 pub enum Writes {
     /// All.
     All,
-    /// New events: a dry run.
+    /// Events: a dry run.
     Events,
 }
 
@@ -42,23 +44,33 @@ impl Writes {
     fn allow(self, method: &Method, path: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Events => *method == Method::POST && path.ends_with("/events"),
+            // New ones, and repeated ones that are counted up.
+            Self::Events => match *method {
+                Method::POST => path.ends_with("/events"),
+                Method::PATCH => path.contains("/events/"),
+                _ => false,
+            },
         }
     }
 }
 
 /// Wraps a client: requests are limited, and writes are refused unless `leadership` is held and
 /// they are among `writes`.
-pub fn guarded(
-    client: Client,
-    clock: Clock,
-    limit: RateLimit,
-    leadership: Leadership,
-    writes: Writes,
-) -> Client {
+pub fn guarded(client: Client, clock: Clock, guard: Guard, metrics: Arc<Metrics>) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let bucket = Arc::new(Mutex::new(TokenBucket::new(limit)));
-    Client::new(Guarded { inner: client, clock, bucket, leadership, writes }, namespace)
+    let bucket = Arc::new(Mutex::new(TokenBucket::new(guard.limit)));
+    Client::new(Guarded { inner: client, clock, bucket, guard, metrics }, namespace)
+}
+
+/// Limits of a client.
+#[derive(Clone)]
+pub struct Guard {
+    /// Requests per second.
+    pub limit: RateLimit,
+    /// Whether this replica may write.
+    pub leadership: Leadership,
+    /// What it may write.
+    pub writes: Writes,
 }
 
 /// Refusal of a write after the leadership was lost.
@@ -76,8 +88,8 @@ struct Guarded {
     inner: Client,
     clock: Clock,
     bucket: Arc<Mutex<TokenBucket>>,
-    leadership: Leadership,
-    writes: Writes,
+    guard: Guard,
+    metrics: Arc<Metrics>,
 }
 
 impl Service<Request<Body>> for Guarded {
@@ -91,7 +103,8 @@ impl Service<Request<Body>> for Guarded {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (inner, clock) = (self.inner.clone(), self.clock.clone());
-        let (leadership, writes) = (self.leadership.clone(), self.writes);
+        let (Guard { leadership, writes, .. }, metrics) =
+            (self.guard.clone(), Arc::clone(&self.metrics));
         let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
         async move {
             if !wait.is_zero() {
@@ -104,7 +117,13 @@ impl Service<Request<Body>> for Guarded {
             if !reads && !writes.allow(request.method(), request.uri().path()) {
                 return Err(DryRun.into());
             }
-            Ok(inner.send(request).await?)
+            let (requested, method) = (Requested::of(&request), request.method().clone());
+            let begun = clock.now();
+            let answer = inner.send(request).await;
+            let taken = clock.now().duration_since(begun);
+            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+            requested.count(&metrics, &method, code, taken);
+            Ok(answer?)
         }
         .boxed()
     }
@@ -141,6 +160,7 @@ mod tests {
     fn a_dry_run_writes_new_events_and_nothing_else() {
         let events = "/api/v1/namespaces/default/events";
         assert!(Writes::Events.allow(&Method::POST, events));
+        assert!(Writes::Events.allow(&Method::PATCH, &format!("{events}/a")));
         assert!(!Writes::Events.allow(&Method::DELETE, events));
         assert!(!Writes::Events.allow(&Method::POST, "/apis/karpenter.sh/v1/nodeclaims"));
         assert!(!Writes::Events.allow(&Method::POST, "/api/v1/namespaces/a/pods/b/eviction"));

@@ -11,17 +11,23 @@ use kube::api::ListParams;
 use nap_api::NodeClaim;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::leader_election::{compete, release};
 use super::queue::WorkQueue;
 use super::watches::{Update, watch_cluster, watch_workload_selectors};
-use crate::cluster::{Dirty, Indexed, Kind, WORKLOAD_SELECTOR_KINDS};
+use crate::cluster::{Dirty, Indexed, Kind, Milestone, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
+use crate::metrics::catalogue::{RECONCILE_DURATION, RECONCILE_ERRORS};
 use crate::nodeclaim::garbage_collection;
+use crate::permissions::{KARPENTER, Permission};
 use crate::{
     capacity_memory, decisions, disruption, maintenance, node, nodeclaim, nodeclass, nodeoverlay,
     nodepool, provisioning,
 };
+
+/// NodeClaims that no watch has shown are listed and read.
+pub const CATCH_UP: &[Permission] = &[Permission::new(KARPENTER, "nodeclaims", &["list", "get"])];
 
 /// Most reconciles at once, besides those that wait for the cloud. Each is some ten kilobytes of
 /// memory, and the API server gets no more requests at a time.
@@ -76,6 +82,37 @@ impl Key {
             | Self::Overlays
             | Self::GarbageCollection
             | Self::Decisions => false,
+        }
+    }
+}
+
+impl Key {
+    /// Name of the object; empty for a key without one.
+    fn name(&self) -> &str {
+        match self {
+            Self::NodeClass(name)
+            | Self::NodePool(name)
+            | Self::Node(name)
+            | Self::NodeClaim(name) => name,
+            _ => "",
+        }
+    }
+
+    /// Name of the controller that reconciles it, in metrics and logs.
+    fn controller(&self) -> &'static str {
+        match self {
+            Self::CatchUp | Self::Unconfirmed => "nodeclaim.catchup",
+            Self::NodeClass(_) => "nodeclass",
+            Self::NodePool(_) => "nodepool",
+            Self::Node(_) => "node.termination",
+            Self::NodeClaim(_) => "nodeclaim.lifecycle",
+            Self::Overlays => "nodeoverlay",
+            Self::Provisioning => "provisioner",
+            Self::Disruption => "disruption",
+            Self::GarbageCollection => "nodeclaim.garbagecollection",
+            Self::CapacityMemory => "capacitymemory",
+            Self::Decisions => "decisions",
+            Self::Maintenance => "maintenance",
         }
     }
 }
@@ -149,6 +186,7 @@ async fn drive(context: &Context, shutdown: impl Future<Output = ()>) {
     driver.add(Key::Maintenance);
     loop {
         driver.enqueue_dirty();
+        driver.report_milestones();
         let leads = context.leadership.is_held(context.clock.now());
         if !leads && driver.standing != Standing::StandBy {
             running.clear();
@@ -187,7 +225,18 @@ async fn wait_until(due: Option<Instant>) {
 }
 
 async fn start(context: &Context, key: Key) -> (Key, Outcome) {
-    let outcome = reconcile(context, &key).await;
+    let begun = context.clock.now();
+    let span = tracing::info_span!(
+        target: "nap_reconcile",
+        "reconcile",
+        controller = key.controller(),
+        namespace = "",
+        name = key.name(),
+        reconcileID = context.next_reconcile_id(),
+    );
+    let outcome = reconcile(context, &key).instrument(span).await;
+    let taken = context.clock.now().duration_since(begun);
+    context.metrics.observe(&RECONCILE_DURATION, &[key.controller()], taken);
     (key, outcome)
 }
 
@@ -292,6 +341,31 @@ impl Driver<'_> {
         }
     }
 
+    /// Publishes the transitions of conditions, of Nodes only if nap launched them.
+    fn publish_transitions(&self, milestones: &[Milestone]) {
+        for milestone in milestones {
+            let Milestone::Transition(transition) = milestone else { continue };
+            let name = transition.object.name.as_deref().unwrap_or_default();
+            let is_ours = transition.kind != Kind::Node || {
+                let index = self.context.index();
+                index.node(name).is_some_and(|node| index.claim_of_node(node).is_some())
+            };
+            if is_ours {
+                self.context.events.publish_transition(transition);
+            }
+        }
+    }
+
+    /// Counts what the index has noticed, if this replica leads, and whether a watch is stale.
+    fn report_milestones(&self) {
+        let milestones = self.context.index().take_milestones();
+        if self.standing == Standing::Leading {
+            self.context.count_milestones(&milestones);
+            self.publish_transitions(&milestones);
+        }
+        self.context.set_stale_watch(self.failing.is_any_stale(self.context.clock.now()));
+    }
+
     /// Records that the NodeClaims of a plan were created, or that some could not be.
     fn created(&self, created: Result<(), Error>) {
         let mut memory = self.context.memory();
@@ -318,6 +392,7 @@ impl Driver<'_> {
             }
             Err(error) => {
                 let what = format!("{key:?}");
+                self.context.metrics.increment(&RECONCILE_ERRORS, &[key.controller()]);
                 let wait = self.queue.failed(key, now);
                 tracing::warn!(key = what, %error, ?wait, "reconcile failed, retrying");
             }

@@ -17,6 +17,7 @@ use nap_clock::Clock;
 use tokio::sync::watch;
 
 use crate::context::{is_conflict, is_not_found};
+use crate::permissions::{Permission, Scope};
 
 /// Time after the last renewal at which another replica may take over.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -26,6 +27,12 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Longest wait for an answer to one attempt.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The Lease is created once and then read and written.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("coordination.k8s.io", "leases", &["create"]).within(Scope::Own),
+    Permission::new("coordination.k8s.io", "leases", &["get", "update"]).within(Scope::OwnLease),
+];
 
 /// The Lease that replicas compete for.
 #[derive(Clone, Debug, PartialEq, Eq)]

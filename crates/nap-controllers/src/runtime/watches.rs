@@ -17,6 +17,32 @@ use kube::{Api, Client};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool};
 
 use crate::cluster::{Index, Indexed, Kind, WatchedPod, key_of};
+use crate::permissions::{AZURE, KARPENTER, Permission};
+
+/// Verbs of a watch.
+const WATCH: &[&str] = &["list", "watch"];
+
+/// The kinds that are watched.
+pub const WATCHED: &[Permission] = &[
+    Permission::new(AZURE, "aksnodeclasses", WATCH),
+    Permission::new(KARPENTER, "nodepools", WATCH),
+    Permission::new(KARPENTER, "nodeclaims", WATCH),
+    Permission::new(KARPENTER, "nodeoverlays", WATCH),
+    Permission::new("", "nodes", WATCH),
+    Permission::new("", "pods", WATCH),
+    Permission::new("", "namespaces", WATCH),
+    Permission::new("", "limitranges", WATCH),
+    Permission::new("", "persistentvolumes", WATCH),
+    Permission::new("", "persistentvolumeclaims", WATCH),
+    Permission::new("apps", "daemonsets", WATCH),
+    Permission::new("policy", "poddisruptionbudgets", WATCH),
+    Permission::new("storage.k8s.io", "storageclasses", WATCH),
+    Permission::new("storage.k8s.io", "csinodes", WATCH),
+    Permission::new("", "services", WATCH).for_default_spread(),
+    Permission::new("", "replicationcontrollers", WATCH).for_default_spread(),
+    Permission::new("apps", "replicasets", WATCH).for_default_spread(),
+    Permission::new("apps", "statefulsets", WATCH).for_default_spread(),
+];
 
 /// Longest wait between two attempts of a watch.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);

@@ -162,6 +162,7 @@ async fn the_document_is_up_to_date() {
         let yaml = serde_saphyr::to_string(&current).unwrap();
         write!(document, "\n```yaml\n{}\n```\n", yaml.trim_end()).unwrap();
     }
+    document.push_str(&missing());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
     if std::env::var_os("NAP_BLESS").is_some_and(|value| !value.is_empty()) {
         std::fs::write(&path, &document).unwrap();
@@ -171,4 +172,27 @@ async fn the_document_is_up_to_date() {
         there == document,
         "docs/compatibility.md is stale; `NAP_BLESS=1 cargo test -p nap-controlplane` refreshes it"
     );
+}
+
+/// What operators of the incumbent will miss, each with its reason.
+fn missing() -> String {
+    use nap_controllers::events::catalogue as events;
+    use nap_controllers::metrics::catalogue as metrics;
+    let mut text = "\n## Metrics, events and conditions that nap does not have\n\n".to_owned();
+    text.push_str(
+        "Everything else has the incumbent's names ([metrics.md](metrics.md)). Feature gates ",
+    );
+    text.push_str("and options that nap cannot follow are in [running.md](running.md).\n\n");
+    text.push_str("| missing | why |\n|---|---|\n");
+    for (what, list) in [
+        ("metric", metrics::MISSING),
+        ("event", events::MISSING),
+        ("condition", events::MISSING_CONDITIONS),
+    ] {
+        for (name, why) in list {
+            let name = if name.contains('`') { (*name).to_owned() } else { format!("`{name}`") };
+            writeln!(text, "| {what} {name} | {why} |").unwrap();
+        }
+    }
+    text
 }

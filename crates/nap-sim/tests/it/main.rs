@@ -6,6 +6,7 @@ mod cluster;
 mod consolidating;
 mod creating;
 mod definitions;
+mod disabling;
 mod disrupting;
 mod draining;
 mod drifting;

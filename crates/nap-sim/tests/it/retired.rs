@@ -56,7 +56,7 @@ async fn a_pool_of_retired_sizes_says_so_until_it_names_another() {
             ("False", "NoInstanceTypeOffered")
         );
         assert!(found.message.contains(says), "{}", found.message);
-        let events = user.events("NoInstanceTypeOffered").await;
+        let events = user.events("NoCompatibleInstanceTypes").await;
         assert!(events.iter().any(|message| message.contains(says)), "{events:?}");
         assert_eq!(user.machines_ever(), 0);
 

@@ -74,3 +74,49 @@ async fn hash_version_change_replaces_no_node() {
     })
     .await;
 }
+
+/// Objects as the incumbent's controllers leave them: no annotation of nap, whatever else the
+/// incumbent writes.
+async fn become_the_incumbents(user: &User) {
+    for claim in user.claims().await {
+        let annotations = claim.annotations().keys().filter(|key| key.starts_with("nap."));
+        let mut removed: serde_json::Map<String, serde_json::Value> =
+            annotations.map(|key| (key.clone(), serde_json::Value::Null)).collect();
+        removed.insert("karpenter.sh/nodeclaim-min-values-relaxed".to_owned(), json!("false"));
+        let patch = json!({ "metadata": { "annotations": removed } });
+        user.patch::<NodeClaim>(&claim.name_any(), patch).await;
+    }
+}
+
+/// nap finds nodes of the incumbent, under load and without, and neither replaces nor loses any.
+#[tokio::test(start_paused = true)]
+async fn objects_of_the_incumbent_are_taken_over_as_they_are() {
+    let user = User::new().await;
+    let names = async || -> Vec<String> {
+        let claims = user.claims().await;
+        assert!(claims.iter().all(|claim| claim.metadata.deletion_timestamp.is_none()));
+        claims.iter().map(ResourceExt::name_any).collect()
+    };
+    let script = async {
+        user.default_pool(json!({ "spec": { "disruption": { "consolidateAfter": "1h" } } })).await;
+        user.deploy("web", 6, json!({})).await;
+        user.world.run_nap(user.pass(600)).await;
+        assert_eq!(user.running().await, 6);
+        let before = names().await;
+        become_the_incumbents(&user).await;
+        user.pass(600).await;
+        user.world.run_nap(user.pass(7200)).await;
+        assert_eq!(names().await, before, "a NodeClaim was replaced or lost");
+        assert_eq!((user.machines_ever(), user.running().await), (before.len(), 6));
+        let drifted = |claim: &NodeClaim| {
+            let conditions = claim.status.as_ref().map(|status| status.conditions.clone());
+            conditions::is_true(&conditions.unwrap_or_default(), DRIFTED)
+        };
+        assert!(!user.claims().await.iter().any(drifted));
+        // They are nap's from now on: it removes them when they are empty.
+        user.scale("web", 0).await;
+        user.world.run_nap(user.pass(7200)).await;
+        assert_eq!((user.machines(), user.claims().await.len()), (0, 0));
+    };
+    user.run_without_nap(script).await;
+}

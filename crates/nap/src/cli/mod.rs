@@ -4,13 +4,11 @@ mod azure;
 mod plan;
 mod run;
 
-use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 pub use self::azure::{
     AzureArgs, AzureCommand, CatalogueCommand, CheckArgs, CheckFormat, LiveArgs,
@@ -23,7 +21,7 @@ pub use self::plan::{
 pub use self::run::RunArgs;
 use crate::feature_gates::FeatureGateArgs;
 use crate::user_error::UserError;
-use crate::{bench, crds, decisions, demo, lint, sim, try_cluster, windows};
+use crate::{bench, crds, decisions, demo, disable, lint, rbac, sim, try_cluster, windows};
 
 /// Node auto-provisioning for Kubernetes on Azure: pending pods in, exactly the VMs they need out.
 #[derive(Debug, Parser)]
@@ -68,6 +66,11 @@ enum Command {
     Azure(AzureArgs),
     /// Print the CustomResourceDefinitions as YAML, or install them in a cluster
     Crds(CrdsArgs),
+    /// Turn nap off: launch nothing more, move the pods to other nodes as these have room, and show
+    /// what holds each node. Exits with 2 while nodes are left
+    Disable(disable::DisableArgs),
+    /// Print the service account and the roles that `nap run` needs, as YAML
+    Rbac(rbac::RbacArgs),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -208,15 +211,16 @@ fn factor(text: &str) -> Result<f64, String> {
 
 /// Parses the command line and runs the subcommand.
 pub fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let matches = crate::run::args::group(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let default = match &cli.command {
-        // The client reports every refusal as an error: an eviction that a budget blocks, each
-        // attempt while a control plane starts.
-        Command::Run(_) => "info,kube=warn,kube_client=off",
         Command::Try(_) => "warn,kube_client=off",
         _ => "error,kube_client=off",
     };
-    log_to_stderr(cli.log.as_deref().unwrap_or(default))?;
+    match &cli.command {
+        Command::Run(args) => crate::run::logging::start(&args.operator, cli.log.as_deref())?,
+        _ => crate::run::logging::to_stderr(cli.log.as_deref().unwrap_or(default))?,
+    }
     match cli.command {
         Command::Demo(args) => demo::demo(args),
         Command::Try(args) => block_on(try_cluster::try_cluster(args)),
@@ -247,6 +251,8 @@ pub fn main() -> anyhow::Result<()> {
         Command::Crds(CrdsArgs { command: Some(CrdsCommand::Install(cluster)) }) => {
             block_on(crds::install(cluster))
         }
+        Command::Disable(args) => block_on(disable::disable(args)),
+        Command::Rbac(args) => rbac::rbac(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nap", &mut script);
@@ -272,23 +278,6 @@ fn man(folder: &Path) -> anyhow::Result<()> {
         let message = format!("{}: man pages cannot be written: {error}", folder.display());
         UserError::new(message, "name a folder that can be written to").into()
     })
-}
-
-/// Whether logs have colours: on a terminal, unless `NO_COLOR` is set.
-fn is_colourful() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
-}
-
-fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("--log: `{filter}` is not a log filter"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(is_colourful())
-        .with_target(false)
-        .init();
-    Ok(())
 }
 
 fn block_on<F: Future<Output = anyhow::Result<()>>>(future: F) -> anyhow::Result<()> {

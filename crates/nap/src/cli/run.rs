@@ -17,6 +17,8 @@ pub struct RunArgs {
     pub engine: EngineArgs,
     #[command(flatten)]
     pub gates: FeatureGateArgs,
+    #[command(flatten)]
+    pub operator: crate::run::args::OperatorArgs,
     /// Time without a new pending pod after which a batch is solved
     #[arg(long, env = "BATCH_IDLE_DURATION", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub batch_idle_duration: Duration,

@@ -33,6 +33,9 @@ impl Folder {
         let mut lines = vec![
             format!("AZURE_FEDERATED_TOKEN_FILE={}", token.display()),
             format!("NAP_SPEED={speed}"),
+            // Several such clusters may run on one computer.
+            "METRICS_PORT=0".to_owned(),
+            "HEALTH_PROBE_PORT=0".to_owned(),
         ];
         lines.extend(kubeconfig.map(|file| format!("KUBECONFIG={}", file.display())));
         let azure = azure.config().environment(endpoint);

@@ -82,6 +82,8 @@ fn help_lists_every_command_with_a_description() {
         "windows",
         "azure",
         "crds",
+        "disable",
+        "rbac",
         "completions",
         "man",
         "version",

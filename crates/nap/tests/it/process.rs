@@ -123,10 +123,16 @@ impl Cluster {
 
     /// Starts `nap try` beside the cluster of a kubeconfig and waits until it is up.
     pub fn start_beside(arguments: &[&str]) -> Process {
+        Self::start_beside_without_controllers(arguments).0
+    }
+
+    /// As [`Self::start_beside`]; returns the file with the environment of a `nap run` too, which
+    /// is there with `--no-controllers`.
+    pub fn start_beside_without_controllers(arguments: &[&str]) -> (Process, Option<PathBuf>) {
         let mut child =
             nap(&["try"]).args(arguments).stdout(Stdio::piped()).spawn().expect("nap try starts");
-        wait_until_up(&mut child);
-        Process(child)
+        let (_, env) = wait_until_up(&mut child);
+        (Process(child), env)
     }
 
     /// Environment of a `nap run` on this cluster.
@@ -142,6 +148,7 @@ impl Cluster {
         let log = File::options().create(true).append(true).open(self.log_path());
         let mut command = nap(&["run"]);
         command.envs(self.environment()).env("NAP_LOG", "info,kube_client=off");
+        command.env("LOG_OUTPUT_PATHS", "stderr");
         Process::start(command.stderr(log.expect("the folder is ours")))
     }
 

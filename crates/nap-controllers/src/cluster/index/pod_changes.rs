@@ -8,6 +8,7 @@ use nap_api::labels;
 use nap_engine::PodKey;
 
 use super::{Index, Unschedulable};
+use crate::cluster::milestones::of_pod;
 use crate::cluster::{Dirty, Pod, pods};
 
 impl Index {
@@ -21,6 +22,16 @@ impl Index {
             pod.share_key(key);
         }
         let key = pod.key().clone();
+        if let Some(old) = &old {
+            let since = self.unschedulable_since(&key).or(self.provisioned.get(&key).copied());
+            self.report(of_pod(old, &pod, since, now));
+            match since {
+                Some(since) if pod.node().is_some() && pod.ready() != Some(true) => {
+                    self.provisioned.insert(key.clone(), since);
+                }
+                _ => drop(self.provisioned.remove(&key)),
+            }
+        }
         let moved = old.as_ref().is_none_or(|old| {
             old.node() != pod.node()
                 || old.is_terminal() != pod.is_terminal()
@@ -75,6 +86,7 @@ impl Index {
         let Some(pod) = self.pods.remove(key) else { return };
         self.bump_generation();
         self.no_longer_unschedulable(key);
+        self.provisioned.remove(key);
         if let Some(node) = pod.node() {
             self.unbind(node, key);
             self.mark_node_of_pod(node);

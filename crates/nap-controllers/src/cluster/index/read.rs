@@ -129,6 +129,11 @@ impl Index {
         self.planned.plan(claim)
     }
 
+    /// Time since which a bound pod that is not ready was unschedulable; `None` if it never was.
+    pub(crate) fn provisioned_since(&self, key: &PodKey) -> Option<Timestamp> {
+        self.provisioned.get(key).copied()
+    }
+
     /// Whether a NodeClaim that is not being deleted was planned for a pod.
     pub fn was_planned(&self, pod: &PodKey) -> bool {
         self.planned.claims_of(pod).next().is_some()

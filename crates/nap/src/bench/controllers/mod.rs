@@ -199,7 +199,12 @@ impl Nap {
                 command.env(name, value);
             }
         }
-        let child = command.arg("run").stdout(Stdio::null()).stderr(log).spawn();
+        let child = command
+            .env("LOG_OUTPUT_PATHS", "stderr")
+            .arg("run")
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
         let child = child.with_context(|| format!("--nap: starting {}", program.display()))?;
         Ok(Self(child))
     }

@@ -1,5 +1,9 @@
 //! `nap run`: the controllers against a cluster.
 
+pub mod args;
+pub mod logging;
+mod server;
+
 use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -12,12 +16,15 @@ use crate::cli::RunArgs;
 use crate::connect::connect;
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
+use server::Listeners;
 
 /// The file in which a pod finds the name of its namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// Runs the controllers until a shutdown signal.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
+    args.operator.refuse_unsupported()?;
+    let listeners = Listeners::bind(&args.operator).await?;
     let settings = Settings {
         batch_idle: args.batch_idle_duration,
         batch_max: args.batch_max_duration,
@@ -27,7 +34,9 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
         node_repair: args.gates.feature_gates.node_repair,
         dry_run: args.dry_run,
+        observes_objects: !args.operator.disable_cluster_state_observability,
     };
+    args.operator.warn();
     args.gates.feature_gates.warn();
     let client = connect(&args.cluster).await?;
     check_crds(&client).await?;
@@ -48,14 +57,20 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     if !args.take_over && !args.dry_run {
         refuse_beside_managed(&cloud).await?;
     }
-    let context = Context::new(client, cloud, clock, settings);
+    let context = Arc::new(Context::new(client, cloud, clock, settings));
+    context.metrics.set_commit(logging::COMMIT);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         location,
         dry_run = args.dry_run,
         "starting"
     );
-    nap_controllers::run(&context, interrupted()?).await;
+    let served = Arc::clone(&context);
+    tokio::select! {
+        biased;
+        () = nap_controllers::run(&context, interrupted()?) => {}
+        () = listeners.serve(served) => {}
+    }
     tracing::info!("stopped");
     Ok(())
 }

@@ -1,0 +1,53 @@
+//! Tools that judge what nap ships: helm for the chart, Prometheus' linter for the metrics. They
+//! are built by name from the modules that `tools/go.mod` pins.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use super::{beside, cache, fingerprint, follow, go, move_into_place, not_started, version};
+
+const PINS: [&str; 3] = [
+    include_str!("../tools/go.mod"),
+    include_str!("../tools/go.sum"),
+    include_str!("../tools/promlint/main.go"),
+];
+
+pub(super) fn folder() -> Result<PathBuf, String> {
+    let helm = version(PINS[0], "helm.sh/helm/v4");
+    Ok(cache()?.join(format!("tools-helm-{helm}-{:016x}", fingerprint(&PINS))))
+}
+
+/// The folder with `helm` and `promlint`; the error is one line with the remedy.
+pub fn tools() -> Result<PathBuf, String> {
+    let folder = folder()?;
+    if folder.exists() {
+        Ok(folder)
+    } else {
+        Err("they are not built yet; `make controlplane` builds them".to_owned())
+    }
+}
+
+/// Builds the tools if they are missing. Reports progress on standard error.
+pub fn build_tools() -> Result<PathBuf, String> {
+    let folder = folder()?;
+    if folder.exists() {
+        return Ok(folder);
+    }
+    eprintln!("building helm and promlint into {}: about 3 minutes of CPU, once", folder.display());
+    let made = beside(&folder)?;
+    let out = format!("{}/", made.display());
+    let arguments =
+        ["build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", &out, "tool", "./promlint"];
+    let mut child = go("tools", &arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| not_started(&error))?;
+    let errors = child.stderr.take().map(follow).unwrap_or_default();
+    let status = child.wait().map_err(|error| format!("go build: {error}"))?;
+    if !status.success() {
+        std::fs::remove_dir_all(&made).ok();
+        return Err(format!("go build failed: {}", errors.join("\n")));
+    }
+    move_into_place(&made, &folder)?;
+    Ok(folder)
+}
