@@ -69,6 +69,9 @@ pub enum WorldError {
         /// The client's error.
         source: kube::Error,
     },
+    /// The API server refused an object that every AKS cluster has.
+    #[error("providing what AKS installs: {0}")]
+    Provide(String),
     /// [`World::run`] was called a second time.
     #[error("the world already runs")]
     AlreadyRunning,
@@ -105,6 +108,9 @@ impl World {
         let git_version = format!("v{KUBERNETES_VERSION}");
         let config = nap_apiserver::Config { clock: clock.clone(), seed: config.seed, git_version };
         let server = ApiServer::new(config);
+        for class in cluster::storage_classes() {
+            server.provide(class).map_err(WorldError::Provide)?;
+        }
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
         let settings = Settings::default();

@@ -1,7 +1,9 @@
 //! Built-in kinds beyond their shape: the defaults that the server fills in and
 //! the mistakes it refuses.
 
+pub(crate) mod conversion;
 pub(crate) mod defaults;
 pub(crate) mod metadata;
 pub(crate) mod pod_spec;
+pub(crate) mod types;
 pub(crate) mod validate;

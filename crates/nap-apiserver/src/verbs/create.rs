@@ -60,6 +60,7 @@ impl State {
         self.name(resource, &mut object)?;
         reset_status(resource, &mut object);
         builtin::defaults::apply(self, resource, None, &mut object)?;
+        self.mutate(resource, &mut object)?;
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             crate::crd::complete(&mut object, &self.timestamp());
         }
@@ -75,18 +76,23 @@ impl State {
         if self.store.get(&collection, &key_of(&object)).is_some() {
             return Err(ApiError::already_exists(resource, &name));
         }
-        object["apiVersion"] = json!(resource.storage_api_version());
+        self.admit(resource, None, &object, &mut options.warnings)?;
+        builtin::conversion::to_storage(resource, &mut object);
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             self.define(resource, &object, options)?;
         }
         if options.dry_run {
             return Ok(Arc::new(object));
         }
-        if resource.is("", "events") {
+        if resource.plural == "events" {
             self.expire_events();
         }
         let stored = self.store.put(&collection, object);
         self.collect_garbage();
+        if resource.is("", "namespaces") {
+            self.provide_account(&stored);
+        }
+        self.refresh_quotas(namespace);
         Ok(stored)
     }
 

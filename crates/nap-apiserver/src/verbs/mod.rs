@@ -5,8 +5,10 @@
 
 mod create;
 mod delete;
+mod metrics;
 mod pods;
 mod read;
+pub(crate) mod reviews;
 mod scale;
 mod update;
 

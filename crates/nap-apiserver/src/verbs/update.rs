@@ -131,7 +131,10 @@ impl State {
         if new == old {
             return Ok(Outcome::Kept(stored));
         }
-        new["apiVersion"] = json!(resource.storage_api_version());
+        if !status {
+            self.admit(resource, Some(&old), &new, &mut options.warnings)?;
+        }
+        builtin::conversion::to_storage(resource, &mut new);
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             self.define(resource, &new, options)?;
         }
@@ -150,6 +153,7 @@ impl State {
             Outcome::Kept(self.store.put(&collection, new))
         };
         self.collect_garbage();
+        self.refresh_quotas(&key.0);
         Ok(outcome)
     }
 }

@@ -42,6 +42,7 @@ pub(crate) fn node_labels(
         (labels::INSTANCE_TYPE, &size.name),
         ("beta.kubernetes.io/instance-type", &size.name),
         (labels::ZONE, &machine.zone_label),
+        ("topology.disk.csi.azure.com/zone", &machine.zone_label),
         (labels::REGION, &config.region),
         (labels::ARCH, size.arch),
         ("beta.kubernetes.io/arch", size.arch),

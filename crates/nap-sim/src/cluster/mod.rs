@@ -2,7 +2,7 @@
 //! provisioner can tell the difference, beside the kubelets of [`nap_kubelets`].
 //!
 //! ```text
-//! watches ──► index ──► one pass: workloads, nodes, budgets, scheduler ──► API server
+//! watches ──► index ──► one pass: workloads, nodes, storage, budgets, services, scheduler ──► API server
 //!               ▲                                                              │
 //!               └──────────────────── responses of the writes ◄────────────────┘
 //! ```
@@ -11,14 +11,16 @@
 //! order, and its writes are in the index before the next step reads it: the same events in the
 //! same order lead to the same writes.
 //!
-//! Not implemented: StatefulSets and Jobs (their objects can be stored, but get no pods), and the
-//! eviction of running pods for a later `NoExecute` taint.
+//! Not implemented: ReplicationControllers (they can be stored, but get no pods), preemption, and
+//! the eviction of running pods for a later `NoExecute` taint.
 
 mod disruption_budgets;
 mod index;
 mod node_lifecycle;
 mod pods;
 mod scheduler;
+mod services;
+mod storage;
 mod workloads;
 mod write;
 
@@ -33,6 +35,8 @@ use tokio::sync::mpsc;
 
 use index::{Index, News};
 use node_lifecycle::GoneVms;
+pub use storage::storage_classes;
+use workloads::Autoscaling;
 use write::Writer;
 
 /// Maximum number of VM events that wait for the kubelets.
@@ -64,13 +68,14 @@ async fn components(
     let mut machines = Some(machines);
     let mut gone = GoneVms::default();
     let mut tried = scheduler::Tried::default();
+    let mut autoscaling = Autoscaling::default();
     let mut writer = Writer::new(client, clock.clone());
     let mut wake: Option<Timestamp> = None;
     loop {
         tokio::select! {
             biased;
             event = news.next() => {
-                if !index.apply(event) {
+                if !event(&mut index) {
                     clock.sleep(RETRY).await;
                 }
             }
@@ -81,7 +86,7 @@ async fn components(
             () = sleep_until(&clock, wake) => {}
         }
         while let Some(event) = news.ready() {
-            index.apply(event);
+            event(&mut index);
         }
         while let Some(event) = machines.as_mut().and_then(|machines| machines.try_recv().ok()) {
             forward(event, &mut gone, &vms).await;
@@ -89,14 +94,13 @@ async fn components(
         if !index.is_complete() {
             continue;
         }
-        workloads::pass(&mut index, &mut writer).await;
+        wake = workloads::pass(&mut index, &mut writer, &mut autoscaling).await;
         node_lifecycle::pass(&mut gone, &mut index, &mut writer).await;
-        wake = disruption_budgets::pass(&mut index, &mut writer).await;
+        storage::pass(&mut index, &mut writer).await;
+        wake = earliest(wake, disruption_budgets::pass(&mut index, &mut writer).await);
+        services::pass(&mut index, &mut writer).await;
         scheduler::pass(&mut index, &mut writer, &mut tried).await;
-        if writer.take_trouble() {
-            let retry = clock.now().checked_add(jiff::SignedDuration::from_secs(1)).ok();
-            wake = earliest(wake, retry);
-        }
+        wake = earliest(wake, writer.take_retry());
     }
 }
 

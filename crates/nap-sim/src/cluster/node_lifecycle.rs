@@ -65,7 +65,7 @@ async fn drop_not_ready(node: &Node, index: &mut Index, writer: &mut Writer) {
     writer.patch_node(&mut index.nodes, &node.name_any(), &patch).await;
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(super) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let is_ready = |conditions: &Vec<k8s_openapi::api::core::v1::NodeCondition>| {
         conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
