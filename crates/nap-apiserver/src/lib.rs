@@ -20,6 +20,7 @@
 //! give byte-equal answers.
 
 mod admission;
+mod apply;
 mod builtin;
 mod crd;
 mod discovery;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -48,6 +49,8 @@ pub(crate) struct Resource {
     /// Decodes and re-encodes a built-in kind, which checks its types and drops unknown fields.
     pub(crate) round_trip: Option<fn(Value) -> Result<Value, String>>,
     pub(crate) schema: Option<Arc<CustomSchema>>,
+    /// Adds the schema of a built-in kind to a document.
+    pub(crate) json_schema: Option<fn(&mut SchemaGenerator)>,
     pub(crate) columns: Vec<PrinterColumn>,
     pub(crate) selectable_fields: Vec<String>,
     pub(crate) deprecation_warning: Option<String>,
@@ -139,6 +142,10 @@ fn round_trip<T: Serialize + DeserializeOwned>(value: Value) -> Result<Value, St
     serde_json::to_value(&typed).map_err(|error| error.to_string())
 }
 
+fn json_schema<T: JsonSchema>(generator: &mut SchemaGenerator) {
+    generator.subschema_for::<T>();
+}
+
 struct Row {
     group: &'static str,
     version: &'static str,
@@ -149,6 +156,7 @@ struct Row {
     /// `r` review, `e` in category `api-extensions`.
     traits: &'static str,
     round_trip: fn(Value) -> Result<Value, String>,
+    json_schema: Option<fn(&mut SchemaGenerator)>,
 }
 
 macro_rules! rows {
@@ -161,6 +169,7 @@ macro_rules! rows {
             short_names: &[$($short),*],
             traits: $traits,
             round_trip: round_trip::<k8s_openapi::$($path)::+::$kind>,
+            json_schema: Some(json_schema::<k8s_openapi::$($path)::+::$kind>),
         }),*]
     };
 }
@@ -258,6 +267,7 @@ fn metrics(kind: &str, plural: &str, namespaced: bool) -> Resource {
         short_names: &[],
         traits: if namespaced { "n" } else { "" },
         round_trip: Ok,
+        json_schema: None,
     };
     Resource {
         kind: kind.to_owned(),
@@ -296,6 +306,7 @@ fn from_row(row: &Row) -> Resource {
         }),
         round_trip: Some(row.round_trip),
         schema: None,
+        json_schema: row.json_schema,
         columns: Vec::new(),
         selectable_fields: Vec::new(),
         deprecation_warning: None,

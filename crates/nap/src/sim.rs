@@ -56,6 +56,7 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
         speed: 1,
         epoch,
         vm_delays: 1.0,
+        system_nodes: 0,
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };

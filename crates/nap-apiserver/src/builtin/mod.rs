@@ -2,6 +2,7 @@
 //! the mistakes it refuses.
 
 pub(crate) mod conversion;
+mod cron_job;
 pub(crate) mod defaults;
 pub(crate) mod metadata;
 pub(crate) mod pod_spec;

@@ -75,11 +75,19 @@ pub(crate) struct Field {
     pub(crate) merge: Merge,
 }
 
+fn table() -> &'static BTreeMap<&'static str, Vec<Field>> {
+    static TYPES: OnceLock<BTreeMap<&'static str, Vec<Field>>> = OnceLock::new();
+    TYPES.get_or_init(|| TABLE.lines().filter_map(message_of_line).collect())
+}
+
 /// The fields of a message; `None` if it is not in the table.
 pub(crate) fn fields(message: &str) -> Option<&'static [Field]> {
-    static TYPES: OnceLock<BTreeMap<&'static str, Vec<Field>>> = OnceLock::new();
-    let types = TYPES.get_or_init(|| TABLE.lines().filter_map(message_of_line).collect());
-    types.get(message).map(Vec::as_slice)
+    table().get(message).map(Vec::as_slice)
+}
+
+/// The name of a message as the table has it; `None` if it is not in the table.
+pub(crate) fn name_of(message: &str) -> Option<&'static str> {
+    table().get_key_value(message).map(|(name, _)| *name)
 }
 
 /// Name of the message of a kind: the first word of the group, the version and the kind.

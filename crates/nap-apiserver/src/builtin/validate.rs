@@ -3,7 +3,7 @@
 use nap_units::Quantity;
 use serde_json::{Value, json};
 
-use super::metadata;
+use super::{cron_job, metadata};
 use crate::error::{FieldError, Problem};
 use crate::object;
 use crate::resources::Resource;
@@ -50,6 +50,11 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
                     supported,
                 ));
             }
+        }
+        ("batch", "cronjobs") => {
+            cron_job::check(spec, &mut errors);
+            let template = &spec["jobTemplate"]["spec"]["template"]["spec"];
+            pod_spec(template, "spec.jobTemplate.spec.template.spec", &mut errors);
         }
         ("", "nodes") => node(old, spec, &mut errors),
         ("policy", "poddisruptionbudgets") => budget(spec, &mut errors),

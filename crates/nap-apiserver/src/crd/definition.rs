@@ -134,6 +134,7 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
             scale: object::at(version, &["subresources", "scale"]).map(scale_of),
             round_trip: None,
             schema: Some(Arc::new(schema)),
+            json_schema: None,
             columns: columns_of(version),
             selectable_fields: object::list(version, &["selectableFields"])
                 .iter()

@@ -28,7 +28,9 @@ impl State {
         namespace: &str,
     ) -> Result<Response<ResponseBody>> {
         let mut options = WriteOptions::parse(&request.query)?;
-        let object = self.create(resource, namespace, decode(request)?, &mut options)?;
+        let mut object = decode(request)?;
+        object::metadata(&mut object).remove("managedFields");
+        let object = self.create(resource, namespace, object, &mut options)?;
         self.written(request, resource, 201, &object, &options)
     }
 
@@ -114,8 +116,7 @@ impl State {
     fn stamp(&mut self, resource: &Resource, namespace: &str, object: &mut Value) {
         let (uid, now) = (self.store.uid(), self.timestamp());
         let metadata = object::metadata(object);
-        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"]
-        {
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             metadata.remove(key);
         }
         metadata.insert("uid".to_owned(), json!(uid));

@@ -47,12 +47,22 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs the components and the kubelets until the future is dropped.
 pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>) -> Infallible {
+    run_with(client, clock, machines, Vec::new()).await
+}
+
+/// Runs the components and the kubelets, with machines that are there from the start.
+pub async fn run_with(
+    client: Client,
+    clock: Clock,
+    machines: mpsc::Receiver<VmEvent>,
+    fixed: Vec<VmEvent>,
+) -> Infallible {
     let (vms, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let config = KubeletConfig { heartbeats: None, ..KubeletConfig::default() };
     let kubelets = nap_kubelets::run(client.clone(), clock.clone(), config, events);
     tokio::select! {
         biased;
-        never = components(client, clock, machines, vms) => never,
+        never = components(client, clock, machines, vms, fixed) => never,
         never = kubelets => never,
     }
 }
@@ -62,11 +72,15 @@ async fn components(
     clock: Clock,
     machines: mpsc::Receiver<VmEvent>,
     vms: mpsc::Sender<VmEvent>,
+    fixed: Vec<VmEvent>,
 ) -> Infallible {
     let mut news = News::new(&client);
     let mut index = Index::default();
     let mut machines = Some(machines);
     let mut gone = GoneVms::default();
+    for event in fixed {
+        forward(event, &mut gone, &vms).await;
+    }
     let mut tried = scheduler::Tried::default();
     let mut autoscaling = Autoscaling::default();
     let mut writer = Writer::new(client, clock.clone());
@@ -95,7 +109,7 @@ async fn components(
             continue;
         }
         wake = workloads::pass(&mut index, &mut writer, &mut autoscaling).await;
-        node_lifecycle::pass(&mut gone, &mut index, &mut writer).await;
+        wake = earliest(wake, node_lifecycle::pass(&mut gone, &mut index, &mut writer).await);
         storage::pass(&mut index, &mut writer).await;
         wake = earliest(wake, disruption_budgets::pass(&mut index, &mut writer).await);
         services::pass(&mut index, &mut writer).await;

@@ -208,6 +208,22 @@ impl Writer {
         }
     }
 
+    /// Patches the status of a Node, conditions by type.
+    pub(super) async fn patch_node_status(
+        &mut self,
+        mirror: &mut Mirror<Node>,
+        name: &str,
+        status: &Value,
+    ) {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let patch = json!({ "status": status });
+        let result =
+            api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        if let Some(node) = self.check("patch node status", name, result) {
+            mirror.put(node);
+        }
+    }
+
     /// Binds a pod and reads it back, so that the next scheduling decision counts it.
     pub(super) async fn bind(&mut self, mirror: &mut Mirror<Pod>, pod: &Pod, node: &str) -> bool {
         let of = key(pod);

@@ -31,6 +31,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         speed: args.speed,
         epoch: Clock::wall().now(),
         vm_delays: 1.0,
+        system_nodes: 0,
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };

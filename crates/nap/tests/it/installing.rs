@@ -16,5 +16,5 @@ fn second_install_changes_nothing() {
     ] {
         assert!(said.contains(&format!("CustomResourceDefinition {kind}: unchanged")), "{said}");
     }
-    assert!(said.contains("ValidatingAdmissionPolicy nap-old-spellings: skipped"), "{said}");
+    assert!(said.contains("ValidatingAdmissionPolicy nap-old-spellings: created"), "{said}");
 }

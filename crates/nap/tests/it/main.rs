@@ -7,6 +7,7 @@ mod azure_smoke;
 mod benching;
 mod deciding;
 mod errors;
+mod guides;
 mod installing;
 mod kill_and_restart;
 mod kubectl_story;

@@ -14,6 +14,9 @@ use crate::cluster::pods;
 use crate::cluster::write::Writer;
 
 pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
+    if index.claims.values().next().is_none() && index.attachments.values().next().is_none() {
+        return;
+    }
     // Pairs of volume and node.
     let mut wanted: BTreeSet<(String, String)> = BTreeSet::new();
     for pod in index.pods.values() {
