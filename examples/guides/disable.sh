@@ -21,7 +21,7 @@ some() {
     [ -n "$(managed)" ]
 }
 eventually "some of them on nodes that nap manages" some
-printed karpenter kubectl get events -A --field-selector source=karpenter
+printed Launching kubectl get events -A --field-selector source=karpenter
 
 step "1. Limits of zero: no new nodes, the others stay"
 kubectl patch nodepool default --type merge -p '{"spec":{"limits":{"cpu":"0"}}}'

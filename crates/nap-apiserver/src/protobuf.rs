@@ -165,9 +165,9 @@ fn value_of(kind: Kind, wire: Wire<'_>, depth: usize) -> Option<Result<Value>> {
             }
             if is_text { json!(text) } else { json!(number) }
         }
-        (Kind::Quantity, Wire::Bytes(bytes)) => json!(only_bytes(bytes).and_then(|bytes| {
-            std::str::from_utf8(bytes).ok()
-        })?),
+        (Kind::Quantity, Wire::Bytes(bytes)) => {
+            json!(only_bytes(bytes).and_then(|bytes| { std::str::from_utf8(bytes).ok() })?)
+        }
         (Kind::Raw, Wire::Bytes(bytes)) => match only_bytes(bytes)? {
             [] => Value::Null,
             raw => serde_json::from_slice(raw).ok()?,

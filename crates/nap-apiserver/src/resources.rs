@@ -75,9 +75,9 @@ impl Source {
     /// The verbs that discovery lists.
     pub(crate) fn verbs(self) -> &'static [&'static str] {
         match self {
-            Self::Stored => &[
-                "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
-            ],
+            Self::Stored => {
+                &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+            }
             Self::Review => &["create"],
             Self::Metrics => &["get", "list"],
         }

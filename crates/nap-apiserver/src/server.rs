@@ -60,35 +60,42 @@ impl State {
             namespace("kube-system"),
             class("system-cluster-critical", 2_000_000_000),
             class("system-node-critical", 2_000_001_000),
-            json!({
-                "apiVersion": "v1", "kind": "Service",
-                "metadata": {
-                    "name": "kubernetes", "namespace": "default",
-                    "labels": { "component": "apiserver", "provider": "kubernetes" },
-                },
-                "spec": {
-                    "clusterIP": "10.96.0.1",
-                    "ports": [{ "name": "https", "port": 443, "targetPort": 443 }],
-                },
-            }),
         ] {
-            let provided = state.provide(object);
-            debug_assert!(provided.is_ok(), "what every cluster starts with is valid: {provided:?}");
+            let made = state.start_with(object);
+            debug_assert!(made.is_ok(), "what every cluster starts with is valid: {made:?}");
         }
+        let made = state.provide(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": "kubernetes", "namespace": "default",
+                "labels": { "component": "apiserver", "provider": "kubernetes" },
+            },
+            "spec": {
+                "clusterIP": "10.96.0.1",
+                "ports": [{ "name": "https", "port": 443, "targetPort": 443 }],
+            },
+        }));
+        debug_assert!(made.is_ok(), "what every cluster starts with is valid: {made:?}");
         state
     }
 
     /// Creates an object that the cluster starts with; names and uids of later objects do not
     /// depend on it.
     pub(crate) fn provide(&mut self, object: Value) -> std::result::Result<(), String> {
+        let (kind, namespace) = (object::text(&object, &["kind"]), object::namespace(&object));
+        self.store.begin_aside(&format!("{kind}/{namespace}/{}", object::name(&object)));
+        let made = self.start_with(object);
+        self.store.end_aside();
+        made
+    }
+
+    fn start_with(&mut self, object: Value) -> std::result::Result<(), String> {
         let (api_version, kind) =
             (object::text(&object, &["apiVersion"]), object::text(&object, &["kind"]));
         let resource = self.registry.by_kind(api_version, kind).cloned();
         let resource = resource.ok_or_else(|| format!("{kind} of {api_version} is not served"))?;
         let namespace = object::namespace(&object).to_owned();
-        self.store.begin_aside(&format!("{kind}/{namespace}/{}", object::name(&object)));
         let created = self.create(&resource, &namespace, object, &mut WriteOptions::default());
-        self.store.end_aside();
         created.map(|_| ()).map_err(|error| error.message)
     }
 

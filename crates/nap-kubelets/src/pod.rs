@@ -96,9 +96,7 @@ pub(crate) fn restarts_on_failure(pod: &Pod) -> bool {
 /// Patch of the status of a pod whose containers have ended.
 pub(crate) fn ended(pod: &Pod, restarts: u32, code: i32, now: Timestamp) -> Value {
     let (phase, reason) = if code == 0 { ("Succeeded", "Completed") } else { ("Failed", "Error") };
-    let condition = |kind: &str| {
-        json!({ "type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": stamp(now) })
-    };
+    let condition = |kind: &str| json!({ "type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": stamp(now) });
     let state = json!({ "terminated": {
         "exitCode": code, "reason": reason, "startedAt": started(pod), "finishedAt": stamp(now),
     } });
@@ -113,9 +111,7 @@ pub(crate) fn ended(pod: &Pod, restarts: u32, code: i32, now: Timestamp) -> Valu
 
 /// Patch of the status of a pod whose containers have failed and are started again later.
 pub(crate) fn crashed(pod: &Pod, restarts: u32, now: Timestamp) -> Value {
-    let condition = |kind: &str| {
-        json!({ "type": kind, "status": "False", "reason": "ContainersNotReady", "lastTransitionTime": stamp(now) })
-    };
+    let condition = |kind: &str| json!({ "type": kind, "status": "False", "reason": "ContainersNotReady", "lastTransitionTime": stamp(now) });
     let state = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
     patch(
         pod,

@@ -28,9 +28,9 @@ pub(crate) fn machines(count: u32, region: &str) -> Vec<VmEvent> {
 fn machine(number: u32, region: &str) -> VmEvent {
     let set = format!("aks-{POOL}-12345678-vmss");
     let name = format!("{set}{number:06}");
-    let zonal = EmbeddedCatalogue::embedded().region(region).is_ok_and(|region| !region.zones.is_empty());
-    let zone =
-        if zonal { format!("{region}-{}", number % ZONES + 1) } else { "0".to_owned() };
+    let zonal =
+        EmbeddedCatalogue::embedded().region(region).is_ok_and(|region| !region.zones.is_empty());
+    let zone = if zonal { format!("{region}-{}", number % ZONES + 1) } else { "0".to_owned() };
     let given = [
         (labels::HOSTNAME, name.as_str()),
         (labels::INSTANCE_TYPE, SIZE),

@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
-use crate::fixed_nodes;
 use crate::faults::{Faults, Faulty};
+use crate::fixed_nodes;
 use crate::trace::{Trace, Traced};
 
 /// Kubernetes version of the API server and of AKS.

@@ -41,7 +41,13 @@ impl State {
                             .cloned()
                             .unwrap_or_default()
                     };
-                    bounds(limit, &amounts("requests"), &amounts("limits"), "Container", &mut problems);
+                    bounds(
+                        limit,
+                        &amounts("requests"),
+                        &amounts("limits"),
+                        "Container",
+                        &mut problems,
+                    );
                 }
             }
         }
@@ -103,7 +109,8 @@ fn bounds(
     problems: &mut Vec<String>,
 ) {
     let quantity = |value: Option<&Value>| -> Option<Quantity> { value?.as_str()?.parse().ok() };
-    let rules = |field: &str| limit.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
+    let rules =
+        |field: &str| limit.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
     for (name, least) in rules("min") {
         let bound = quantity(Some(&least));
         let shown = least.as_str().unwrap_or_default();
@@ -124,9 +131,8 @@ fn bounds(
             None => problems.push(format!(
                 "maximum {name} usage per {kind} is {shown}.  No limit is specified"
             )),
-            Some(limit) if bound.is_some_and(|bound| limit > bound) => problems.push(format!(
-                "maximum {name} usage per {kind} is {shown}, but limit is {limit}"
-            )),
+            Some(limit) if bound.is_some_and(|bound| limit > bound) => problems
+                .push(format!("maximum {name} usage per {kind} is {shown}, but limit is {limit}")),
             Some(_) => {}
         }
     }

@@ -56,7 +56,8 @@ impl State {
         if named {
             return;
         }
-        let classes = self.store.collections.get(&GroupResource::new("storage.k8s.io", "storageclasses"));
+        let classes =
+            self.store.collections.get(&GroupResource::new("storage.k8s.io", "storageclasses"));
         let marked = classes.into_iter().flat_map(|held| held.objects.values()).filter(|class| {
             object::text(class, &["metadata", "annotations", DEFAULT_CLASS]) == "true"
         });

@@ -222,9 +222,9 @@ enum Params {
 fn evaluate(expression: &str, context: &Context<'_>) -> std::result::Result<CelValue, String> {
     let program = Program::compile(expression)
         .map_err(|error| format!("expression '{expression}' cannot be compiled: {error}"))?;
-    program.execute(context).map_err(|error| {
-        format!("expression '{expression}' resulted in error: {error}")
-    })
+    program
+        .execute(context)
+        .map_err(|error| format!("expression '{expression}' resulted in error: {error}"))
 }
 
 impl Asked<'_> {
@@ -246,9 +246,8 @@ impl Asked<'_> {
 
     /// Whether the constraints of a policy are about the request.
     fn matches(&self, constraints: &Value) -> bool {
-        let any = |list: &str| {
-            object::list(constraints, &[list]).iter().any(|rule| self.is_named(rule))
-        };
+        let any =
+            |list: &str| object::list(constraints, &[list]).iter().any(|rule| self.is_named(rule));
         any("resourceRules") && !any("excludeResourceRules") && self.is_selected(constraints)
     }
 
@@ -273,8 +272,8 @@ impl Asked<'_> {
         };
         let rules = object::list(constraints, &["resourceRules"]);
         let named = rules.is_empty() || rules.iter().any(|rule| self.is_named(rule));
-        let in_namespace = !self.resource.namespaced
-            || chosen("namespaceSelector", self.namespace.as_deref());
+        let in_namespace =
+            !self.resource.namespaced || chosen("namespaceSelector", self.namespace.as_deref());
         named && in_namespace && chosen("objectSelector", Some(self.object))
     }
 }

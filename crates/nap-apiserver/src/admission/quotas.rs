@@ -67,8 +67,7 @@ impl State {
             let added: Amounts = more
                 .into_iter()
                 .filter(|(name, amount)| {
-                    hard.contains_key(name)
-                        && before.get(name).is_none_or(|before| amount > before)
+                    hard.contains_key(name) && before.get(name).is_none_or(|before| amount > before)
                 })
                 .collect();
             let name = object::name(&quota);
@@ -153,7 +152,9 @@ impl State {
             let hard = amounts(object::at(&quota, &["spec", "hard"]));
             let used = self.used(&quota, &hard);
             let show = |list: &Amounts| -> Value {
-                list.iter().map(|(name, amount)| (name.clone(), json!(amount.to_string()))).collect()
+                list.iter()
+                    .map(|(name, amount)| (name.clone(), json!(amount.to_string())))
+                    .collect()
             };
             let status = json!({ "hard": show(&hard), "used": show(&used) });
             if quota.get("status") != Some(&status) {

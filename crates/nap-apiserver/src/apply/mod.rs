@@ -7,6 +7,8 @@
 mod fields;
 mod schema;
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -33,6 +35,20 @@ struct Entry {
     time: String,
     subresource: String,
     fields: FieldSet,
+}
+
+impl Entry {
+    /// The manager as conflicts name it: with the version that it used, unless it applies too.
+    fn title(&self) -> String {
+        let mut title = format!("conflict with {:?}", self.manager);
+        if !self.subresource.is_empty() {
+            let _ = write!(title, " with subresource {:?}", self.subresource);
+        }
+        if self.operation == "Update" {
+            let _ = write!(title, " using {}", self.api_version);
+        }
+        title
+    }
 }
 
 fn read(object: &Value) -> Vec<Entry> {
@@ -139,7 +155,7 @@ pub(crate) fn merged(
             if manager.force {
                 entry.fields.remove(&path);
             } else {
-                conflicts.push((entry.manager.clone(), entry.api_version.clone(), path));
+                conflicts.push((entry.title(), path));
             }
         }
     }
@@ -154,7 +170,8 @@ pub(crate) fn merged(
     // What the manager applied before and does not any more goes, unless somebody else has it too.
     for path in previous.difference(&wanted).collect::<Vec<_>>().into_iter().rev() {
         let below = |other: &fields::Path| other.starts_with(path);
-        let kept = wanted.iter().any(below) || entries.iter().any(|entry| entry.fields.iter().any(below));
+        let kept =
+            wanted.iter().any(below) || entries.iter().any(|entry| entry.fields.iter().any(below));
         if !kept {
             fields::remove(&mut object, path);
         }
@@ -168,36 +185,30 @@ fn is_item(path: &[String]) -> bool {
     path.last().is_some_and(|step| !step.starts_with("f:"))
 }
 
-fn conflict(conflicts: &[(String, String, fields::Path)]) -> ApiError {
-    let with = |(manager, version, _): &(String, String, fields::Path)| {
-        format!("conflict with {manager:?} using {version}")
-    };
-    let count = conflicts.len();
+fn conflict(conflicts: &[(String, fields::Path)]) -> ApiError {
     let message = match conflicts {
-        [only] => {
-            format!("Apply failed with 1 conflict: {}: {}", with(only), fields::show(&only.2))
+        [(with, path)] => {
+            format!("Apply failed with 1 conflict: {with}: {}", fields::show(path))
         }
         all => {
-            let mut text = format!("Apply failed with {count} conflicts: ");
-            let mut last = String::new();
-            for one in all {
-                let with = with(one);
+            let mut text = format!("Apply failed with {} conflicts: ", all.len());
+            let mut last = "";
+            for (with, path) in all {
                 if with != last {
                     let gap = if last.is_empty() { "" } else { "\n" };
-                    text.push_str(&format!("{gap}{with}:"));
+                    let _ = write!(text, "{gap}{with}:");
                     last = with;
                 }
-                text.push_str(&format!("\n- {}", fields::show(&one.2)));
+                let _ = write!(text, "\n- {}", fields::show(path));
             }
             text
         }
     };
     let causes: Vec<Value> = conflicts
         .iter()
-        .map(|one| {
+        .map(|(with, path)| {
             json!({
-                "reason": "FieldManagerConflict", "message": with(one),
-                "field": fields::show(&one.2),
+                "reason": "FieldManagerConflict", "message": with, "field": fields::show(path),
             })
         })
         .collect();
@@ -280,7 +291,7 @@ mod tests {
         let error = merged(&resource, &live, &other, &manager("bob"), "t").unwrap_err();
         assert_eq!(
             error.message,
-            "Apply failed with 1 conflict: conflict with \"ann\" using apps/v1: .spec.replicas"
+            "Apply failed with 1 conflict: conflict with \"ann\": .spec.replicas"
         );
         assert_eq!((error.code, error.reason), (409, "Conflict"));
         let force = Manager { force: true, ..manager("bob") };

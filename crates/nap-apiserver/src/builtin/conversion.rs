@@ -122,7 +122,8 @@ fn autoscaler_from_v2(object: &mut Value) {
 
 fn autoscaler_to_v2(object: &mut Value) {
     let mut metrics = Vec::new();
-    let annotations = object::metadata(object).get_mut("annotations").and_then(Value::as_object_mut);
+    let annotations =
+        object::metadata(object).get_mut("annotations").and_then(Value::as_object_mut);
     if let Some(annotations) = annotations {
         let kept = annotations.remove("autoscaling.alpha.kubernetes.io/metrics");
         let kept = kept.and_then(|text| serde_json::from_str(text.as_str()?).ok());
@@ -135,8 +136,7 @@ fn autoscaler_to_v2(object: &mut Value) {
     let spec = object::fields_mut(object::child(object, "spec"));
     if let Some(percent) = spec.remove("targetCPUUtilizationPercentage") {
         let target = json!({ "type": "Utilization", "averageUtilization": percent });
-        let metric =
-            json!({ "type": "Resource", "resource": { "name": "cpu", "target": target } });
+        let metric = json!({ "type": "Resource", "resource": { "name": "cpu", "target": target } });
         metrics.insert(0, metric);
     }
     if !metrics.is_empty() {
@@ -160,8 +160,10 @@ mod tests {
     #[test]
     fn an_autoscaler_survives_the_way_through_the_old_version() {
         let old = resource("autoscaling", "v1", "horizontalpodautoscalers");
-        let target = |name: &str| json!({ "type": "Resource", "resource": {
-            "name": name, "target": { "type": "Utilization", "averageUtilization": 70 } } });
+        let target = |name: &str| {
+            json!({ "type": "Resource", "resource": {
+            "name": name, "target": { "type": "Utilization", "averageUtilization": 70 } } })
+        };
         let stored = json!({
             "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
             "metadata": { "name": "web" },

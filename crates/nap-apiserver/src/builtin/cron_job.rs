@@ -89,7 +89,8 @@ mod tests {
         for good in ["* * * * *", "*/5 1-3,7 ? JAN-mar sun", "@daily", "0 0 1 1 0"] {
             assert_eq!(schedule_form(good), Ok(()), "{good}");
         }
-        for bad in ["61 * * * *", "* * * *", "* 24 * * *", "*/0 * * * *", "a * * * *", "* * * * 7"] {
+        for bad in ["61 * * * *", "* * * *", "* 24 * * *", "*/0 * * * *", "a * * * *", "* * * * 7"]
+        {
             assert!(schedule_form(bad).is_err(), "{bad}");
         }
     }

@@ -7,7 +7,8 @@ use crate::object;
 use crate::resources::Resource;
 
 pub(super) const NAME: Column = Column::new("Name", |row| json!(object::name(row.object)));
-pub(super) const AGE: Column = Column::new("Age", |row| json!(row.age_of(&["metadata", "creationTimestamp"])));
+pub(super) const AGE: Column =
+    Column::new("Age", |row| json!(row.age_of(&["metadata", "creationTimestamp"])));
 
 /// The columns of a kind; name and age for those without their own.
 pub(super) fn columns(resource: &Resource) -> Vec<Column> {
@@ -162,7 +163,8 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
     }
 }
 
-pub(super) const CONTAINERS: Column = Column::wide("Containers", |row| json!(containers(row, "name")));
+pub(super) const CONTAINERS: Column =
+    Column::wide("Containers", |row| json!(containers(row, "name")));
 pub(super) const IMAGES: Column = Column::wide("Images", |row| json!(containers(row, "image")));
 pub(super) const SELECTOR: Column = Column::wide("Selector", |row| {
     let selector = object::at(row.object, &["spec", "selector", "matchLabels"]);

@@ -129,7 +129,8 @@ fn custom_cell(column: &PrinterColumn, row: &Row<'_>) -> Value {
         ("date", Value::String(text)) => json!(age::since(text, row.now)),
         // Memory and storage in bytes are for machines; the object still has them.
         ("string", Value::String(text)) if is_bytes(&column.json_path, text) => {
-            storage_and_batch::readable_bytes(text).map_or_else(|| found.clone(), |text| json!(text))
+            storage_and_batch::readable_bytes(text)
+                .map_or_else(|| found.clone(), |text| json!(text))
         }
         ("string", Value::String(_))
         | ("integer" | "number", Value::Number(_))

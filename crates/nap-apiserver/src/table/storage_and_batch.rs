@@ -27,17 +27,15 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
             Column::new("Schedule", |row| json!(row.text(&["spec", "schedule"]))),
             Column::new("Timezone", |row| or_none(row.text(&["spec", "timeZone"]))),
             Column::new("Suspend", |row| {
-                json!(object::at(row.object, &["spec", "suspend"]) == Some(&json!(true)))
-            })
-            .printed(),
+                let suspended = object::at(row.object, &["spec", "suspend"]) == Some(&json!(true));
+                json!(if suspended { "True" } else { "False" })
+            }),
             Column::number("Active", |row| {
                 json!(object::list(row.object, &["status", "active"]).len())
             }),
-            Column::new("Last Schedule", |row| {
-                match row.text(&["status", "lastScheduleTime"]) {
-                    "" => json!("<none>"),
-                    time => json!(age::since(time, row.now)),
-                }
+            Column::new("Last Schedule", |row| match row.text(&["status", "lastScheduleTime"]) {
+                "" => json!("<none>"),
+                time => json!(age::since(time, row.now)),
             }),
             AGE,
             Column::wide("Containers", |row| json!(cron_containers(row, "name"))),
@@ -118,9 +116,7 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
         ("storage.k8s.io", "VolumeAttachment") => vec![
             NAME,
             Column::new("Attacher", |row| json!(row.text(&["spec", "attacher"]))),
-            Column::new("PV", |row| {
-                json!(row.text(&["spec", "source", "persistentVolumeName"]))
-            }),
+            Column::new("PV", |row| json!(row.text(&["spec", "source", "persistentVolumeName"]))),
             Column::new("Node", |row| json!(row.text(&["spec", "nodeName"]))),
             Column::new("Attached", |row| {
                 json!(object::at(row.object, &["status", "attached"]) == Some(&json!(true)))
@@ -135,9 +131,11 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
                 json!(format!("{}/{}", of("kind"), of("name")))
             }),
             Column::new("Targets", |row| json!(targets(row))),
-            Column::new("MinPods", |row| match object::integer(row.object, &["spec", "minReplicas"]) {
-                Some(least) => json!(least.to_string()),
-                None => json!("<unset>"),
+            Column::new("MinPods", |row| {
+                match object::integer(row.object, &["spec", "minReplicas"]) {
+                    Some(least) => json!(least.to_string()),
+                    None => json!("<unset>"),
+                }
             }),
             Column::number("MaxPods", |row| {
                 json!(object::integer(row.object, &["spec", "maxReplicas"]).unwrap_or(0))
@@ -145,11 +143,7 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
             Column::number("Replicas", |row| json!(status(row, "currentReplicas"))),
             AGE,
         ],
-        ("", "Endpoints") => vec![
-            NAME,
-            Column::new("Endpoints", |row| json!(endpoints(row))),
-            AGE,
-        ],
+        ("", "Endpoints") => vec![NAME, Column::new("Endpoints", |row| json!(endpoints(row))), AGE],
         ("discovery.k8s.io", "EndpointSlice") => vec![
             NAME,
             Column::new("AddressType", |row| json!(row.text(&["addressType"]))),
@@ -233,9 +227,7 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => vec![
             NAME,
             Column::new("PolicyName", |row| json!(row.text(&["spec", "policyName"]))),
-            Column::new("ParamRef", |row| {
-                json!(unset(row.text(&["spec", "paramRef", "name"])))
-            }),
+            Column::new("ParamRef", |row| json!(unset(row.text(&["spec", "paramRef", "name"])))),
             AGE,
         ],
         ("admissionregistration.k8s.io", _) => vec![
@@ -341,11 +333,12 @@ fn targets(row: &Row<'_>) -> String {
                 let amount = object::text(of, &[field, part, "averageValue"]);
                 (!amount.is_empty()).then(|| amount.to_owned())
             };
-            let is_percent =
-                object::at(metric, &[field, "target", "averageUtilization"]).is_some();
+            let is_percent = object::at(metric, &[field, "target", "averageUtilization"]).is_some();
             let seen = if is_percent {
-                held.and_then(|held| object::integer(held, &[field, "current", "averageUtilization"]))
-                    .map(|percent| format!("{percent}%"))
+                held.and_then(|held| {
+                    object::integer(held, &[field, "current", "averageUtilization"])
+                })
+                .map(|percent| format!("{percent}%"))
             } else {
                 held.map(|held| object::text(held, &[field, "current", "averageValue"]).to_owned())
             };

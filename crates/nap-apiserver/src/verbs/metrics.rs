@@ -53,7 +53,8 @@ impl State {
             return Err(ApiError::method_not_allowed());
         }
         let measured = GroupResource::new("", &resource.plural);
-        let of = self.registry.find("", "v1", &resource.plural).ok_or_else(ApiError::unknown_path)?;
+        let of =
+            self.registry.find("", "v1", &resource.plural).ok_or_else(ApiError::unknown_path)?;
         let query = &request.query;
         let filter =
             Filter::new(&of, &key.0, query.text("labelSelector"), query.text("fieldSelector"))?;

@@ -139,7 +139,8 @@ impl State {
             errors.extend(super::scale::negative_replicas(resource, &new));
         }
         refuse(resource, &key.1, &errors)?;
-        let unmanaged = |object: &Value| object::at(object, &["metadata", "managedFields"]).cloned();
+        let unmanaged =
+            |object: &Value| object::at(object, &["metadata", "managedFields"]).cloned();
         if let Some(manager) = options.manager.take_if(|_| unmanaged(&new) == unmanaged(&old)) {
             apply::track(resource, &old, &mut new, &manager, &self.timestamp());
         }

@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::{v1, v2};
 use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, PersistentVolumeClaim, Pod, Service};
-use k8s_openapi::api::core::v1::{ServiceAccount, Namespace};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};

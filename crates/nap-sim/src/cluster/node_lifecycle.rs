@@ -86,10 +86,8 @@ async fn remove_orphans(
     let nodes: BTreeSet<&str> =
         index.nodes.values().filter_map(|node| node.metadata.name.as_deref()).collect();
     let bound = index.pods.values().map(|pod| pods::node_of(pod));
-    let missing: BTreeSet<String> = bound
-        .filter(|node| !node.is_empty() && !nodes.contains(node))
-        .map(str::to_owned)
-        .collect();
+    let missing: BTreeSet<String> =
+        bound.filter(|node| !node.is_empty() && !nodes.contains(node)).map(str::to_owned).collect();
     gone.missing.retain(|node, _| missing.contains(node));
     let mut wake = None;
     for node in missing {

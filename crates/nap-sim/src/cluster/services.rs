@@ -42,11 +42,7 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
 }
 
 /// The pods of a Service that have an address.
-fn members(
-    service: &Service,
-    selector: &BTreeMap<String, String>,
-    index: &Index,
-) -> Vec<Arc<Pod>> {
+fn members(service: &Service, selector: &BTreeMap<String, String>, index: &Index) -> Vec<Arc<Pod>> {
     let chosen = index.pods.values().filter(|pod| {
         pod.namespace() == service.namespace()
             && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
@@ -150,8 +146,7 @@ async fn slices(service: &Service, pods: &[Arc<Pod>], index: &mut Index, writer:
     let mut by_ports: BTreeMap<String, (Vec<Value>, Vec<Value>)> = BTreeMap::new();
     for pod in pods {
         let ports = ports(service, pod);
-        let entry =
-            by_ports.entry(json!(ports).to_string()).or_insert_with(|| (ports, Vec::new()));
+        let entry = by_ports.entry(json!(ports).to_string()).or_insert_with(|| (ports, Vec::new()));
         let mut endpoint = json!({
             "addresses": [address(pod)],
             "conditions": {

@@ -254,8 +254,7 @@ impl Writer {
         reason: &str,
         message: &str,
     ) {
-        let identity =
-            (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
+        let identity = (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
         if !self.published.contains_key(&identity) {
             self.event(about, component, kind, reason, message).await;
         }
@@ -274,8 +273,7 @@ impl Writer {
         let place = if namespace.is_empty() { "default".to_owned() } else { namespace.clone() };
         let stamp = self.stamp();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &place);
-        let identity =
-            (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
+        let identity = (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
         if let Some((event, count)) = self.published.get_mut(&identity) {
             *count += 1;
             let patch = json!({ "count": *count, "lastTimestamp": stamp });

@@ -240,8 +240,9 @@ async fn a_budget_blocks_an_eviction_until_it_can_spare_a_pod() {
     world.scale(3).await;
     world.wait(30).await;
     world.api::<Pod>().evict(&victim, &EvictParams::default()).await.unwrap();
-    let again =
-        world.pods().await.iter().map(ResourceExt::name_any).find(|name| *name != victim).unwrap();
+    let pods = world.pods().await;
+    let again = pods.iter().find(|pod| phase(pod) == "Running" && pod.name_any() != victim);
+    let again = again.unwrap().name_any();
     let refused = world.api::<Pod>().evict(&again, &EvictParams::default()).await.unwrap_err();
     assert!(matches!(&refused, kube::Error::Api(status) if status.code == 429), "{refused}");
     world.wait(60).await;

@@ -87,8 +87,12 @@ async fn stateful_set_starts_in_order_with_claims_and_keeps_them_when_it_shrinks
     );
     let volumes = list::<PersistentVolume>(&world).await;
     let zone = serde_json::to_value(&volumes[0].spec).unwrap();
-    let expected = json!([{ "key": "topology.disk.csi.azure.com/zone", "operator": "In", "values": ["z-1"] }]);
-    assert_eq!(zone["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"], expected);
+    let expected =
+        json!([{ "key": "topology.disk.csi.azure.com/zone", "operator": "In", "values": ["z-1"] }]);
+    assert_eq!(
+        zone["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"],
+        expected
+    );
     assert_eq!(list::<VolumeAttachment>(&world).await.len(), 3);
 
     let sets: Api<StatefulSet> = Api::default_namespaced(world.client.clone());
@@ -96,7 +100,8 @@ async fn stateful_set_starts_in_order_with_claims_and_keeps_them_when_it_shrinks
     assert_eq!((status.replicas, status.ready_replicas), (3, Some(3)));
     let shrink = json!({ "spec": { "replicas": 1 } });
     sets.patch("db", &PatchParams::default(), &Patch::Merge(shrink)).await.unwrap();
-    world.wait(1).await;
+    // Less than a pod needs to stop.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let left: Vec<Pod> = world.pods().await;
     let going: Vec<String> = left
         .iter()
@@ -295,7 +300,7 @@ async fn cron_job_runs_on_schedule_in_its_time_zone_and_keeps_a_history() {
     // Six o'clock in Kolkata is half past midnight in UTC.
     let zone = json!({ "schedule": "0 6 * * *", "timeZone": "Asia/Kolkata" });
     world.create::<CronJob>(cron_job("daily", zone)).await;
-    world.wait(3660).await;
+    world.wait(3720).await;
     let jobs = list::<Job>(&world).await;
     let of = |name: &str| -> Vec<String> {
         let prefix = format!("{name}-");
@@ -429,7 +434,8 @@ async fn quota_stops_a_workload_and_a_limit_range_fills_its_requests() {
         }] },
     });
     world.create::<k8s_openapi::api::core::v1::LimitRange>(default).await;
-    let quota = json!({ "metadata": { "name": "team" }, "spec": { "hard": { "requests.cpu": "1" } } });
+    let quota =
+        json!({ "metadata": { "name": "team" }, "spec": { "hard": { "requests.cpu": "1" } } });
     world.create::<k8s_openapi::api::core::v1::ResourceQuota>(quota).await;
     let deployment = json!({
         "metadata": { "name": "web" },

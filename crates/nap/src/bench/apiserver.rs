@@ -102,7 +102,9 @@ async fn run(args: &ApiServerArgs) -> anyhow::Result<Vec<Row>> {
     }
     let spent = Spent::begin()?;
     let seen = async {
-        let all = watches.into_iter().map(|watch| watch.take(changes).try_fold(0, async |seen, _| Ok(seen + 1)));
+        let all = watches
+            .into_iter()
+            .map(|watch| watch.take(changes).try_fold(0, async |seen, _| Ok(seen + 1)));
         futures::future::try_join_all(all).await
     };
     let (seen, _) = futures::try_join!(

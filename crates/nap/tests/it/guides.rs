@@ -74,7 +74,13 @@ fn the_shop_becomes_ready_on_a_fresh_cluster() {
     until("the model server runs", &["get", "deployment", "recommender"], &|text| {
         text.contains("1/1")
     });
-    let daemons = ["get", "daemonset", "agent", "-o", "jsonpath={.status.numberReady}/{.status.desiredNumberScheduled}"];
+    let daemons = [
+        "get",
+        "daemonset",
+        "agent",
+        "-o",
+        "jsonpath={.status.numberReady}/{.status.desiredNumberScheduled}",
+    ];
     until("the agents run", &daemons, &|text| {
         text.split_once('/').is_some_and(|(ready, wanted)| ready == wanted && ready != "0")
     });
@@ -91,9 +97,18 @@ fn commands_of_the_first_five_minutes_work() {
     cluster.until("the node is ready", &["get", "nodes"], |text| text.contains(" Ready "));
     cluster.ok(&["create", "job", "once", "--image=busybox", "--", "sleep", "5"]);
     cluster.until("it completes", &["get", "job", "once"], |text| text.contains("1/1"));
-    cluster.ok(&["create", "cronjob", "often", "--image=busybox", "--schedule=* * * * *", "--", "date"]);
+    cluster.ok(&[
+        "create",
+        "cronjob",
+        "often",
+        "--image=busybox",
+        "--schedule=* * * * *",
+        "--",
+        "date",
+    ]);
     cluster.until("it has run", &["get", "jobs"], |text| text.contains("often-"));
-    let refused = cluster.kubectl(&["create", "cronjob", "bad", "--image=b", "--schedule=61 * * * *"]);
+    let refused =
+        cluster.kubectl(&["create", "cronjob", "bad", "--image=b", "--schedule=61 * * * *"]);
     assert!(text(&refused.stderr).contains("spec.schedule"), "{}", text(&refused.stderr));
     cluster.ok(&["create", "deployment", "web", "--image=pause", "--replicas=1"]);
     cluster.ok(&["set", "resources", "deployment", "web", "--requests=cpu=100m"]);
@@ -112,7 +127,8 @@ fn commands_of_the_first_five_minutes_work() {
     cluster.ok(&["create", "quota", "small", "--hard=pods=4"]);
     let over = cluster.kubectl(&["run", "more", "--image=pause"]);
     cluster.kubectl(&["run", "again", "--image=pause"]);
-    let over = text(&over.stderr) + &text(&cluster.kubectl(&["run", "last", "--image=pause"]).stderr);
+    let over =
+        text(&over.stderr) + &text(&cluster.kubectl(&["run", "last", "--image=pause"]).stderr);
     assert!(over.contains("exceeded quota: small"), "{over}");
     // A node by hand has no kubelet: it is said on the Node.
     cluster.apply("apiVersion: v1\nkind: Node\nmetadata:\n  name: by-hand\n");

@@ -22,8 +22,8 @@ use serde_json::json;
 
 use super::index::{Index, Key, key};
 use super::pods;
-use super::write::Writer;
 use super::storage;
+use super::write::Writer;
 pub(super) use filters::Candidate;
 use volumes::{Disks, VolumeNeeds};
 
@@ -125,7 +125,8 @@ fn looks_of(nodes: &[Candidate], index: &Index) -> u64 {
     let mut hasher = DefaultHasher::new();
     for claim in index.claims.values() {
         let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref());
-        (&claim.metadata.uid, volume, claim.metadata.deletion_timestamp.is_some()).hash(&mut hasher);
+        (&claim.metadata.uid, volume, claim.metadata.deletion_timestamp.is_some())
+            .hash(&mut hasher);
     }
     for name in index.storage_classes.values().map(|class| class.name_any()) {
         name.hash(&mut hasher);

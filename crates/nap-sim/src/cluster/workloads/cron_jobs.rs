@@ -37,9 +37,7 @@ pub(super) async fn reconcile(
     // The API server refuses both; a definition that is older than the rule does nothing.
     let (Some(schedule), Some(zone)) = (Schedule::parse(&spec.schedule), zone) else {
         let message = format!("unparseable schedule: {:?}", spec.schedule);
-        writer
-            .event_once(&**cron_job, COMPONENT, "Warning", "UnparseableSchedule", &message)
-            .await;
+        writer.event_once(&**cron_job, COMPONENT, "Warning", "UnparseableSchedule", &message).await;
         return None;
     };
     forget_history(&uid, spec, index, writer).await;
@@ -92,18 +90,16 @@ fn latest_hit(
         let deadline = now.checked_sub(SignedDuration::from_secs(seconds)).unwrap_or(since);
         since = since.max(deadline);
     }
-    let hits = std::iter::successors(schedule.next_in(zone, since), |hit| {
-        schedule.next_in(zone, *hit)
-    });
+    let hits =
+        std::iter::successors(schedule.next_in(zone, since), |hit| schedule.next_in(zone, *hit));
     let missed: Vec<Timestamp> = hits.take_while(|hit| *hit <= now).take(MAX_MISSED).collect();
     if missed.len() < MAX_MISSED {
         return missed.last().copied();
     }
     // Too many to walk through: the newest is within the last stretch of that many minutes.
     let recent = now.checked_sub(SignedDuration::from_mins(100)).ok()?;
-    let hits = std::iter::successors(schedule.next_in(zone, recent), |hit| {
-        schedule.next_in(zone, *hit)
-    });
+    let hits =
+        std::iter::successors(schedule.next_in(zone, recent), |hit| schedule.next_in(zone, *hit));
     hits.take_while(|hit| *hit <= now).last().or(missed.last().copied())
 }
 

@@ -8,9 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::{
-    Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods,
-};
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -29,6 +27,12 @@ const BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 const MAX_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 /// Most pods that are created in one pass.
 const BURST: usize = 500;
+
+/// Reasons and messages of failures.
+const BACKOFF_LIMIT: (&str, &str) =
+    ("BackoffLimitExceeded", "Job has reached the specified backoff limit");
+const DEADLINE: (&str, &str) =
+    ("DeadlineExceeded", "Job was active longer than specified deadline");
 
 /// Why a Job ends.
 struct End {
@@ -112,9 +116,9 @@ async fn step(
         set_condition(status, "Suspended", "False", "JobResumed", "Job resumed", now);
     }
     let started = status.start_time.get_or_insert(Time(now)).0;
-    let deadline = spec.active_deadline_seconds.and_then(|seconds| {
-        started.checked_add(SignedDuration::from_secs(seconds)).ok()
-    });
+    let deadline = spec
+        .active_deadline_seconds
+        .and_then(|seconds| started.checked_add(SignedDuration::from_secs(seconds)).ok());
     if let Some(end) = end_of(spec, status, owned, deadline.is_some_and(|at| at <= now)) {
         for pod in &active {
             writer.delete(&mut index.pods, &***pod, None).await;
@@ -150,22 +154,26 @@ async fn step(
 /// Why the Job ends now; `None` while it goes on.
 fn end_of(spec: &JobSpec, status: &JobStatus, owned: &[Arc<Pod>], is_late: bool) -> Option<End> {
     // Once decided, it stays decided while the pods stop.
-    let held = |kind: &str| status.conditions.iter().flatten().any(|held| held.type_ == kind);
-    let failed = |reason, message| Some(End { complete: false, reason, message });
-    let complete =
-        Some(End { complete: true, reason: "CompletionsReached", message: "Reached expected number of succeeded pods" });
-    if held("SuccessCriteriaMet") {
+    let held = |kind: &str| status.conditions.iter().flatten().find(|held| held.type_ == kind);
+    let failed = |(reason, message)| Some(End { complete: false, reason, message });
+    let (reason, message) = ("CompletionsReached", "Reached expected number of succeeded pods");
+    let complete = Some(End { complete: true, reason, message });
+    if held("SuccessCriteriaMet").is_some() {
         return complete;
+    }
+    if let Some(target) = held("FailureTarget") {
+        let late = target.reason.as_deref() == Some(DEADLINE.0);
+        return failed(if late { DEADLINE } else { BACKOFF_LIMIT });
     }
     let restarts: i32 = owned.iter().map(|pod| pods::restarts(pod)).sum();
     let in_place = spec.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref())
         == Some("OnFailure");
     let failures = status.failed.unwrap_or(0) + if in_place { restarts } else { 0 };
     if failures > spec.backoff_limit.unwrap_or(6) {
-        return failed("BackoffLimitExceeded", "Job has reached the specified backoff limit");
+        return failed(BACKOFF_LIMIT);
     }
     if is_late {
-        return failed("DeadlineExceeded", "Job was active longer than specified deadline");
+        return failed(DEADLINE);
     }
     let succeeded = status.succeeded.unwrap_or(0);
     let active = owned.iter().any(|pod| !pods::is_finished(pod) && !pods::is_deleting(pod));
@@ -174,7 +182,7 @@ fn end_of(spec: &JobSpec, status: &JobStatus, owned: &[Arc<Pod>], is_late: bool)
         // A work queue: one success ends it once no pod is left.
         None => succeeded > 0 && !active,
     };
-    enough.then_some(complete?)
+    complete.filter(|_| enough)
 }
 
 /// Counts the pods that have ended since the last look; returns those to be released.
@@ -194,7 +202,8 @@ fn count_ended(status: &mut JobStatus, spec: &JobSpec, owned: &[Arc<Pod>]) -> Ve
         let succeeded = pods::phase(pod) == "Succeeded";
         // A pod that is deleted before its end has failed, once its containers have stopped.
         let stopped = pods::is_deleting(pod)
-            && (pods::node_of(pod).is_empty() || pod.metadata.deletion_grace_period_seconds == Some(0));
+            && (pods::node_of(pod).is_empty()
+                || pod.metadata.deletion_grace_period_seconds == Some(0));
         if !(pods::is_finished(pod) || stopped) {
             continue;
         }
@@ -221,8 +230,8 @@ fn count_ended(status: &mut JobStatus, spec: &JobSpec, owned: &[Arc<Pod>]) -> Ve
     if is_indexed(spec) && !indexes.is_empty() {
         status.completed_indexes = Some(write_indexes(&indexes));
     }
-    status.uncounted_terminated_pods = (uncounted != UncountedTerminatedPods::default())
-        .then_some(uncounted);
+    status.uncounted_terminated_pods =
+        (uncounted != UncountedTerminatedPods::default()).then_some(uncounted);
     ended
 }
 

@@ -55,7 +55,8 @@ pub(super) async fn reconcile(set: &Arc<StatefulSet>, index: &mut Index, writer:
         }
     }
     let surplus = with_ordinals(set, &uid, index);
-    let surplus: Vec<_> = surplus.iter().filter(|(ordinal, _)| !wanted.contains(*ordinal)).collect();
+    let surplus: Vec<_> =
+        surplus.iter().filter(|(ordinal, _)| !wanted.contains(*ordinal)).collect();
     for (_, pod) in surplus.iter().rev() {
         if pods::is_deleting(pod) {
             if parallel {

@@ -81,8 +81,7 @@ async fn reconcile(
     let now = Timestamp::from_second(writer.now().as_second()).unwrap_or_else(|_| writer.now());
     let mut status = autoscaler.status.clone().unwrap_or_default();
     status.observed_generation = autoscaler.metadata.generation;
-    let of: Key =
-        (autoscaler.namespace().unwrap_or_default(), spec.scale_target_ref.name.clone());
+    let of: Key = (autoscaler.namespace().unwrap_or_default(), spec.scale_target_ref.name.clone());
     let kind = spec.scale_target_ref.kind.as_str();
     match target(kind, spec.scale_target_ref.api_version.as_deref(), &of, index) {
         Err(message) => {
@@ -91,7 +90,10 @@ async fn reconcile(
             writer.event(&**autoscaler, COMPONENT, "Warning", why.0, why.1).await;
         }
         Ok(target) => {
-            let why = ("SucceededGetScale", "the HPA controller was able to get the target's current scale");
+            let why = (
+                "SucceededGetScale",
+                "the HPA controller was able to get the target's current scale",
+            );
             set(&mut status, "AbleToScale", true, why, now);
             let wanted =
                 decide(autoscaler, spec, &target, history, &mut status, now, index, writer).await;
@@ -100,10 +102,15 @@ async fn reconcile(
             if wanted != target.replicas && scale(kind, &of, wanted, index, writer).await {
                 history.scaled(now, wanted - target.replicas);
                 status.last_scale_time = Some(Time(now));
-                let why = ("SucceededRescale", format!("the HPA controller was able to update the target scale to {wanted}"));
+                let why = (
+                    "SucceededRescale",
+                    format!("the HPA controller was able to update the target scale to {wanted}"),
+                );
                 set(&mut status, "AbleToScale", true, (why.0, &why.1), now);
                 let message = format!("New size: {wanted}; reason: metrics");
-                writer.event(&**autoscaler, COMPONENT, "Normal", "SuccessfulRescale", &message).await;
+                writer
+                    .event(&**autoscaler, COMPONENT, "Normal", "SuccessfulRescale", &message)
+                    .await;
             }
         }
     }
@@ -129,7 +136,10 @@ async fn decide(
     let (least, most) = (spec.min_replicas.unwrap_or(1), spec.max_replicas);
     let current = target.replicas;
     if current == 0 {
-        let why = ("ScalingDisabled", "scaling is disabled since the replica count of the target is zero");
+        let why = (
+            "ScalingDisabled",
+            "scaling is disabled since the replica count of the target is zero",
+        );
         set(status, "ScalingActive", false, why, now);
         return 0;
     }
@@ -175,9 +185,15 @@ async fn decide(
     let step = history.limit(spec.behavior.as_ref(), current, steady, now);
     let bounded = step.clamp(least, most);
     let limited = if wanted > most {
-        (true, ("TooManyReplicas", "the desired replica count is more than the maximum replica count"))
+        (
+            true,
+            ("TooManyReplicas", "the desired replica count is more than the maximum replica count"),
+        )
     } else if wanted < least {
-        (true, ("TooFewReplicas", "the desired replica count is less than the minimum replica count"))
+        (
+            true,
+            ("TooFewReplicas", "the desired replica count is less than the minimum replica count"),
+        )
     } else {
         (false, ("DesiredWithinRange", "the desired count is within the acceptable range"))
     };

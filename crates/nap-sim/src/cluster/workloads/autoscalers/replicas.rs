@@ -102,7 +102,10 @@ pub(super) fn propose(
 
 /// Sum over containers that are meant.
 fn sum<'a>(amounts: impl Iterator<Item = (&'a str, i128)>, only: Option<&str>) -> i128 {
-    amounts.filter(|(name, _)| only.is_none_or(|only| only == *name)).map(|(_, amount)| amount).sum()
+    amounts
+        .filter(|(name, _)| only.is_none_or(|only| only == *name))
+        .map(|(_, amount)| amount)
+        .sum()
 }
 
 fn calculate(
@@ -132,9 +135,9 @@ fn calculate(
         };
         match metrics {
             Some(metrics) => {
-                let amounts = metrics.iter().map(|(name, used)| {
-                    (name.as_str(), used.get(resource).copied().unwrap_or(0))
-                });
+                let amounts = metrics
+                    .iter()
+                    .map(|(name, used)| (name.as_str(), used.get(resource).copied().unwrap_or(0)));
                 used += sum(amounts, container);
                 requested += request;
                 measured += 1;
