@@ -197,17 +197,14 @@ impl State {
             given => given,
         };
         let key = (namespace.to_owned(), name.to_owned());
-        match self.store.get(&resource.group_resource(), &key) {
-            Some(params) => Ok(Params::Found((*params).clone())),
-            None => {
-                let action =
-                    object::text(binding, &["spec", "paramRef", "parameterNotFoundAction"]);
-                if action == "Allow" {
-                    Ok(Params::Skip)
-                } else {
-                    Err("no params found for policy binding with `Deny` parameterNotFoundAction"
-                        .to_owned())
-                }
+        if let Some(params) = self.store.get(&resource.group_resource(), &key) {
+            return Ok(Params::Found((*params).clone()));
+        }
+        match object::text(binding, &["spec", "paramRef", "parameterNotFoundAction"]) {
+            "Allow" => Ok(Params::Skip),
+            _ => {
+                Err("no params found for policy binding with `Deny` parameterNotFoundAction"
+                    .to_owned())
             }
         }
     }

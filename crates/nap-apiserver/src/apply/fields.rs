@@ -36,7 +36,7 @@ pub(super) fn fields_of(value: &Value, root: Node<'_>) -> FieldSet {
     found.retain(|path| {
         let names: Vec<&str> = path.iter().map(String::as_str).collect();
         match names.as_slice() {
-            ["f:apiVersion" | "f:kind"] | ["f:metadata"] => false,
+            ["f:apiVersion" | "f:kind" | "f:metadata"] => false,
             ["f:metadata", name, ..] => {
                 let name = name.strip_prefix("f:").unwrap_or(name);
                 !SERVER_OWNED.contains(&name)
@@ -98,7 +98,8 @@ fn key_of(item: &Value, keys: &[&str]) -> String {
 /// The place of the item that a step names.
 fn position(items: &[Value], step: &str) -> Option<usize> {
     if let Some(value) = step.strip_prefix("v:") {
-        return items.iter().position(|item| item.to_string() == value);
+        let wanted: Value = serde_json::from_str(value).ok()?;
+        return items.iter().position(|item| *item == wanted);
     }
     let key: Map<String, Value> = serde_json::from_str(step.strip_prefix("k:")?).ok()?;
     let names: Vec<&str> = key.keys().map(String::as_str).collect();
@@ -107,44 +108,41 @@ fn position(items: &[Value], step: &str) -> Option<usize> {
 
 /// The value of a field.
 pub(super) fn get<'v>(value: &'v Value, path: &[String]) -> Option<&'v Value> {
-    path.iter().try_fold(value, |value, step| match step.strip_prefix("f:") {
-        Some(name) => value.get(name),
-        None => {
-            let items = value.as_array()?;
-            items.get(position(items, step)?)
+    path.iter().try_fold(value, |value, step| {
+        if let Some(name) = step.strip_prefix("f:") {
+            return value.get(name);
         }
+        let items = value.as_array()?;
+        items.get(position(items, step)?)
     })
 }
 
 /// Removes a field, and the objects that it leaves empty.
 pub(super) fn remove(value: &mut Value, path: &[String]) {
     let Some((step, rest)) = path.split_first() else { return };
-    match step.strip_prefix("f:") {
-        Some(name) => {
-            let Some(fields) = value.as_object_mut() else { return };
-            if rest.is_empty() {
+    if let Some(name) = step.strip_prefix("f:") {
+        let Some(fields) = value.as_object_mut() else { return };
+        if rest.is_empty() {
+            fields.remove(name);
+        } else if let Some(child) = fields.get_mut(name) {
+            remove(child, rest);
+            let is_empty = match child {
+                Value::Object(map) => map.is_empty(),
+                Value::Array(items) => items.is_empty(),
+                _ => false,
+            };
+            if is_empty {
                 fields.remove(name);
-            } else if let Some(child) = fields.get_mut(name) {
-                remove(child, rest);
-                let is_empty = match child {
-                    Value::Object(map) => map.is_empty(),
-                    Value::Array(items) => items.is_empty(),
-                    _ => false,
-                };
-                if is_empty {
-                    fields.remove(name);
-                }
             }
         }
-        None => {
-            let Some(items) = value.as_array_mut() else { return };
-            let Some(place) = position(items, step) else { return };
-            if rest.is_empty() {
-                items.remove(place);
-            } else if let Some(item) = items.get_mut(place) {
-                remove(item, rest);
-            }
-        }
+        return;
+    }
+    let Some(items) = value.as_array_mut() else { return };
+    let Some(place) = position(items, step) else { return };
+    if rest.is_empty() {
+        items.remove(place);
+    } else if let Some(item) = items.get_mut(place) {
+        remove(item, rest);
     }
 }
 

@@ -27,14 +27,12 @@ pub(super) enum ListRule<'a> {
 impl<'a> Node<'a> {
     /// The type of the objects of a resource.
     pub(super) fn root(resource: &'a Resource) -> Self {
-        match resource.schema.as_deref().map(CustomSchema::structure) {
-            Some(schema) => Node::Custom(schema),
-            None => {
-                let name = types::message_name(&resource.api_version(), &resource.kind);
-                // The table lives as long as the program, the name does not.
-                types::name_of(&name).map_or(Node::Open, Node::Message)
-            }
+        if let Some(schema) = resource.schema.as_deref() {
+            return Node::Custom(CustomSchema::structure(schema));
         }
+        let name = types::message_name(&resource.api_version(), &resource.kind);
+        // The table lives as long as the program, the name does not.
+        types::name_of(&name).map_or(Node::Open, Node::Message)
     }
 
     /// The type of a field of an object, or of a value of a map.

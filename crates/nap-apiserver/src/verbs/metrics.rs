@@ -119,7 +119,9 @@ impl State {
         for pod in pods.into_iter().flat_map(|held| held.objects.values()) {
             if is_running(pod) {
                 let node = nodes.entry(object::text(pod, &["spec", "nodeName"])).or_default();
-                used(pod).into_iter().for_each(|(_, used)| node.add(used));
+                for (_, used) in used(pod) {
+                    node.add(used);
+                }
             }
         }
         nodes

@@ -390,7 +390,7 @@ async fn both_servers_answer_alike_except_as_documented() {
 
 /// Status code and normalised body.
 async fn send(client: &Client, (method, path, content, body): &Request) -> (u16, Value) {
-    let path = format!("/{}", path.replace("@", &format!("namespaces/{NAMESPACE}")));
+    let path = format!("/{}", path.replace('@', &format!("namespaces/{NAMESPACE}")));
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let request = http::Request::builder()
         .method(*method)

@@ -89,9 +89,12 @@ fn target(pod: &Pod) -> Value {
     json!({ "kind": "Pod", "namespace": pod.namespace(), "name": pod.name_any(), "uid": pod.uid() })
 }
 
+/// Ports, ready addresses and other addresses.
+type Subset = (Vec<Value>, Vec<Value>, Vec<Value>);
+
 async fn endpoints(service: &Service, pods: &[Arc<Pod>], index: &mut Index, writer: &mut Writer) {
     // One subset for each list of ports.
-    let mut by_ports: BTreeMap<String, (Vec<Value>, Vec<Value>, Vec<Value>)> = BTreeMap::new();
+    let mut by_ports: BTreeMap<String, Subset> = BTreeMap::new();
     for pod in pods {
         let ports = ports(service, pod);
         let (_, ready, other) = by_ports
@@ -175,28 +178,25 @@ async fn slices(service: &Service, pods: &[Arc<Pod>], index: &mut Index, writer:
     }
     let held: Vec<_> = index.endpoint_slices.managed_by(&uid).cloned().collect();
     for (place, (ports, endpoints)) in wanted.iter().enumerate() {
-        match held.get(place) {
-            Some(slice) => {
-                let known = serde_json::to_value(&**slice).unwrap_or_default();
-                let listed = |key: &str| known.get(key).cloned().unwrap_or_else(|| json!([]));
-                if listed("endpoints") != json!(endpoints) || listed("ports") != json!(ports) {
-                    let patch = json!({ "endpoints": endpoints, "ports": ports });
-                    writer.patch(&mut index.endpoint_slices, &key(&**slice), &patch).await;
-                }
+        if let Some(slice) = held.get(place) {
+            let known = serde_json::to_value(&**slice).unwrap_or_default();
+            let listed = |key: &str| known.get(key).cloned().unwrap_or_else(|| json!([]));
+            if listed("endpoints") != json!(endpoints) || listed("ports") != json!(ports) {
+                let patch = json!({ "endpoints": endpoints, "ports": ports });
+                writer.patch(&mut index.endpoint_slices, &key(&**slice), &patch).await;
             }
-            None => {
-                let slice = json!({
-                    "metadata": {
-                        "generateName": format!("{}-", service.name_any()),
-                        "labels": { SERVICE_NAME: service.name_any(), MANAGED_BY.0: MANAGED_BY.1 },
-                        "ownerReferences": owner(service),
-                    },
-                    "addressType": "IPv4", "endpoints": endpoints, "ports": ports,
-                });
-                let component = "endpoint-slice-controller";
-                writer.create_for(service, component, &mut index.endpoint_slices, &slice).await;
-            }
+            continue;
         }
+        let slice = json!({
+            "metadata": {
+                "generateName": format!("{}-", service.name_any()),
+                "labels": { SERVICE_NAME: service.name_any(), MANAGED_BY.0: MANAGED_BY.1 },
+                "ownerReferences": owner(service),
+            },
+            "addressType": "IPv4", "endpoints": endpoints, "ports": ports,
+        });
+        let component = "endpoint-slice-controller";
+        writer.create_for(service, component, &mut index.endpoint_slices, &slice).await;
     }
     for extra in held.iter().skip(wanted.len()) {
         writer.delete(&mut index.endpoint_slices, &**extra, None).await;

@@ -98,9 +98,8 @@ fn claim_name(template: &PersistentVolumeClaim, set: &StatefulSet, ordinal: i32)
 /// Whether claims go with what `when` names: `whenDeleted` or `whenScaled`.
 fn claims_go(spec: &StatefulSetSpec, when_deleted: bool) -> bool {
     let policy = spec.persistent_volume_claim_retention_policy.as_ref();
-    let policy = policy.and_then(|policy| match when_deleted {
-        true => policy.when_deleted.as_deref(),
-        false => policy.when_scaled.as_deref(),
+    let policy = policy.and_then(|policy| {
+        if when_deleted { policy.when_deleted.as_deref() } else { policy.when_scaled.as_deref() }
     });
     policy == Some("Delete")
 }

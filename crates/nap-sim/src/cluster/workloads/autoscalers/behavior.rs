@@ -68,9 +68,8 @@ impl History {
             return wanted;
         }
         let grows = wanted > current;
-        let rules = behavior.and_then(|behavior| match grows {
-            true => behavior.scale_up.as_ref(),
-            false => behavior.scale_down.as_ref(),
+        let rules = behavior.and_then(|behavior| {
+            if grows { behavior.scale_up.as_ref() } else { behavior.scale_down.as_ref() }
         });
         let select = rules.and_then(|rules| rules.select_policy.as_deref()).unwrap_or("Max");
         if select == "Disabled" {

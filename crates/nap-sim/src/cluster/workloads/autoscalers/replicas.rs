@@ -133,19 +133,16 @@ fn calculate(
             }
             (request, _) => request.unwrap_or(0),
         };
-        match metrics {
-            Some(metrics) => {
-                let amounts = metrics
-                    .iter()
-                    .map(|(name, used)| (name.as_str(), used.get(resource).copied().unwrap_or(0)));
-                used += sum(amounts, container);
-                requested += request;
-                measured += 1;
-            }
-            None => {
-                requested_by_others += request;
-                others += 1;
-            }
+        if let Some(metrics) = metrics {
+            let amounts = metrics
+                .iter()
+                .map(|(name, used)| (name.as_str(), used.get(resource).copied().unwrap_or(0)));
+            used += sum(amounts, container);
+            requested += request;
+            measured += 1;
+        } else {
+            requested_by_others += request;
+            others += 1;
         }
     }
     if measured == 0 {
