@@ -3,6 +3,7 @@
 use nap_units::Quantity;
 use serde_json::{Map, Value, json};
 
+use crate::builtin::pod_spec;
 use crate::error::{ApiError, Result};
 use crate::object;
 use crate::resources::{GroupResource, Resource};
@@ -31,6 +32,8 @@ impl State {
                 }
             }
         }
+        let class = pod_spec::qos_class(spec);
+        pod["status"]["qosClass"] = json!(class);
         let mut problems = Vec::new();
         for limit in of("Container") {
             for list in ["initContainers", "containers"] {

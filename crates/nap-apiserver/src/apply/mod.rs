@@ -168,7 +168,7 @@ pub(crate) fn merged(
     let previous = previous.map(|entry| entry.fields.clone()).unwrap_or_default();
     entries.retain(|entry| !is_own(entry));
     // What the manager applied before and does not any more goes, unless somebody else has it too.
-    for path in previous.difference(&wanted).collect::<Vec<_>>().into_iter().rev() {
+    for path in previous.difference(&wanted) {
         let below = |other: &fields::Path| other.starts_with(path);
         let kept =
             wanted.iter().any(below) || entries.iter().any(|entry| entry.fields.iter().any(below));

@@ -21,6 +21,7 @@ fn container(command: &str) -> Value {
         "resources": { "requests": { "cpu": "100m", "memory": "64Mi" } } })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write the changes in place")]
 fn stateful(replicas: usize, changes: Value) -> Value {
     let claim = json!({
         "metadata": { "name": "data" },
@@ -173,6 +174,7 @@ async fn stateful_set_is_updated_from_the_last_pod_down_to_the_partition() {
     assert_ne!(status.current_revision, status.update_revision);
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write the changes in place")]
 fn job(name: &str, command: &str, changes: Value) -> Value {
     let mut job = json!({
         "metadata": { "name": name },
@@ -280,6 +282,7 @@ async fn job_with_a_deadline_or_suspended_stops_its_pods() {
     assert_eq!(running(&world.pods().await), 1);
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write the changes in place")]
 fn cron_job(name: &str, changes: Value) -> Value {
     let mut cron_job = json!({
         "metadata": { "name": name },
