@@ -5,13 +5,20 @@
 //! field is merged if that is special. The facts are those of the published types of Kubernetes
 //! 1.36.
 //!
-//! | type | meaning | | merge | meaning |
-//! |---|---|---|---|---|
-//! | `s` `i` `b` `F` `y` | string, integer, boolean, float, bytes | | `a+b` | list of objects with these keys |
-//! | `t` `T` `d` | time, time with microseconds, duration | | `=` | set of values |
-//! | `q` `I` `r` `f` `j` | quantity, integer or string, raw JSON, field set, JSON | | `#` | atomic |
-//! | `group.version.Kind` | message | | none | merged field by field; lists are atomic |
-//! | `@…` | message that is only a list | | | |
+//! | type | meaning |
+//! |---|---|
+//! | `s` `i` `b` `F` `y` | string, integer, boolean, float, bytes |
+//! | `t` `T` `d` | time, time with microseconds, duration |
+//! | `q` `I` `r` `f` `j` | quantity, integer or string, raw JSON, field set, JSON |
+//! | `group.version.Kind` | message |
+//! | `@…` | message that is only a list |
+//!
+//! | merge | meaning |
+//! |---|---|
+//! | `a+b` | list of objects with these keys |
+//! | `=` | set of values |
+//! | `#` | atomic |
+//! | none | merged field by field; lists are atomic |
 //!
 //! `*` is a list, `%` a map with string keys, `!` a field whose zero value counts, `&` a message
 //! whose fields are those of its parent in JSON.

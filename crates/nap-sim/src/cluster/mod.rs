@@ -2,9 +2,9 @@
 //! provisioner can tell the difference, beside the kubelets of [`nap_kubelets`].
 //!
 //! ```text
-//! watches ──► index ──► one pass: workloads, nodes, storage, budgets, services, scheduler ──► API server
-//!               ▲                                                              │
-//!               └──────────────────── responses of the writes ◄────────────────┘
+//! watches ──► index ──► one pass: workloads, nodes, storage, ──► API server
+//!               ▲       budgets, services, scheduler               │
+//!               └────────── responses of the writes ◄──────────────┘
 //! ```
 //!
 //! Everything runs in one task. All events are applied before a pass, a pass visits objects in key
