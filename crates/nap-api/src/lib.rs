@@ -23,7 +23,7 @@ pub mod budget;
 pub mod capacitybuffer;
 pub mod conditions;
 pub mod crds;
-mod cron;
+pub mod cron;
 pub mod disruption;
 pub mod duration;
 pub mod hash;

@@ -105,9 +105,6 @@ fn group_value(name: &str, versions: &Versions) -> Value {
     json!({ "name": name, "versions": entries, "preferredVersion": preferred })
 }
 
-const VERBS: [&str; 8] =
-    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-
 /// Name, kind and verbs of a resource's subresources.
 fn subresources(
     resource: &Resource,
@@ -116,6 +113,9 @@ fn subresources(
     if resource.is("", "pods") {
         out.push(("binding", "v1", "Binding", &["create"]));
         out.push(("eviction", "policy/v1", "Eviction", &["create"]));
+    }
+    if resource.is("certificates.k8s.io", "certificatesigningrequests") {
+        out.push(("approval", "", &resource.kind, &["get", "patch", "update"]));
     }
     if resource.scale.is_some() {
         out.push(("scale", "autoscaling/v1", "Scale", &["get", "patch", "update"]));
@@ -135,7 +135,7 @@ fn resource_list(group: &str, version: &str, versions: &Versions) -> Option<Valu
             "singularName": resource.singular,
             "namespaced": resource.namespaced,
             "kind": resource.kind,
-            "verbs": VERBS,
+            "verbs": resource.source.verbs(),
         });
         if !resource.short_names.is_empty() {
             item["shortNames"] = json!(resource.short_names);
@@ -205,7 +205,7 @@ fn aggregate_resource(resource: &Resource) -> Value {
         "responseKind": own,
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": resource.singular,
-        "verbs": VERBS,
+        "verbs": resource.source.verbs(),
     });
     for (key, list) in [("shortNames", &resource.short_names), ("categories", &resource.categories)]
     {

@@ -117,6 +117,30 @@ impl ApiError {
         error
     }
 
+    /// A server-side apply must say who applies.
+    pub(crate) fn apply_without_manager() -> Self {
+        let detail = "is required for apply patch";
+        let message = format!(
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: {detail}"
+        );
+        let mut error = Self::plain(422, "Invalid", message);
+        error.details = Some(Box::new(json!({
+            "group": "meta.k8s.io", "kind": "PatchOptions",
+            "causes": [{
+                "reason": "FieldValueRequired", "field": "fieldManager",
+                "message": format!("Required value: {detail}"),
+            }],
+        })));
+        error
+    }
+
+    /// Fields of a server-side apply that other managers own.
+    pub(crate) fn apply_conflict(message: &str, causes: &[Value]) -> Self {
+        let mut error = Self::plain(409, "Conflict", message);
+        error.details = Some(Box::new(json!({ "causes": causes })));
+        error
+    }
+
     /// `422 Invalid` with one cause per field.
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
         let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();

@@ -10,6 +10,7 @@
 //!                                      │               │
 //!                                      │               ├─ crd/: defaulting, pruning, CEL
 //!                                      │               ├─ builtin/: defaults and validation
+//!                                      │               ├─ admission/: limits, quotas, policies
 //!                                      │               └─ garbage_collection.rs
 //!                                      └─ discovery.rs, openapi.rs, table/ (for kubectl)
 //! ```
@@ -18,6 +19,8 @@
 //! [`Config::clock`], and names and uids come from [`Config::seed`]: equal requests in equal order
 //! give byte-equal answers.
 
+mod admission;
+mod apply;
 mod builtin;
 mod crd;
 mod discovery;
@@ -81,6 +84,11 @@ impl ApiServer {
     /// A server with the built-in kinds and the four standard namespaces.
     pub fn new(config: Config) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(config))) }
+    }
+
+    /// Creates an object that the cluster starts with. Later names and uids do not depend on it.
+    pub fn provide(&self, object: serde_json::Value) -> Result<(), String> {
+        lock(&self.state).provide(object)
     }
 
     /// Number of watches that wait for an event. For tests and metrics.

@@ -1,6 +1,7 @@
 //! `/openapi/v3`: enough for kubectl to validate, apply and explain. Custom resources publish the
-//! schema of their definition; built-in kinds are open objects, which kubectl knows by itself.
+//! schema of their definition, built-in kinds that of their types.
 
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::object;
@@ -34,8 +35,17 @@ pub(crate) fn document(registry: &Registry, path: &str) -> Option<Value> {
             "x-kubernetes-preserve-unknown-fields": true,
         }),
     );
+    let mut generator = SchemaSettings::openapi3().into_generator();
+    for resource in &resources {
+        if let Some(add) = resource.json_schema {
+            add(&mut generator);
+        }
+    }
+    schemas.extend(generator.take_definitions(true));
     for resource in resources {
-        schemas.insert(schema_name(resource), schema(resource));
+        let name = schema_name(resource);
+        let known = schemas.remove(&name);
+        schemas.insert(name, schema(resource, known));
         add_paths(resource, &mut paths);
     }
     Some(json!({
@@ -58,6 +68,9 @@ fn group_path(resource: &Resource) -> String {
 fn schema_name(resource: &Resource) -> String {
     let group = match resource.group.as_str() {
         "" => "io.k8s.api.core".to_owned(),
+        "apiextensions.k8s.io" => {
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions".to_owned()
+        }
         group if resource.is_custom() => group.rsplit('.').collect::<Vec<_>>().join("."),
         group => format!("io.k8s.api.{}", group.split('.').next().unwrap_or_default()),
     };
@@ -68,10 +81,11 @@ fn kind_of(resource: &Resource) -> Value {
     json!({ "group": resource.group, "version": resource.version, "kind": resource.kind })
 }
 
-fn schema(resource: &Resource) -> Value {
-    let mut schema = match &resource.schema {
-        Some(custom) => custom.raw.clone(),
-        None => json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
+fn schema(resource: &Resource, known: Option<Value>) -> Value {
+    let mut schema = match (&resource.schema, known) {
+        (Some(custom), _) => custom.raw.clone(),
+        (None, Some(known)) => known,
+        (None, None) => json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
     };
     let properties = object::child(&mut schema, "properties");
     let text = |description: &str| json!({ "type": "string", "description": description });

@@ -1,11 +1,12 @@
-//! The Kubernetes protobuf encoding, for reading only. kubectl sends it for `create namespace`,
-//! `create deployment`, `drain` and a few more; there is no other way to serve these commands.
+//! The Kubernetes protobuf encoding, for reading only. kubectl sends it for `create`, `drain`,
+//! `autoscale` and a few more; there is no other way to serve these commands.
 //!
-//! A message is decoded by the table below into the JSON it stands for. A field that is not in the
-//! table is refused with its number, never dropped.
+//! A message is decoded into the JSON it stands for by the table of the built-in kinds. A field
+//! that is not in the table is refused with its number, never dropped.
 
 use serde_json::{Map, Value, json};
 
+use crate::builtin::types::{self, Field, Kind, Shape};
 use crate::error::{ApiError, Result};
 
 /// The content type of the encoding.
@@ -13,123 +14,7 @@ pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
 const MAGIC: &[u8] = b"k8s\0";
 /// Deeper messages than any kind has are refused.
-const MAX_DEPTH: usize = 16;
-
-#[derive(Clone, Copy)]
-enum Field {
-    /// A string; the empty one is left out.
-    Text,
-    /// An optional number: zero means zero.
-    Number,
-    /// A plain number: zero is left out.
-    Count,
-    /// An optional flag.
-    Flag,
-    /// A plain flag: false is left out.
-    Switch,
-    Time,
-    IntOrString,
-    Quantity,
-    Bytes,
-    Message(MessageType),
-    /// A string map.
-    Map(&'static Field),
-    List(&'static Field),
-    /// Overwritten by the server in any case.
-    Ignored,
-}
-
-type Table = &'static [(u64, &'static str, Field)];
-#[derive(Clone, Copy)]
-struct MessageType(&'static str, fn() -> Table);
-
-use Field::{
-    Bytes, Count, Flag, Ignored, IntOrString, List, Map as Dictionary, Message, Number, Quantity,
-    Switch, Text, Time,
-};
-
-macro_rules! messages {
-    ($($name:ident = $text:literal { $($number:literal $json:literal $field:expr;)* })*) => {
-        $(const $name: MessageType = MessageType($text, || {
-            const TABLE: Table = &[$(($number, $json, $field)),*];
-            TABLE
-        });)*
-    };
-}
-
-messages! {
-    OBJECT_META = "ObjectMeta" {
-        1 "name" Text; 2 "generateName" Text; 3 "namespace" Text; 4 "selfLink" Text; 5 "uid" Text;
-        6 "resourceVersion" Text; 7 "generation" Count; 8 "creationTimestamp" Time; 9 "deletionTimestamp" Time;
-        10 "deletionGracePeriodSeconds" Number; 11 "labels" Dictionary(&Text); 12 "annotations" Dictionary(&Text);
-        13 "ownerReferences" List(&Message(OWNER)); 14 "finalizers" List(&Text); 17 "managedFields" Ignored;
-    }
-    OWNER = "OwnerReference" {
-        1 "kind" Text; 3 "name" Text; 4 "uid" Text; 5 "apiVersion" Text; 6 "controller" Flag; 7 "blockOwnerDeletion" Flag;
-    }
-    NAMESPACE = "Namespace" { 1 "metadata" Message(OBJECT_META); 2 "spec" Ignored; 3 "status" Ignored; }
-    CONFIG_MAP = "ConfigMap" {
-        1 "metadata" Message(OBJECT_META); 2 "data" Dictionary(&Text); 3 "binaryData" Dictionary(&Bytes); 4 "immutable" Flag;
-    }
-    SECRET = "Secret" {
-        1 "metadata" Message(OBJECT_META); 2 "data" Dictionary(&Bytes); 3 "type" Text; 4 "stringData" Dictionary(&Text);
-        5 "immutable" Flag;
-    }
-    SERVICE_ACCOUNT = "ServiceAccount" {
-        1 "metadata" Message(OBJECT_META); 3 "imagePullSecrets" List(&Message(LOCAL_REFERENCE)); 4 "automountServiceAccountToken" Flag;
-    }
-    LOCAL_REFERENCE = "LocalObjectReference" { 1 "name" Text; }
-    EVICTION = "Eviction" { 1 "metadata" Message(OBJECT_META); 2 "deleteOptions" Message(DELETE_OPTIONS); }
-    DELETE_OPTIONS = "DeleteOptions" {
-        1 "gracePeriodSeconds" Number; 2 "preconditions" Message(PRECONDITIONS); 3 "orphanDependents" Flag;
-        4 "propagationPolicy" Text; 5 "dryRun" List(&Text);
-    }
-    PRECONDITIONS = "Preconditions" { 1 "uid" Text; 2 "resourceVersion" Text; }
-    BUDGET = "PodDisruptionBudget" { 1 "metadata" Message(OBJECT_META); 2 "spec" Message(BUDGET_SPEC); 3 "status" Ignored; }
-    BUDGET_SPEC = "PodDisruptionBudgetSpec" {
-        1 "minAvailable" IntOrString; 2 "selector" Message(SELECTOR); 3 "maxUnavailable" IntOrString;
-        4 "unhealthyPodEvictionPolicy" Text;
-    }
-    SELECTOR = "LabelSelector" {
-        1 "matchLabels" Dictionary(&Text); 2 "matchExpressions" List(&Message(SELECTOR_REQUIREMENT));
-    }
-    SELECTOR_REQUIREMENT = "LabelSelectorRequirement" { 1 "key" Text; 2 "operator" Text; 3 "values" List(&Text); }
-    PRIORITY_CLASS = "PriorityClass" {
-        1 "metadata" Message(OBJECT_META); 2 "value" Number; 3 "globalDefault" Switch; 4 "description" Text;
-        5 "preemptionPolicy" Text;
-    }
-    DEPLOYMENT = "Deployment" { 1 "metadata" Message(OBJECT_META); 2 "spec" Message(DEPLOYMENT_SPEC); 3 "status" Ignored; }
-    DEPLOYMENT_SPEC = "DeploymentSpec" {
-        1 "replicas" Number; 2 "selector" Message(SELECTOR); 3 "template" Message(TEMPLATE); 4 "strategy" Message(STRATEGY);
-        5 "minReadySeconds" Count; 6 "revisionHistoryLimit" Number; 7 "paused" Switch; 9 "progressDeadlineSeconds" Number;
-    }
-    STRATEGY = "DeploymentStrategy" { 1 "type" Text; 2 "rollingUpdate" Message(ROLLING); }
-    ROLLING = "RollingUpdateDeployment" { 1 "maxUnavailable" IntOrString; 2 "maxSurge" IntOrString; }
-    TEMPLATE = "PodTemplateSpec" { 1 "metadata" Message(OBJECT_META); 2 "spec" Message(POD_SPEC); }
-    POD = "Pod" { 1 "metadata" Message(OBJECT_META); 2 "spec" Message(POD_SPEC); 3 "status" Ignored; }
-    POD_SPEC = "PodSpec" {
-        2 "containers" List(&Message(CONTAINER)); 3 "restartPolicy" Text; 4 "terminationGracePeriodSeconds" Number;
-        5 "activeDeadlineSeconds" Number; 6 "dnsPolicy" Text; 7 "nodeSelector" Dictionary(&Text); 8 "serviceAccountName" Text;
-        9 "serviceAccount" Text; 10 "nodeName" Text; 11 "hostNetwork" Switch; 12 "hostPID" Switch; 13 "hostIPC" Switch;
-        14 "securityContext" Message(POD_SECURITY_CONTEXT); 15 "imagePullSecrets" List(&Message(LOCAL_REFERENCE)); 16 "hostname" Text; 17 "subdomain" Text;
-        19 "schedulerName" Text; 20 "initContainers" List(&Message(CONTAINER)); 22 "tolerations" List(&Message(TOLERATION));
-        24 "priorityClassName" Text; 25 "priority" Number;
-    }
-    // kubectl sends this one empty; anything in it is refused.
-    POD_SECURITY_CONTEXT = "PodSecurityContext" {}
-    TOLERATION = "Toleration" {
-        1 "key" Text; 2 "operator" Text; 3 "value" Text; 4 "effect" Text; 5 "tolerationSeconds" Number;
-    }
-    CONTAINER = "Container" {
-        1 "name" Text; 2 "image" Text; 3 "command" List(&Text); 4 "args" List(&Text); 5 "workingDir" Text;
-        6 "ports" List(&Message(PORT)); 7 "env" List(&Message(VARIABLE)); 8 "resources" Message(REQUIREMENTS);
-        13 "terminationMessagePath" Text; 14 "imagePullPolicy" Text; 16 "stdin" Switch; 17 "stdinOnce" Switch; 18 "tty" Switch;
-        20 "terminationMessagePolicy" Text;
-    }
-    PORT = "ContainerPort" { 1 "name" Text; 2 "hostPort" Count; 3 "containerPort" Count; 4 "protocol" Text; 5 "hostIP" Text; }
-    VARIABLE = "EnvVar" { 1 "name" Text; 2 "value" Text; }
-    REQUIREMENTS = "ResourceRequirements" { 1 "limits" Dictionary(&Quantity); 2 "requests" Dictionary(&Quantity); }
-}
+const MAX_DEPTH: usize = 32;
 
 /// The JSON a request body stands for.
 pub(crate) fn decode(body: &[u8]) -> Result<Value> {
@@ -158,24 +43,14 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value> {
             _ => return Err(bad("unexpected field in the envelope")),
         }
     }
-    let message = match kind.as_str() {
-        "Namespace" => NAMESPACE,
-        "ConfigMap" => CONFIG_MAP,
-        "Secret" => SECRET,
-        "ServiceAccount" => SERVICE_ACCOUNT,
-        "Eviction" => EVICTION,
-        "DeleteOptions" => DELETE_OPTIONS,
-        "PodDisruptionBudget" => BUDGET,
-        "PriorityClass" => PRIORITY_CLASS,
-        "Deployment" => DEPLOYMENT,
-        "Pod" => POD,
-        other => {
-            return Err(ApiError::unsupported_media_type(format!(
-                "{other} is not accepted as protobuf here, only as application/json or application/yaml"
-            )));
-        }
-    };
-    let mut object = message_of(raw, message, 0)?;
+    let message = types::message_name(&api_version, &kind);
+    let fields = types::fields(&message).ok_or_else(|| {
+        ApiError::unsupported_media_type(format!(
+            "{kind} of {api_version} is not accepted as protobuf here, only as application/json or \
+             application/yaml"
+        ))
+    })?;
+    let mut object = message_of(raw, &message, fields, 0)?;
     object.insert("apiVersion".to_owned(), json!(api_version));
     object.insert("kind".to_owned(), json!(kind));
     Ok(Value::Object(object))
@@ -183,53 +58,62 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value> {
 
 fn message_of(
     bytes: &[u8],
-    MessageType(name, table): MessageType,
+    name: &str,
+    fields: &[Field],
     depth: usize,
 ) -> Result<Map<String, Value>> {
-    let truncated = || ApiError::bad_request(format!("error decoding protobuf: broken {name}"));
+    let broken = || ApiError::bad_request(format!("error decoding protobuf: broken {name}"));
     if depth > MAX_DEPTH {
-        return Err(truncated());
+        return Err(broken());
     }
     let mut object = Map::new();
     let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.field().map_err(|_| truncated())? {
-        let Some((_, json_name, field)) = table().iter().find(|(known, ..)| *known == number)
-        else {
+    while let Some((number, wire)) = reader.field().map_err(|_| broken())? {
+        let Some(field) = fields.iter().find(|field| field.number == number) else {
             return Err(ApiError::unsupported_media_type(format!(
                 "field {number} of {name} is not accepted as protobuf here, only as application/json or \
                  application/yaml"
             )));
         };
-        match (*field, wire) {
-            (Ignored, _) => {}
-            (List(item), wire) => {
-                let value =
-                    value_of(*item, wire, depth).ok_or_else(truncated)??.unwrap_or_default();
-                let list = object.entry(*json_name).or_insert_with(|| json!([]));
+        let value = |wire| value_of(field.kind, wire, depth).ok_or_else(broken)?;
+        match (field.shape, wire) {
+            // Overwritten by the server in any case.
+            _ if field.name == "managedFields" => {}
+            (Shape::List, wire) => {
+                let list = object.entry(field.name).or_insert_with(|| json!([]));
                 if let Value::Array(list) = list {
-                    list.push(value);
+                    list.push(value(wire)?);
                 }
             }
-            (Dictionary(item), Wire::Bytes(entry)) => {
-                let (mut key, mut value) = (String::new(), json!(""));
+            (Shape::Map, Wire::Bytes(entry)) => {
+                let (mut key, mut item) = (String::new(), None);
                 let mut reader = Reader(entry);
-                while let Some((number, wire)) = reader.field().map_err(|_| truncated())? {
+                while let Some((number, wire)) = reader.field().map_err(|_| broken())? {
                     match (number, wire) {
                         (1, Wire::Bytes(text)) => key = String::from_utf8_lossy(text).into_owned(),
-                        (2, wire) => {
-                            value = value_of(*item, wire, depth)
-                                .ok_or_else(truncated)??
-                                .unwrap_or_else(|| json!(""));
-                        }
-                        _ => return Err(truncated()),
+                        (2, wire) => item = Some(value(wire)?),
+                        _ => return Err(broken()),
                     }
                 }
-                crate::object::fields_mut(object.entry(*json_name).or_insert_with(|| json!({})))
-                    .insert(key, value);
+                crate::object::fields_mut(object.entry(field.name).or_insert_with(|| json!({})))
+                    .insert(key, item.unwrap_or_else(|| json!("")));
             }
-            (field, wire) => {
-                if let Some(value) = value_of(field, wire, depth).ok_or_else(truncated)?? {
-                    object.insert((*json_name).to_owned(), value);
+            (Shape::Inline, wire) => {
+                if let Value::Object(inner) = value(wire)? {
+                    object.extend(inner);
+                }
+            }
+            (_, wire) => {
+                let value = value(wire)?;
+                let is_zero = match &value {
+                    Value::String(text) => text.is_empty() && field.kind == Kind::Text,
+                    Value::Number(number) => number.as_f64() == Some(0.0),
+                    Value::Bool(flag) => !flag,
+                    Value::Null => true,
+                    _ => false,
+                };
+                if !is_zero || field.keeps_zero {
+                    object.insert(field.name.to_owned(), value);
                 }
             }
         }
@@ -237,38 +121,38 @@ fn message_of(
     Ok(object)
 }
 
-/// One value: `None` when the encoding does not fit the field, `Some(Ok(None))` when it is a zero
-/// to be left out.
-fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<Value>>> {
-    let value = match (field, wire) {
-        (Text, Wire::Bytes(bytes)) => {
-            let text = std::str::from_utf8(bytes).ok()?;
-            (!text.is_empty()).then(|| json!(text))
-        }
+/// One value; `None` when the encoding does not fit the type. A time that is not set is null.
+fn value_of(kind: Kind, wire: Wire<'_>, depth: usize) -> Option<Result<Value>> {
+    let value = match (kind, wire) {
+        (Kind::Text, Wire::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
         // The encoding is two's complement: the cast brings the sign back.
-        (Number, Wire::Number(number)) => Some(json!(number.cast_signed())),
-        (Count, Wire::Number(number)) => (number != 0).then(|| json!(number.cast_signed())),
-        (Flag, Wire::Number(number)) => Some(json!(number != 0)),
-        (Switch, Wire::Number(number)) => (number != 0).then_some(Value::Bool(true)),
-        (Bytes, Wire::Bytes(bytes)) => {
-            serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).ok()
+        (Kind::Number, Wire::Number(number)) => json!(number.cast_signed()),
+        (Kind::Flag, Wire::Number(number)) => json!(number != 0),
+        (Kind::Float, Wire::Fixed(bits)) => json!(f64::from_bits(bits)),
+        (Kind::Bytes, Wire::Bytes(bytes)) => {
+            serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).ok()?
         }
-        (Time, Wire::Bytes(bytes)) => {
-            let mut seconds = None;
-            let mut reader = Reader(bytes);
-            while let Some((number, wire)) = reader.field().ok()? {
-                if let (1, Wire::Number(number)) = (number, wire) {
-                    seconds = Some(number.cast_signed());
+        (Kind::Time | Kind::MicroTime, Wire::Bytes(bytes)) => {
+            let parts = numbers(bytes)?;
+            match parts.iter().find(|(number, _)| *number == 1) {
+                None => Value::Null,
+                Some((_, seconds)) => {
+                    let nanos = parts.iter().find(|(number, _)| *number == 2);
+                    let nanos = i32::try_from(nanos.map_or(0, |(_, nanos)| *nanos)).ok()?;
+                    let time = jiff::Timestamp::new(*seconds, nanos).ok()?;
+                    match kind {
+                        Kind::Time => json!(crate::object::time(time)),
+                        _ => json!(time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()),
+                    }
                 }
             }
-            match seconds {
-                Some(seconds) => {
-                    Some(json!(crate::object::time(jiff::Timestamp::from_second(seconds).ok()?)))
-                }
-                None => None,
-            }
         }
-        (IntOrString, Wire::Bytes(bytes)) => {
+        (Kind::Duration, Wire::Bytes(bytes)) => {
+            let parts = numbers(bytes)?;
+            let nanos = parts.iter().find(|(number, _)| *number == 1);
+            json!(format!("{}ns", nanos.map_or(0, |(_, nanos)| *nanos)))
+        }
+        (Kind::IntOrString, Wire::Bytes(bytes)) => {
             let (mut is_text, mut number, mut text) = (false, 0, "");
             let mut reader = Reader(bytes);
             while let Some((field, wire)) = reader.field().ok()? {
@@ -279,31 +163,59 @@ fn value_of(field: Field, wire: Wire<'_>, depth: usize) -> Option<Result<Option<
                     _ => return None,
                 }
             }
-            Some(if is_text { json!(text) } else { json!(number) })
+            if is_text { json!(text) } else { json!(number) }
         }
-        (Quantity, Wire::Bytes(bytes)) => {
-            let mut text = "";
-            let mut reader = Reader(bytes);
-            while let Some((number, wire)) = reader.field().ok()? {
-                match (number, wire) {
-                    (1, Wire::Bytes(value)) => text = std::str::from_utf8(value).ok()?,
-                    _ => return None,
-                }
-            }
-            Some(json!(text))
+        (Kind::Quantity, Wire::Bytes(bytes)) => {
+            json!(only_bytes(bytes).and_then(|bytes| { std::str::from_utf8(bytes).ok() })?)
         }
-        (Message(kind), Wire::Bytes(bytes)) => match message_of(bytes, kind, depth + 1) {
-            Ok(object) => Some(Value::Object(object)),
-            Err(error) => return Some(Err(error)),
+        (Kind::Raw, Wire::Bytes(bytes)) => match only_bytes(bytes)? {
+            [] => Value::Null,
+            raw => serde_json::from_slice(raw).ok()?,
         },
+        (Kind::Message(name), Wire::Bytes(bytes)) => {
+            let fields = types::fields(name)?;
+            return Some(message_of(bytes, name, fields, depth + 1).map(Value::Object));
+        }
+        (Kind::Items(name), Wire::Bytes(bytes)) => {
+            let fields = types::fields(name)?;
+            let items = message_of(bytes, name, fields, depth + 1);
+            return Some(items.map(|mut held| held.remove("items").unwrap_or_else(|| json!([]))));
+        }
         _ => return None,
     };
     Some(Ok(value))
 }
 
+/// The numbers of a message that has only such.
+fn numbers(bytes: &[u8]) -> Option<Vec<(u64, i64)>> {
+    let mut reader = Reader(bytes);
+    let mut found = Vec::new();
+    while let Some((field, wire)) = reader.field().ok()? {
+        match wire {
+            Wire::Number(number) => found.push((field, number.cast_signed())),
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+/// The bytes of field 1, for messages that have only this field.
+fn only_bytes(bytes: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader(bytes);
+    let mut found = &bytes[..0];
+    while let Some((number, wire)) = reader.field().ok()? {
+        match (number, wire) {
+            (1, Wire::Bytes(value)) => found = value,
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
 #[derive(Clone, Copy)]
 enum Wire<'a> {
     Number(u64),
+    Fixed(u64),
     Bytes(&'a [u8]),
 }
 
@@ -325,24 +237,29 @@ impl<'a> Reader<'a> {
         let tag = self.number()?;
         let wire = match tag & 7 {
             0 => Wire::Number(self.number()?),
+            1 => {
+                let (bytes, rest) = self.0.split_first_chunk::<8>()?;
+                self.0 = rest;
+                Wire::Fixed(u64::from_le_bytes(*bytes))
+            }
             2 => {
                 let length = usize::try_from(self.number()?).ok()?;
                 let (bytes, rest) = self.0.split_at_checked(length)?;
                 self.0 = rest;
                 Wire::Bytes(bytes)
             }
-            // No message above has fixed-width fields or groups.
             _ => return None,
         };
         Some((tag >> 3, wire))
     }
 
+    /// A base-128 number of at most ten bytes.
     fn number(&mut self) -> Option<u64> {
         let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
+        for shift in (0..70).step_by(7) {
             let (byte, rest) = self.0.split_first()?;
             self.0 = rest;
-            value |= u64::from(byte & 0x7f) << shift;
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
             if byte & 0x80 == 0 {
                 return Some(value);
             }
@@ -355,32 +272,58 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
+    /// A field with a length, encoded.
     fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
-        let mut out = vec![number << 3 | 2, u8::try_from(content.len()).unwrap()];
-        out.extend_from_slice(content);
-        out
+        let length = u8::try_from(content.len()).unwrap();
+        assert!(length < 128 && number < 16, "one byte each");
+        [&[number << 3 | 2, length], content].concat()
     }
 
-    fn envelope(kind: &str, raw: &[u8]) -> Vec<u8> {
-        let types = [bytes(1, b"v1"), bytes(2, kind.as_bytes())].concat();
-        [MAGIC.to_vec(), bytes(1, &types), bytes(2, raw)].concat()
+    fn number(number: u8, value: u8) -> Vec<u8> {
+        vec![number << 3, value]
+    }
+
+    fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+        let types = [bytes(1, api_version.as_bytes()), bytes(2, kind.as_bytes())].concat();
+        [MAGIC, &bytes(1, &types), &bytes(2, raw)].concat()
     }
 
     #[test]
-    fn known_messages_become_json_and_unknown_fields_are_refused() {
-        let meta = [bytes(1, b"team"), bytes(2, b""), bytes(8, b"")].concat();
-        let data = bytes(2, &[bytes(1, b"k"), bytes(2, b"v")].concat());
-        let body = envelope("ConfigMap", &[bytes(1, &meta), data].concat());
-        assert_eq!(
-            decode(&body).unwrap(),
-            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "team" }, "data": { "k": "v" } })
-        );
-        assert_eq!(decode(&envelope("ConfigMap", &bytes(9, b"x"))).unwrap_err().code, 415);
-        assert_eq!(decode(&envelope("CronJob", b"")).unwrap_err().code, 415);
-        assert_eq!(decode(b"{}").unwrap_err().code, 400);
-        for length in 0..body.len() {
-            // Cut anywhere, it must never panic.
-            let _ = decode(body.get(..length).unwrap());
+    fn messages_become_the_json_they_stand_for() {
+        let metadata = bytes(1, &[bytes(1, b"a"), bytes(8, b"")].concat());
+        let spec = bytes(2, &[number(1, 0), number(5, 0), bytes(2, b"")].concat());
+        let body = envelope("apps/v1", "Deployment", &[metadata, spec].concat());
+        let expected = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "a" }, "spec": { "replicas": 0, "selector": {} },
+        });
+        assert_eq!(decode(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn inline_messages_and_maps_of_quantities_are_read() {
+        let claim = bytes(10, &bytes(1, b"data"));
+        let volume = bytes(1, &[bytes(1, b"v"), bytes(2, &claim)].concat());
+        let overhead = [1, 2]; // high field number: 32 << 3 | 2, as two bytes
+        let quantity = [bytes(1, b"cpu"), bytes(2, &bytes(1, b"2"))].concat();
+        let length = u8::try_from(quantity.len()).unwrap();
+        let overhead = [&[0x82, overhead[1]], &[length][..], &quantity].concat();
+        let body = envelope("v1", "Pod", &bytes(2, &[volume, overhead].concat()));
+        let spec = decode(&body).unwrap()["spec"].take();
+        let expected = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }]);
+        assert_eq!((&spec["volumes"], &spec["overhead"]), (&expected, &json!({ "cpu": "2" })));
+    }
+
+    #[test]
+    fn unknown_fields_and_kinds_are_refused_and_broken_bytes_do_not_panic() {
+        let unknown = decode(&envelope("v1", "ConfigMap", &number(9, 1))).unwrap_err();
+        assert!(unknown.message.contains("field 9 of core.v1.ConfigMap"), "{}", unknown.message);
+        let kind = decode(&envelope("example.com/v1", "Widget", b"")).unwrap_err();
+        assert!(kind.message.contains("Widget of example.com/v1"), "{}", kind.message);
+        let whole = envelope("v1", "Pod", &bytes(2, &bytes(2, &bytes(1, b"main"))));
+        for end in 0..whole.len() {
+            let _ = decode(&whole[..end]);
         }
+        assert!(decode(b"{}").is_err());
     }
 }

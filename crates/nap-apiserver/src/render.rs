@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::builtin::conversion;
 use crate::error::ApiError;
 use crate::request::View;
 use crate::resources::Resource;
@@ -21,6 +22,9 @@ pub(crate) fn present<'a>(resource: &Resource, object: &'a Value) -> Cow<'a, Val
             object["apiVersion"] = json!(resource.api_version());
             schema.default(&mut object);
             Cow::Owned(object)
+        }
+        None if conversion::is_needed(resource) => {
+            Cow::Owned(conversion::from_storage(resource, object.clone()))
         }
         _ => Cow::Borrowed(object),
     }

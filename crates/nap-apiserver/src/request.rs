@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode_str;
 
+use crate::apply::Manager;
 use crate::error::{ApiError, Result};
 
 /// A request whose body has been read.
@@ -16,6 +17,7 @@ pub(crate) struct ApiRequest {
     pub(crate) query: Query,
     pub(crate) content_type: String,
     pub(crate) accept: String,
+    pub(crate) user_agent: String,
     pub(crate) body: Bytes,
 }
 
@@ -27,7 +29,20 @@ impl ApiRequest {
             query: Query::parse(parts.uri.query().unwrap_or_default()),
             content_type: header_text(&parts.headers, header::CONTENT_TYPE.as_str()),
             accept: header_text(&parts.headers, header::ACCEPT.as_str()),
+            user_agent: header_text(&parts.headers, header::USER_AGENT.as_str()),
             body,
+        }
+    }
+
+    /// Name under which the fields of a write are tracked.
+    pub(crate) fn manager(&self, subresource: &'static str) -> Manager {
+        let given = self.query.text("fieldManager");
+        let agent = self.user_agent.split('/').next().unwrap_or_default();
+        let name = [given, agent, "unknown"].into_iter().find(|name| !name.is_empty());
+        Manager {
+            name: name.unwrap_or_default().to_owned(),
+            subresource,
+            force: self.query.flag("force"),
         }
     }
 

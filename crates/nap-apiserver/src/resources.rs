@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -50,9 +51,39 @@ pub(crate) struct Resource {
     /// Schema of the types of a built-in kind.
     pub(crate) types: Option<fn() -> Value>,
     pub(crate) schema: Option<Arc<CustomSchema>>,
+    /// Adds the schema of a built-in kind to a document.
+    pub(crate) json_schema: Option<fn(&mut SchemaGenerator)>,
     pub(crate) columns: Vec<PrinterColumn>,
     pub(crate) selectable_fields: Vec<String>,
     pub(crate) deprecation_warning: Option<String>,
+    /// Group of the collection that holds the objects; another one than `group` only for events.
+    pub(crate) storage_group: String,
+    /// Where the answers come from.
+    pub(crate) source: Source,
+}
+
+/// Where the objects of a resource come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// They are stored.
+    Stored,
+    /// A question that is answered and not stored.
+    Review,
+    /// Made for each request from the stored pods and nodes.
+    Metrics,
+}
+
+impl Source {
+    /// The verbs that discovery lists.
+    pub(crate) fn verbs(self) -> &'static [&'static str] {
+        match self {
+            Self::Stored => {
+                &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+            }
+            Self::Review => &["create"],
+            Self::Metrics => &["get", "list"],
+        }
+    }
 }
 
 /// Identity of a stored collection, in whatever version it is requested.
@@ -70,7 +101,7 @@ impl GroupResource {
 
 impl Resource {
     pub(crate) fn group_resource(&self) -> GroupResource {
-        GroupResource::new(&self.group, &self.plural)
+        GroupResource::new(&self.storage_group, &self.plural)
     }
 
     pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
@@ -91,7 +122,7 @@ impl Resource {
     }
 
     pub(crate) fn storage_api_version(&self) -> String {
-        api_version(&self.group, &self.storage_version)
+        api_version(&self.storage_group, &self.storage_version)
     }
 
     /// `/v1, Kind=Pod`, as the real server prints a kind.
@@ -113,8 +144,12 @@ fn round_trip<T: Serialize + DeserializeOwned>(value: Value) -> Result<Value, St
     serde_json::to_value(&typed).map_err(|error| error.to_string())
 }
 
-fn types<T: schemars::JsonSchema>() -> Value {
-    schemars::SchemaGenerator::default().into_root_schema_for::<T>().to_value()
+fn types<T: JsonSchema>() -> Value {
+    SchemaGenerator::default().into_root_schema_for::<T>().to_value()
+}
+
+fn json_schema<T: JsonSchema>(generator: &mut SchemaGenerator) {
+    generator.subschema_for::<T>();
 }
 
 struct Row {
@@ -123,10 +158,12 @@ struct Row {
     kind: &'static str,
     plural: &'static str,
     short_names: &'static [&'static str],
-    /// Letters: `n` namespaced, `s` status, `g` generation, `c` scale, `a` in category `all`.
+    /// Letters: `n` namespaced, `s` status, `g` generation, `c` scale, `a` in category `all`,
+    /// `r` review, `e` in category `api-extensions`.
     traits: &'static str,
     round_trip: fn(Value) -> Result<Value, String>,
-    types: fn() -> Value,
+    types: Option<fn() -> Value>,
+    json_schema: Option<fn(&mut SchemaGenerator)>,
 }
 
 macro_rules! rows {
@@ -139,7 +176,8 @@ macro_rules! rows {
             short_names: &[$($short),*],
             traits: $traits,
             round_trip: round_trip::<k8s_openapi::$($path)::+::$kind>,
-            types: types::<k8s_openapi::$($path)::+::$kind>,
+            types: Some(types::<k8s_openapi::$($path)::+::$kind>),
+            json_schema: Some(json_schema::<k8s_openapi::$($path)::+::$kind>),
         }),*]
     };
 }
@@ -175,16 +213,45 @@ pub(crate) fn builtin() -> Vec<Resource> {
         "" "v1" api::core::v1.Secret "secrets" [] "n";
         "" "v1" api::core::v1.Service "services" ["svc"] "nsa";
         "" "v1" api::core::v1.ServiceAccount "serviceaccounts" ["sa"] "n";
+        "admissionregistration.k8s.io" "v1" api::admissionregistration::v1.MutatingWebhookConfiguration
+            "mutatingwebhookconfigurations" [] "ge";
+        "admissionregistration.k8s.io" "v1" api::admissionregistration::v1.ValidatingAdmissionPolicy
+            "validatingadmissionpolicies" [] "sge";
+        "admissionregistration.k8s.io" "v1" api::admissionregistration::v1.ValidatingAdmissionPolicyBinding
+            "validatingadmissionpolicybindings" [] "ge";
+        "admissionregistration.k8s.io" "v1" api::admissionregistration::v1.ValidatingWebhookConfiguration
+            "validatingwebhookconfigurations" [] "ge";
         "apiextensions.k8s.io" "v1" apiextensions_apiserver::pkg::apis::apiextensions::v1.CustomResourceDefinition
-            "customresourcedefinitions" ["crd" "crds"] "sg";
+            "customresourcedefinitions" ["crd" "crds"] "sge";
         "apps" "v1" api::apps::v1.ControllerRevision "controllerrevisions" [] "n";
         "apps" "v1" api::apps::v1.DaemonSet "daemonsets" ["ds"] "nsga";
         "apps" "v1" api::apps::v1.Deployment "deployments" ["deploy"] "nsgca";
         "apps" "v1" api::apps::v1.ReplicaSet "replicasets" ["rs"] "nsgca";
         "apps" "v1" api::apps::v1.StatefulSet "statefulsets" ["sts"] "nsgca";
+        "authentication.k8s.io" "v1" api::authentication::v1.SelfSubjectReview "selfsubjectreviews" [] "r";
+        "authentication.k8s.io" "v1" api::authentication::v1.TokenReview "tokenreviews" [] "r";
+        "authorization.k8s.io" "v1" api::authorization::v1.LocalSubjectAccessReview
+            "localsubjectaccessreviews" [] "nr";
+        "authorization.k8s.io" "v1" api::authorization::v1.SelfSubjectAccessReview
+            "selfsubjectaccessreviews" [] "r";
+        "authorization.k8s.io" "v1" api::authorization::v1.SelfSubjectRulesReview
+            "selfsubjectrulesreviews" [] "r";
+        "authorization.k8s.io" "v1" api::authorization::v1.SubjectAccessReview
+            "subjectaccessreviews" [] "r";
+        "autoscaling" "v1" api::autoscaling::v1.HorizontalPodAutoscaler
+            "horizontalpodautoscalers" ["hpa"] "nsa";
+        "autoscaling" "v2" api::autoscaling::v2.HorizontalPodAutoscaler
+            "horizontalpodautoscalers" ["hpa"] "nsa";
         "batch" "v1" api::batch::v1.CronJob "cronjobs" ["cj"] "nsga";
         "batch" "v1" api::batch::v1.Job "jobs" [] "nsga";
+        "certificates.k8s.io" "v1" api::certificates::v1.CertificateSigningRequest
+            "certificatesigningrequests" ["csr"] "s";
         "coordination.k8s.io" "v1" api::coordination::v1.Lease "leases" [] "n";
+        "discovery.k8s.io" "v1" api::discovery::v1.EndpointSlice "endpointslices" [] "n";
+        "events.k8s.io" "v1" api::events::v1.Event "events" ["ev"] "n";
+        "networking.k8s.io" "v1" api::networking::v1.Ingress "ingresses" ["ing"] "nsg";
+        "networking.k8s.io" "v1" api::networking::v1.IngressClass "ingressclasses" [] "g";
+        "networking.k8s.io" "v1" api::networking::v1.NetworkPolicy "networkpolicies" ["netpol"] "ng";
         "node.k8s.io" "v1" api::node::v1.RuntimeClass "runtimeclasses" [] "";
         "policy" "v1" api::policy::v1.PodDisruptionBudget "poddisruptionbudgets" ["pdb"] "nsg";
         "rbac.authorization.k8s.io" "v1" api::rbac::v1.ClusterRole "clusterroles" [] "";
@@ -192,11 +259,46 @@ pub(crate) fn builtin() -> Vec<Resource> {
         "rbac.authorization.k8s.io" "v1" api::rbac::v1.Role "roles" [] "n";
         "rbac.authorization.k8s.io" "v1" api::rbac::v1.RoleBinding "rolebindings" [] "n";
         "scheduling.k8s.io" "v1" api::scheduling::v1.PriorityClass "priorityclasses" ["pc"] "g";
+        "storage.k8s.io" "v1" api::storage::v1.CSIDriver "csidrivers" [] "";
+        "storage.k8s.io" "v1" api::storage::v1.CSIStorageCapacity "csistoragecapacities" [] "n";
         "storage.k8s.io" "v1" api::storage::v1.CSINode "csinodes" [] "";
         "storage.k8s.io" "v1" api::storage::v1.StorageClass "storageclasses" ["sc"] "";
         "storage.k8s.io" "v1" api::storage::v1.VolumeAttachment "volumeattachments" [] "s";
     };
-    rows.iter().map(from_row).collect()
+    let mut all: Vec<Resource> = rows.iter().map(from_row).collect();
+    all.extend([metrics("NodeMetrics", "nodes", false), metrics("PodMetrics", "pods", true)]);
+    for resource in &mut all {
+        // Two versions of one collection, and two groups of another.
+        match (resource.group.as_str(), resource.version.as_str()) {
+            ("autoscaling", "v1") => "v2".clone_into(&mut resource.storage_version),
+            ("events.k8s.io", _) => resource.storage_group.clear(),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// A resource of `metrics.k8s.io`, which has no types of its own here.
+fn metrics(kind: &str, plural: &str, namespaced: bool) -> Resource {
+    let row = Row {
+        group: "metrics.k8s.io",
+        version: "v1beta1",
+        kind: "",
+        plural: "",
+        short_names: &[],
+        traits: if namespaced { "n" } else { "" },
+        round_trip: Ok,
+        types: None,
+        json_schema: None,
+    };
+    Resource {
+        kind: kind.to_owned(),
+        list_kind: format!("{kind}List"),
+        plural: plural.to_owned(),
+        singular: String::new(),
+        source: Source::Metrics,
+        ..from_row(&row)
+    }
 }
 
 fn from_row(row: &Row) -> Resource {
@@ -211,7 +313,11 @@ fn from_row(row: &Row) -> Resource {
         plural: row.plural.to_owned(),
         singular: row.kind.to_lowercase(),
         short_names: row.short_names.iter().map(|name| (*name).to_owned()).collect(),
-        categories: if has('a') { vec!["all".to_owned()] } else { Vec::new() },
+        categories: [('a', "all"), ('e', "api-extensions")]
+            .iter()
+            .filter(|(letter, _)| has(*letter))
+            .map(|(_, category)| (*category).to_owned())
+            .collect(),
         namespaced: has('n'),
         has_status: has('s'),
         has_generation: has('g'),
@@ -221,10 +327,13 @@ fn from_row(row: &Row) -> Resource {
             selector: Some(path("spec.selector")),
         }),
         round_trip: Some(row.round_trip),
-        types: Some(row.types),
+        types: row.types,
         schema: None,
+        json_schema: row.json_schema,
         columns: Vec::new(),
         selectable_fields: Vec::new(),
         deprecation_warning: None,
+        storage_group: row.group.to_owned(),
+        source: if has('r') { Source::Review } else { Source::Stored },
     }
 }

@@ -250,6 +250,16 @@ fn field_paths(resource: &Resource, key: &str) -> Option<Vec<Vec<String>>> {
         ("", "ReplicationController") | ("apps", "ReplicaSet") => &["status.replicas"],
         ("batch", "Job") => &["status.successful"],
         ("", "Service") => &["spec.clusterIP", "spec.type"],
+        ("events.k8s.io", "Event") => {
+            // Stored as events of the core group.
+            let stored = match key.strip_prefix("regarding.") {
+                Some(rest) => format!("involvedObject.{rest}"),
+                None if key == "reportingController" => "reportingComponent".to_owned(),
+                None if matches!(key, "reason" | "type") => key.to_owned(),
+                None => return None,
+            };
+            return Some(vec![stored.split('.').map(str::to_owned).collect()]);
+        }
         ("", "Event") => {
             if key == "source" {
                 return Some(vec![

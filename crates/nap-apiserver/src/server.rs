@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::request::{ApiRequest, Target};
-use crate::resources::{self, GroupResource, Resource};
+use crate::resources::{self, GroupResource, Resource, Source};
 use crate::store::{Key, Store};
-use crate::verbs::WriteOptions;
+use crate::verbs::{WriteOptions, reviews};
 use crate::{Config, ResponseBody, discovery, lock, object, openapi, render};
 
 /// Lifetime of an event.
@@ -41,27 +41,72 @@ impl State {
             config,
         };
         for resource in resources::builtin() {
-            state.store.collections.entry(resource.group_resource()).or_default();
+            if resource.source == Source::Stored {
+                state.store.collections.entry(resource.group_resource()).or_default();
+            }
             state.registry.insert(resource);
         }
-        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
-            state.provide("", "namespaces", json!({ "metadata": { "name": name } }));
+        let namespace = |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        let class = |name: &str, value: i64| {
+            json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": { "name": name }, "value": value,
+            })
+        };
+        for object in [
+            namespace("default"),
+            namespace("kube-node-lease"),
+            namespace("kube-public"),
+            namespace("kube-system"),
+            class("system-cluster-critical", 2_000_000_000),
+            class("system-node-critical", 2_000_001_000),
+        ] {
+            let made = state.start_with(object);
+            debug_assert!(made.is_ok(), "what every cluster starts with is valid: {made:?}");
         }
-        for (name, value) in
-            [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
-        {
-            let class = json!({ "metadata": { "name": name }, "value": value });
-            state.provide("scheduling.k8s.io", "priorityclasses", class);
-        }
+        let made = state.provide(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": "kubernetes", "namespace": "default",
+                "labels": { "component": "apiserver", "provider": "kubernetes" },
+            },
+            "spec": {
+                "clusterIP": "10.96.0.1",
+                "ports": [{ "name": "https", "port": 443, "targetPort": 443 }],
+            },
+        }));
+        debug_assert!(made.is_ok(), "what every cluster starts with is valid: {made:?}");
         state
     }
 
-    /// Creates an object that every cluster starts with.
-    fn provide(&mut self, group: &str, plural: &str, object: Value) {
-        if let Some(resource) = self.registry.find(group, "v1", plural) {
-            let created = self.create(&resource, "", object, &mut WriteOptions::default());
-            debug_assert!(created.is_ok(), "what every cluster starts with is valid: {created:?}");
-        }
+    /// Creates an object that the cluster starts with; names and uids of later objects do not
+    /// depend on it.
+    pub(crate) fn provide(&mut self, object: Value) -> std::result::Result<(), String> {
+        let (kind, namespace) = (object::text(&object, &["kind"]), object::namespace(&object));
+        self.store.begin_aside(&format!("{kind}/{namespace}/{}", object::name(&object)));
+        let made = self.start_with(object);
+        self.store.end_aside();
+        made
+    }
+
+    fn start_with(&mut self, object: Value) -> std::result::Result<(), String> {
+        let (api_version, kind) =
+            (object::text(&object, &["apiVersion"]), object::text(&object, &["kind"]));
+        let resource = self.registry.by_kind(api_version, kind).cloned();
+        let resource = resource.ok_or_else(|| format!("{kind} of {api_version} is not served"))?;
+        let namespace = object::namespace(&object).to_owned();
+        let created = self.create(&resource, &namespace, object, &mut WriteOptions::default());
+        created.map(|_| ()).map_err(|error| error.message)
+    }
+
+    /// Creates the ServiceAccount that every namespace has.
+    pub(crate) fn provide_account(&mut self, namespace: &Value) {
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": "default", "namespace": object::name(namespace) },
+        });
+        let provided = self.provide(account);
+        debug_assert!(provided.is_ok(), "the account of a new namespace is valid: {provided:?}");
     }
 
     pub(crate) fn now(&self) -> jiff::Timestamp {
@@ -156,7 +201,11 @@ pub(crate) fn handle(
     if resource.namespaced && target.namespace.is_empty() && !target.name.is_empty() {
         return Err(ApiError::unknown_path());
     }
-    let answer = dispatch(&mut state, shared, request, &target, &resource)?;
+    let answer = match resource.source {
+        Source::Stored => dispatch(&mut state, shared, request, &target, &resource)?,
+        Source::Review => reviews::answer(request, &resource)?,
+        Source::Metrics => state.metrics(request, &resource, &(target.namespace, target.name))?,
+    };
     Ok(match &resource.deprecation_warning {
         Some(warning) => render::with_warnings(answer, std::slice::from_ref(warning)),
         None => answer,
@@ -202,6 +251,20 @@ fn dispatch(
             }
             ("eviction", &Method::POST) if resource.is("", "pods") => {
                 state.evict_verb(request, resource, &key)
+            }
+            ("approval", &Method::GET | &Method::PUT | &Method::PATCH)
+                if resource.is("certificates.k8s.io", "certificatesigningrequests") =>
+            {
+                match request.method {
+                    Method::PUT => state.update_verb(request, resource, &key, true),
+                    Method::PATCH => state.patch_verb(request, resource, &key, true),
+                    _ => state.get_verb(request, resource, &key),
+                }
+            }
+            ("token", &Method::POST) if resource.is("", "serviceaccounts") => {
+                Err(ApiError::not_implemented(
+                    "no tokens are issued: the embedded API server has no authentication",
+                ))
             }
             ("finalize", &Method::PUT) if resource.is("", "namespaces") => {
                 Err(ApiError::not_implemented("namespaces are finalized by the server itself"))

@@ -7,9 +7,11 @@
 //! `ADDED`/`DELETED`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::task::Waker;
 
+use fnv::FnvHasher;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
@@ -104,6 +106,8 @@ pub(crate) struct Store {
     revision: u64,
     pub(crate) collections: BTreeMap<GroupResource, Collection>,
     rng: Pcg64Mcg,
+    /// Generator of an object that the cluster starts with; in use while it is created.
+    aside: Option<Pcg64Mcg>,
     next_watch: u64,
     /// uid → where the object lives; what garbage collection asks.
     live: BTreeMap<String, (GroupResource, Key)>,
@@ -121,6 +125,7 @@ impl Store {
             revision: 1,
             collections: BTreeMap::new(),
             rng: Pcg64Mcg::seed_from_u64(seed),
+            aside: None,
             next_watch: 0,
             live: BTreeMap::new(),
             dependents: BTreeMap::new(),
@@ -150,12 +155,25 @@ impl Store {
         self.dependents.get(uid).map(|set| set.iter().cloned().collect()).unwrap_or_default()
     }
 
+    /// Takes names and uids from a generator of its own until [`Self::end_aside`].
+    pub(crate) fn begin_aside(&mut self, identity: &str) {
+        let mut hasher = FnvHasher::default();
+        hasher.write(identity.as_bytes());
+        hasher.write_u64(self.revision);
+        self.aside = Some(Pcg64Mcg::seed_from_u64(hasher.finish()));
+    }
+
+    pub(crate) fn end_aside(&mut self) {
+        self.aside = None;
+    }
+
     /// Five characters from the alphabet the real server uses for `generateName`.
     pub(crate) fn name_suffix(&mut self) -> String {
         const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        let rng = self.aside.as_mut().unwrap_or(&mut self.rng);
         (0..5)
             .map(|_| {
-                let index = self.rng.random_range(0..ALPHABET.len());
+                let index = rng.random_range(0..ALPHABET.len());
                 ALPHABET.get(index).copied().map_or('x', char::from)
             })
             .collect()
@@ -164,7 +182,7 @@ impl Store {
     /// A version 4 uuid from the seeded generator.
     pub(crate) fn uid(&mut self) -> String {
         let mut bytes = [0_u8; 16];
-        self.rng.fill_bytes(&mut bytes);
+        self.aside.as_mut().unwrap_or(&mut self.rng).fill_bytes(&mut bytes);
         let bits = u128::from_be_bytes(bytes);
         let bits = (bits & !(0xf << 76)) | (0x4 << 76);
         let bits = (bits & !(0x3 << 62)) | (0x2 << 62);

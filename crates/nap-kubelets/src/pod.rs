@@ -14,6 +14,10 @@ use crate::node::stamp;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Label and value of a pod whose readiness probe fails for ever, as in KWOK.
 const STAGE: (&str, &str) = ("kwok.x-k8s.io/stage", "unhealthy");
+/// Time that a pod runs until it has succeeded, as in KWOK.
+const COMPLETE_DELAY: &str = "pod-complete.stage.kwok.x-k8s.io/delay";
+/// Time that the pod of a Job runs if neither its annotation nor its command says.
+const JOB_TIME: Duration = Duration::from_secs(10);
 /// Time that a pod needs to stop, as in KWOK.
 const STOP_DELAY: &str = "pod-delete.stage.kwok.x-k8s.io/delay";
 
@@ -48,10 +52,81 @@ fn pre_stop(container: &Container) -> Option<Duration> {
     if let Some(sleep) = &hook.sleep {
         return u64::try_from(sleep.seconds).ok().map(Duration::from_secs);
     }
-    let command = hook.exec.as_ref()?.command.as_ref()?.join(" ");
-    let mut words = command.split([' ', ';', '&']).filter(|word| !word.is_empty());
-    words.find(|word| *word == "sleep" || word.ends_with("/sleep"))?;
-    words.next()?.trim_end_matches('s').parse().ok().map(Duration::from_secs)
+    sleeps(&hook.exec.as_ref()?.command.as_ref()?.join(" "))
+}
+
+/// Seconds of the first `sleep` in a command.
+fn sleeps(command: &str) -> Option<Duration> {
+    let number = word_after(command, |word| word == "sleep" || word.ends_with("/sleep"))?;
+    number.trim_end_matches('s').parse().ok().map(Duration::from_secs)
+}
+
+/// The word after the first one that is meant.
+fn word_after(command: &str, meant: impl Fn(&str) -> bool) -> Option<&str> {
+    let mut words = command.split([' ', ';', '&', '|']).filter(|word| !word.is_empty());
+    words.find(|word| meant(word))?;
+    words.next()
+}
+
+/// Time that a pod runs by itself and its exit code; `None` if it runs until it is deleted.
+///
+/// The pods of Jobs end, and those with the annotation. No container runs, so `sleep 30`, `exit 1`
+/// and `false` in the command are all that is understood of it.
+pub(crate) fn run_time(pod: &Pod) -> Option<(Duration, i32)> {
+    let annotated = pod.annotations().get(COMPLETE_DELAY).and_then(|text| parse_go_duration(text));
+    let of_job = pod.owner_references().iter().any(|owner| owner.kind == "Job");
+    if annotated.is_none() && !of_job {
+        return None;
+    }
+    let container = pod.spec.as_ref()?.containers.first()?;
+    let words = container.command.iter().chain(&container.args).flatten();
+    let command = words.cloned().collect::<Vec<_>>().join(" ");
+    let exit = word_after(&command, |word| word == "exit").and_then(|code| code.parse().ok());
+    let fails = command.split([' ', ';', '&', '|']).any(|word| word == "false");
+    let code = exit.unwrap_or(i32::from(fails));
+    Some((annotated.or_else(|| sleeps(&command)).unwrap_or(JOB_TIME), code))
+}
+
+/// Whether the kubelet starts the containers again after they have failed.
+pub(crate) fn restarts_on_failure(pod: &Pod) -> bool {
+    let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+    policy != Some("Never")
+}
+
+/// Patch of the status of a pod whose containers have ended.
+pub(crate) fn ended(pod: &Pod, restarts: u32, code: i32, now: Timestamp) -> Value {
+    let (phase, reason) = if code == 0 { ("Succeeded", "Completed") } else { ("Failed", "Error") };
+    let condition = |kind: &str| json!({ "type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": stamp(now) });
+    let state = json!({ "terminated": {
+        "exitCode": code, "reason": reason, "startedAt": started(pod), "finishedAt": stamp(now),
+    } });
+    patch(
+        pod,
+        &json!({
+            "phase": phase, "conditions": [condition("Ready"), condition("ContainersReady")],
+            "containerStatuses": containers(pod, false, restarts, &state),
+        }),
+    )
+}
+
+/// Patch of the status of a pod whose containers have failed and are started again later.
+pub(crate) fn crashed(pod: &Pod, restarts: u32, now: Timestamp) -> Value {
+    let condition = |kind: &str| json!({ "type": kind, "status": "False", "reason": "ContainersNotReady", "lastTransitionTime": stamp(now) });
+    let state = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+    patch(
+        pod,
+        &json!({
+            "conditions": [condition("Ready"), condition("ContainersReady")],
+            "containerStatuses": containers(pod, false, restarts, &state),
+        }),
+    )
+}
+
+/// When the first container started.
+fn started(pod: &Pod) -> Option<String> {
+    let first = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    let running = first.state.as_ref()?.running.as_ref()?;
+    running.started_at.as_ref().map(|time| stamp(time.0))
 }
 
 /// Patch of the status of a pod whose containers are being created.
@@ -131,6 +206,25 @@ mod tests {
             .map(|hook| json!({ "name": "c", "lifecycle": { "preStop": hook } }))
             .collect();
         json!({ "spec": { "containers": containers } })
+    }
+
+    #[test]
+    fn pods_of_jobs_end_as_their_command_says() {
+        let run = |owner: &str, command: &str, annotation: Option<&str>| {
+            let annotations = annotation.map(|delay| json!({ COMPLETE_DELAY: delay }));
+            let owner = json!({ "apiVersion": "v1", "kind": owner, "name": "o", "uid": "u" });
+            let pod = json!({
+                "metadata": { "annotations": annotations, "ownerReferences": [owner] },
+                "spec": { "containers": [{ "name": "c", "command": ["sh", "-c", command] }] },
+            });
+            let time = run_time(&serde_json::from_value(pod).unwrap());
+            time.map(|(time, code)| (time.as_secs(), code))
+        };
+        assert_eq!(run("ReplicaSet", "sleep 30", None), None);
+        assert_eq!(run("Job", "date", None), Some((10, 0)));
+        assert_eq!(run("Job", "sleep 30; exit 3", None), Some((30, 3)));
+        assert_eq!(run("Job", "false", None), Some((10, 1)));
+        assert_eq!(run("ReplicaSet", "serve", Some("1m")), Some((60, 0)));
     }
 
     #[test]

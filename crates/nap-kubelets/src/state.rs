@@ -20,6 +20,9 @@ use crate::{KubeletConfig, RETRY, pod};
 
 /// Longest pause between two attempts to register a Node, as of a real kubelet.
 const MAX_BACKOFF: Duration = Duration::from_secs(7);
+/// Pause before containers that failed are started again; it doubles each time.
+const CRASH_BACKOFF: Duration = Duration::from_secs(10);
+const MAX_CRASH_BACKOFF: Duration = Duration::from_mins(5);
 /// Maximum number of writes between two looks at the watches.
 const MAX_BATCH: usize = 256;
 
@@ -44,6 +47,8 @@ enum Step {
     New,
     Starting(Timestamp),
     Running,
+    /// The containers have ended by themselves.
+    Ended,
     Stopped,
 }
 
@@ -55,6 +60,8 @@ struct Run {
     /// Time when the kubelet saw the deletion.
     stop_began: Option<Timestamp>,
     restarts: u32,
+    /// When the containers end by themselves; `None` before they run, and if they do not.
+    ends: Option<Timestamp>,
 }
 
 /// The state of all kubelets.
@@ -340,7 +347,7 @@ impl State {
             }
             let began = *run.stop_began.get_or_insert(now);
             let stops = match run.step {
-                Step::New => began,
+                Step::New | Step::Ended => began,
                 _ => after(began, pod::stop_time(pod, self.config.pod_stop)),
             };
             let at = stops.min(grace_ends);
@@ -364,7 +371,20 @@ impl State {
                 let address = self.address("10.244");
                 pod::running(&self.pods[key], &address, restarts, now)
             }
-            Step::Running | Step::Stopped => return None,
+            Step::Running => {
+                let (time, code) = pod::run_time(pod)?;
+                let at = *run.ends.get_or_insert_with(|| after(now, time));
+                if at > now {
+                    self.due.at(at, Work::Pod(key.clone()));
+                    return None;
+                }
+                if code != 0 && pod::restarts_on_failure(pod) {
+                    pod::crashed(pod, run.restarts + 1, now)
+                } else {
+                    pod::ended(pod, run.restarts, code, now)
+                }
+            }
+            Step::Ended | Step::Stopped => return None,
         };
         Some(Write::PodStatus { pod: key.clone(), patch })
     }
@@ -427,7 +447,23 @@ impl State {
                     self.due.at(at, Work::Pod(key.clone()));
                     Step::Starting(at)
                 }
-                _ => Step::Running,
+                Step::Running => {
+                    let pod = self.pods.get(key);
+                    let failed = pod.and_then(pod::run_time).is_some_and(|(_, code)| code != 0);
+                    if failed && pod.is_some_and(pod::restarts_on_failure) {
+                        let pause = CRASH_BACKOFF.saturating_mul(1 << run.restarts.min(8));
+                        run.restarts += 1;
+                        let at = after(now, pause.min(MAX_CRASH_BACKOFF));
+                        self.due.at(at, Work::Pod(key.clone()));
+                        Step::Starting(at)
+                    } else {
+                        Step::Ended
+                    }
+                }
+                _ => {
+                    run.ends = None;
+                    Step::Running
+                }
             };
         }
     }
@@ -448,7 +484,7 @@ impl Vm {
 impl Run {
     fn new(pod: &Pod) -> Self {
         let step = if pod::phase(pod) == "Running" { Step::Running } else { Step::New };
-        Self { uid: pod.uid(), step, stop_began: None, restarts: 0 }
+        Self { uid: pod.uid(), step, stop_began: None, restarts: 0, ends: None }
     }
 }
 

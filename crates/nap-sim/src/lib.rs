@@ -17,6 +17,7 @@
 pub mod azure;
 pub mod cluster;
 pub mod faults;
+mod fixed_nodes;
 pub mod simulation;
 mod trace;
 pub mod world;

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
 use crate::faults::{Faults, Faulty};
+use crate::fixed_nodes;
 use crate::trace::{Trace, Traced};
 
 /// Kubernetes version of the API server and of AKS.
@@ -45,6 +46,8 @@ pub struct WorldConfig {
     pub retired_sizes: bool,
     /// Factor on the delays of VMs.
     pub vm_delays: f64,
+    /// Nodes of a fixed pool, which nap does not manage.
+    pub system_nodes: u32,
 }
 
 /// Failure to create or run a world.
@@ -69,6 +72,9 @@ pub enum WorldError {
         /// The client's error.
         source: kube::Error,
     },
+    /// The API server refused an object that every AKS cluster has.
+    #[error("providing what AKS installs: {0}")]
+    Provide(String),
     /// [`World::run`] was called a second time.
     #[error("the world already runs")]
     AlreadyRunning,
@@ -83,6 +89,7 @@ pub struct World {
     azure_config: AzureConfig,
     settings: Settings,
     machines: Mutex<Option<mpsc::Receiver<VmEvent>>>,
+    fixed: Vec<VmEvent>,
 }
 
 impl World {
@@ -103,12 +110,17 @@ impl World {
         let azure_config = emulator.azure_config();
         let (azure, machines) = Emulator::new(emulator)?;
         let git_version = format!("v{KUBERNETES_VERSION}");
+        let (system_nodes, region) = (config.system_nodes, config.region.clone());
         let config = nap_apiserver::Config { clock: clock.clone(), seed: config.seed, git_version };
         let server = ApiServer::new(config);
+        for class in cluster::storage_classes() {
+            server.provide(class).map_err(WorldError::Provide)?;
+        }
+        let fixed = fixed_nodes::machines(system_nodes, &region);
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
         let settings = Settings::default();
-        Ok(Self { server, azure, clock, trace, azure_config, settings, machines })
+        Ok(Self { server, azure, clock, trace, azure_config, settings, machines, fixed })
     }
 
     /// Replaces the settings of the nap controllers.
@@ -175,7 +187,8 @@ impl World {
     pub async fn run(&self, with_controllers: bool) -> Result<(), WorldError> {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner).take();
         let machines = machines.ok_or(WorldError::AlreadyRunning)?;
-        let cluster = cluster::run(self.client(), self.clock.clone(), machines);
+        let (client, clock) = (self.client(), self.clock.clone());
+        let cluster = cluster::run_with(client, clock, machines, self.fixed.clone());
         let nap = async {
             if with_controllers {
                 self.run_nap(std::future::pending()).await;

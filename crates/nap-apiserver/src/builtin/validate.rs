@@ -3,7 +3,7 @@
 use nap_units::{Quantity, Rounding};
 use serde_json::{Value, json};
 
-use super::{metadata, scheduling};
+use super::{cron_job, metadata, scheduling};
 use crate::error::{FieldError, Problem};
 use crate::object;
 use crate::resources::Resource;
@@ -41,9 +41,7 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
         }
         ("batch", "jobs") => job(spec, "spec", &mut errors),
         ("batch", "cronjobs") => {
-            if object::text(spec, &["schedule"]).is_empty() {
-                errors.push(FieldError::required("spec.schedule", ""));
-            }
+            cron_job::check(spec, &mut errors);
             job(&spec["jobTemplate"]["spec"], "spec.jobTemplate.spec", &mut errors);
         }
         ("", "replicationcontrollers") => {

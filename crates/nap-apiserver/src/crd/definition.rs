@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::CustomSchema;
 use crate::error::FieldError;
 use crate::object;
-use crate::resources::{PrinterColumn, Resource, Scale};
+use crate::resources::{PrinterColumn, Resource, Scale, Source};
 
 /// Fills what the API server itself writes into a definition: names, conditions, stored versions.
 pub(crate) fn complete(definition: &mut Value, now: &str) {
@@ -135,6 +135,7 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
             round_trip: None,
             types: None,
             schema: Some(Arc::new(schema)),
+            json_schema: None,
             columns: columns_of(version),
             selectable_fields: object::list(version, &["selectableFields"])
                 .iter()
@@ -147,6 +148,8 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
                     warning.to_owned()
                 }
             }),
+            storage_group: group.clone(),
+            source: Source::Stored,
         });
     }
     if errors.is_empty() { Ok(resources) } else { Err(errors) }

@@ -13,7 +13,7 @@ pub(crate) use definition::{complete, resources_of};
 pub(crate) use validation::type_name;
 
 use crate::error::{FieldError, Problem};
-use schema::Schema;
+pub(crate) use schema::Schema;
 
 /// The schema of one version of a custom resource, ready to use.
 pub(crate) struct CustomSchema {
@@ -30,6 +30,11 @@ impl std::fmt::Debug for CustomSchema {
 }
 
 impl CustomSchema {
+    /// The structure that defaulting, pruning and validation follow.
+    pub(crate) fn structure(&self) -> &Schema {
+        &self.schema
+    }
+
     /// Parses the schema and compiles its rules; `path` is where it stands in the CRD.
     pub(crate) fn parse(raw: &Value, path: &str) -> Result<Self, Vec<FieldError>> {
         let schema = Schema::parse(raw, path)

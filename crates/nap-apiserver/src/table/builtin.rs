@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Column, Row, age};
+use super::{Column, Row, age, storage_and_batch};
 use crate::object;
 use crate::resources::Resource;
 
-const NAME: Column = Column::new("Name", |row| json!(object::name(row.object)));
-const AGE: Column = Column::new("Age", |row| json!(row.age_of(&["metadata", "creationTimestamp"])));
+pub(super) const NAME: Column = Column::new("Name", |row| json!(object::name(row.object)));
+pub(super) const AGE: Column =
+    Column::new("Age", |row| json!(row.age_of(&["metadata", "creationTimestamp"])));
 
 /// The columns of a kind; name and age for those without their own.
 pub(super) fn columns(resource: &Resource) -> Vec<Column> {
@@ -91,7 +92,7 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             CONTAINERS,
             IMAGES,
         ],
-        ("", "Event") => vec![
+        ("" | "events.k8s.io", "Event") => vec![
             Column::new("Last Seen", |row| json!(last_seen(row))),
             Column::new("Type", |row| json!(row.text(&["type"]))),
             Column::new("Reason", |row| json!(row.text(&["reason"]))),
@@ -158,18 +159,19 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
                 }),
             ]
         }
-        _ => vec![NAME, AGE],
+        _ => storage_and_batch::columns(resource).unwrap_or_else(|| vec![NAME, AGE]),
     }
 }
 
-const CONTAINERS: Column = Column::wide("Containers", |row| json!(containers(row, "name")));
-const IMAGES: Column = Column::wide("Images", |row| json!(containers(row, "image")));
-const SELECTOR: Column = Column::wide("Selector", |row| {
+pub(super) const CONTAINERS: Column =
+    Column::wide("Containers", |row| json!(containers(row, "name")));
+pub(super) const IMAGES: Column = Column::wide("Images", |row| json!(containers(row, "image")));
+pub(super) const SELECTOR: Column = Column::wide("Selector", |row| {
     let selector = object::at(row.object, &["spec", "selector", "matchLabels"]);
     labels(selector.or_else(|| object::at(row.object, &["spec", "selector"])))
 });
 
-fn or_none(text: &str) -> Value {
+pub(super) fn or_none(text: &str) -> Value {
     json!(if text.is_empty() { "<none>" } else { text })
 }
 
@@ -185,7 +187,7 @@ fn or_not_applicable(row: &Row<'_>, field: &str) -> Value {
     }
 }
 
-fn status(row: &Row<'_>, field: &str) -> i64 {
+pub(super) fn status(row: &Row<'_>, field: &str) -> i64 {
     object::integer(row.object, &["status", field]).unwrap_or(0)
 }
 
@@ -210,7 +212,7 @@ fn containers(row: &Row<'_>, field: &str) -> String {
         .join(",")
 }
 
-fn labels(labels: Option<&Value>) -> Value {
+pub(super) fn labels(labels: Option<&Value>) -> Value {
     let pairs: Vec<String> = labels
         .and_then(Value::as_object)
         .into_iter()

@@ -4,6 +4,7 @@
 mod age;
 mod builtin;
 mod jsonpath;
+mod storage_and_batch;
 
 use serde_json::{Value, json};
 
@@ -44,6 +45,11 @@ impl Column {
 
     const fn wide(name: &'static str, cell: fn(&Row<'_>) -> Value) -> Self {
         Self { name, kind: "string", priority: 1, cell }
+    }
+
+    /// A column whose flag is shown as a word.
+    const fn printed(self) -> Self {
+        Self { kind: "boolean", ..self }
     }
 
     const fn number(name: &'static str, cell: fn(&Row<'_>) -> Value) -> Self {
@@ -121,10 +127,21 @@ fn custom_cell(column: &PrinterColumn, row: &Row<'_>) -> Value {
     };
     match (column.kind.as_str(), found) {
         ("date", Value::String(text)) => json!(age::since(text, row.now)),
+        // Memory and storage in bytes are for machines; the object still has them.
+        ("string", Value::String(text)) if is_bytes(&column.json_path, text) => {
+            storage_and_batch::readable_bytes(text)
+                .map_or_else(|| found.clone(), |text| json!(text))
+        }
         ("string", Value::String(_))
         | ("integer" | "number", Value::Number(_))
         | (_, Value::Bool(_)) => found.clone(),
         ("string", other) => json!(other.to_string()),
         _ => found.clone(),
     }
+}
+
+/// Whether a column shows an amount of memory or storage in bytes, without a unit.
+fn is_bytes(path: &str, text: &str) -> bool {
+    let named = path.ends_with("memory") || path.ends_with("storage");
+    named && text.len() > 9 && text.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -28,7 +28,9 @@ impl State {
         namespace: &str,
     ) -> Result<Response<ResponseBody>> {
         let mut options = WriteOptions::parse(&request.query)?;
-        let object = self.create(resource, namespace, decode(request)?, &mut options)?;
+        let mut object = decode(request)?;
+        object::metadata(&mut object).remove("managedFields");
+        let object = self.create(resource, namespace, object, &mut options)?;
         self.written(request, resource, 201, &object, &options)
     }
 
@@ -60,6 +62,7 @@ impl State {
         self.name(resource, &mut object)?;
         reset_status(resource, &mut object);
         builtin::defaults::apply(self, resource, None, &mut object)?;
+        self.mutate(resource, &mut object)?;
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             crate::crd::complete(&mut object, &self.timestamp());
         }
@@ -75,18 +78,23 @@ impl State {
         if self.store.get(&collection, &key_of(&object)).is_some() {
             return Err(ApiError::already_exists(resource, &name));
         }
-        object["apiVersion"] = json!(resource.storage_api_version());
+        self.admit(resource, None, &object, &mut options.warnings)?;
+        builtin::conversion::to_storage(resource, &mut object);
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             self.define(resource, &object, options)?;
         }
         if options.dry_run {
             return Ok(Arc::new(object));
         }
-        if resource.is("", "events") {
+        if resource.plural == "events" {
             self.expire_events();
         }
         let stored = self.store.put(&collection, object);
         self.collect_garbage();
+        if resource.is("", "namespaces") {
+            self.provide_account(&stored);
+        }
+        self.refresh_quotas(namespace);
         Ok(stored)
     }
 
@@ -108,8 +116,7 @@ impl State {
     fn stamp(&mut self, resource: &Resource, namespace: &str, object: &mut Value) {
         let (uid, now) = (self.store.uid(), self.timestamp());
         let metadata = object::metadata(object);
-        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"]
-        {
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             metadata.remove(key);
         }
         metadata.insert("uid".to_owned(), json!(uid));

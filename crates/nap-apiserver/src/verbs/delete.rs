@@ -151,6 +151,7 @@ impl State {
     ) -> Result<Outcome> {
         let outcome = self.delete_one(resource, key, options)?;
         self.collect_garbage();
+        self.refresh_quotas(&key.0);
         Ok(outcome)
     }
 

@@ -5,8 +5,10 @@
 
 mod create;
 mod delete;
+mod metrics;
 mod pods;
 mod read;
+pub(crate) mod reviews;
 mod scale;
 mod update;
 
@@ -19,6 +21,7 @@ pub(crate) use delete::{DeleteOptions, FOREGROUND};
 pub(crate) use update::Outcome;
 
 use crate::ResponseBody;
+use crate::apply::Manager;
 use crate::error::{ApiError, FieldError, Result};
 use crate::object;
 use crate::protobuf;
@@ -42,6 +45,8 @@ pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) validation: FieldValidation,
     pub(crate) warnings: Vec<String>,
+    /// Who writes; `None` for the server itself, whose writes are not tracked.
+    pub(crate) manager: Option<Manager>,
 }
 
 impl WriteOptions {
@@ -57,7 +62,7 @@ impl WriteOptions {
                 )));
             }
         };
-        Ok(Self { dry_run: query.dry_run()?, validation, warnings: Vec::new() })
+        Ok(Self { dry_run: query.dry_run()?, validation, ..Self::default() })
     }
 }
 

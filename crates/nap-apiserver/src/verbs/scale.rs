@@ -33,6 +33,7 @@ impl State {
         key: &Key,
     ) -> Result<Response<ResponseBody>> {
         let mut options = WriteOptions::parse(&request.query)?;
+        options.manager = Some(request.manager("scale"));
         let (mut object, scale) = self.scaled(resource, key)?;
         let current = view(&object, &scale);
         let wanted = if request.method == Method::PATCH {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{WriteOptions, check_kind, decode, normalise, refuse};
 use crate::ResponseBody;
+use crate::apply;
 use crate::builtin;
 use crate::error::{ApiError, FieldError, Result};
 use crate::object;
@@ -43,6 +44,7 @@ impl State {
         status: bool,
     ) -> Result<Response<ResponseBody>> {
         let mut options = WriteOptions::parse(&request.query)?;
+        options.manager = Some(request.manager(if status { "status" } else { "" }));
         let new = decode(request)?;
         if object::name(&new) != key.1 {
             return Err(ApiError::bad_request(format!(
@@ -72,9 +74,13 @@ impl State {
     ) -> Result<Response<ResponseBody>> {
         let patch = Patch::parse(request, resource)?;
         let mut options = WriteOptions::parse(&request.query)?;
+        let manager = request.manager(if status { "status" } else { "" });
+        if matches!(patch, Patch::Apply(_)) && request.query.text("fieldManager").is_empty() {
+            return Err(ApiError::apply_without_manager());
+        }
         let Some(old) = self.store.get(&resource.group_resource(), key) else {
             if let (Patch::Apply(object), false) = (&patch, status) {
-                let mut object = object.clone();
+                let mut object = apply::created(resource, object, &manager, &self.timestamp());
                 object::metadata(&mut object).insert("name".to_owned(), json!(key.1));
                 let created = self.create(resource, &key.0, object, &mut options)?;
                 return self.written(request, resource, 201, &created, &options);
@@ -82,7 +88,12 @@ impl State {
             return Err(ApiError::not_found(resource, &key.1));
         };
         let old = render::present(resource, &old).into_owned();
-        let new = patch.apply(resource, &key.1, old)?;
+        let new = if let Patch::Apply(applied) = &patch {
+            apply::merged(resource, &old, applied, &manager, &self.timestamp())?
+        } else {
+            options.manager = Some(manager);
+            patch.apply(resource, &key.1, old)?
+        };
         let outcome = self.replace(resource, key, new, status, &mut options)?;
         self.written(request, resource, 200, outcome.object(), &options)
     }
@@ -128,10 +139,18 @@ impl State {
             errors.extend(super::scale::negative_replicas(resource, &new));
         }
         refuse(resource, &key.1, &errors)?;
-        if new == old {
+        let unmanaged =
+            |object: &Value| object::at(object, &["metadata", "managedFields"]).cloned();
+        if let Some(manager) = options.manager.take_if(|_| unmanaged(&new) == unmanaged(&old)) {
+            apply::track(resource, &old, &mut new, &manager, &self.timestamp());
+        }
+        if is_same(&old, &new) {
             return Ok(Outcome::Kept(stored));
         }
-        new["apiVersion"] = json!(resource.storage_api_version());
+        if !status {
+            self.admit(resource, Some(&old), &new, &mut options.warnings)?;
+        }
+        builtin::conversion::to_storage(resource, &mut new);
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             self.define(resource, &new, options)?;
         }
@@ -150,8 +169,24 @@ impl State {
             Outcome::Kept(self.store.put(&collection, new))
         };
         self.collect_garbage();
+        self.refresh_quotas(&key.0);
         Ok(outcome)
     }
+}
+
+/// Whether nothing has changed but the times at which fields were set.
+fn is_same(old: &Value, new: &Value) -> bool {
+    let timeless = |object: &Value| {
+        let mut object = object.clone();
+        let entries = object::metadata(&mut object).get_mut("managedFields");
+        for entry in entries.and_then(Value::as_array_mut).into_iter().flatten() {
+            object::fields_mut(entry).remove("time");
+        }
+        object
+    };
+    old == new
+        || object::at(old, &["metadata", "managedFields"]).is_some()
+            && timeless(old) == timeless(new)
 }
 
 fn check_identity(resource: &Resource, key: &Key, old: &Value, new: &Value) -> Result<()> {
@@ -215,7 +250,16 @@ fn carry(old: &Value, new: &mut Value, key: &str) {
 fn carry_metadata(old: &Value, new: &mut Value) {
     let held = old.get("metadata").cloned().unwrap_or_default();
     let metadata = object::metadata(new);
-    metadata.remove("managedFields");
+    // An empty list, or one with an empty entry, is how a client takes the tracking back.
+    if let Some(Value::Array(entries)) = metadata.get("managedFields")
+        && entries.iter().all(|entry| entry == &json!({}))
+    {
+        metadata.remove("managedFields");
+    } else if !metadata.contains_key("managedFields")
+        && let Some(entries) = held.get("managedFields")
+    {
+        metadata.insert("managedFields".to_owned(), entries.clone());
+    }
     for key in [
         "name",
         "namespace",

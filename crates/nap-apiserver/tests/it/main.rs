@@ -1,5 +1,6 @@
 //! The server as its clients see it: through `kube::Client` in-process, and through kubectl.
 
+mod admission;
 mod crds;
 mod kubectl;
 mod objects;

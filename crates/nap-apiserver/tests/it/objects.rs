@@ -147,14 +147,14 @@ async fn json_merge_and_strategic_patches_apply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_side_apply_creates_then_merges() {
+async fn server_side_apply_creates_then_takes_back_what_is_not_applied_any_more() {
     let api: Api<ConfigMap> = Api::default_namespaced(client());
     let params = PatchParams::apply("test");
     let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" }, "data": { "a": "1" } });
     api.patch("c", &params, &Patch::Apply(body)).await.unwrap();
     let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" }, "data": { "b": "2" } });
     let map = api.patch("c", &params, &Patch::Apply(body)).await.unwrap();
-    assert_eq!(map.data.unwrap().len(), 2);
+    assert_eq!(map.data.unwrap().into_keys().collect::<Vec<_>>(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,7 +48,6 @@ static TURN: Mutex<()> = Mutex::const_new(());
 /// A server with nap's definitions and without custom resources.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    pub(crate) is_real: bool,
     kubeconfig: PathBuf,
     _serving: JoinSet<()>,
     _turn: Option<MutexGuard<'static, ()>>,
@@ -74,7 +73,7 @@ impl Cluster {
             "contexts": [{ "name": "embedded", "context": { "cluster": "embedded", "user": "" } }],
         });
         std::fs::write(&kubeconfig, text.to_string()).unwrap();
-        Self { client, is_real: false, kubeconfig, _serving: serving, _turn: None }
+        Self { client, kubeconfig, _serving: serving, _turn: None }
     }
 
     /// The real server.
@@ -85,7 +84,12 @@ impl Cluster {
         nap_controllers::install::install(&client, |_, _, _| {}).await.unwrap();
         clear(&client).await;
         let kubeconfig = plane.kubeconfig();
-        Self { client, is_real: true, kubeconfig, _serving: JoinSet::new(), _turn: Some(turn) }
+        Self { client, kubeconfig, _serving: JoinSet::new(), _turn: Some(turn) }
+    }
+
+    /// The kubeconfig of the server.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
     }
 
     /// Runs kubectl with the words of a command and a manifest on standard input.

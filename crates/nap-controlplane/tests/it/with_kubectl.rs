@@ -112,31 +112,29 @@ async fn old_versions_and_old_spellings_warn(cluster: &Cluster) {
     assert!(text.contains("Warning: karpenter.sh/v1beta1 NodePool is deprecated"), "{text}");
     let text = warnings(MANIFESTS[6].yaml).await;
     assert!(text.contains("Warning: use v1beta1.AKSNodeClass instead"), "{text}");
-    if cluster.is_real {
-        // A policy takes effect with a delay.
-        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
-        let mut text = String::new();
-        while tokio::time::Instant::now() < deadline && !text.contains("Warning") {
-            cluster.prints("delete nodepool default --ignore-not-found", "").await;
-            text = warnings(MANIFESTS[0].yaml).await;
-        }
-        for field in [
-            "spec.disruption.consolidationPolicy",
-            "spec.disruption.expireAfter",
-            "spec.template.spec.nodeClassRef",
-        ] {
-            assert!(text.contains(field), "{field}: {text}");
-        }
-        let current = MANIFESTS[0]
-            .yaml
-            .replace("WhenUnderutilized", "WhenEmpty")
-            .replace("    expireAfter: Never\n", "")
-            .replace(
-                "        name: default\n",
-                "        name: default\n        group: karpenter.azure.com\n        kind: AKSNodeClass\n",
-            );
-        assert_eq!(warnings(&current).await, "");
+    // A policy takes effect with a delay.
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let mut text = String::new();
+    while tokio::time::Instant::now() < deadline && !text.contains("Warning") {
+        cluster.prints("delete nodepool default --ignore-not-found", "").await;
+        text = warnings(MANIFESTS[0].yaml).await;
     }
+    for field in [
+        "spec.disruption.consolidationPolicy",
+        "spec.disruption.expireAfter",
+        "spec.template.spec.nodeClassRef",
+    ] {
+        assert!(text.contains(field), "{field}: {text}");
+    }
+    let current = MANIFESTS[0]
+        .yaml
+        .replace("WhenUnderutilized", "WhenEmpty")
+        .replace("    expireAfter: Never\n", "")
+        .replace(
+            "        name: default\n",
+            "        name: default\n        group: karpenter.azure.com\n        kind: AKSNodeClass\n",
+        );
+    assert_eq!(warnings(&current).await, "");
 }
 
 async fn columns_and_names(cluster: &Cluster) {

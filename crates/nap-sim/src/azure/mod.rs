@@ -17,7 +17,7 @@ mod lifecycle;
 mod machines;
 mod maintenance;
 mod members;
-mod node;
+pub(crate) mod node;
 mod prerequisites;
 mod region;
 mod request;

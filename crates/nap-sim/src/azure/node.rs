@@ -14,7 +14,7 @@ use super::EmulatorConfig;
 use super::state::MachineRecord;
 
 /// Free memory below which the kubelet evicts pods, in bytes.
-const EVICTION_THRESHOLD: i64 = 750 * 1024 * 1024;
+pub(crate) const EVICTION_THRESHOLD: i64 = 750 * 1024 * 1024;
 
 /// Labels that AKS and the kubelet give the Node.
 pub(crate) fn node_labels(
@@ -42,6 +42,7 @@ pub(crate) fn node_labels(
         (labels::INSTANCE_TYPE, &size.name),
         ("beta.kubernetes.io/instance-type", &size.name),
         (labels::ZONE, &machine.zone_label),
+        ("topology.disk.csi.azure.com/zone", &machine.zone_label),
         (labels::REGION, &config.region),
         (labels::ARCH, size.arch),
         ("beta.kubernetes.io/arch", size.arch),
@@ -126,7 +127,7 @@ fn memory_mib(gib: f64) -> i64 {
     clippy::cast_precision_loss,
     reason = "vCPU counts are small"
 )]
-fn reserved_cpu(vcpus: i64) -> i64 {
+pub(crate) fn reserved_cpu(vcpus: i64) -> i64 {
     let cores = vcpus as f64;
     let share = 0.06 * cores.min(1.0)
         + 0.04 * (cores.min(2.0) - 1.0).max(0.0)
@@ -136,7 +137,7 @@ fn reserved_cpu(vcpus: i64) -> i64 {
 }
 
 /// Memory that AKS reserves, in bytes: whole MiB of shares that fall with the size.
-fn reserved_memory(gib: f64) -> i64 {
+pub(crate) fn reserved_memory(gib: f64) -> i64 {
     let between = |low: f64, high: f64| (gib.min(high) - low).max(0.0);
     let reserved = 0.25 * between(0.0, 4.0)
         + 0.20 * between(4.0, 8.0)

@@ -149,8 +149,14 @@ fn expected_count(covered: &[&std::sync::Arc<Pod>], index: &Index) -> i32 {
         }
         let key = (pod.namespace().unwrap_or_default(), owner.name.clone());
         let set = index.replica_sets.get(&key).filter(|set| set.uid().as_ref() == Some(&owner.uid));
-        expected += match set {
-            Some(set) => set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
+        let stateful =
+            index.stateful_sets.get(&key).filter(|set| set.uid().as_ref() == Some(&owner.uid));
+        let replicas = set
+            .and_then(|set| set.spec.as_ref())
+            .map(|spec| spec.replicas)
+            .or_else(|| stateful.and_then(|set| set.spec.as_ref()).map(|spec| spec.replicas));
+        expected += match replicas {
+            Some(replicas) => replicas.unwrap_or(1),
             // The scale of this controller is unknown: count its pods.
             None => covered
                 .iter()

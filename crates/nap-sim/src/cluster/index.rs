@@ -9,11 +9,19 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
 use futures::stream::{BoxStream, StreamExt};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::{
+    Endpoints, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service,
+};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::pods::controller_of;
 
@@ -117,72 +125,84 @@ impl<T: ResourceExt> Mirror<T> {
     }
 }
 
-/// All objects that the simulated controllers read.
-#[derive(Debug, Default)]
-pub(super) struct Index {
-    pub(super) nodes: Mirror<Node>,
-    pub(super) pods: Mirror<Pod>,
-    pub(super) deployments: Mirror<Deployment>,
-    pub(super) replica_sets: Mirror<ReplicaSet>,
-    pub(super) daemon_sets: Mirror<DaemonSet>,
-    pub(super) budgets: Mirror<PodDisruptionBudget>,
+/// A kind that the simulated controllers read, and where its objects live.
+pub(super) trait Object:
+    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// The API of a namespace; of the cluster, for kinds without namespaces.
+    fn api(client: Client, namespace: &str) -> Api<Self>;
 }
 
-impl Index {
-    /// Applies one watch event; returns false if the watch failed.
-    pub(super) fn apply(&mut self, change: Change) -> bool {
-        match change {
-            Change::Node(event) => self.nodes.apply(event),
-            Change::Pod(event) => self.pods.apply(event),
-            Change::Deployment(event) => self.deployments.apply(event),
-            Change::ReplicaSet(event) => self.replica_sets.apply(event),
-            Change::DaemonSet(event) => self.daemon_sets.apply(event),
-            Change::Budget(event) => self.budgets.apply(event),
-            Change::Failure(error) => {
-                tracing::warn!(%error, "watch failed");
-                return false;
+macro_rules! scope {
+    ($kind:ty, namespaced) => {
+        impl Object for $kind {
+            fn api(client: Client, namespace: &str) -> Api<Self> {
+                Api::namespaced(client, namespace)
             }
         }
-        true
-    }
-
-    /// Whether every kind was listed at least once.
-    pub(super) fn is_complete(&self) -> bool {
-        self.nodes.complete
-            && self.pods.complete
-            && self.deployments.complete
-            && self.replica_sets.complete
-            && self.daemon_sets.complete
-            && self.budgets.complete
-    }
+    };
+    ($kind:ty, cluster) => {
+        impl Object for $kind {
+            fn api(client: Client, _: &str) -> Api<Self> {
+                Api::all(client)
+            }
+        }
+    };
 }
 
-/// One event of one watch.
-pub(super) enum Change {
-    Node(Event<Node>),
-    Pod(Event<Pod>),
-    Deployment(Event<Deployment>),
-    ReplicaSet(Event<ReplicaSet>),
-    DaemonSet(Event<DaemonSet>),
-    Budget(Event<PodDisruptionBudget>),
-    Failure(watcher::Error),
+macro_rules! kinds {
+    ($($field:ident: $kind:ty, $scope:ident;)*) => {
+        /// All objects that the simulated controllers read.
+        #[derive(Debug, Default)]
+        pub(super) struct Index {
+            $(pub(super) $field: Mirror<$kind>,)*
+        }
+
+        impl Index {
+            /// Whether every kind was listed at least once.
+            pub(super) fn is_complete(&self) -> bool {
+                $(self.$field.complete)&&*
+            }
+        }
+
+        impl News {
+            pub(super) fn new(client: &Client) -> Self {
+                Self(vec![$(follow::<$kind>(client, |index| &mut index.$field)),*])
+            }
+        }
+
+        $(scope!($kind, $scope);)*
+    };
 }
+
+kinds! {
+    nodes: Node, cluster;
+    pods: Pod, namespaced;
+    deployments: Deployment, namespaced;
+    replica_sets: ReplicaSet, namespaced;
+    daemon_sets: DaemonSet, namespaced;
+    budgets: PodDisruptionBudget, namespaced;
+    stateful_sets: StatefulSet, namespaced;
+    jobs: Job, namespaced;
+    cron_jobs: CronJob, namespaced;
+    autoscalers: HorizontalPodAutoscaler, namespaced;
+    claims: PersistentVolumeClaim, namespaced;
+    volumes: PersistentVolume, cluster;
+    storage_classes: StorageClass, cluster;
+    csi_nodes: CSINode, cluster;
+    attachments: VolumeAttachment, cluster;
+    services: Service, namespaced;
+    endpoints: Endpoints, namespaced;
+    endpoint_slices: EndpointSlice, namespaced;
+}
+
+/// One watch event, to be applied to the index; returns false if the watch failed.
+pub(super) type Change = Box<dyn FnOnce(&mut Index) -> bool + Send>;
 
 /// All watches, polled in a fixed order of kinds.
 pub(super) struct News(Vec<BoxStream<'static, Change>>);
 
 impl News {
-    pub(super) fn new(client: &Client) -> Self {
-        Self(vec![
-            follow(client, Change::Node),
-            follow(client, Change::Pod),
-            follow(client, Change::Deployment),
-            follow(client, Change::ReplicaSet),
-            follow(client, Change::DaemonSet),
-            follow(client, Change::Budget),
-        ])
-    }
-
     /// Waits for the next event.
     pub(super) async fn next(&mut self) -> Change {
         std::future::poll_fn(|context| self.poll(context)).await
@@ -206,11 +226,22 @@ impl News {
     }
 }
 
-fn follow<T>(client: &Client, change: fn(Event<T>) -> Change) -> BoxStream<'static, Change>
-where
-    T: Resource<DynamicType = ()> + Clone + Debug + serde::de::DeserializeOwned + Send + 'static,
-{
+fn follow<T: Object>(
+    client: &Client,
+    mirror: fn(&mut Index) -> &mut Mirror<T>,
+) -> BoxStream<'static, Change> {
     watcher(Api::<T>::all(client.clone()), watcher::Config::default())
-        .map(move |event| event.map_or_else(Change::Failure, change))
+        .map(move |event| -> Change {
+            match event {
+                Ok(event) => Box::new(move |index| {
+                    mirror(index).apply(event);
+                    true
+                }),
+                Err(error) => Box::new(move |_| {
+                    tracing::warn!(%error, "watch failed");
+                    false
+                }),
+            }
+        })
         .boxed()
 }

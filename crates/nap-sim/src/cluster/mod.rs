@@ -2,23 +2,25 @@
 //! provisioner can tell the difference, beside the kubelets of [`nap_kubelets`].
 //!
 //! ```text
-//! watches ──► index ──► one pass: workloads, nodes, budgets, scheduler ──► API server
-//!               ▲                                                              │
-//!               └──────────────────── responses of the writes ◄────────────────┘
+//! watches ──► index ──► one pass: workloads, nodes, storage, ──► API server
+//!               ▲       budgets, services, scheduler               │
+//!               └────────── responses of the writes ◄──────────────┘
 //! ```
 //!
 //! Everything runs in one task. All events are applied before a pass, a pass visits objects in key
 //! order, and its writes are in the index before the next step reads it: the same events in the
 //! same order lead to the same writes.
 //!
-//! Not implemented: StatefulSets and Jobs (their objects can be stored, but get no pods), and the
-//! eviction of running pods for a later `NoExecute` taint.
+//! Not implemented: ReplicationControllers (they can be stored, but get no pods), preemption, and
+//! the eviction of running pods for a later `NoExecute` taint.
 
 mod disruption_budgets;
 mod index;
 mod node_lifecycle;
 mod pods;
 mod scheduler;
+mod services;
+mod storage;
 mod workloads;
 mod write;
 
@@ -33,6 +35,8 @@ use tokio::sync::mpsc;
 
 use index::{Index, News};
 use node_lifecycle::GoneVms;
+pub use storage::storage_classes;
+use workloads::Autoscaling;
 use write::Writer;
 
 /// Maximum number of VM events that wait for the kubelets.
@@ -43,12 +47,22 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs the components and the kubelets until the future is dropped.
 pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>) -> Infallible {
+    run_with(client, clock, machines, Vec::new()).await
+}
+
+/// Runs the components and the kubelets, with machines that are there from the start.
+pub async fn run_with(
+    client: Client,
+    clock: Clock,
+    machines: mpsc::Receiver<VmEvent>,
+    fixed: Vec<VmEvent>,
+) -> Infallible {
     let (vms, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let config = KubeletConfig { heartbeats: None, ..KubeletConfig::default() };
     let kubelets = nap_kubelets::run(client.clone(), clock.clone(), config, events);
     tokio::select! {
         biased;
-        never = components(client, clock, machines, vms) => never,
+        never = components(client, clock, machines, vms, fixed) => never,
         never = kubelets => never,
     }
 }
@@ -58,19 +72,24 @@ async fn components(
     clock: Clock,
     machines: mpsc::Receiver<VmEvent>,
     vms: mpsc::Sender<VmEvent>,
+    fixed: Vec<VmEvent>,
 ) -> Infallible {
     let mut news = News::new(&client);
     let mut index = Index::default();
     let mut machines = Some(machines);
     let mut gone = GoneVms::default();
+    for event in fixed {
+        forward(event, &mut gone, &vms).await;
+    }
     let mut tried = scheduler::Tried::default();
+    let mut autoscaling = Autoscaling::default();
     let mut writer = Writer::new(client, clock.clone());
     let mut wake: Option<Timestamp> = None;
     loop {
         tokio::select! {
             biased;
             event = news.next() => {
-                if !index.apply(event) {
+                if !event(&mut index) {
                     clock.sleep(RETRY).await;
                 }
             }
@@ -81,7 +100,7 @@ async fn components(
             () = sleep_until(&clock, wake) => {}
         }
         while let Some(event) = news.ready() {
-            index.apply(event);
+            event(&mut index);
         }
         while let Some(event) = machines.as_mut().and_then(|machines| machines.try_recv().ok()) {
             forward(event, &mut gone, &vms).await;
@@ -89,14 +108,13 @@ async fn components(
         if !index.is_complete() {
             continue;
         }
-        workloads::pass(&mut index, &mut writer).await;
-        node_lifecycle::pass(&mut gone, &mut index, &mut writer).await;
-        wake = disruption_budgets::pass(&mut index, &mut writer).await;
+        wake = workloads::pass(&mut index, &mut writer, &mut autoscaling).await;
+        wake = earliest(wake, node_lifecycle::pass(&mut gone, &mut index, &mut writer).await);
+        storage::pass(&mut index, &mut writer).await;
+        wake = earliest(wake, disruption_budgets::pass(&mut index, &mut writer).await);
+        services::pass(&mut index, &mut writer).await;
         scheduler::pass(&mut index, &mut writer, &mut tried).await;
-        if writer.take_trouble() {
-            let retry = clock.now().checked_add(jiff::SignedDuration::from_secs(1)).ok();
-            wake = earliest(wake, retry);
-        }
+        wake = earliest(wake, writer.take_retry());
     }
 }
 

@@ -28,6 +28,12 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|(status, _)| status == "True")
 }
 
+/// Restarts of all containers.
+pub(super) fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    statuses.into_iter().flatten().map(|container| container.restart_count).sum()
+}
+
 /// Status and message of a condition.
 pub(super) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<(&'a str, &'a str)> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;

@@ -1,31 +1,38 @@
 //! Writes to the API server. A conflict is normal, because the watch brings the new version; any
 //! other failure is logged and retried.
 
-use std::fmt::Debug;
+use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use nap_clock::Clock;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::index::{Key, Mirror, key};
+use super::earliest;
+use super::index::{Key, Mirror, Object, key};
+
+/// Delay after which a write that failed is tried again.
+const RETRY: SignedDuration = SignedDuration::from_secs(1);
+/// Delay after which a pod that admission refused is created again.
+const RETRY_REFUSED: SignedDuration = SignedDuration::from_secs(15);
+/// Events whose repetition is counted in the first one; more are forgotten.
+const MAX_KNOWN_EVENTS: usize = 4096;
 
 /// The writer of all simulated components.
 pub(super) struct Writer {
     client: Client,
     pub(super) clock: Clock,
-    trouble: bool,
+    retry: Option<Timestamp>,
     events: u64,
+    /// Name and count of published events, by uid of the object, reason and message.
+    published: BTreeMap<(String, String, String), (String, u32)>,
 }
 
 impl Writer {
     pub(super) fn new(client: Client, clock: Clock) -> Self {
-        Self { client, clock, trouble: false, events: 0 }
+        Self { client, clock, retry: None, events: 0, published: BTreeMap::new() }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -37,9 +44,13 @@ impl Writer {
         self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    /// Whether a write failed and must be retried; resets the flag.
-    pub(super) fn take_trouble(&mut self) -> bool {
-        std::mem::take(&mut self.trouble)
+    /// When a failed write is to be tried again; forgets it.
+    pub(super) fn take_retry(&mut self) -> Option<Timestamp> {
+        self.retry.take()
+    }
+
+    fn retry_in(&mut self, delay: SignedDuration) {
+        self.retry = earliest(self.retry, self.now().checked_add(delay).ok());
     }
 
     fn check<T>(&mut self, what: &'static str, name: &str, result: kube::Result<T>) -> Option<T> {
@@ -51,66 +62,90 @@ impl Writer {
             }
             Err(error) => {
                 tracing::warn!(what, name, %error, "write failed");
-                self.trouble = true;
+                self.retry_in(RETRY);
                 None
             }
         }
     }
 
-    fn api<T>(&self, namespace: &str) -> Api<T>
-    where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), namespace)
+    fn api<T: Object>(&self, namespace: &str) -> Api<T> {
+        T::api(self.client.clone(), namespace)
     }
 
-    pub(super) async fn create<T>(
+    /// The client, for requests that are no writes.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Creates an object; false if that failed.
+    pub(super) async fn create<T: Object>(
         &mut self,
         mirror: &mut Mirror<T>,
         namespace: &str,
         object: &Value,
-    ) where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + Serialize
-            + DeserializeOwned,
-    {
-        let object: T = match serde_json::from_value(object.clone()) {
-            Ok(object) => object,
-            Err(error) => {
-                tracing::error!(%error, "invalid object");
-                return;
-            }
-        };
+    ) -> bool {
+        let Some(object) = typed::<T>(object) else { return false };
         let result = self.api::<T>(namespace).create(&PostParams::default(), &object).await;
-        if let Some(created) = self.check("create", &object.name_any(), result) {
-            mirror.put(created);
+        match self.check("create", &object.name_any(), result) {
+            Some(created) => {
+                mirror.put(created);
+                true
+            }
+            None => false,
         }
     }
 
-    pub(super) async fn patch<T>(&mut self, mirror: &mut Mirror<T>, of: &Key, patch: &Value)
-    where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
+    /// Creates an object of a controller. What admission refuses is an event about the owner.
+    pub(super) async fn create_for<O: Object, T: Object>(
+        &mut self,
+        owner: &O,
+        component: &str,
+        mirror: &mut Mirror<T>,
+        object: &Value,
+    ) -> bool {
+        let namespace = owner.namespace().unwrap_or_default();
+        let Some(object) = typed::<T>(object) else { return false };
+        match self.api::<T>(&namespace).create(&PostParams::default(), &object).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
+                let message = format!("Error creating: {}", status.message);
+                self.event(owner, component, "Warning", "FailedCreate", &message).await;
+                self.retry_in(RETRY_REFUSED);
+                false
+            }
+            result => match self.check("create", &object.name_any(), result) {
+                Some(created) => {
+                    mirror.put(created);
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    pub(super) async fn patch<T: Object>(
+        &mut self,
+        mirror: &mut Mirror<T>,
+        of: &Key,
+        patch: &Value,
+    ) -> bool {
         let api = self.api::<T>(&of.0);
         let result = api.patch(&of.1, &PatchParams::default(), &Patch::Merge(patch)).await;
-        if let Some(patched) = self.check("patch", &of.1, result) {
-            mirror.put(patched);
+        match self.check("patch", &of.1, result) {
+            Some(patched) => {
+                mirror.put(patched);
+                true
+            }
+            None => false,
         }
     }
 
     /// Patches a status by strategic merge, so that conditions merge by type.
-    pub(super) async fn patch_status<T>(&mut self, mirror: &mut Mirror<T>, of: &Key, status: &Value)
-    where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
+    pub(super) async fn patch_status<T: Object>(
+        &mut self,
+        mirror: &mut Mirror<T>,
+        of: &Key,
+        status: &Value,
+    ) {
         let api = self.api::<T>(&of.0);
         let patch = json!({ "status": status });
         let result =
@@ -120,31 +155,31 @@ impl Writer {
         }
     }
 
-    /// Replaces a whole status.
-    pub(super) async fn replace_status<T>(&mut self, mirror: &mut Mirror<T>, object: &T)
-    where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + Serialize
-            + DeserializeOwned,
-    {
+    /// Replaces a whole status; false if that failed.
+    pub(super) async fn replace_status<T: Object>(
+        &mut self,
+        mirror: &mut Mirror<T>,
+        object: &T,
+    ) -> bool {
         let name = object.name_any();
         let api = self.api::<T>(&object.namespace().unwrap_or_default());
         let result = api.replace_status(&name, &PostParams::default(), object).await;
-        if let Some(replaced) = self.check("replace status", &name, result) {
-            mirror.put(replaced);
+        match self.check("replace status", &name, result) {
+            Some(replaced) => {
+                mirror.put(replaced);
+                true
+            }
+            None => false,
         }
     }
 
     /// Deletes an object with its uid as precondition, so that a new object of the same name stays.
-    pub(super) async fn delete<T>(&mut self, mirror: &mut Mirror<T>, object: &T, grace: Option<u32>)
-    where
-        T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
+    pub(super) async fn delete<T: Object>(
+        &mut self,
+        mirror: &mut Mirror<T>,
+        object: &T,
+        grace: Option<u32>,
+    ) {
         let of = key(object);
         let parameters = DeleteParams {
             grace_period_seconds: grace,
@@ -173,6 +208,22 @@ impl Writer {
         }
     }
 
+    /// Patches the status of a Node, conditions by type.
+    pub(super) async fn patch_node_status(
+        &mut self,
+        mirror: &mut Mirror<Node>,
+        name: &str,
+        status: &Value,
+    ) {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let patch = json!({ "status": status });
+        let result =
+            api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        if let Some(node) = self.check("patch node status", name, result) {
+            mirror.put(node);
+        }
+    }
+
     /// Binds a pod and reads it back, so that the next scheduling decision counts it.
     pub(super) async fn bind(&mut self, mirror: &mut Mirror<Pod>, pod: &Pod, node: &str) -> bool {
         let of = key(pod);
@@ -194,27 +245,80 @@ impl Writer {
         true
     }
 
-    /// Publishes an event about a pod.
-    pub(super) async fn event(&mut self, pod: &Pod, kind: &str, reason: &str, message: &str) {
-        let (namespace, name) = key(pod);
-        self.events += 1;
+    /// Publishes an event about an object unless it was published before.
+    pub(super) async fn event_once<T: Object>(
+        &mut self,
+        about: &T,
+        component: &str,
+        kind: &str,
+        reason: &str,
+        message: &str,
+    ) {
+        let identity = (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
+        if !self.published.contains_key(&identity) {
+            self.event(about, component, kind, reason, message).await;
+        }
+    }
+
+    /// Publishes an event about an object. A repetition raises the count of the first one.
+    pub(super) async fn event<T: Object>(
+        &mut self,
+        about: &T,
+        component: &str,
+        kind: &str,
+        reason: &str,
+        message: &str,
+    ) {
+        let (namespace, name) = key(about);
+        let place = if namespace.is_empty() { "default".to_owned() } else { namespace.clone() };
         let stamp = self.stamp();
-        let event: Event = match serde_json::from_value(json!({
-            "metadata": { "name": format!("{name}.{:016x}", self.events), "namespace": namespace },
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &place);
+        let identity = (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
+        if let Some((event, count)) = self.published.get_mut(&identity) {
+            *count += 1;
+            let patch = json!({ "count": *count, "lastTimestamp": stamp });
+            let event = event.clone();
+            if api.patch(&event, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok() {
+                return;
+            }
+        }
+        self.events += 1;
+        let event_name = format!("{name}.{:016x}", self.events);
+        let event = json!({
+            "metadata": { "name": event_name, "namespace": place },
             "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": pod.uid(),
+                "apiVersion": T::api_version(&()), "kind": T::kind(&()), "name": name,
+                "namespace": namespace, "uid": about.uid(),
             },
             "type": kind, "reason": reason, "message": message, "count": 1,
             "firstTimestamp": stamp, "lastTimestamp": stamp,
-            "source": { "component": "default-scheduler" }, "reportingComponent": "default-scheduler",
-        })) {
+            "source": { "component": component }, "reportingComponent": component,
+        });
+        let event: Event = match serde_json::from_value(event) {
             Ok(event) => event,
             Err(error) => {
                 tracing::error!(%error, "invalid Event");
                 return;
             }
         };
-        let result = self.api::<Event>(&namespace).create(&PostParams::default(), &event).await;
-        self.check("create event", &name, result);
+        if self.published.len() >= MAX_KNOWN_EVENTS {
+            self.published.clear();
+        }
+        self.published.insert(identity, (event_name, 1));
+        match api.create(&PostParams::default(), &event).await {
+            // The namespace ends: nobody is left to read it.
+            Err(kube::Error::Api(status)) if status.code == 403 => {}
+            result => drop(self.check("create event", &name, result)),
+        }
+    }
+}
+
+fn typed<T: Object>(object: &Value) -> Option<T> {
+    match serde_json::from_value(object.clone()) {
+        Ok(object) => Some(object),
+        Err(error) => {
+            tracing::error!(%error, "invalid object");
+            None
+        }
     }
 }

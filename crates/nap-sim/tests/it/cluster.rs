@@ -81,13 +81,31 @@ impl World {
         self.add_tainted_machine(name, milli_cpu, Vec::new()).await;
     }
 
+    /// A machine in a zone.
+    pub(crate) async fn add_machine_in(&self, name: &str, milli_cpu: i64, zone: &str) {
+        let zones = ["topology.kubernetes.io/zone", "topology.disk.csi.azure.com/zone"];
+        let zones = zones.map(|key| (key.to_owned(), zone.to_owned())).into();
+        self.add(name, milli_cpu, Vec::new(), zones).await;
+    }
+
     async fn add_tainted_machine(&self, name: &str, milli_cpu: i64, taints: Vec<Taint>) {
+        self.add(name, milli_cpu, taints, BTreeMap::new()).await;
+    }
+
+    async fn add(
+        &self,
+        name: &str,
+        milli_cpu: i64,
+        taints: Vec<Taint>,
+        mut labels: BTreeMap<String, String>,
+    ) {
+        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
         let size: Resources =
             [("cpu", milli_cpu), ("memory", 8 << 30), ("pods", 10)].into_iter().collect();
         let event = VmEvent::Created {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
-            labels: BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]),
+            labels,
             taints,
             capacity: size.clone(),
             allocatable: size,
@@ -96,7 +114,7 @@ impl World {
         self.machines.send(event).await.unwrap();
     }
 
-    async fn remove_machine(&self, name: &str) {
+    pub(crate) async fn remove_machine(&self, name: &str) {
         let event = VmEvent::Deleted {
             provider_id: format!("azure:///{name}"),
             node_name: name.to_owned(),
@@ -134,7 +152,7 @@ pub(crate) fn deployment(replicas: i32, cpu: &str) -> Value {
     })
 }
 
-fn phase(pod: &Pod) -> &str {
+pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
@@ -144,7 +162,7 @@ pub(crate) fn running(pods: &[Pod]) -> usize {
         .count()
 }
 
-fn unschedulable(pod: &Pod) -> String {
+pub(crate) fn unschedulable(pod: &Pod) -> String {
     let conditions =
         pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let found = conditions.into_iter().find(|condition| condition.type_ == "PodScheduled").unwrap();
@@ -222,8 +240,9 @@ async fn a_budget_blocks_an_eviction_until_it_can_spare_a_pod() {
     world.scale(3).await;
     world.wait(30).await;
     world.api::<Pod>().evict(&victim, &EvictParams::default()).await.unwrap();
-    let again =
-        world.pods().await.iter().map(ResourceExt::name_any).find(|name| *name != victim).unwrap();
+    let pods = world.pods().await;
+    let again = pods.iter().find(|pod| phase(pod) == "Running" && pod.name_any() != victim);
+    let again = again.unwrap().name_any();
     let refused = world.api::<Pod>().evict(&again, &EvictParams::default()).await.unwrap_err();
     assert!(matches!(&refused, kube::Error::Api(status) if status.code == 429), "{refused}");
     world.wait(60).await;

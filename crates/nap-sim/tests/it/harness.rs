@@ -59,6 +59,7 @@ impl User {
             speed: 1,
             epoch,
             vm_delays: 1.0,
+            system_nodes: 0,
             sizes: std::collections::BTreeSet::default(),
             retired_sizes: false,
         };

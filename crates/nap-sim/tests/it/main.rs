@@ -41,4 +41,5 @@ mod terminating;
 mod trouble;
 mod waves;
 mod windows;
+mod workloads;
 mod world;

@@ -47,6 +47,8 @@ pub(super) enum BenchCommand {
     /// Simulate the week of a cluster under several policies: dollars, evictions, pods without a
     /// node, and checks that must hold at every instant
     Week(WeekArgs),
+    /// Measure the embedded API server: requests per CPU second, memory, watch fan-out
+    Apiserver(super::apiserver::ApiServerArgs),
 }
 
 /// Options of `nap bench week`.

@@ -6,8 +6,10 @@
 //! - `launches`: launches a burst of machines on the emulated Azure.
 //! - `disruption`: consolidates fleets until nothing is left to save.
 //! - `week`: the week of a cluster under several policies.
+//! - `apiserver`: rates and memory of the embedded API server.
 //! - `compare`: runs nap and another solver on one core, judges and prices both plans.
 
+mod apiserver;
 mod args;
 mod compare;
 mod controllers;
@@ -39,6 +41,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Launches(args)) => launches::measure(args),
         Some(BenchCommand::Disruption(args)) => disruption::measure(args),
         Some(BenchCommand::Week(args)) => week::measure(args),
+        Some(BenchCommand::Apiserver(args)) => apiserver::measure(args),
         None if args.problem.is_empty() => standard(args),
         None => measure::measure(args),
     }

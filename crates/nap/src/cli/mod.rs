@@ -149,9 +149,8 @@ pub struct TryArgs {
     /// while it runs
     #[arg(long, value_name = "FILE")]
     pub faults: Option<PathBuf>,
-    /// Speed of VM boots and timers relative to real time; only with the embedded control plane
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub speed: u32,
+    #[command(flatten)]
+    pub embedded: try_cluster::EmbeddedArgs,
     /// Address of the API server, or of the Azure emulator if the API server is another; port 0
     /// picks a free one
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]

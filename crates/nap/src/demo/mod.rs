@@ -36,6 +36,7 @@ pub fn demo(args: DemoArgs) -> anyhow::Result<()> {
         speed: 1,
         epoch: EPOCH.parse().context("the start of the demo")?,
         vm_delays: 1.0,
+        system_nodes: 0,
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };

@@ -69,6 +69,7 @@ fn world(args: &SimArgs) -> anyhow::Result<World> {
         speed: 1,
         epoch,
         vm_delays: 1.0,
+        system_nodes: 0,
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };

@@ -63,6 +63,7 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
     let what = if plane.is_some() { "A real control plane" } else { "Your cluster" };
     println!("{what} with an emulated Azure ({region}) is up. In another terminal:\n");
     announce(kubeconfig.as_deref(), args, &env);
+    println!("Ctrl-C ends it.");
     let kubelets = nap_kubelets::run(
         client.clone(),
         clock.clone(),

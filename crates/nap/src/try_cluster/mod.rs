@@ -2,6 +2,7 @@
 //!
 //! The cluster is embedded, a real control plane on this computer, or one that the user has.
 
+mod args;
 mod beside;
 mod faults;
 pub(crate) mod files;
@@ -18,6 +19,7 @@ use crate::cli::{ControlPlane, TryArgs};
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
 use crate::{manifests, serve};
+pub use args::EmbeddedArgs;
 use files::Folder;
 
 /// Runs the cluster until a shutdown signal.
@@ -33,13 +35,7 @@ pub async fn try_cluster(args: TryArgs) -> anyhow::Result<()> {
     if args.control_plane == ControlPlane::Embedded && args.kubeconfig.is_none() {
         return embedded(&args).await;
     }
-    anyhow::ensure!(
-        args.speed == 1,
-        UserError::new(
-            "--speed needs the embedded control plane: a real one runs in real time",
-            "use `--vm-delays 0.1` for VMs that boot within seconds",
-        )
-    );
+    args.embedded.refuse_beside_real()?;
     beside::run(&args).await
 }
 
@@ -47,9 +43,10 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     let config = WorldConfig {
         region: args.world.region.clone(),
         seed: args.world.seed,
-        speed: args.speed,
+        speed: args.embedded.speed,
         epoch: Clock::wall().now(),
         vm_delays: args.vm_delays,
+        system_nodes: args.embedded.system_nodes,
         sizes: BTreeSet::new(),
         retired_sizes: args.retired_sizes,
     };
@@ -62,7 +59,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     let kubeconfig =
         folder.write("kubeconfig", &files::kubeconfig(&format!("http://{kubernetes_address}")))?;
     let endpoint = format!("http://{azure_address}");
-    let env = folder.write_env(world.azure(), Some(&kubeconfig), &endpoint, args.speed)?;
+    let env = folder.write_env(world.azure(), Some(&kubeconfig), &endpoint, args.embedded.speed)?;
     world.install_crds().await?;
     if args.default_nodepool.unwrap_or(true) {
         manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
@@ -70,9 +67,14 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     let shutdown = interrupted()?;
     println!(
         "A Kubernetes cluster with an emulated Azure ({}) is up, at {}x speed. In another terminal:\n",
-        config.region, args.speed
+        config.region, args.embedded.speed
     );
     announce(Some(&kubeconfig), args, &env);
+    if args.embedded.speed != 1 {
+        println!("Its clock runs ahead of yours: `kubectl get` shows ages by its clock, `kubectl");
+        println!("describe` and `kubectl events` by yours, as <invalid>. --speed 1 avoids that.");
+    }
+    println!("Ctrl-C ends it.");
     tokio::select! {
         biased;
         () = shutdown => {}
@@ -116,7 +118,6 @@ fn announce(kubeconfig: Option<&Path>, args: &TryArgs, env: &Path) {
         println!("  nap run{}\n", context.collect::<String>());
     }
     println!("Type a fault of Azure here, such as `notReady: {{count: 1}}` (docs/faults.md).");
-    println!("Ctrl-C ends it.");
 }
 
 /// Turns an unknown region into a user error with similar names as hint.

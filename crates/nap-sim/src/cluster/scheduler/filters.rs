@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 use kube::ResourceExt;
 use nap_units::{PODS, Resources, Rounding};
 
+use super::volumes::Disks;
 use crate::cluster::pods;
 
 /// A node and the resources that its pods leave free.
@@ -24,6 +25,7 @@ pub(in crate::cluster) struct Candidate {
     taints: Vec<Taint>,
     unschedulable: bool,
     ports: BTreeSet<(String, i32)>,
+    pub(super) disks: Disks,
 }
 
 impl Candidate {
@@ -43,6 +45,7 @@ impl Candidate {
             taints: spec.taints.unwrap_or_default(),
             unschedulable: spec.unschedulable.unwrap_or_default(),
             ports: BTreeSet::new(),
+            disks: Disks::default(),
         }
     }
 
@@ -137,7 +140,7 @@ impl Candidate {
     }
 
     /// Whether a node selector term matches; one without requirements matches nothing.
-    fn meets(&self, term: &NodeSelectorTerm) -> bool {
+    pub(super) fn meets(&self, term: &NodeSelectorTerm) -> bool {
         let labels = term.match_expressions.iter().flatten();
         let fields = term.match_fields.iter().flatten();
         let given = term.match_expressions.as_ref().is_some_and(|list| !list.is_empty())
@@ -213,12 +216,7 @@ fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (String, i32)> {
 
 /// A required constraint that this scheduler does not implement; `None` if there is none.
 pub(in crate::cluster) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
-    let claims = |volume: &k8s_openapi::api::core::v1::Volume| {
-        volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
-    };
-    if spec.volumes.iter().flatten().any(claims) {
-        Some("volumes with claims")
-    } else if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         Some("resource claims")
     } else {
         super::relations::unsupported(spec)

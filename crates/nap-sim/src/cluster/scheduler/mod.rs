@@ -9,9 +9,10 @@
 
 mod filters;
 mod relations;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -21,8 +22,10 @@ use serde_json::json;
 
 use super::index::{Index, Key, key};
 use super::pods;
+use super::storage;
 use super::write::Writer;
 pub(super) use filters::Candidate;
+use volumes::{Disks, VolumeNeeds};
 
 /// The default `schedulerName` of pods.
 const NAME: &str = "default-scheduler";
@@ -44,7 +47,7 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer, tried: &mut Tri
         return;
     }
     let mut nodes = candidates(index);
-    let cluster = looks_of(&nodes);
+    let cluster = looks_of(&nodes, index);
     if tried.cluster != cluster {
         *tried = Tried { cluster, pods: BTreeSet::new() };
     }
@@ -56,17 +59,22 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer, tried: &mut Tri
     });
     for pod in pending {
         let Some(spec) = pod.spec.as_ref() else { continue };
-        let placed = place(&pod, spec, &nodes, &nominations);
+        let volumes = VolumeNeeds::of(&pod, index);
+        let placed = place(&pod, spec, &nodes, &nominations, &volumes);
         nominations.forget(&pod);
         match placed {
             Ok(name) => {
-                if writer.bind(&mut index.pods, &pod, &name).await {
+                let volumes = volumes.unwrap_or_default();
+                if volumes::provision(&volumes, &name, index, writer).await
+                    && writer.bind(&mut index.pods, &pod, &name).await
+                {
                     if let Some(node) = nodes.iter_mut().find(|node| node.name == name) {
                         node.take(Arc::clone(&pod));
+                        node.disks.add(volumes.disks().iter().cloned());
                     }
                     let (namespace, pod_name) = key(&*pod);
                     let message = format!("Successfully assigned {namespace}/{pod_name} to {name}");
-                    writer.event(&pod, "Normal", "Scheduled", &message).await;
+                    writer.event(&*pod, NAME, "Normal", "Scheduled", &message).await;
                 }
             }
             Err(refusal) => {
@@ -91,7 +99,11 @@ fn candidates(index: &Index) -> Vec<Candidate> {
         .nodes
         .values()
         .filter(|node| node.metadata.deletion_timestamp.is_none())
-        .map(|node| Candidate::new(node))
+        .map(|node| {
+            let mut candidate = Candidate::new(node);
+            candidate.disks = Disks::of(&candidate.name, index);
+            candidate
+        })
         .collect();
     let places: BTreeMap<String, usize> =
         nodes.iter().enumerate().map(|(place, node)| (node.name.clone(), place)).collect();
@@ -99,14 +111,26 @@ fn candidates(index: &Index) -> Vec<Candidate> {
         let place = places.get(pods::node_of(pod)).copied();
         if let Some(node) = place.and_then(|place| nodes.get_mut(place)) {
             node.take(Arc::clone(pod));
+            let claims = storage::claims_of(pod).into_iter().filter_map(|claim| {
+                storage::attachable(storage::bound_volume(index.claims.get(&claim)?, index)?)
+            });
+            node.disks.add(claims);
         }
     }
     nodes
 }
 
-/// Hash of everything that filters read of the nodes and their pods.
-fn looks_of(nodes: &[Candidate]) -> u64 {
+/// Hash of everything that filters read of the nodes, their pods and the storage.
+fn looks_of(nodes: &[Candidate], index: &Index) -> u64 {
     let mut hasher = DefaultHasher::new();
+    for claim in index.claims.values() {
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref());
+        (&claim.metadata.uid, volume, claim.metadata.deletion_timestamp.is_some())
+            .hash(&mut hasher);
+    }
+    for name in index.storage_classes.values().map(|class| class.name_any()) {
+        name.hash(&mut hasher);
+    }
     for node in nodes {
         node.hash_looks(&mut hasher);
     }
@@ -169,17 +193,28 @@ fn place(
     spec: &PodSpec,
     nodes: &[Candidate],
     nominations: &Nominations,
+    volumes: &Result<VolumeNeeds, String>,
 ) -> Result<String, Refusal> {
     if nodes.is_empty() {
         let message = "no nodes available to schedule pods".to_owned();
         return Err(Refusal { reason: "Unschedulable", message });
     }
+    let volumes = match volumes {
+        Ok(volumes) => volumes,
+        Err(message) => {
+            let message = format!("0/{} nodes are available: {message}.", nodes.len());
+            return Err(Refusal { reason: "Unschedulable", message });
+        }
+    };
     let needs = pods::occupies(spec);
     let relations = relations::Relations::of(pod, spec, nodes);
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut feasible: Vec<&Candidate> = Vec::new();
     for node in nodes {
         let mut problems = node.problems(spec, &nominations.with_others(&node.name, pod, &needs));
+        if problems.is_empty() {
+            problems.extend(volumes.problem(node).map(str::to_owned));
+        }
         if problems.is_empty() {
             problems.extend(relations.problem(node).map(str::to_owned));
         }
@@ -248,5 +283,5 @@ async fn refuse(pod: &Pod, refusal: &Refusal, index: &mut Index, writer: &mut Wr
             &json!({ "conditions": [condition], "nominatedNodeName": null }),
         )
         .await;
-    writer.event(pod, "Warning", "FailedScheduling", &refusal.message).await;
+    writer.event(pod, NAME, "Warning", "FailedScheduling", &refusal.message).await;
 }

@@ -41,7 +41,7 @@ pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &
         }
         if held.is_empty() {
             let pod = daemon_pod(set, &template, &pod_spec, &hash, name);
-            writer.create(&mut index.pods, &set.namespace().unwrap_or_default(), &pod).await;
+            writer.create_for(&**set, "daemonset-controller", &mut index.pods, &pod).await;
         }
     }
     for misplaced in by_node.into_values().flatten() {
@@ -108,7 +108,7 @@ fn daemon_pod(
             "generateName": format!("{}-", set.name_any()),
             "labels": labels,
             "annotations": template["metadata"]["annotations"],
-            "ownerReferences": owner("DaemonSet", set),
+            "ownerReferences": owner(set),
         },
         "spec": spec,
     })

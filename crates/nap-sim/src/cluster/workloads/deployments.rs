@@ -112,7 +112,7 @@ async fn create(
             "name": name,
             "labels": template["metadata"]["labels"],
             "annotations": { REVISION: number },
-            "ownerReferences": owner("Deployment", deployment),
+            "ownerReferences": owner(deployment),
         },
         "spec": { "replicas": first, "selector": selector, "template": template },
     });

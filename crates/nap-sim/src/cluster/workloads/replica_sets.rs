@@ -23,17 +23,19 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
     let mut held = active(&uid, index);
     if held.len() < wanted {
-        let namespace = set.namespace().unwrap_or_default();
         let template = serde_json::to_value(&spec.template).unwrap_or_default();
         let metadata = json!({
             "generateName": format!("{}-", set.name_any()),
             "labels": template["metadata"]["labels"],
             "annotations": template["metadata"]["annotations"],
-            "ownerReferences": owner("ReplicaSet", &**set),
+            "ownerReferences": owner(&**set),
         });
         let pod = json!({ "metadata": metadata, "spec": template["spec"] });
         for _ in held.len()..wanted.min(held.len() + BURST) {
-            writer.create(&mut index.pods, &namespace, &pod).await;
+            let component = "replicaset-controller";
+            if !writer.create_for(&**set, component, &mut index.pods, &pod).await {
+                break;
+            }
         }
     } else if held.len() > wanted {
         held.sort_by_cached_key(|pod| deletion_rank(pod));

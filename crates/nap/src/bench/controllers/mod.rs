@@ -83,6 +83,7 @@ async fn measure_one(args: &ControllersArgs, nodes: usize) -> anyhow::Result<Row
         speed: 1,
         epoch: Clock::wall().now(),
         vm_delays: VM_DELAYS,
+        system_nodes: 0,
         sizes: std::collections::BTreeSet::new(),
         retired_sizes: false,
     };

@@ -1,0 +1,81 @@
+//! Admission of built-in kinds: what the cluster itself fills in or refuses, after defaults and
+//! before validation.
+//!
+//! | plugin | does |
+//! |---|---|
+//! | LimitRanger | defaults and bounds of requests and limits, from LimitRanges |
+//! | DefaultStorageClass | the class of a claim that names none |
+//! | StorageObjectInUseProtection | finalizers of claims and volumes |
+//! | ResourceQuota | refuses what would exceed a quota, and keeps its `status` |
+//! | ValidatingAdmissionPolicy | rules in CEL |
+
+mod limit_ranges;
+mod policies;
+mod quotas;
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::object;
+use crate::resources::{GroupResource, Resource};
+use crate::server::State;
+
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+impl State {
+    /// Changes an object about to be created.
+    pub(crate) fn mutate(&self, resource: &Resource, object: &mut Value) -> Result<()> {
+        match (resource.group.as_str(), resource.plural.as_str()) {
+            ("", "pods") => self.apply_limit_ranges(resource, object)?,
+            ("", "persistentvolumeclaims") => {
+                self.default_storage_class(object);
+                protect(object, "kubernetes.io/pvc-protection");
+            }
+            ("", "persistentvolumes") => protect(object, "kubernetes.io/pv-protection"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses an object about to be stored; `old` is what an update replaces.
+    pub(crate) fn admit(
+        &self,
+        resource: &Resource,
+        old: Option<&Value>,
+        object: &Value,
+        warnings: &mut Vec<String>,
+    ) -> Result<()> {
+        self.check_policies(resource, old, object, warnings)?;
+        self.check_quotas(resource, old, object)
+    }
+
+    /// The newest class that is marked as the default.
+    fn default_storage_class(&self, claim: &mut Value) {
+        let spec = object::child(claim, "spec");
+        let named = spec.get("storageClassName").is_some_and(|name| !name.is_null());
+        if named {
+            return;
+        }
+        let classes =
+            self.store.collections.get(&GroupResource::new("storage.k8s.io", "storageclasses"));
+        let marked = classes.into_iter().flat_map(|held| held.objects.values()).filter(|class| {
+            object::text(class, &["metadata", "annotations", DEFAULT_CLASS]) == "true"
+        });
+        let newest = marked.max_by_key(|class| {
+            let made = object::text(class, &["metadata", "creationTimestamp"]);
+            (made.to_owned(), std::cmp::Reverse(object::name(class).to_owned()))
+        });
+        if let Some(class) = newest {
+            spec["storageClassName"] = json!(object::name(class));
+        }
+    }
+}
+
+fn protect(object: &mut Value, finalizer: &str) {
+    let list = object::metadata(object).entry("finalizers").or_insert_with(|| json!([]));
+    if let Value::Array(list) = list
+        && !list.iter().any(|held| held == finalizer)
+    {
+        list.push(json!(finalizer));
+    }
+}
