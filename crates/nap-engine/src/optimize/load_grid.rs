@@ -189,10 +189,12 @@ mod tests {
         assert!(pods <= 15 && counts[0] <= 4 && counts[2] <= 3, "{counts:?}");
         for axis in 0..2 {
             let each = shapes.iter().zip(&counts);
-            let used: i64 = each.map(|(one, n)| one.requests[axis] * *n as i64).sum();
+            let used: i64 =
+                each.map(|(one, n)| one.requests[axis] * i64::try_from(*n).unwrap()).sum();
             assert!(used <= [9_000, 12_000][axis], "{counts:?}");
         }
-        let sum: f64 = worth.iter().zip(&counts).map(|(one, count)| one * *count as f64).sum();
+        let sum: f64 =
+            worth.iter().zip(&counts).map(|(one, count)| one * count_as_real(*count)).sum();
         assert!((value - sum).abs() < 1e-9 && effort > 0, "{value} {sum}");
     }
 

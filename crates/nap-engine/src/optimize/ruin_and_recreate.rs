@@ -181,7 +181,7 @@ impl<'p, 't, 'a> Ruined<'p, 't, 'a> {
         let strategy = Strategy { cap: SizeCap::BestValue, fill_rule: FillRule::Columns };
         for threshold in ROUNDING_THRESHOLDS {
             let Some(columns) = solution.as_ref().map(|one| one.round(threshold)) else { break };
-            let new = self.packed(offerings, &part, strategy, Some(&columns));
+            let new = packed(offerings, &part, strategy, Some(&columns));
             found = [found, new].into_iter().flatten().min_by_key(|(cost, _)| *cost);
         }
         self.replace(offerings, packing, found)
@@ -210,25 +210,8 @@ impl<'p, 't, 'a> Ruined<'p, 't, 'a> {
     ) -> Option<(i64, Packing)> {
         let smallest_ahead = self.classes.smallest_ahead();
         let part = self.part(&smallest_ahead);
-        let found = strategies.iter().filter_map(|one| self.packed(offerings, &part, *one, None));
+        let found = strategies.iter().filter_map(|one| packed(offerings, &part, *one, None));
         found.min_by_key(|(cost, _)| *cost)
-    }
-
-    /// A packing of all the pods, with its cost.
-    fn packed(
-        &self,
-        offerings: &mut OfferingIndex<'a>,
-        part: &PackingProblem<'_, 'a>,
-        strategy: Strategy,
-        columns: Option<&RoundedColumns<'_>>,
-    ) -> Option<(i64, Packing)> {
-        let empty = ClusterState::default();
-        let mut packing = pack(offerings, part, empty, strategy, false, columns);
-        if packing.unplaced.iter().any(|count| *count > 0) {
-            return None;
-        }
-        let cost = packing.price(offerings, false)?;
-        Some((cost.micros(), packing))
     }
 
     /// Puts a packing of the pods in the place of the bins, if it costs less; whether it does.
@@ -249,6 +232,22 @@ impl<'p, 't, 'a> Ruined<'p, 't, 'a> {
         }
         packing.replace(offerings, &self.bins, recreated)
     }
+}
+
+/// A packing of all the pods, with its cost.
+fn packed<'a>(
+    offerings: &mut OfferingIndex<'a>,
+    part: &PackingProblem<'_, 'a>,
+    strategy: Strategy,
+    columns: Option<&RoundedColumns<'_>>,
+) -> Option<(i64, Packing)> {
+    let empty = ClusterState::default();
+    let mut packing = pack(offerings, part, empty, strategy, false, columns);
+    if packing.unplaced.iter().any(|count| *count > 0) {
+        return None;
+    }
+    let cost = packing.price(offerings, false)?;
+    Some((cost.micros(), packing))
 }
 
 fn strategies(offerings: &OfferingIndex<'_>) -> Vec<Strategy> {

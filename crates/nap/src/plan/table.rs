@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nap_engine::{Launch, PodKey, Unplaced};
+use nap_api::labels;
+use nap_engine::{Launch, Pod, PodKey, PodTerm, Unplaced};
 use nap_units::UsdPerHour;
 
 use super::cluster::count;
@@ -94,12 +95,30 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
         cents(plan.cost.per_month())
     );
     if let (Some(bound), Some(gap)) = (plan.lower_bound, plan.gap_percent()) {
+        let ignored = if problem.snapshot.pods.iter().any(has_zone_rules) {
+            ", rules over zones aside"
+        } else {
+            ""
+        };
         let _ = writeln!(
             text,
-            "No plan for these pods costs less than {bound}/h: this one is at most {gap:.1} % above the best."
+            "No plan for these pods costs less than {bound}/h{ignored}: this one is at most {gap:.1} % above the best."
         );
     }
     text
+}
+
+/// Whether a pod has rules that the lower bound ignores: those over zones, apart from anti-affinity
+/// to its own kind.
+fn has_zone_rules(pod: &Pod) -> bool {
+    let is_over_hosts = |key: &str| key == labels::HOSTNAME;
+    let matches_itself = |term: &PodTerm| term.matches(pod.key.namespace(), &pod.labels);
+    pod.spread.iter().any(|one| !is_over_hosts(&one.topology_key))
+        || pod.affinity.iter().any(|one| !is_over_hosts(&one.topology_key))
+        || pod
+            .anti_affinity
+            .iter()
+            .any(|one| !is_over_hosts(&one.topology_key) && !matches_itself(one))
 }
 
 fn cells(problem: &Problem, alike: &[&Launch]) -> Vec<String> {
