@@ -5,8 +5,8 @@
 //!   planned node with a scheduler of its own, written after kube-scheduler. [`overlooked`]:
 //!   unplaced pods that this scheduler would bind.
 //! - [`check_consolidation`]: violations of a decision about a running fleet, replayed step by
-//!   step; [`carry_out_freely`]: the fleet after a decision, with a scheduler that places pods as it
-//!   likes; [`generate_fleet`]: random fleets.
+//!   step; [`carry_out_freely`]: the fleet after a decision, with a scheduler that places pods as
+//!   it likes; [`generate_fleet`]: random fleets.
 //! - [`bound`]: a lower bound on the cost of any plan, by a linear program (microlp).
 //! - [`exact`]: the cheapest plan of a small case, by a mixed-integer program (microlp).
 //! - [`generate`]: random snapshots that use every scheduling rule, from a seed; [`shrink`]:

@@ -1,10 +1,10 @@
 //! Searching for a cheap packing.
 //!
 //! [`portfolio`] runs the strategies in turn and keeps the best packing. [`lower_bound`] tells it
-//! when to stop; [`resource_bound`] is a part of it. [`column_generation`] and its [`pricing`] solve
-//! a linear program over node loads, for large nodes with a [`load_grid`]; [`column_solution`]
-//! translates between classes and columns. [`ruin_and_recreate`] improves the best packing, and
-//! [`scheduler_replay`] breaks ties.
+//! when to stop; [`resource_bound`] is a part of it. [`column_generation`] and its [`pricing`]
+//! solve a linear program over node loads, for large nodes with a [`load_grid`];
+//! [`column_solution`] translates between classes and columns. [`ruin_and_recreate`] improves the
+//! best packing, and [`scheduler_replay`] breaks ties.
 
 pub(crate) mod column_generation;
 pub(crate) mod column_solution;

@@ -41,8 +41,8 @@ impl Confined {
     }
 }
 
-/// Lower bound in micro-dollars on the cost of placing a number of pods of each class. `free` is the
-/// capacity that costs nothing.
+/// Lower bound in micro-dollars on the cost of placing a number of pods of each class. `free` is
+/// the capacity that costs nothing.
 pub(super) fn resource_bound(
     offerings: &mut OfferingIndex<'_>,
     classes: &Classes<'_>,

@@ -1,5 +1,5 @@
-//! Notes below a plan: the origin of its prices and zones, the cost of a node besides its price, and
-//! sizes that not everybody gets.
+//! Notes below a plan: the origin of its prices and zones, the cost of a node besides its price,
+//! and sizes that not everybody gets.
 
 use std::collections::BTreeSet;
 
