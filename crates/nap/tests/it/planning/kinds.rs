@@ -135,8 +135,8 @@ fn resource_quotas_admit_only_so_many_pods() {
 
 #[test]
 fn the_daemons_of_aks_count_in_plans_from_manifests() {
-    // Two pods of 1.8 CPUs leave less than the daemons ask for on a VM of four.
-    let tight = workload("Deployment", "web", "replicas: 2").replace("cpu: 1 ", "cpu: 1750m ");
+    // Two pods of 1.85 CPUs leave less than the daemons ask for on a VM of four.
+    let tight = workload("Deployment", "web", "replicas: 2").replace("cpu: 1 ", "cpu: 1850m ");
     let cost = |arguments: &[&str]| {
         let all = [&["plan", "-o", "json"], arguments].concat();
         let (document, notes) = said(&all, &format!("system-{}", arguments.len()), &tight);
