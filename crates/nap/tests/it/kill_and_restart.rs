@@ -102,9 +102,11 @@ fn begin_blocked_drain(cluster: &Cluster) -> String {
 fn replicas_on_a_real_control_plane_survive_kills_during_a_drain_that_a_budget_blocks() {
     let arguments = ["--control-plane", "real", "--no-controllers", "--vm-delays", "0.1"];
     let cluster = Cluster::start_in_real_time(&arguments);
-    let mut leader = cluster.nap_run();
+    // The pods are one batch, however slowly they are created.
+    let nap_run = || cluster.nap_run_with(&[("BATCH_IDLE_DURATION", "4s")]);
+    let mut leader = nap_run();
     let mut holder = until_another_leads(&cluster, "");
-    let mut other = cluster.nap_run();
+    let mut other = nap_run();
     cluster.apply(&guarded(0));
     let pods = until_running(&cluster, 3);
     let claims = cluster.ok(&CLAIMS);
@@ -115,7 +117,7 @@ fn replicas_on_a_real_control_plane_survive_kills_during_a_drain_that_a_budget_b
         // The replica that leads dies; the other takes over the drain, and a third one stands by.
         leader.kill();
         holder = until_another_leads(&cluster, &holder);
-        leader = std::mem::replace(&mut other, cluster.nap_run());
+        leader = std::mem::replace(&mut other, nap_run());
         std::thread::sleep(Duration::from_secs(8));
         assert_eq!(cluster.ok(&RUNNING), pods, "a protected pod lost its node");
         assert!(cluster.ok(&NODES).contains(&node));

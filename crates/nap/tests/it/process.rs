@@ -145,9 +145,15 @@ impl Cluster {
 
     /// A `nap run` on this cluster. It adds to the [log](Self::log).
     pub fn nap_run(&self) -> Process {
+        self.nap_run_with(&[])
+    }
+
+    /// The same with further variables.
+    pub fn nap_run_with(&self, more: &[(&str, &str)]) -> Process {
         let log = File::options().create(true).append(true).open(self.log_path());
         let mut command = nap(&["run"]);
         command.envs(self.environment()).env("NAP_LOG", "info,kube_client=off");
+        command.envs(more.iter().copied());
         command.env("LOG_OUTPUT_PATHS", "stderr");
         Process::start(command.stderr(log.expect("the folder is ours")))
     }
