@@ -83,10 +83,7 @@ impl Default for Settings {
         Self {
             batch_idle: Duration::from_secs(1),
             batch_max: Duration::from_secs(10),
-            engine: nap_engine::Options {
-                node_cost: nap_engine::DEFAULT_NODE_COST,
-                ..nap_engine::Options::default()
-            },
+            engine: nap_engine::Options::default(),
             solve_on_worker_thread: false,
             rate_limit: RateLimit::default(),
             leader_election: None,
