@@ -116,7 +116,7 @@ async fn termination_grace_period_overrides_the_pod_disruption_budget() {
 /// A volume of a pod that ran on the node.
 async fn attach(user: &User, node: &str) -> VolumeAttachment {
     let source = json!({ "persistentVolumeName": "pvc-1" });
-    let spec = json!({ "attacher": "disk.csi.azure.com", "nodeName": node, "source": source });
+    let spec = json!({ "attacher": "disks.example.com", "nodeName": node, "source": source });
     user.create(json!({ "metadata": { "name": "csi-1" }, "spec": spec })).await
 }
 
