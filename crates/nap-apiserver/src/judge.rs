@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::builtin::{defaults, metadata, shape, validate};
 use crate::error::FieldError;
-use crate::resources::{self, GroupResource, Resource};
+use crate::resources::{GroupResource, Resource};
 use crate::server::State;
 use crate::verbs::{WriteOptions, decode_typed};
 use crate::{Config, object};
@@ -59,12 +59,7 @@ impl Judge {
     pub fn new(definitions: &[CustomResourceDefinition]) -> Result<Self, String> {
         // No time of an object is shown, so any serves.
         let clock = Clock::fixed(jiff::Timestamp::UNIX_EPOCH);
-        let mut state = State::new(Config { clock, seed: 1, git_version: String::new() });
-        for resource in resources::judged_only() {
-            if state.registry.by_kind(&resource.api_version(), &resource.kind).is_none() {
-                state.registry.insert(resource);
-            }
-        }
+        let state = State::new(Config { clock, seed: 1, git_version: String::new() });
         let mut judge = Self { state, types: BTreeMap::new() };
         for definition in definitions {
             let mut definition = serde_json::to_value(definition).map_err(|e| e.to_string())?;
@@ -109,8 +104,9 @@ impl Judge {
         let from_cluster = !object::uid(object).is_empty();
         let mut object = object.clone();
         let mut errors = Vec::new();
-        let types =
-            resource.types.map(|types| &*self.types.entry((version, kind)).or_insert_with(types));
+        let types = resource
+            .json_schema
+            .map(|add| &*self.types.entry((version, kind)).or_insert_with(|| shape::types(add)));
         if let Some(types) = types {
             errors = shape::remove_wrong_types(types, &mut object);
         }

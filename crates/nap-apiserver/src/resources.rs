@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use schemars::{JsonSchema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -48,11 +48,9 @@ pub(crate) struct Resource {
     pub(crate) scale: Option<Scale>,
     /// Decodes and re-encodes a built-in kind, which checks its types and drops unknown fields.
     pub(crate) round_trip: Option<fn(Value) -> Result<Value, String>>,
-    /// Schema of the types of a built-in kind.
-    pub(crate) types: Option<fn() -> Value>,
     pub(crate) schema: Option<Arc<CustomSchema>>,
-    /// Adds the schema of a built-in kind to a document.
-    pub(crate) json_schema: Option<fn(&mut SchemaGenerator)>,
+    /// Adds the schema of a built-in kind to a document and returns the reference to it.
+    pub(crate) json_schema: Option<fn(&mut SchemaGenerator) -> Schema>,
     pub(crate) columns: Vec<PrinterColumn>,
     pub(crate) selectable_fields: Vec<String>,
     pub(crate) deprecation_warning: Option<String>,
@@ -144,12 +142,8 @@ fn round_trip<T: Serialize + DeserializeOwned>(value: Value) -> Result<Value, St
     serde_json::to_value(&typed).map_err(|error| error.to_string())
 }
 
-fn types<T: JsonSchema>() -> Value {
-    SchemaGenerator::default().into_root_schema_for::<T>().to_value()
-}
-
-fn json_schema<T: JsonSchema>(generator: &mut SchemaGenerator) {
-    generator.subschema_for::<T>();
+fn json_schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
 }
 
 struct Row {
@@ -162,8 +156,7 @@ struct Row {
     /// `r` review, `e` in category `api-extensions`.
     traits: &'static str,
     round_trip: fn(Value) -> Result<Value, String>,
-    types: Option<fn() -> Value>,
-    json_schema: Option<fn(&mut SchemaGenerator)>,
+    json_schema: Option<fn(&mut SchemaGenerator) -> Schema>,
 }
 
 macro_rules! rows {
@@ -176,23 +169,9 @@ macro_rules! rows {
             short_names: &[$($short),*],
             traits: $traits,
             round_trip: round_trip::<k8s_openapi::$($path)::+::$kind>,
-            types: Some(types::<k8s_openapi::$($path)::+::$kind>),
             json_schema: Some(json_schema::<k8s_openapi::$($path)::+::$kind>),
         }),*]
     };
-}
-
-/// Kinds that are judged in manifests and that the server need not serve.
-pub(crate) fn judged_only() -> Vec<Resource> {
-    let rows = rows! {
-        "autoscaling" "v1" api::autoscaling::v1.HorizontalPodAutoscaler
-            "horizontalpodautoscalers" ["hpa"] "nsa";
-        "autoscaling" "v2" api::autoscaling::v2.HorizontalPodAutoscaler
-            "horizontalpodautoscalers" ["hpa"] "nsa";
-        "networking.k8s.io" "v1" api::networking::v1.Ingress "ingresses" ["ing"] "nsg";
-        "networking.k8s.io" "v1" api::networking::v1.NetworkPolicy "networkpolicies" ["netpol"] "ng";
-    };
-    rows.iter().map(from_row).collect()
 }
 
 /// Every built-in resource this server stores.
@@ -288,7 +267,6 @@ fn metrics(kind: &str, plural: &str, namespaced: bool) -> Resource {
         short_names: &[],
         traits: if namespaced { "n" } else { "" },
         round_trip: Ok,
-        types: None,
         json_schema: None,
     };
     Resource {
@@ -327,7 +305,6 @@ fn from_row(row: &Row) -> Resource {
             selector: Some(path("spec.selector")),
         }),
         round_trip: Some(row.round_trip),
-        types: row.types,
         schema: None,
         json_schema: row.json_schema,
         columns: Vec::new(),

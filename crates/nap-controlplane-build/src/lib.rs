@@ -219,18 +219,28 @@ fn compile(folder: &Path) -> Result<(), String> {
         version(PINS[0], "go.etcd.io/etcd/server/v3"),
         folder.display()
     );
-    let mut child =
-        go("go", &["build", "-v", "-trimpath", "-ldflags", &ldflags, "-o", &out, "tool", "./etcd"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| not_started(&error))?;
+    make(
+        go("go", &["build", "-v", "-trimpath", "-ldflags", &ldflags, "-o", &out, "tool", "./etcd"]),
+        &made,
+        folder,
+    )
+}
+
+/// Runs Go, which writes into `made`, with progress on standard error, and moves the result to
+/// `folder`.
+fn make(mut command: Command, made: &Path, folder: &Path) -> Result<(), String> {
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| not_started(&error))?;
     let errors = child.stderr.take().map(follow).unwrap_or_default();
-    let status = child.wait().map_err(|error| format!("go build: {error}"))?;
+    let status = child.wait().map_err(|error| format!("go: {error}"))?;
     if !status.success() {
-        std::fs::remove_dir_all(&made).ok();
-        return Err(format!("go build failed: {}", errors.join("\n")));
+        std::fs::remove_dir_all(made).ok();
+        return Err(format!("go failed: {}", errors.join("\n")));
     }
-    move_into_place(&made, folder)
+    move_into_place(made, folder)
 }
 
 /// Reports the number of compiled packages; returns all other output of go.

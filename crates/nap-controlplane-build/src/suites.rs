@@ -2,9 +2,8 @@
 //! here: the sources stay in the module cache.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use super::{beside, cache, fingerprint, follow, go, move_into_place, not_started, version};
+use super::{beside, cache, fingerprint, go, make, version};
 
 const PINS: [&str; 2] = [
     include_str!("../../../conformance/karpenter/go.mod"),
@@ -37,17 +36,6 @@ pub fn build_suites() -> Result<PathBuf, String> {
     let packages = SUITES.map(|suite| format!("{MODULE}/test/suites/{suite}"));
     let mut arguments = vec!["test", "-c", "-v", "-trimpath", "-ldflags", "-s -w", "-o", &out];
     arguments.extend(packages.iter().map(String::as_str));
-    let mut child = go("../../conformance/karpenter", &arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| not_started(&error))?;
-    let errors = child.stderr.take().map(follow).unwrap_or_default();
-    let status = child.wait().map_err(|error| format!("go test -c: {error}"))?;
-    if !status.success() {
-        std::fs::remove_dir_all(&made).ok();
-        return Err(format!("go test -c failed: {}", errors.join("\n")));
-    }
-    move_into_place(&made, &folder)?;
+    make(go("../../conformance/karpenter", &arguments), &made, &folder)?;
     Ok(folder)
 }

@@ -2,9 +2,8 @@
 //! are built by name from the modules that `tools/go.mod` pins.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use super::{beside, cache, fingerprint, follow, go, move_into_place, not_started, version};
+use super::{beside, cache, fingerprint, go, make, version};
 
 const PINS: [&str; 3] = [
     include_str!("../tools/go.mod"),
@@ -38,16 +37,6 @@ pub fn build_tools() -> Result<PathBuf, String> {
     let out = format!("{}/", made.display());
     let arguments =
         ["build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", &out, "tool", "./promlint"];
-    let mut child = go("tools", &arguments)
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| not_started(&error))?;
-    let errors = child.stderr.take().map(follow).unwrap_or_default();
-    let status = child.wait().map_err(|error| format!("go build: {error}"))?;
-    if !status.success() {
-        std::fs::remove_dir_all(&made).ok();
-        return Err(format!("go build failed: {}", errors.join("\n")));
-    }
-    move_into_place(&made, &folder)?;
+    make(go("tools", &arguments), &made, &folder)?;
     Ok(folder)
 }

@@ -2,6 +2,7 @@
 //! does not name it; this walk finds all of them, and the names that an unknown field may have
 //! meant.
 
+use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::crd::type_name;
@@ -12,6 +13,14 @@ use crate::object;
 const DEFINITIONS: &str = "#/$defs/";
 /// Maximum depth of a walk; JSON itself is refused beyond 128.
 const MAX_DEPTH: usize = 200;
+
+/// The types of a built-in kind: a reference to its schema, beside all definitions.
+pub(crate) fn types(add: fn(&mut SchemaGenerator) -> Schema) -> Value {
+    let mut generator = SchemaGenerator::default();
+    let mut root = add(&mut generator).to_value();
+    root["$defs"] = Value::Object(generator.take_definitions(true));
+    root
+}
 
 /// Removes every field of a wrong type, and says which and why.
 pub(crate) fn remove_wrong_types(root: &Value, value: &mut Value) -> Vec<FieldError> {
@@ -139,7 +148,7 @@ mod tests {
     fn deployment() -> Value {
         let found = crate::resources::builtin();
         let resource = found.iter().find(|resource| resource.kind == "Deployment").unwrap();
-        resource.types.unwrap()()
+        types(resource.json_schema.unwrap())
     }
 
     #[test]

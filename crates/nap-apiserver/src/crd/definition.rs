@@ -133,7 +133,6 @@ pub(crate) fn resources_of(definition: &Value) -> Result<Vec<Resource>, Vec<Fiel
             has_generation: true,
             scale: object::at(version, &["subresources", "scale"]).map(scale_of),
             round_trip: None,
-            types: None,
             schema: Some(Arc::new(schema)),
             json_schema: None,
             columns: columns_of(version),

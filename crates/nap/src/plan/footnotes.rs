@@ -1,5 +1,5 @@
 //! Notes below a plan: the origin of its prices and zones, the cost of a node besides its price,
-//! and sizes that not everybody gets.
+//! and sizes that are closed to new subscriptions.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! The newest node image rolls over a real control plane: inside of its window only, past a node
-//! that a budget blocks, and although somebody deletes a Node in the middle.
+//! that a budget blocks, and although a user deletes a Node in the middle.
 
 use std::time::Duration;
 
