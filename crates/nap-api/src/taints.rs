@@ -60,6 +60,9 @@ pub struct Toleration {
 pub const DISRUPTED: &str = "karpenter.sh/disrupted";
 /// On a node from its first moment until it was matched with its NodeClaim.
 pub const UNREGISTERED: &str = "karpenter.sh/unregistered";
+/// On a node that the fleet could do without: new pods prefer other nodes, so that it becomes empty
+/// without an eviction. Its effect is `PreferNoSchedule`.
+pub const SURPLUS: &str = "nap.karpenter.sh/surplus";
 /// Set by Kubernetes on a node that is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Set by Kubernetes on a node that does not report.

@@ -74,6 +74,8 @@ pub struct Settings {
     pub node_repair: bool,
     /// Whether decisions are only reported: nothing is written but events and the Lease.
     pub dry_run: bool,
+    /// Whether new pods are made to avoid nodes that the fleet could do without.
+    pub avoid_surplus: bool,
     /// Whether metrics of single nodes, pods and conditions are reported.
     pub observes_objects: bool,
 }
@@ -83,12 +85,16 @@ impl Default for Settings {
         Self {
             batch_idle: Duration::from_secs(1),
             batch_max: Duration::from_secs(10),
-            engine: nap_engine::Options::default(),
+            engine: nap_engine::Options {
+                node_cost: nap_engine::DEFAULT_NODE_COST,
+                ..nap_engine::Options::default()
+            },
             solve_on_worker_thread: false,
             rate_limit: RateLimit::default(),
             leader_election: None,
             node_repair: false,
             dry_run: false,
+            avoid_surplus: true,
             observes_objects: true,
         }
     }

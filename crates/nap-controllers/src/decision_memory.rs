@@ -3,7 +3,7 @@
 //! All of it may be lost in a restart: every entry only delays a decision (a nomination keeps a
 //! node from being disrupted for 20 s) or spares work (a quiet pass is not repeated).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
@@ -16,6 +16,9 @@ use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
 use crate::provisioning::{BatchWindow, CreationBackoff, Creations, RefusedPods};
 use crate::snapshot::PLAN_HOLDS;
+
+/// Time after a launch for pending pods in which a NodePool counts as growing.
+const GROWING: SignedDuration = SignedDuration::from_hours(1);
 
 /// Memory of past decisions.
 #[derive(Default)]
@@ -51,6 +54,8 @@ pub struct DecisionMemory {
     pub decisions: DecisionLog,
     /// The ConfigMap with them, as it was stored last.
     pub stored_decisions: Stored,
+    /// When a plan for pending pods last launched nodes, by NodePool.
+    growth: BTreeMap<String, Timestamp>,
     /// Nodes that pods were planned onto, and until when they are not disrupted.
     nominated: BTreeMap<NodeKey, Timestamp>,
     /// Pods that the last plan could not place, and since when they are unschedulable. A pod that
@@ -69,6 +74,18 @@ struct QuietPass {
 }
 
 impl DecisionMemory {
+    /// Remembers the NodePools in which a plan launches nodes for pending pods.
+    pub fn remember_growth(&mut self, plan: &Plan, now: Timestamp) {
+        self.growth.extend(plan.launches.iter().map(|launch| (launch.pool.clone(), now)));
+    }
+
+    /// NodePools in which nodes were launched for pending pods a short while ago.
+    pub fn growing(&self, now: Timestamp) -> BTreeSet<String> {
+        let is_recent = |at: &Timestamp| now.duration_since(*at) < GROWING;
+        let recent = self.growth.iter().filter(|(_, at)| is_recent(at));
+        recent.map(|(pool, _)| pool.clone()).collect()
+    }
+
     /// Remembers the existing nodes that a plan placed pods on.
     pub fn nominate(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
         let holds = SignedDuration::try_from(PLAN_HOLDS).unwrap_or(SignedDuration::ZERO);
@@ -148,6 +165,16 @@ mod tests {
     fn plan_onto(node: &str) -> Plan {
         let placements = vec![placement(&PodKey::new("shop", "web"), node)];
         Plan { placements, ..Plan::default() }
+    }
+
+    #[test]
+    fn a_nodepool_grows_for_an_hour_after_a_launch() {
+        let mut memory = DecisionMemory::default();
+        assert!(memory.growing(at(0)).is_empty());
+        let launch = nap_engine::Launch { pool: "p".to_owned(), ..nap_engine::Launch::default() };
+        memory.remember_growth(&Plan { launches: vec![launch], ..Plan::default() }, at(0));
+        assert_eq!(memory.growing(at(3599)), ["p".to_owned()].into());
+        assert!(memory.growing(at(3600)).is_empty());
     }
 
     #[test]

@@ -131,7 +131,9 @@ pub use model::fleet::{
     Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, RunningPod,
     Step,
 };
-pub use model::options::{DefaultSpread, MinValuesPolicy, Options, PreferencePolicy};
+pub use model::options::{
+    DEFAULT_NODE_COST, DefaultSpread, MinValuesPolicy, Options, PreferencePolicy,
+};
 pub use model::plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};
 pub use model::pod_rules::{
     HostPort, LabelRule, Namespaces, PodTerm, RunningPods, Selector, Spread,

@@ -88,6 +88,7 @@ pub fn generate_fleet(seed: u64) -> Fleet {
         let moves = i64::try_from(one.pods.len()).unwrap_or(0);
         one.disruption_cost = 1000 + 1000 * moves;
         one.remaining_life = *dice.pick(&[0, 600, 3_600, 86_400, 86_400]);
+        one.min_saving_percent = *dice.pick(&[0, 0, 0, 30, 60]);
         for pool in snapshot.pools.iter_mut().filter(|pool| pool.name == one.pool) {
             change(&mut pool.headroom, &with_node(&one.capacity), i64::saturating_sub);
         }

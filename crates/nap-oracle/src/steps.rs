@@ -119,7 +119,8 @@ impl StepJudge<'_> {
         if step.plan.cost > removed {
             self.say(format!("step {number} costs {} for {removed}", step.plan.cost));
         }
-        let least = self.options.min_saving_percent.saturating_mul(removed.micros());
+        let percent = |one: &Candidate| one.min_saving_percent.max(self.options.min_saving_percent);
+        let least: i64 = gone.iter().map(|one| percent(one) * one.price.micros()).sum();
         if !step.plan.launches.is_empty() && saving.micros().saturating_mul(100) < least {
             self.say(format!("step {number} saves only {saving} of {removed}"));
         }
@@ -240,6 +241,7 @@ pub(crate) fn launch_node(
         pods: Vec::new(),
         disruption_cost: disruption_cost(0),
         remaining_life: REMAINING_LIFE,
+        ..Candidate::default()
     };
     let reservation = offering.requirements.get(RESERVATION_ID).and_then(|id| id.single());
     let reservation = reservation.map(str::to_owned);

@@ -217,6 +217,7 @@ impl RunningFleet {
                 pods,
                 disruption_cost,
                 remaining_life: REMAINING_LIFE,
+                ..Candidate::default()
             });
         }
         self.fleet.candidates = candidates;

@@ -39,7 +39,7 @@ pub struct EngineArgs {
     max_node_price: Option<UsdPerHour>,
     /// Overhead cost of each node in dollars per hour, which decides between packings of nearly the
     /// same price; a higher cost favors fewer and larger nodes
-    #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0", value_parser = dollars)]
+    #[arg(long, env = "NAP_NODE_COST", value_name = "DOLLARS", default_value = "0.001", value_parser = dollars)]
     node_cost: UsdPerHour,
     /// Percentage of a new node's CPU and memory to leave free, so that the scheduler can bind all
     /// pods of a plan in its own order; for clusters where nap may not nominate pods
@@ -176,6 +176,19 @@ fn default_spread(text: &str) -> anyhow::Result<Vec<DefaultSpread>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_cost_the_same_in_plans_and_in_controllers() {
+        #[derive(clap::Parser)]
+        struct Only {
+            #[command(flatten)]
+            engine: EngineArgs,
+        }
+        let Only { engine } = clap::Parser::parse_from(["nap"]);
+        assert_eq!(engine.options().unwrap().node_cost, nap_engine::DEFAULT_NODE_COST);
+        let settings = nap_controllers::Settings::default();
+        assert_eq!(settings.engine.node_cost, nap_engine::DEFAULT_NODE_COST);
+    }
 
     #[test]
     fn default_constraints_are_read_as_the_incumbent_reads_them() {

@@ -12,6 +12,7 @@ use nap_engine::Launch;
 use nap_units::UsdPerHour;
 
 use super::candidates::Candidate;
+use super::eviction_ledger::Replicas;
 use super::pass::Command;
 use super::{kind_of, repair};
 use crate::context::{Context, Error};
@@ -29,7 +30,7 @@ pub async fn start(
     command: &Command,
     reason: DisruptionReason,
     input: &str,
-    catalogues: &Catalogues,
+    (catalogues, replicas): (&Catalogues, &Replicas),
 ) -> Result<(), Error> {
     let Command { candidates, plan } = command;
     let message = describe(command, reason);
@@ -46,7 +47,7 @@ pub async fn start(
             let pods = candidate.pods.iter().map(AsRef::as_ref);
             let pool = candidate.pool_name();
             let is_consolidation = reason == DisruptionReason::Underutilized;
-            memory.moves.record(pods, is_consolidation.then_some(pool.as_str()), now);
+            memory.moves.record(pods, replicas, is_consolidation.then_some(pool.as_str()), now);
         }
         memory.decisions.add(record(command, reason, &message, input, now))
     };

@@ -18,12 +18,17 @@ use nap_units::PODS;
 use super::budgets::Budgets;
 use super::candidates::{Candidate, price};
 use crate::cluster::{Index, NodeView, Pod, claim_is, pods};
+use crate::node::taint;
 use crate::snapshot::{Catalogues, Removals};
 
 /// Shortest and longest time for which a node is expected to go on as it is. Between them it is
 /// expected to last for as long again as it has lasted: what is old changes rarely.
 const REMAINING_LIFE: (SignedDuration, SignedDuration) =
-    (SignedDuration::from_mins(15), SignedDuration::from_hours(24));
+    (SignedDuration::from_mins(15), SignedDuration::from_hours(4));
+
+/// Smallest saving of a replacement, in percent, in a NodePool that has grown a short while ago: the
+/// room that a smaller node would save is likely to be needed again. One size down saves half.
+const MIN_SAVING_WHILE_GROWING: i64 = 60;
 
 /// Annotation of pods: Karpenter's cost of a disruption.
 const DISRUPTION_COST: &str = "karpenter.sh/disruption-cost";
@@ -41,7 +46,12 @@ pub type Totals = BTreeMap<String, PoolRules>;
 /// Whether the NodePool consolidates nodes with pods, and the node has been quiet for long enough.
 pub fn is_underutilizable(candidate: &Candidate) -> bool {
     candidate.pool.spec.disruption.consolidation_policy != ConsolidationPolicy::WhenEmpty
-        && !candidate.pods.is_empty()
+        && is_examined(candidate)
+}
+
+/// Whether consolidation looks at the node, if only to find out that the fleet could do without it.
+pub fn is_examined(candidate: &Candidate) -> bool {
+    !candidate.pods.is_empty()
         && candidate.is_graceful()
         && candidate.price.is_some()
         && claim_is(&candidate.claim, CONSOLIDATABLE)
@@ -76,14 +86,27 @@ pub fn settling(index: &Index) -> BTreeSet<String> {
     index.views().filter(is_settling).map(NodeView::name).collect()
 }
 
+/// What the engine has to know besides the cluster.
+pub struct Memory<'p> {
+    /// Totals of NodePools with the `Balanced` policy.
+    pub totals: &'p Totals,
+    /// Nodes that take no pods of others.
+    pub settling: &'p BTreeSet<String>,
+    /// Nodes that no step may remove.
+    pub held: &'p BTreeSet<String>,
+    /// NodePools that have grown a short while ago.
+    pub growing: &'p BTreeSet<String>,
+}
+
 /// The fleet that the engine decides about.
 pub fn fleet(
     candidates: &[Candidate],
     removals: &Removals,
     budgets: &Budgets,
-    (totals, settling): (&Totals, &BTreeSet<String>),
+    memory: &Memory<'_>,
     now: Timestamp,
 ) -> Fleet {
+    let Memory { totals, settling, held, growing } = memory;
     let mut fleet = removals.fleet(candidates.iter().map(Candidate::name));
     for node in fleet.snapshot.nodes.iter_mut().filter(|node| settling.contains(&node.name)) {
         Arc::make_mut(node).free.set(PODS, 0);
@@ -98,6 +121,11 @@ pub fn fleet(
         node.price = candidate.price.unwrap_or_default();
         node.disruption_cost = disruption_cost(candidate.pods.iter().map(AsRef::as_ref));
         node.remaining_life = remaining_life(&candidate.claim, now).as_secs();
+        if growing.contains(&candidate.pool_name()) {
+            node.min_saving_percent = MIN_SAVING_WHILE_GROWING;
+        }
+        node.is_held = held.contains(candidate.name());
+        node.was_surplus = taint::is_surplus(&candidate.node);
     }
     for candidate in candidates {
         let name = candidate.pool_name();
@@ -215,7 +243,7 @@ mod tests {
     fn a_node_is_expected_to_last_as_long_again_within_bounds() {
         assert_eq!(life(60, "Never"), 900);
         assert_eq!(life(7200, "Never"), 7200);
-        assert_eq!(life(1_000_000, "Never"), 86_400);
+        assert_eq!(life(1_000_000, "Never"), 14_400);
         assert_eq!(life(7200, "2h30m"), 1800, "it expires before");
     }
 }

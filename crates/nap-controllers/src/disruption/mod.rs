@@ -17,11 +17,12 @@ mod debounce;
 mod drift;
 mod dry_run;
 mod emptiness;
-mod eviction_ledger;
+pub(crate) mod eviction_ledger;
 mod pass;
 pub mod preview;
 mod progress;
 pub(crate) mod repair;
+mod surplus;
 mod waves;
 pub mod what_if;
 
@@ -119,6 +120,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
     blockers::report(context, &dry.blocked);
     let dry_wait = dry_run::report(context, &dry.commands);
     found.wait = found.wait.into_iter().chain(dry_wait).min();
+    if let Some(surplus) = found.surplus.filter(|_| !reports_only) {
+        surplus::synchronise(context, &surplus).await;
+    }
     if let Some((reason, commands)) = found.commands {
         start(context, commands, reason, &found.input, &catalogues).await?;
         return Ok(Some(BUSY_INTERVAL));
@@ -175,8 +179,9 @@ async fn start(
     if fallen > 0 {
         context.metrics.add(&FAILED_VALIDATIONS, &[&kind_of(Some(reason))], fallen);
     }
+    let replicas = eviction_ledger::replicas(&context.index());
     for command in standing {
-        commands::start(context, &command, reason, input, catalogues).await?;
+        commands::start(context, &command, reason, input, (catalogues, &replicas)).await?;
     }
     Ok(())
 }

@@ -24,11 +24,12 @@ use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
 use super::dry_run::is_dry_run;
-use super::eviction_ledger::{Workload, workload_of};
+use super::eviction_ledger::{self, workload_of};
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, Pod, claim_is};
 use crate::decision_memory::DecisionMemory;
 use crate::metrics::snake;
+use crate::node::taint;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
 
@@ -63,6 +64,8 @@ pub struct Pass {
     backoff: Backoff,
     /// Candidates with pods that were moved too often.
     restless: BTreeSet<String>,
+    /// NodePools that have grown a short while ago.
+    growing: BTreeSet<String>,
     seen: Seen,
     now: Timestamp,
 }
@@ -74,6 +77,8 @@ pub struct Seen {
     pub empty: Debounce,
     /// Nodes whose consolidation saves money.
     pub underutilized: Debounce,
+    /// Nodes that the fleet could do without.
+    pub surplus: Debounce,
 }
 
 /// What a pass has found.
@@ -87,6 +92,8 @@ pub struct Found {
     pub blocked: Vec<Blocked>,
     /// Underutilized nodes that stay, and why.
     pub kept: Vec<(Arc<NodeClaim>, Arc<Node>, String)>,
+    /// Names of the nodes that new pods should avoid; `None` if that was not looked at.
+    pub surplus: Option<BTreeSet<String>>,
     /// Time until the next finding is due; `None` if none is waiting.
     pub wait: Option<Duration>,
     /// Findings for the next pass.
@@ -124,6 +131,7 @@ impl Pass {
         let totals = consolidation::totals(index, catalogues);
         let seen = memory.seen.clone();
         let restless = restless(index, memory, &candidates, now);
+        let growing = memory.growing(now);
         let settling = consolidation::settling(index);
         Self {
             candidates,
@@ -134,6 +142,7 @@ impl Pass {
             settling,
             backoff,
             restless,
+            growing,
             seen,
             now,
         }
@@ -249,7 +258,7 @@ impl Pass {
         let (drifted, mut blocked) = self.drifted(solver);
         blocked.extend(unplaced);
         commands.extend(drifted.into_iter().map(|one| (DisruptionReason::Drifted, one)));
-        let eligible = self.underutilizable();
+        let eligible = self.examined();
         let (fleet, decision) = self.consolidation(solver, &eligible);
         let consolidation = (!eligible.is_empty()).then(|| (fleet, decision.clone()));
         for step in decision.steps {
@@ -261,22 +270,29 @@ impl Pass {
         AllFound { commands, kept, blocked, consolidation }
     }
 
-    /// Candidates that consolidation decides about.
-    fn underutilizable(&self) -> Vec<Candidate> {
-        let is_eligible = |candidate: &&Candidate| {
-            let (pool, reason) = (candidate.pool_name(), DisruptionReason::Underutilized);
-            consolidation::is_underutilizable(candidate)
-                && !self.backoff.is_resting(&pool, reason, self.now)
-                && !self.removals.is_needed(candidate.name())
-                && !self.restless.contains(candidate.name())
+    /// Candidates that consolidation looks at.
+    fn examined(&self) -> Vec<Candidate> {
+        let is_examined = |candidate: &&Candidate| {
+            consolidation::is_examined(candidate) && !self.removals.is_needed(candidate.name())
         };
-        self.candidates.iter().filter(is_eligible).cloned().collect()
+        self.candidates.iter().filter(is_examined).cloned().collect()
+    }
+
+    /// Whether consolidation may not disrupt a candidate that it looks at.
+    fn is_held(&self, candidate: &Candidate) -> bool {
+        let (pool, reason) = (candidate.pool_name(), DisruptionReason::Underutilized);
+        !consolidation::is_underutilizable(candidate)
+            || self.backoff.is_resting(&pool, reason, self.now)
+            || self.restless.contains(candidate.name())
     }
 
     /// The cluster with these candidates.
     fn fleet(&self, candidates: &[Candidate]) -> Fleet {
-        let Self { removals, budgets, totals, settling, .. } = self;
-        consolidation::fleet(candidates, removals, budgets, (totals, settling), self.now)
+        let Self { removals, budgets, totals, settling, growing, .. } = self;
+        let held = candidates.iter().filter(|one| self.is_held(one));
+        let held = held.map(|one| one.name().to_owned()).collect();
+        let memory = consolidation::Memory { totals, settling, held: &held, growing };
+        consolidation::fleet(candidates, removals, budgets, &memory, self.now)
     }
 
     fn consolidation(&self, solver: &Solver, eligible: &[Candidate]) -> (Fleet, Consolidation) {
@@ -288,10 +304,31 @@ impl Pass {
         (fleet, decision)
     }
 
+    /// Names of the surplus nodes that have been so for some time.
+    fn surplus(
+        &mut self,
+        examined: &[Candidate],
+        names: &BTreeSet<&str>,
+        wait: &mut Option<Duration>,
+    ) -> BTreeSet<String> {
+        let is_surplus = |one: &&Candidate| names.contains(one.name());
+        let found: Vec<&Candidate> = examined.iter().filter(is_surplus).collect();
+        let settled = self.seen.surplus.observe(found.iter().map(|one| one.key()), self.now);
+        *wait = [*wait, settled.wait].into_iter().flatten().min();
+        let lasting = found
+            .into_iter()
+            .filter(|one| settled.due.contains(&one.key()) || taint::is_surplus(&one.node));
+        lasting.map(|one| one.name().to_owned()).collect()
+    }
+
     /// Underutilized nodes to remove or to replace, and the fleet that was decided about.
     fn underutilized(&mut self, solver: &Solver, found: &mut Found) -> (Commands, Fleet) {
-        let eligible = self.underutilizable();
-        let (fleet, Consolidation { steps, kept, .. }) = self.consolidation(solver, &eligible);
+        let eligible = self.examined();
+        let (fleet, Consolidation { steps, kept, surplus, .. }) =
+            self.consolidation(solver, &eligible);
+        let leaving = steps.iter().flat_map(|step| &step.remove);
+        let names: BTreeSet<&str> = surplus.iter().chain(leaving).map(String::as_str).collect();
+        found.surplus = Some(self.surplus(&eligible, &names, &mut found.wait));
         let by_name: BTreeMap<&str, &Candidate> =
             eligible.iter().map(|one| (one.name(), one)).collect();
         for Kept { node, reason, .. } in &kept {
@@ -331,10 +368,7 @@ fn restless(
     if memory.moves.is_empty() {
         return BTreeSet::new();
     }
-    let mut replicas: BTreeMap<Workload, usize> = BTreeMap::new();
-    for workload in index.pods().filter_map(|(_, pod)| workload_of(pod)) {
-        *replicas.entry(workload).or_default() += 1;
-    }
+    let replicas = eviction_ledger::replicas(index);
     let is_restless = |pod: &Pod| {
         let running = workload_of(pod).and_then(|workload| replicas.get(&workload).copied());
         !memory.moves.allows(pod, running.unwrap_or(0), now)

@@ -1,31 +1,57 @@
-//! The `karpenter.sh/disrupted` taint.
+//! The taints `karpenter.sh/disrupted` and `nap.karpenter.sh/surplus`.
 
 use k8s_openapi::api::core::v1::Node;
 use nap_api::{Effect, Taint, taints};
 
 /// Whether a Node carries the disrupted taint, with any effect.
 pub fn is_disrupted(node: &Node) -> bool {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    taints.into_iter().flatten().any(|taint| taint.key == taints::DISRUPTED)
+    has(node, taints::DISRUPTED)
 }
 
 /// Adds the disrupted taint, which keeps new pods away. Returns whether anything changed.
 pub fn add_disrupted(node: &mut Node) -> bool {
-    let wanted = Taint::new(taints::DISRUPTED, Effect::NoSchedule);
-    let list = node.spec.get_or_insert_default().taints.get_or_insert_default();
-    let missing = !list.iter().any(|taint| Taint::from(taint).matches(&wanted));
-    if missing {
-        list.retain(|taint| taint.key != taints::DISRUPTED);
-        list.push((&wanted).into());
-    }
-    missing
+    add(node, &Taint::new(taints::DISRUPTED, Effect::NoSchedule))
 }
 
 /// Removes the disrupted taint. Returns whether anything changed.
 pub fn remove_disrupted(node: &mut Node) -> bool {
+    remove(node, taints::DISRUPTED)
+}
+
+/// Whether new pods avoid a Node because the fleet could do without it.
+pub fn is_surplus(node: &Node) -> bool {
+    has(node, taints::SURPLUS)
+}
+
+/// Adds or removes the surplus taint. Returns whether anything changed.
+pub fn set_surplus(node: &mut Node, is_surplus: bool) -> bool {
+    if is_surplus {
+        add(node, &Taint::new(taints::SURPLUS, Effect::PreferNoSchedule))
+    } else {
+        remove(node, taints::SURPLUS)
+    }
+}
+
+fn has(node: &Node, key: &str) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.into_iter().flatten().any(|taint| taint.key == key)
+}
+
+/// Adds a taint in place of those with its key and another effect.
+fn add(node: &mut Node, wanted: &Taint) -> bool {
+    let list = node.spec.get_or_insert_default().taints.get_or_insert_default();
+    let missing = !list.iter().any(|taint| Taint::from(taint).matches(wanted));
+    if missing {
+        list.retain(|taint| taint.key != wanted.key);
+        list.push(wanted.into());
+    }
+    missing
+}
+
+fn remove(node: &mut Node, key: &str) -> bool {
     let list = node.spec.get_or_insert_default().taints.get_or_insert_default();
     let before = list.len();
-    list.retain(|taint| taint.key != taints::DISRUPTED);
+    list.retain(|taint| taint.key != key);
     list.len() != before
 }
 

@@ -14,6 +14,7 @@ mod nomination;
 mod notice;
 mod registration;
 pub mod registration_health;
+mod spread_domains;
 mod status;
 pub mod termination;
 

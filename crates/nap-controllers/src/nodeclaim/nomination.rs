@@ -22,13 +22,16 @@ use nap_api::{NodeClaim, Taint, taints};
 use nap_engine::PodKey;
 use serde_json::json;
 
-use super::{Step, live_claim};
+use super::{Step, live_claim, spread_domains};
 use crate::cluster::{Index, Pod, claim_is, is_ready, readiness};
 use crate::context::{Context, Error};
 use crate::snapshot::{engine_pod, fits, is_plan_holding, room_left};
 
 /// Longest time that a ready Node is held closed for Nodes that precede it.
 const MAX_HOLD: SignedDuration = SignedDuration::from_secs(20);
+/// Longest time that a ready Node is held closed until the zones of its pods' spread constraints
+/// exist.
+const MAX_DOMAINS_HOLD: SignedDuration = SignedDuration::from_mins(1);
 /// Longest time that a ready Node is held closed until kube-scheduler has tried its pods.
 const MAX_IDLE_HOLD: SignedDuration = SignedDuration::from_secs(10);
 /// Time without a visible attempt after which kube-scheduler counts as idle although it was not
@@ -49,6 +52,8 @@ const MAX_PER_SECOND: usize = 500;
 pub enum Hold {
     /// Pods wait for Nodes that precede this one in the release order of the plan.
     ReleaseOrder,
+    /// A zone that the pods must be spread over has no Node yet.
+    Domains,
     /// kube-scheduler is trying pending pods, and would clear the nominations.
     Scheduler,
 }
@@ -58,6 +63,7 @@ impl Hold {
     pub fn reason(self) -> &'static str {
         match self {
             Self::ReleaseOrder => "AwaitingReleaseOrder",
+            Self::Domains => "AwaitingSpreadDomains",
             Self::Scheduler => "AwaitingScheduler",
         }
     }
@@ -66,6 +72,7 @@ impl Hold {
     pub fn message(self) -> &'static str {
         match self {
             Self::ReleaseOrder => "Node is ready; nodes of the same plan are opened before it",
+            Self::Domains => "Node is ready; its pods are spread over zones without a node yet",
             Self::Scheduler => "Node is ready; kube-scheduler is trying pending pods",
         }
     }
@@ -73,7 +80,7 @@ impl Hold {
     /// Time until the next look.
     pub fn retry_after(self) -> Duration {
         match self {
-            Self::ReleaseOrder => Duration::from_secs(1),
+            Self::ReleaseOrder | Self::Domains => Duration::from_secs(1),
             Self::Scheduler => Duration::from_millis(50),
         }
     }
@@ -191,6 +198,8 @@ fn release_hold(
     let in_order = index.plan(&claim.name_any()).is_some_and(|plan| plan.release.is_some());
     if within(MAX_HOLD) && others_go_first(index, claim) {
         Some(Hold::ReleaseOrder)
+    } else if within(MAX_DOMAINS_HOLD) && spread_domains::are_missing(index, claim) {
+        Some(Hold::Domains)
     } else if within(if in_order { MAX_HOLD } else { MAX_IDLE_HOLD })
         && is_busy(index, claim, opened, now)
     {

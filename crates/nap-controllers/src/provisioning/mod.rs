@@ -31,6 +31,7 @@ use crate::cluster::Index;
 use crate::context::{Context, Outcome};
 use crate::decision_memory::DecisionMemory;
 use crate::decisions::{DecisionRecord, Kind};
+use crate::disruption::eviction_ledger;
 use crate::events::Severity;
 use crate::metrics::{PROVISIONER, catalogue as table, dollars, number};
 use crate::snapshot::Catalogues;
@@ -96,6 +97,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
         memory.nominate(&index, &plan, now);
         memory.remember_unplaced(&index, &plan);
         rest_after_undone_moves(&index, &mut memory, &plan, now);
+        memory.remember_growth(&plan, now);
     }
     publish_unplaced(context, &plan);
     let slots = release_slots(&snapshot, &plan, now);
@@ -116,7 +118,11 @@ fn rest_after_undone_moves(
 ) {
     let pods = plan.launches.iter().flat_map(|launch| &launch.pods);
     let pods = pods.filter_map(|key| index.pod(key));
-    let undone = pods.filter_map(|pod| memory.moves.undone(pod, now));
+    if memory.moves.is_empty() {
+        return;
+    }
+    let replicas = eviction_ledger::replicas(index);
+    let undone = pods.filter_map(|pod| memory.moves.undone(pod, &replicas, now));
     let undone: BTreeSet<(String, Timestamp)> =
         undone.map(|(nodepool, at)| (nodepool.to_owned(), at)).collect();
     for (nodepool, at) in &undone {

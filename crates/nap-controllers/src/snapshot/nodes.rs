@@ -260,6 +260,8 @@ fn labels_and_taints(view: &NodeView) -> (BTreeMap<String, String>, Vec<Taint>) 
             };
             let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
             let taints = taints.into_iter().flatten().map(Taint::from);
+            // nap's own hint to kube-scheduler is no preference of the user's.
+            let taints = taints.filter(|taint| taint.key != taints::SURPLUS);
             let lasting = taints.filter(|taint| !starting || !passing(taint)).collect();
             (node.labels().clone(), lasting)
         }

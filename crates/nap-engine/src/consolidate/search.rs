@@ -55,6 +55,7 @@ impl<'a, 'm> Search<'a, 'm> {
                     let template = self.state.fleet.templates.get(template);
                     Err(unsupported_pod(pod, template, unsupported))
                 }
+                None if node.candidate.is_held => continue,
                 None if self.state.is_receiver(number) => Err(KeepReason::Receives),
                 None => self.try_step(vec![number]),
             };
@@ -63,10 +64,39 @@ impl<'a, 'm> Search<'a, 'm> {
             }
         }
         self.try_groups();
-        self.finish()
+        let surplus = self.surplus();
+        self.finish(surplus)
     }
 
-    fn finish(self) -> Consolidation {
+    /// Candidates that the fleet can do without once the steps are done: each one's pods fit on the
+    /// nodes that stay, beside those of the surplus nodes before it.
+    fn surplus(&mut self) -> Vec<String> {
+        let mut order: Vec<usize> = (0..self.state.nodes.len()).collect();
+        order.sort_by_key(|number| !self.state.nodes[*number].candidate.was_surplus);
+        let mut found = Vec::new();
+        for number in order {
+            let (state, node) = (&self.state, &self.state.nodes[number]);
+            let stays = state.is_leaving(number) || state.is_receiver(number);
+            if stays || node.unsupported.is_some() {
+                continue;
+            }
+            found.extend(self.try_surplus(number));
+        }
+        found.sort_unstable();
+        found
+    }
+
+    fn try_surplus(&mut self, number: usize) -> Option<String> {
+        let trial = self.state.remove(vec![number]);
+        if !trial.remainder.is_empty() {
+            self.state.undo(trial);
+            return None;
+        }
+        self.state.commit(&trial, true);
+        Some(self.state.nodes[number].candidate.node.clone())
+    }
+
+    fn finish(self, surplus: Vec<String>) -> Consolidation {
         let all = || self.state.fleet.candidates.iter();
         let cost_before: UsdPerHour = all().map(|one| one.price).sum();
         let saving: UsdPerHour = self.steps.iter().map(|step| step.saving).sum();
@@ -75,6 +105,7 @@ impl<'a, 'm> Search<'a, 'm> {
         Consolidation {
             steps: self.steps,
             kept: kept.collect(),
+            surplus,
             cost_before,
             cost_after: cost_before - saving,
         }
@@ -261,7 +292,7 @@ impl<'a, 'm> Search<'a, 'm> {
         let mut groups: BTreeMap<BoundTo, Vec<(f64, usize)>> = BTreeMap::new();
         for (number, node) in state.nodes.iter().enumerate() {
             let is_free = !state.is_leaving(number) && !state.is_receiver(number);
-            if !is_free || node.unsupported.is_some() {
+            if !is_free || node.candidate.is_held || node.unsupported.is_some() {
                 continue;
             }
             let Some(domains) = state.bound_to(&node.content, &[number]) else { continue };

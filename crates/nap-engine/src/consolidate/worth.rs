@@ -31,8 +31,17 @@ impl Proposal<'_> {
 
     /// Highest cost of new nodes at which the saving is large enough.
     pub(super) fn most(&self, options: &ConsolidationOptions) -> UsdPerHour {
-        let price = self.price(options);
-        price - least_saving(price, options)
+        self.price(options) - self.least_saving(options)
+    }
+
+    /// Smallest saving if nodes are launched.
+    fn least_saving(&self, options: &ConsolidationOptions) -> UsdPerHour {
+        let of_node = |one: &&Candidate| {
+            let percent = one.min_saving_percent.max(options.min_saving_percent);
+            (one.price + options.solve.node_cost).micros().saturating_mul(percent)
+        };
+        let sum = self.removed.iter().map(of_node).fold(0, i64::saturating_add);
+        UsdPerHour::from_micros((sum / 100).max(1))
     }
 
     /// Checks that the step pays. An error is the reason to keep its nodes.
@@ -47,7 +56,7 @@ impl Proposal<'_> {
             return Err(KeepReason::NoCheaper { cost: self.cost });
         }
         if self.launches > 0 {
-            let least = least_saving(price, options);
+            let least = self.least_saving(options);
             if saving < least {
                 return Err(KeepReason::SmallSaving { saving, least });
             }
@@ -123,12 +132,6 @@ impl Proposal<'_> {
     }
 }
 
-/// Smallest saving of a step with launches that removes nodes at a price.
-fn least_saving(price: UsdPerHour, options: &ConsolidationOptions) -> UsdPerHour {
-    let least = price.micros().saturating_mul(options.min_saving_percent) / 100;
-    UsdPerHour::from_micros(least.max(1))
-}
-
 /// Saving over disruption, each as a share of the pool's, in thousandths.
 fn score(rules: &PoolRules, saving: i128, disruption: i128) -> i64 {
     let (cost, total) = (i128::from(rules.cost.micros()), i128::from(rules.disruption_cost));
@@ -189,6 +192,16 @@ mod tests {
         assert_eq!(check(&node, 90_000, 1), Ok(()));
         assert!(matches!(check(&node, 90_001, 1), Err(KeepReason::SmallSaving { .. })));
         assert!(matches!(check(&node, 100_000, 1), Err(KeepReason::NoCheaper { .. })));
+    }
+
+    #[test]
+    fn a_node_may_ask_for_more_and_a_removal_for_nothing() {
+        let node = Candidate { min_saving_percent: 60, ..candidate(100_000, 86_400) };
+        assert_eq!(check(&node, 40_000, 1), Ok(()));
+        assert!(matches!(check(&node, 40_001, 1), Err(KeepReason::SmallSaving { .. })));
+        assert_eq!(check(&node, 0, 1), Ok(()));
+        let less = Candidate { min_saving_percent: 5, ..node };
+        assert!(matches!(check(&less, 90_001, 1), Err(KeepReason::SmallSaving { .. })));
     }
 
     #[test]

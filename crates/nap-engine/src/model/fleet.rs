@@ -44,6 +44,17 @@ pub struct Candidate {
     pub disruption_cost: i64,
     /// Seconds for which the node would go on costing its price if it were kept.
     pub remaining_life: i64,
+    /// Smallest saving of a step with launches, in percent of its price, if that is more than
+    /// [`ConsolidationOptions::min_saving_percent`].
+    #[serde(default)]
+    pub min_saving_percent: i64,
+    /// Whether no step may remove it, for reasons of the caller's. It may be surplus.
+    #[serde(default)]
+    pub is_held: bool,
+    /// Whether the last decision found it to be surplus: such nodes are preferred, so that few
+    /// change.
+    #[serde(default)]
+    pub was_surplus: bool,
 }
 
 /// A pod of a candidate.
@@ -106,8 +117,12 @@ pub struct Consolidation {
     /// What to do, in this order. Each step lowers the cost by itself and counts on those before
     /// it having happened.
     pub steps: Vec<Step>,
-    /// The candidates that stay, in the order of their names, each with its reason.
+    /// The candidates that stay and are not held, in the order of their names, each with its reason.
     pub kept: Vec<Kept>,
+    /// Names of further candidates whose pods would all fit on the nodes that stay, in order. Pods
+    /// that avoid them let them become empty without an eviction.
+    #[serde(default)]
+    pub surplus: Vec<String>,
     /// Cost of all candidates.
     pub cost_before: UsdPerHour,
     /// Cost of the candidates that stay and of the nodes that are launched.

@@ -86,6 +86,7 @@ impl World {
             disruption_cost: 1000 + 1000 * i64::try_from(pods.len()).unwrap(),
             pods,
             remaining_life: 86_400,
+            ..Candidate::default()
         });
         self
     }
@@ -297,6 +298,44 @@ fn moves_that_do_not_pay_back_are_not_made() {
     assert!(matches!(reason(&decision, "a"), KeepReason::Payback { .. }), "{decision:?}");
     world.fleet.candidates[0].remaining_life = 3600;
     assert_eq!(steps(&world.decide()), ["-a"]);
+}
+
+/// Nodes of four cores that no step may remove, each with this many pods of one core.
+fn held_nodes(pods: &[(&str, usize)]) -> World {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    for (name, count) in pods {
+        world.node(name, "d4", &[(web, *count)]);
+    }
+    world.fleet.candidates.iter_mut().for_each(|one| one.is_held = true);
+    world
+}
+
+#[test]
+fn nodes_that_the_others_have_room_for_are_surplus_although_they_may_not_go() {
+    let world = held_nodes(&[("a", 1), ("b", 1), ("c", 1), ("full", 4)]);
+    let decision = world.decide();
+    assert_eq!((steps(&decision).len(), decision.kept.len()), (0, 0));
+    assert_eq!(decision.surplus.len(), 2, "{:?}", decision.surplus);
+    assert!(!decision.surplus.contains(&"full".to_owned()));
+    assert_eq!(decision.cost_after, decision.cost_before);
+}
+
+#[test]
+fn surplus_nodes_have_room_for_their_pods_together() {
+    let world = held_nodes(&[("a", 2), ("b", 2), ("c", 3)]);
+    assert_eq!(world.decide().surplus.len(), 1, "seven pods need two nodes");
+    assert!(held_nodes(&[("a", 3), ("b", 3)]).decide().surplus.is_empty());
+}
+
+#[test]
+fn a_surplus_node_stays_one_while_another_would_do_as_well() {
+    for name in ["a", "b", "c"] {
+        let mut world = held_nodes(&[("a", 2), ("b", 2), ("c", 2)]);
+        let candidates = world.fleet.candidates.iter_mut();
+        candidates.filter(|one| one.node == name).for_each(|one| one.was_surplus = true);
+        assert_eq!(world.decide().surplus, [name]);
+    }
 }
 
 #[test]

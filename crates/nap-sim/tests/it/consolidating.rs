@@ -56,6 +56,7 @@ async fn several_nodes_are_replaced_by_fewer() {
         user.deploy("big", 3, asks("2300m")).await;
         user.until_running(3).await;
         assert_eq!(user.machines(), 3);
+        user.until_no_pool_grows().await;
         let before = price(&user);
         // Now a node of eight vCPUs, which holds all three, can be bought too.
         let sizes = ["Standard_D4s_v5", "Standard_D8s_v5"];

@@ -141,6 +141,7 @@ async fn a_stuck_drain_stops_neither_drift_nor_consolidation() {
         user.deploy("protected", 1, stuck).await;
         user.deploy("inflate", 3, json!({})).await;
         user.until_running(4).await;
+        user.until_no_pool_grows().await;
         forbid_evictions(&user, "protected").await;
         let stuck = node_of(&user, "protected").await;
         user.delete::<Node>(&stuck).await;

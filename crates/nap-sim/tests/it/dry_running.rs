@@ -22,6 +22,7 @@ async fn node_of_a_dry_run_pool_stays_with_an_event_until_the_annotation_is_remo
         user.deploy("inflate", 3, json!({})).await;
         user.until_running(3).await;
         let old = user.claims().await[0].name_any();
+        user.until_no_pool_grows().await;
         user.scale("inflate", 1).await;
         user.pass(1800).await;
         let claims: Vec<String> = user.claims().await.iter().map(ResourceExt::name_any).collect();

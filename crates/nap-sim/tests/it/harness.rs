@@ -232,6 +232,12 @@ impl User {
         self.world.clock().sleep(Duration::from_secs(seconds)).await;
     }
 
+    /// Lets the hour pass in which NodePools count as growing after a launch, so that a replacement
+    /// that saves half is worth it.
+    pub async fn until_no_pool_grows(&self) {
+        self.pass(3600).await;
+    }
+
     /// Waits until `holds`, for at most one simulated hour.
     pub async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         for _ in 0..3600 {

@@ -1,6 +1,6 @@
 //! Decision records: what was decided, and what came of it, in a ConfigMap that survives restarts.
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use nap_api::NodePool;
@@ -40,7 +40,7 @@ async fn decisions_are_recorded_with_their_outcome_and_survive_a_restart() {
         user.deploy("inflate", 3, json!({})).await;
         let first = async {
             user.until_running(3).await;
-            user.pass(60).await;
+            user.until_no_pool_grows().await;
             let provisioned = (Kind::Provisioning, "Pending".to_owned(), Outcome::Realised);
             assert_eq!(outcomes(&user).await, [provisioned]);
             user.scale("inflate", 1).await;
@@ -158,14 +158,19 @@ async fn consolidation_whose_pods_need_a_new_node_again_is_recorded_as_undone() 
         user.default_pool(json!({})).await;
         user.deploy("inflate", 3, json!({})).await;
         user.until_running(3).await;
+        user.until_no_pool_grows().await;
         user.scale("inflate", 1).await;
         user.until("it is realised", async || {
             let all = outcomes(&user).await;
             all.len() == 2 && all[1].2 == Outcome::Realised
         })
         .await;
-        user.scale("inflate", 8).await;
-        user.until_running(8).await;
+        let moved_to = user.nodes().await[0].name_any();
+        user.delete::<Node>(&moved_to).await;
+        user.until("the pod runs on a third node", async || {
+            user.machines_ever() == 3 && user.running().await == 1
+        })
+        .await;
         user.pass(30).await;
         let all = outcomes(&user).await;
         assert_eq!(all[1], (Kind::Disruption, "Underutilized".to_owned(), Outcome::Undone));

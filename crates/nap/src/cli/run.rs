@@ -48,6 +48,10 @@ pub struct RunArgs {
     /// Decide and report by events, and write nothing else: no node is launched, changed or removed
     #[arg(long, env = "NAP_DRY_RUN", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub dry_run: bool,
+    /// Taint nodes that the fleet could do without with PreferNoSchedule, so that new pods go to
+    /// other nodes and these become empty without evictions
+    #[arg(long, env = "NAP_AVOID_SURPLUS_NODES", value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub avoid_surplus_nodes: bool,
     /// Start although AKS runs node auto-provisioning in the cluster, and act on its nodes
     #[arg(long, env = "NAP_TAKE_OVER", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub take_over: bool,

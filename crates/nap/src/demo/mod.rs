@@ -20,7 +20,7 @@ use crate::cli::DemoArgs;
 use crate::manifests;
 
 /// Maximum duration of one step, in simulated time.
-const PATIENCE: Duration = Duration::from_mins(15);
+const PATIENCE: Duration = Duration::from_mins(90);
 
 /// Start of the story, so that every run tells the same.
 const EPOCH: &str = "2026-01-01T00:00:00Z";
@@ -72,8 +72,10 @@ async fn tell(world: &World, speed: u32) -> anyhow::Result<()> {
     observer.say(&format!("{} pods are pending: no node has room for them.", fleet.pending()));
 
     let grown = scale_up(&observer).await?;
-    let two = shrink(&observer, &grown, 2).await?;
-    shrink(&observer, &two, 1).await?;
+    let two = shrink(&observer, &grown, 2, None).await?;
+    let wait =
+        "Half the size would do. The NodePool has grown a short while ago, so nap waits an hour.";
+    shrink(&observer, &two, 1, Some(wait)).await?;
     let replaced =
         observer.events("DisruptionTerminating").await?.iter().any(|text| text.contains("replace"));
     ensure!(replaced, "no node was replaced by a smaller one");
@@ -166,9 +168,17 @@ async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
 }
 
 /// Scales the Deployment down and waits until the fleet is cheaper and settled.
-async fn shrink(observer: &Observer<'_>, before: &Fleet, replicas: usize) -> anyhow::Result<Fleet> {
+async fn shrink(
+    observer: &Observer<'_>,
+    before: &Fleet,
+    replicas: usize,
+    comment: Option<&str>,
+) -> anyhow::Result<Fleet> {
     observe::command(&format!("kubectl scale deployment inflate --replicas={replicas}"));
     observer.scale("inflate", replicas).await?;
+    if let Some(comment) = comment {
+        observer.say(comment);
+    }
     let old = before.price();
     let what = format!("{replicas} pod(s) run on a cheaper fleet");
     let fleet = observer

@@ -18,6 +18,9 @@ use serde_json::json;
 /// Polling interval, in simulated time.
 const STEP: Duration = Duration::from_secs(1);
 
+/// Longest wait for one step that the reader takes part in, in simulated time; the rest is skipped.
+const MAX_SHOWN_WAIT: Duration = Duration::from_mins(5);
+
 /// A fleet without changes for this long is settled.
 const QUIET: Duration = Duration::from_mins(1);
 
@@ -123,7 +126,9 @@ impl<'a> Observer<'a> {
                 fleet.machines,
             );
             // The reader waits, the virtual time does not.
-            std::thread::sleep(STEP / self.speed);
+            if waited < MAX_SHOWN_WAIT {
+                std::thread::sleep(STEP / self.speed);
+            }
             clock.sleep(STEP).await;
         }
     }

@@ -74,7 +74,7 @@ pub fn replay(stored: &Stored, format: Format) -> anyhow::Result<()> {
 }
 
 fn table(fleet: &Fleet, decision: &Consolidation, wide: bool) -> String {
-    let Consolidation { steps, kept, cost_before, cost_after } = decision;
+    let Consolidation { steps, kept, surplus, cost_before, cost_after } = decision;
     let input = Digests::default().fleet(fleet);
     let mut text = format!(
         "{} candidates for {cost_before}/h, {cost_after}/h after {} steps; input {input}\n",
@@ -105,6 +105,9 @@ fn table(fleet: &Fleet, decision: &Consolidation, wide: bool) -> String {
         for node in kept {
             let _ = writeln!(text, "{} stays: {}", node.node, node.reason);
         }
+    }
+    if wide && !surplus.is_empty() {
+        let _ = writeln!(text, "\nsurplus, new pods avoid them: {}", surplus.join(", "));
     }
     text
 }

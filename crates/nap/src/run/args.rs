@@ -28,6 +28,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "batch_idle_duration",
             "batch_max_duration",
             "feature_gates",
+            "avoid_surplus_nodes",
             "dry_run",
             "take_over",
         ],

@@ -34,6 +34,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
         node_repair: args.gates.feature_gates.node_repair,
         dry_run: args.dry_run,
+        avoid_surplus: args.avoid_surplus_nodes,
         observes_objects: !args.operator.disable_cluster_state_observability,
     };
     args.operator.warn();

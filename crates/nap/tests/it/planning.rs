@@ -227,11 +227,11 @@ fn node_size_options_change_the_number_of_nodes() {
         launches("without-options", &[]),
         launches("three-pods-a-node", &["--max-pods-per-node", "3"]),
         launches("four-vcpus", &["--max-vcpus-per-node", "4"]),
-        launches("eight-vcpus", &["--max-vcpus-per-node", "8"]),
-        launches("node-cost", &["--max-vcpus-per-node", "8", "--node-cost", "0.001"]),
+        launches("eight-vcpus", &["--max-vcpus-per-node", "8", "--node-cost", "0"]),
+        launches("node-cost", &["--max-vcpus-per-node", "8"]),
     ];
-    // 12 pods of one CPU. Beside the system reservation 4 vCPUs hold 3 pods and 8 hold 7; only a
-    // cost per node makes two large nodes better than four small ones.
+    // 12 pods of one CPU. Beside the system reservation 4 vCPUs hold 3 pods and 8 hold 7; only the
+    // default cost of a node makes two large nodes better than four small ones.
     assert_eq!(counts, [1, 4, 4, 4, 2]);
 }
 

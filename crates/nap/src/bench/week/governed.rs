@@ -15,12 +15,15 @@ use super::world::{Reason, node_name, node_number};
 /// Time for which a finding must hold.
 const SETTLE: i64 = 15;
 /// Shortest and longest time for which a node is expected to go on as it is.
-const REMAINING_LIFE: (i64, i64) = (15 * MINUTE, DAY);
+const REMAINING_LIFE: (i64, i64) = (15 * MINUTE, 4 * HOUR);
 /// Time after a move within which a new node for its workload means that it was undone.
 const UNDONE_WITHIN: i64 = 10 * MINUTE;
-/// Evictions per day of a workload for each of its pods, and the least for all of them.
-const PER_POD: usize = 8;
-const LEAST: usize = 16;
+/// Evictions per day of a workload for each of its pods.
+const PER_POD: usize = 24;
+/// Time after a launch for pending pods in which a pool counts as growing, and the smallest saving
+/// of a replacement in it meanwhile, in percent.
+const GROWING: i64 = HOUR;
+const MIN_SAVING_WHILE_GROWING: i64 = 60;
 /// First and longest rest of a pool.
 const REST: (i64, i64) = (MINUTE, HOUR);
 /// Disruption cost of a node and of a pod, in thousandths.
@@ -37,6 +40,15 @@ pub(super) enum Consolidates {
     Balanced,
 }
 
+/// A pod was moved.
+struct Move {
+    at: i64,
+    /// The pool whose consolidation caused it.
+    pool: Option<usize>,
+    /// Replicas of its workload at that time.
+    replicas: usize,
+}
+
 /// nap's rules.
 pub(super) struct Governed {
     consolidates: Consolidates,
@@ -44,8 +56,7 @@ pub(super) struct Governed {
     cache: ConsolidationCache,
     empty: Debounce,
     underutilized: Debounce,
-    /// Moves by workload, each with the pool whose consolidation caused it.
-    ledger: BTreeMap<usize, VecDeque<(i64, Option<usize>)>>,
+    ledger: BTreeMap<usize, VecDeque<Move>>,
     /// Number of failures and end of the rest, by pool and reason.
     rests: BTreeMap<(usize, Reason), (u32, i64)>,
 }
@@ -79,28 +90,35 @@ impl Governed {
     /// Workloads that were moved as often as they may be in a day.
     fn restless(&self, view: &View<'_>) -> BTreeSet<usize> {
         let now = view.world.now;
-        let is_restless = |(workload, moves): (&usize, &VecDeque<(i64, Option<usize>)>)| {
-            let recent = moves.iter().filter(|(at, _)| now - at < DAY).count();
+        let is_restless = |(workload, moves): (&usize, &VecDeque<Move>)| {
+            let recent = moves.iter().filter(|one| now - one.at < DAY).count();
             let replicas = view.world.of_workload[*workload].len();
-            (recent >= (replicas * PER_POD).max(LEAST)).then_some(*workload)
+            (recent >= replicas.max(1) * PER_POD).then_some(*workload)
         };
         self.ledger.iter().filter_map(is_restless).collect()
     }
 
-    fn consolidation(&mut self, view: &mut View<'_>, candidates: &[usize]) -> Vec<Decision> {
+    /// Steps, and the nodes that new pods should avoid.
+    fn consolidation(
+        &mut self,
+        view: &mut View<'_>,
+        candidates: &[usize],
+    ) -> (Vec<Decision>, BTreeSet<usize>) {
         let restless = self.restless(view);
         let now = view.world.now;
         let resting = [0, 1].map(|pool| self.is_resting(pool, Reason::Underutilized, now));
-        let is_eligible = |node: &&usize| {
+        let is_held = |node: &usize| {
             let world = &*view.world;
-            let mut workloads = world.nodes[*node].pods.iter().map(|pod| world.pods[pod].workload);
-            !world.nodes[*node].pods.is_empty()
-                && !resting[view.pool(**node)]
-                && !workloads.any(|workload| restless.contains(&workload))
+            let mut workloads = world.nodes[node].pods.iter().map(|pod| world.pods[pod].workload);
+            self.consolidates == Consolidates::WhenEmpty
+                || resting[view.pool(*node)]
+                || workloads.any(|workload| restless.contains(&workload))
         };
-        let eligible: Vec<usize> = candidates.iter().filter(is_eligible).copied().collect();
+        let with_pods =
+            candidates.iter().copied().filter(|node| !view.world.nodes[node].pods.is_empty());
+        let eligible: Vec<(usize, bool)> = with_pods.map(|node| (node, is_held(&node))).collect();
         if eligible.is_empty() {
-            return Vec::new();
+            return (Vec::new(), BTreeSet::new());
         }
         let fleet = self.fleet(view, &eligible);
         let found = consolidate(&fleet, &ConsolidationOptions::default(), &mut self.cache);
@@ -109,11 +127,15 @@ impl Governed {
             remove: step.remove.iter().filter_map(|name| node_number(name)).collect(),
             launches: step.plan.launches.iter().filter_map(|one| view.market.kind(one)).collect(),
         };
-        found.steps.into_iter().map(decision).collect()
+        let mut surplus: BTreeSet<usize> =
+            found.surplus.iter().filter_map(|name| node_number(name)).collect();
+        let steps: Vec<Decision> = found.steps.into_iter().map(decision).collect();
+        surplus.extend(steps.iter().flat_map(|step| step.remove.iter().copied()));
+        (steps, surplus)
     }
 
     /// The engine's input.
-    fn fleet(&self, view: &mut View<'_>, eligible: &[usize]) -> Fleet {
+    fn fleet(&self, view: &mut View<'_>, eligible: &[(usize, bool)]) -> Fleet {
         let snapshot = view.world.snapshot(view.market, &BTreeSet::new(), view.reserved);
         let (world, market) = (&*view.world, view.market);
         let template = |(number, pod): (usize, &nap_engine::Pod)| {
@@ -122,8 +144,9 @@ impl Governed {
             nap_engine::Pod { key, ..pod.clone() }
         };
         let disruption = |pods: usize| UNIT * (1 + i64::try_from(pods).unwrap_or(i64::MAX));
-        let candidate = |node: &usize| {
-            let (number, node) = (*node, &world.nodes[node]);
+        let is_growing = world.grown.map(|at| at.is_some_and(|at| world.now - at < GROWING));
+        let candidate = |(number, is_held): &(usize, bool)| {
+            let (number, node) = (*number, &world.nodes[number]);
             let kind = &market.kinds[node.kind];
             let pods = node.pods.iter();
             let running =
@@ -139,6 +162,13 @@ impl Governed {
                 disruption_cost: disruption(node.pods.len()),
                 remaining_life: (world.now - node.created)
                     .clamp(REMAINING_LIFE.0, REMAINING_LIFE.1),
+                min_saving_percent: if is_growing[kind.pool] {
+                    MIN_SAVING_WHILE_GROWING
+                } else {
+                    0
+                },
+                is_held: *is_held,
+                was_surplus: node.is_avoided,
             }
         };
         let budgets = view.budgets(Reason::Underutilized);
@@ -191,28 +221,28 @@ impl Policy for Governed {
             }
         }
         if !decisions.is_empty() {
-            return Passed { decisions, again };
+            return Passed { decisions, again, surplus: None };
         }
         let resting = [0, 1].map(|pool| self.is_resting(pool, Reason::Drifted, now));
         let decisions =
             view.drift(&candidates, usize::MAX, |pool| resting[pool], |one| self.solve(one));
-        if !decisions.is_empty() || self.consolidates == Consolidates::WhenEmpty {
-            return Passed { decisions, again };
+        if !decisions.is_empty() {
+            return Passed { decisions, again, surplus: None };
         }
-        let mut steps = self.consolidation(view, &candidates);
+        let (mut steps, surplus) = self.consolidation(view, &candidates);
         let found: Vec<usize> = steps.iter().flat_map(|step| step.remove.clone()).collect();
         let (due, next) = self.underutilized.observe(found, SETTLE, now);
         steps.retain(|step| step.remove.iter().all(|node| due.contains(node)));
         let again = again.into_iter().chain(next).min();
-        Passed { decisions: steps, again }
+        Passed { decisions: steps, again, surplus: Some(surplus) }
     }
 
-    fn began(&mut self, decision: &Decision, pool: usize, workloads: &[usize], now: i64) {
+    fn began(&mut self, decision: &Decision, pool: usize, moved: &[(usize, usize)], now: i64) {
         let pool = (decision.reason == Reason::Underutilized).then_some(pool);
-        for workload in workloads {
+        for (workload, replicas) in moved {
             let moves = self.ledger.entry(*workload).or_default();
-            moves.push_back((now, pool));
-            while moves.front().is_some_and(|(at, _)| now - at >= DAY) {
+            moves.push_back(Move { at: now, pool, replicas: *replicas });
+            while moves.front().is_some_and(|one| now - one.at >= DAY) {
                 moves.pop_front();
             }
         }
@@ -226,11 +256,11 @@ impl Policy for Governed {
         }
     }
 
-    fn launches(&mut self, workloads: &BTreeSet<usize>, now: i64) {
-        let undone = |workload: &usize| {
+    fn launches(&mut self, workloads: &BTreeMap<usize, usize>, now: i64) {
+        let undone = |(workload, replicas): (&usize, &usize)| {
             let moves = self.ledger.get(workload)?.iter().rev();
-            let mut recent = moves.take_while(|(at, _)| now - at < UNDONE_WITHIN);
-            recent.find_map(|(_, pool)| *pool)
+            let mut recent = moves.take_while(|one| now - one.at < UNDONE_WITHIN);
+            recent.find_map(|one| one.pool.filter(|_| *replicas <= one.replicas))
         };
         let pools: BTreeSet<usize> = workloads.iter().filter_map(undone).collect();
         for pool in pools {

@@ -4,7 +4,7 @@
 //! over the first hundred by savings ratio, then that of the first single node that saves. A
 //! command is looked at again after 15 s, during which nothing else is decided.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nap_engine::{Options, Plan, Snapshot, solve_first_fit};
 use nap_units::UsdPerHour;
@@ -139,28 +139,28 @@ impl Policy for Incumbent {
         let decision = match self.validating.take() {
             Some((decision, at)) if at > now => {
                 self.validating = Some((decision, at));
-                return Passed { decisions: Vec::new(), again: Some(at) };
+                return Passed { again: Some(at), ..Passed::default() };
             }
             Some((decision, _)) => self.validated(view, decision),
             None => match self.command(view) {
                 Some(decision) if decision.reason != Reason::Drifted => {
                     let at = now + VALIDATION;
                     self.validating = Some((decision, at));
-                    return Passed { decisions: Vec::new(), again: Some(at) };
+                    return Passed { again: Some(at), ..Passed::default() };
                 }
                 other => other,
             },
         };
         // A command that is carried out is followed by the next pass at once.
         let again = decision.is_some().then_some(now + 1);
-        Passed { decisions: decision.into_iter().collect(), again }
+        Passed { decisions: decision.into_iter().collect(), again, surplus: None }
     }
 
-    fn began(&mut self, _: &Decision, _: usize, _: &[usize], _: i64) {}
+    fn began(&mut self, _: &Decision, _: usize, _: &[(usize, usize)], _: i64) {}
 
     fn ended(&mut self, _: Reason, _: usize, _: bool, _: i64) {}
 
-    fn launches(&mut self, _: &BTreeSet<usize>, _: i64) {}
+    fn launches(&mut self, _: &BTreeMap<usize, usize>, _: i64) {}
 }
 
 fn take(budgets: &mut [usize; 2], pool: usize) -> bool {

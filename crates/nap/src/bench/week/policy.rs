@@ -28,6 +28,8 @@ pub(super) struct Passed {
     pub(super) decisions: Vec<Decision>,
     /// When to pass again even if nothing changes.
     pub(super) again: Option<i64>,
+    /// Nodes that new pods avoid; `None` leaves them as they are.
+    pub(super) surplus: Option<BTreeSet<usize>>,
 }
 
 /// Rules by which nodes are launched and disrupted.
@@ -36,12 +38,13 @@ pub(super) trait Policy {
     fn solve(&mut self, snapshot: &Snapshot) -> Plan;
     /// Decides what to disrupt now.
     fn pass(&mut self, view: &mut View<'_>) -> Passed;
-    /// A decision is carried out, which moves pods of these workloads.
-    fn began(&mut self, decision: &Decision, pool: usize, workloads: &[usize], now: i64);
+    /// A decision is carried out, which moves pods of these workloads. Each pod is listed, with the
+    /// replicas of its workload.
+    fn began(&mut self, decision: &Decision, pool: usize, moved: &[(usize, usize)], now: i64);
     /// A decision for a pool was carried out, or was given up.
     fn ended(&mut self, reason: Reason, pool: usize, is_done: bool, now: i64);
-    /// Pods of these workloads need new nodes.
-    fn launches(&mut self, workloads: &BTreeSet<usize>, now: i64);
+    /// Pods of these workloads, which have so many replicas, need new nodes.
+    fn launches(&mut self, workloads: &BTreeMap<usize, usize>, now: i64);
 }
 
 /// What a policy sees.

@@ -225,14 +225,15 @@ impl<'s> Simulation<'s> {
         for (node, workload) in places(&self.world, &plan) {
             self.reserved.entry(node).or_default().push(workload);
         }
-        let mut needy = BTreeSet::new();
+        let mut needy = BTreeMap::new();
         for launch in &plan.launches {
             let Some(kind) = self.market.kind(launch) else { continue };
             let node = self.launch(kind);
+            self.world.grown[self.market.kinds[kind].pool] = Some(self.world.now);
             for pod in launch.pods.iter().filter_map(pod_number) {
                 let workload = self.world.pods[&pod].workload;
                 self.reserved.entry(node).or_default().push(workload);
-                needy.insert(workload);
+                needy.insert(workload, self.world.desired[workload]);
             }
         }
         if !needy.is_empty() {
@@ -264,6 +265,11 @@ impl<'s> Simulation<'s> {
             reserved: &self.reserved,
         };
         let passed = self.policy.pass(&mut view);
+        if let Some(surplus) = &passed.surplus {
+            for (number, node) in &mut self.world.nodes {
+                node.is_avoided = surplus.contains(number);
+            }
+        }
         for decision in passed.decisions {
             self.begin(&decision);
         }
@@ -273,22 +279,23 @@ impl<'s> Simulation<'s> {
     /// Taints nodes and launches what replaces them.
     fn begin(&mut self, decision: &Decision) {
         let Decision { reason, remove, launches } = decision;
-        let mut workloads: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut moved: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         for number in remove {
             let Some(node) = self.world.nodes.get_mut(number) else { continue };
             node.going = Some(*reason);
-            let of_pool = workloads.entry(self.market.kinds[node.kind].pool).or_default();
-            of_pool.extend(node.pods.iter().map(|pod| self.world.pods[pod].workload));
+            let of_pool = moved.entry(self.market.kinds[node.kind].pool).or_default();
+            let workloads = node.pods.iter().map(|pod| self.world.pods[pod].workload);
+            of_pool.extend(workloads.map(|one| (one, self.world.desired[one])));
         }
         self.world.version += 1;
         let replacements = launches.iter().map(|kind| self.launch(*kind)).collect();
         self.checks.began(self.trace, self.market, &self.world, decision);
-        for (pool, workloads) in &workloads {
-            self.policy.began(decision, *pool, workloads, self.world.now);
+        for (pool, moved) in &moved {
+            self.policy.began(decision, *pool, moved, self.world.now);
         }
         self.commands.push(Command {
             reason: *reason,
-            pool: workloads.keys().next().copied().unwrap_or_default(),
+            pool: moved.keys().next().copied().unwrap_or_default(),
             remove: remove.clone(),
             replacements,
             is_draining: launches.is_empty(),

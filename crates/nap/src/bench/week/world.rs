@@ -1,6 +1,7 @@
 //! The cluster: nodes, pods, and a scheduler that places pods where kube-scheduler would by
 //! default, not where a plan wanted them.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -40,6 +41,8 @@ pub(super) struct Node {
     pub(super) is_doomed: bool,
     /// Why it is tainted and goes; `None` if it stays.
     pub(super) going: Option<Reason>,
+    /// Whether it has a `PreferNoSchedule` taint: new pods prefer other nodes.
+    pub(super) is_avoided: bool,
     /// Number of the image.
     pub(super) image: u32,
     pub(super) pods: BTreeSet<usize>,
@@ -84,6 +87,8 @@ pub(super) struct World {
     /// Changes whenever a pod is bound or goes, or a node comes or goes.
     pub(super) version: u64,
     pub(super) tally: Tally,
+    /// When a node of each pool was launched last for pods that had no place; `None` if never.
+    pub(super) grown: [Option<i64>; 2],
     /// Index of the zone of each kind, and the number of zones.
     zone_of: Vec<usize>,
     zones: usize,
@@ -125,6 +130,7 @@ impl World {
             image: 0,
             version: 0,
             tally: Tally::default(),
+            grown: [None; 2],
             zone_of: market.kinds.iter().map(zone_of).collect(),
             zones: zones.len(),
             next_node: 0,
@@ -220,6 +226,7 @@ impl World {
             joined: false,
             is_doomed,
             going: None,
+            is_avoided: false,
             image: self.image,
             pods: BTreeSet::new(),
             free: market.kinds[kind].allocatable,
@@ -266,7 +273,9 @@ impl World {
 
     /// Binds the pods that have a place. Returns them with the time at which they are ready.
     ///
-    /// Of the nodes with room, the one with most of its CPU and memory free afterwards is chosen.
+    /// Of the nodes with room, the one with most of its CPU and memory free afterwards is chosen. A
+    /// node that is avoided is chosen only if no other has room: the scheduler's score for taints
+    /// weighs more than those for resources together.
     pub(super) fn schedule(&mut self, trace: &Trace, market: &Market) -> Vec<(usize, i64)> {
         let mut bound = Vec::new();
         let mut without_place = BTreeSet::new();
@@ -321,7 +330,7 @@ impl World {
         };
         let suited = self.nodes.iter().filter(|(_, node)| suits(node));
         suited
-            .max_by_key(|(number, node)| (score(node), std::cmp::Reverse(**number)))
+            .max_by_key(|(number, node)| (!node.is_avoided, score(node), Reverse(**number)))
             .map(|(number, _)| *number)
     }
 
