@@ -166,6 +166,10 @@ pub const IN_PLACE_UPDATE_HASH: &str = "karpenter.azure.com/in-place-update-hash
 /// Plan behind a NodeClaim, as a [`crate::PlanRecord`].
 pub const PLAN: &str = "nap.karpenter.sh/plan";
 
+/// Annotation of a NodeClaim and its Node: price in dollars per hour that the launch was planned
+/// with.
+pub const PRICE_PER_HOUR: &str = "nap.karpenter.sh/price-per-hour";
+
 /// Annotation of a NodeClaim: URL of the Azure operation that creates its machine.
 pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
 

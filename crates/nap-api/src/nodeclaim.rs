@@ -65,6 +65,13 @@ use crate::taints::Taint;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Drifted\")].status",
         priority = 1
+    ),
+    printcolumn(
+        name = "Price",
+        type_ = "string",
+        description = "Dollars per hour",
+        json_path = ".metadata.annotations.nap\\.karpenter\\.sh/price-per-hour",
+        priority = 1
     )
 )]
 #[serde(rename_all = "camelCase")]

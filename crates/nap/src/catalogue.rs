@@ -60,6 +60,11 @@ pub fn instance_types(
     .map_err(explain)
 }
 
+/// Refuses a region that the catalogue does not have.
+pub fn require_region(sizes: &EmbeddedCatalogue, name: &str) -> anyhow::Result<()> {
+    sizes.region(name).map(|_| ()).map_err(explain)
+}
+
 fn explain(error: AzureError) -> anyhow::Error {
     match error {
         AzureError::UnknownRegion { name, nearest } => {

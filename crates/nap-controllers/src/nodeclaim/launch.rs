@@ -126,7 +126,7 @@ pub async fn launch(context: &Context, name: &str) -> Result<Step, Error> {
     tokio::select! {
         biased;
         created = create(context, &claim, &class, offerings) => match created {
-            Ok(instance) => record(context, &claim, &class, &instance).await,
+            Ok(instance) => record(context, &claim, &class, &instance, offerings).await,
             Err(error) => fail(context, &claim, error).await,
         },
         interruption = interruption(context, &claim) => match interruption {
@@ -238,9 +238,11 @@ async fn record(
     claim: &NodeClaim,
     class: &AKSNodeClass,
     instance: &Instance,
+    offerings: &[OfferingRef],
 ) -> Result<Step, Error> {
     let name = claim.name_any();
     let stamp = HashStamp::of_class(class);
+    let price = price(instance, offerings);
     context
         .update::<NodeClaim>(&name, |claim| {
             if provider_id_of_claim(claim).is_some() {
@@ -252,6 +254,8 @@ async fn record(
             let annotations = claim.annotations_mut();
             annotations.extend(instance.annotations.clone());
             annotations.extend(stamp.annotations());
+            annotations
+                .extend(price.clone().map(|price| (labels::PRICE_PER_HOUR.to_owned(), price)));
             claim.metadata != before
         })
         .await?;
@@ -280,6 +284,18 @@ async fn record(
     let message = format!("Provisioned {what}");
     context.events.publish(claim, Severity::Normal, "Provisioned", &message);
     Ok(Step::Done)
+}
+
+/// The planned price of the offering that the instance is of, in dollars per hour; `None` if the
+/// plan did not have it.
+fn price(instance: &Instance, offerings: &[OfferingRef]) -> Option<String> {
+    let is = |key: &str, value: &String| instance.labels.get(key) == Some(value);
+    let offering = offerings.iter().find(|offering| {
+        is(labels::INSTANCE_TYPE, &offering.instance_type)
+            && is(labels::ZONE, &offering.zone)
+            && is(labels::CAPACITY_TYPE, &offering.capacity_type)
+    })?;
+    Some(offering.price.to_string().trim_start_matches('$').to_owned())
 }
 
 fn describe(instance: &Instance) -> String {

@@ -22,6 +22,8 @@ use findings::{Finding, Level};
 /// Checks the files and prints the findings. Fails on errors, and with `--deny-warnings` on
 /// warnings too.
 pub fn lint(args: &LintArgs) -> anyhow::Result<()> {
+    let sizes = catalogue::load(&args.catalogue)?;
+    catalogue::require_region(&sizes, &args.region)?;
     let mut findings = Vec::new();
     let mut documents = Vec::new();
     let files = read::files(&args.files)?;
@@ -49,7 +51,7 @@ pub fn lint(args: &LintArgs) -> anyhow::Result<()> {
         findings.extend(problems.map(|problem| {
             Finding::new(Level::Error, document, &problem.field, problem.text.clone())
         }));
-        if !checked.is_known || !checked.problems.is_empty() {
+        if !checked.is_known || !checked.is_readable() {
             continue;
         }
         for understood in normalise::manifest(&mut document.value.clone()) {
@@ -77,7 +79,6 @@ pub fn lint(args: &LintArgs) -> anyhow::Result<()> {
             _ => {}
         }
     }
-    let sizes = catalogue::load(&args.catalogue)?;
     findings.extend(suspicious::find(&pools, &classes, &documents, (&sizes, &args.region))?);
     conclude(&findings, args, files.len())
 }

@@ -32,6 +32,17 @@ pub struct Checked {
     pub problems: Vec<FieldProblem>,
 }
 
+impl Checked {
+    /// Whether nothing but unknown fields is wrong, so that the other fields can be looked at.
+    pub fn is_readable(&self) -> bool {
+        self.problems.iter().all(is_unknown_field)
+    }
+}
+
+fn is_unknown_field(problem: &FieldProblem) -> bool {
+    problem.text.starts_with("unknown field")
+}
+
 /// A check of the objects of some manifests.
 pub struct Checker {
     judge: Judge,
@@ -84,8 +95,9 @@ impl Checker {
                 for problem in &mut problems {
                     problem.text = plain(std::mem::take(&mut problem.text));
                 }
-                if problems.is_empty() && (group, kind) == ("karpenter.sh", "NodePool") {
-                    problems = nodepool_problems(&object);
+                let readable = problems.iter().all(is_unknown_field);
+                if readable && (group, kind) == ("karpenter.sh", "NodePool") {
+                    problems.extend(nodepool_problems(&object));
                 }
                 problems.sort_by_cached_key(|problem| document.line(&problem.field));
                 Checked { is_known: true, stored: object, problems }

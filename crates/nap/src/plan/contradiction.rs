@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::PodSpec;
 use nap_api::Requirements;
-use nap_engine::{Options, Pod, Snapshot, funnel};
+use nap_engine::{Pod, Snapshot, funnel};
 
 use super::Problem;
 
@@ -29,7 +29,7 @@ pub fn find(problem: &Problem, pod: &Pod, spec: Option<&PodSpec>, pool: &str) ->
             kept.set(key, requirement.clone());
         }
         let alone = Pod { terms: vec![kept], ..pod.clone() };
-        let of_pool = funnel(snapshot, &Options::default(), &alone);
+        let of_pool = funnel(snapshot, &problem.options, &alone);
         of_pool.iter().find(|steps| steps.pool == pool).is_none_or(|steps| steps.compatible > 0)
     };
     let keys: Vec<&str> = term.iter().map(|(key, _)| key).collect();
@@ -99,7 +99,7 @@ fn offered(snapshot: &Snapshot, pool: &str, key: &str) -> String {
 }
 
 /// Requirements of the pod itself that exclude each other.
-fn within_pod(spec: &PodSpec) -> Vec<String> {
+pub fn within_pod(spec: &PodSpec) -> Vec<String> {
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required =
         affinity.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::PodSpec;
-use nap_engine::{Funnel, Options, Pod, PodKey, Refusal, after, funnel};
+use nap_engine::{Funnel, Pod, PodKey, Refusal, after, funnel};
 use serde_json::{Value, json};
 
 use super::cluster::count;
@@ -33,7 +33,7 @@ pub fn json(
     let unplaced = plan.unplaced.iter().find(|one| one.pod == pod.key);
     let left = after(&problem.snapshot, plan);
     let snapshot = if unplaced.is_some() { &left } else { &problem.snapshot };
-    let steps: Vec<Value> = funnel(snapshot, &Options::default(), pod)
+    let steps: Vec<Value> = funnel(snapshot, &problem.options, pod)
         .iter()
         .map(|steps| {
             let contradictions = if steps.compatible == 0 && steps.tolerated > 0 {
@@ -67,6 +67,7 @@ pub fn json(
         "reasons": unplaced.map(|one| document::reasons(&one.refusal)),
         "smallestChange":
             decision.remedies.get(&pod.key).map(|remedy| document::change(problem, remedy)),
+        "contradictions": spec.map(contradiction::within_pod).unwrap_or_default(),
         "stoppedLooking": decision.stopped.contains(&pod.key),
         "funnel": steps,
     });
@@ -121,7 +122,7 @@ pub fn explain(
             text.push_str(&list(&others, 2, 3));
         }
         text.push_str("\nOfferings for this pod by itself\n");
-        for steps in funnel(&problem.snapshot, &Options::default(), pod) {
+        for steps in funnel(&problem.snapshot, &problem.options, pod) {
             text.push_str(&steps_text(problem, &steps, None));
         }
         return text;
@@ -136,7 +137,7 @@ pub fn explain(
         Some(Refusal::Pools(reasons)) => {
             // The funnel counts what the rest of the plan leaves.
             let left = after(&problem.snapshot, plan);
-            for steps in funnel(&left, &Options::default(), pod) {
+            for steps in funnel(&left, &problem.options, pod) {
                 let why = reasons.iter().find(|reason| reason.pool == steps.pool);
                 text.push_str(&steps_text(
                     problem,
@@ -150,7 +151,11 @@ pub fn explain(
                 }
             }
         }
-        Some(other) => text.push_str(&wrap(&other.to_string(), 2)),
+        Some(other) => {
+            let own = spec.map(contradiction::within_pod).unwrap_or_default();
+            let lines = if own.is_empty() { vec![other.to_string()] } else { own };
+            text.extend(lines.iter().map(|line| wrap(line, 2)));
+        }
         None => {}
     }
     match decision.remedies.get(&pod.key) {

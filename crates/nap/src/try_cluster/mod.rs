@@ -2,6 +2,7 @@
 //!
 //! The cluster is embedded, a real control plane on this computer, or one that the user has.
 
+mod ages;
 mod args;
 mod beside;
 mod faults;
@@ -19,6 +20,7 @@ use crate::cli::{ControlPlane, TryArgs};
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
 use crate::{manifests, serve};
+use ages::ByWallClock;
 pub use args::EmbeddedArgs;
 use files::Folder;
 
@@ -70,15 +72,12 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         config.region, args.embedded.speed
     );
     announce(Some(&kubeconfig), args, &env);
-    if args.embedded.speed != 1 {
-        println!("Its clock runs ahead of yours: `kubectl get` shows ages by its clock, `kubectl");
-        println!("describe` and `kubectl events` by yours, as <invalid>. --speed 1 avoids that.");
-    }
     println!("Ctrl-C ends it.");
+    let for_kubectl = ByWallClock::new(world.server().clone(), world.clock().clone());
     tokio::select! {
         biased;
         () = shutdown => {}
-        result = serve::serve(kubernetes, world.server().clone()) => result?,
+        result = serve::serve(kubernetes, for_kubectl) => result?,
         result = serve::serve(azure, world.azure().clone()) => result?,
         result = world.run(!args.no_controllers) => result?,
         never = faults::typed(world.azure()) => match never {},

@@ -37,6 +37,14 @@ fn kubectl_commands_of_the_guides_work() {
     assert!(events.contains("Launching") && events.contains("Nominated"), "{events}");
     let provisioned = cluster.ok(&["get", "events", "--field-selector", "reason=Provisioned"]);
     assert!(provisioned.contains("Provisioned Standard_D"), "{provisioned}");
+    // The clock of the cluster runs ahead; ages are right nevertheless.
+    let node = cluster.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    for words in [&["describe", "node", node.as_str()][..], &["describe", "pods"], &["events"]] {
+        let shown = cluster.ok(words);
+        assert!(!shown.contains("<invalid>"), "{shown}");
+    }
+    let prices = cluster.ok(&["get", "nodeclaims", "-o", "wide"]);
+    assert!(prices.contains("PRICE") && prices.contains("0.322"), "{prices}");
     let description = cluster.ok(&["describe", "nodepool", "default"]);
     assert!(description.contains("Consolidation Policy"), "{description}");
 

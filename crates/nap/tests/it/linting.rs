@@ -253,3 +253,19 @@ fn findings_can_be_read_by_programs() {
     assert_eq!(place["region"]["startLine"], 6);
     assert!(place["artifactLocation"]["uri"].as_str().unwrap().ends_with("lint-sarif.yaml"));
 }
+
+#[test]
+fn an_unknown_field_hides_no_other_problem_and_a_region_must_exist() {
+    let spec = "  limit: {}\n  disruption:\n    budgets: [{ nodes: \"1\", schedule: \"61 * * * *\", duration: 1h }]\n";
+    let family = "{ key: karpenter.azure.com/sku-family, operator: In, values: [ZZ] }";
+    let (accepted, said) = lint("unknown-and-more", &pool("a", spec, family), &[]);
+    assert!(!accepted);
+    for expected in ["spec.limit: unknown field", "61 * * * *", "no VM size of the region"] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lint-region.yaml");
+    std::fs::write(&file, "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n").unwrap();
+    let error =
+        crate::errors::refused(&["lint", "-f", &file.display().to_string(), "--region", "mars"]);
+    assert!(error.contains("there is no region `mars`"), "{error}");
+}

@@ -8,6 +8,7 @@ mod benching;
 mod charting;
 mod deciding;
 mod errors;
+mod first_hour;
 mod guides;
 mod installing;
 mod kill_and_restart;

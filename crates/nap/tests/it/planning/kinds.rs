@@ -294,6 +294,14 @@ fn contradictions_are_named_with_both_sides() {
             )),
             "`kubernetes.io/os`: the pod itself wants In [linux] (nodeAffinity) and In [windows]",
         ),
+        (
+            "selector",
+            selector(&format!(
+                "nodeSelector: {{ kubernetes.io/arch: arm64 }}, {}",
+                affinity("{ key: kubernetes.io/arch, operator: In, values: [amd64] }")
+            )),
+            "`kubernetes.io/arch`: the pod itself wants `arm64` (nodeSelector) and In [amd64]",
+        ),
     ] {
         let (said, _) = said(&["explain", "pod", "p"], &format!("contradiction-{test}"), &yaml);
         let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -316,4 +324,20 @@ fn a_pod_with_very_many_requirements_ends_the_search_for_a_change() {
     let yaml = pod("odd", &format!("{affinity}, {}", containers("1")));
     let (said, _) = said(&["explain", "pod", "odd"], "odd", &yaml);
     assert!(said.contains("Stopped looking for a change"), "{said}");
+}
+
+/// Node cost and ceilings hold for an explanation as for a plan.
+#[test]
+fn explain_takes_the_settings_of_the_engine() {
+    let web = workload("Deployment", "web", "replicas: 2");
+    let explained = |test: &str, more: &[&str]| {
+        let all = [&["explain", "pod", "web", "-o", "json"], more].concat();
+        let (document, _) = said(&all, test, &web);
+        serde_json::from_str::<Value>(&document).unwrap()
+    };
+    let together = explained("cost", &["--node-cost", "0.5"]);
+    assert_eq!(together["launch"]["pods"].as_array().unwrap().len(), 2, "{together}");
+    let fitting = |document: &Value| document["funnel"][0]["largeEnough"].as_u64().unwrap();
+    let small = explained("small", &["--max-vcpus-per-node", "4"]);
+    assert!(fitting(&small) > 0 && fitting(&small) < fitting(&together), "{small}");
 }
