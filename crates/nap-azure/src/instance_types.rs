@@ -1,6 +1,7 @@
 //! Instance types: sizes, prices and zones in the engine's terms.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use nap_api::aksnodeclass::{GpuMode, ImageFamily, LocalDnsMode, LocalDnsState};
@@ -93,16 +94,55 @@ pub(crate) fn has_local_dns(class: &AKSNodeClass) -> bool {
     }
 }
 
-/// Whether a node class can use a size: the size has what the class asks for, and there is an image
-/// and, for a GPU, a driver.
-pub fn suits(sku: &Sku, settings: &Settings) -> bool {
+/// Reason why a node class cannot use a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsuited {
+    /// The host does not encrypt its disks.
+    EncryptionAtHost,
+    /// It has no trusted launch.
+    TrustedLaunch,
+    /// It is too small for the DNS cache.
+    LocalDns,
+    /// The image family has no such image for arm64.
+    NoArm64Image,
+    /// AKS streams no artifacts to arm64.
+    ArtifactStreaming,
+    /// AKS installs no driver for its GPUs with the image family.
+    NoDriver,
+}
+
+impl fmt::Display for Unsuited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EncryptionAtHost => "no encryption at host, which the AKSNodeClass asks for",
+            Self::TrustedLaunch => "no trusted launch, which the AKSNodeClass asks for",
+            Self::LocalDns => "too small for LocalDNS, which needs 4 vCPUs",
+            Self::NoArm64Image => "no arm64 image of the image family",
+            Self::ArtifactStreaming => "no artifact streaming on arm64",
+            Self::NoDriver => "no GPU driver for the image family",
+        })
+    }
+}
+
+/// Why a node class cannot use a size; `None` if it can: the size has what the class asks for, and
+/// there is an image and, for a GPU, a driver.
+pub fn unsuited(sku: &Sku, settings: &Settings) -> Option<Unsuited> {
     let arm64 = sku.arch == "arm64";
     let dns = sku.vcpus >= MIN_LOCAL_DNS_CPUS && sku.memory_mib() >= MIN_LOCAL_DNS_MEMORY_MIB;
-    (!settings.encryption_at_host || sku.encryption_at_host)
-        && (!settings.image.trusted_launch || sku.trusted_launch)
-        && (!settings.local_dns || dns)
-        && (!arm64 || (settings.arm64_image && !settings.artifact_streaming))
-        && has_driver(sku, settings)
+    let problems = [
+        (settings.encryption_at_host && !sku.encryption_at_host, Unsuited::EncryptionAtHost),
+        (settings.image.trusted_launch && !sku.trusted_launch, Unsuited::TrustedLaunch),
+        (settings.local_dns && !dns, Unsuited::LocalDns),
+        (arm64 && !settings.arm64_image, Unsuited::NoArm64Image),
+        (arm64 && settings.artifact_streaming, Unsuited::ArtifactStreaming),
+        (!has_driver(sku, settings), Unsuited::NoDriver),
+    ];
+    problems.into_iter().find_map(|(is_met, problem)| is_met.then_some(problem))
+}
+
+/// Whether a node class can use a size.
+pub fn suits(sku: &Sku, settings: &Settings) -> bool {
+    unsuited(sku, settings).is_none()
 }
 
 /// Whether the GPU of a size can be used: AKS supports it on the operating system, and installs

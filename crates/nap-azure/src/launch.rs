@@ -224,14 +224,14 @@ impl AzureProvider {
             return error(ErrorClass::Transient, "MachineDeleting", message);
         }
         if let Some(failure) = machine.failure(&operation) {
-            return Err(self.failed(machine, claim, failure).await);
+            return Err(self.failed(machine, failure).await);
         }
         self.instance(machine).await
     }
 
-    /// The failure of an accepted machine, after what it tells was learnt.
-    async fn failed(&self, machine: &Machine, claim: &str, failure: CloudError) -> CloudError {
-        self.region.release_quota(claim);
+    /// The failure of an accepted machine, after what it tells was learnt. Azure counts its vCPUs
+    /// until it is deleted, so its quota stays held.
+    async fn failed(&self, machine: &Machine, failure: CloudError) -> CloudError {
         let mut class = AKSNodeClass::default();
         class.spec.vnet_subnet_id.clone_from(&machine.properties.network.vnet_subnet_id);
         self.note_full_subnet(&class, &failure);
@@ -265,7 +265,7 @@ impl AzureProvider {
             if machine.properties.status.provisioning_error.is_none() {
                 failure = self.cause(claim, &operation).await.unwrap_or(failure);
             }
-            return Ok(Creation::Failed(self.failed(&machine, &claim_name, failure).await));
+            return Ok(Creation::Failed(self.failed(&machine, failure).await));
         }
         if machine.properties.provisioning_state != ProvisioningState::Succeeded {
             return Ok(Creation::InProgress);

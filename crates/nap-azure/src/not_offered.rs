@@ -2,13 +2,15 @@
 
 use std::fmt;
 
+use jiff::civil::Date;
 use nap_engine::{CapacityType, InstanceType};
 use nap_units::{CPU, MEMORY, UsdPerHour};
 
-use crate::embedded::{CatalogueSku, EmbeddedCatalogue, Gone, Region};
-use crate::instance_types::{Settings, suits};
+use crate::embedded::{CatalogueSku, EmbeddedCatalogue, Gone, Lifecycle, Region};
+use crate::instance_types::{Settings, Unsuited, unsuited};
+use crate::prices::Prices;
 use crate::size_name::SizeName;
-use crate::skus::{Exclusion, Sku};
+use crate::skus::{Exclusion, ResourceSku, Sku};
 
 /// Most sizes that are named as replacements.
 const MAX_REPLACEMENTS: usize = 3;
@@ -20,8 +22,10 @@ pub enum NotOffered {
     Gone(Gone),
     /// AKS cannot use it for nodes.
     Excluded(Exclusion),
-    /// AKS installs no driver for its GPUs with the image family of the node class.
-    NoDriver,
+    /// The node class cannot use it.
+    Unsuited(Unsuited),
+    /// Azure does not list it for the subscription.
+    NotListed,
     /// It has no price in the region.
     NoPrice,
     /// Its price in the region is not believed.
@@ -35,7 +39,8 @@ impl fmt::Display for NotOffered {
         match self {
             Self::Gone(gone) => gone.fmt(f),
             Self::Excluded(exclusion) => exclusion.fmt(f),
-            Self::NoDriver => f.write_str("no GPU driver for the image family"),
+            Self::Unsuited(unsuited) => unsuited.fmt(f),
+            Self::NotListed => f.write_str("not listed for the subscription in the region"),
             Self::NoPrice => f.write_str("no price in the region"),
             Self::LeftOut(why) => write!(f, "its price is not believed: {why}"),
             Self::Unknown => f.write_str("no such size is known"),
@@ -56,14 +61,42 @@ pub fn offered(
     let row = catalogue.sku(name).ok_or(NotOffered::Unknown)?;
     let sku = Sku::read(&catalogue.resource_sku(row, region), &region.name)
         .map_err(NotOffered::Excluded)?;
-    if !suits(&sku, settings) {
-        return Err(NotOffered::NoDriver);
+    if let Some(unsuited) = unsuited(&sku, settings) {
+        return Err(NotOffered::Unsuited(unsuited));
     }
     if catalogue.sale(name, &region.name).is_none() {
         let left_out = EmbeddedCatalogue::left_out(name, &region.name);
         return Err(left_out.map_or(NotOffered::NoPrice, NotOffered::LeftOut));
     }
     Ok(sku)
+}
+
+/// Whether a node class can have a size of which Azure lists this row for the subscription; `None`
+/// if it lists none.
+pub fn offered_live(
+    row: Option<&ResourceSku>,
+    prices: &Prices,
+    settings: &Settings,
+    name: &str,
+    today: Date,
+) -> Result<Sku, NotOffered> {
+    let region = &settings.region;
+    let gone = || Lifecycle::built_in().gone(name, region, today).map(NotOffered::Gone);
+    let Some(row) = row else {
+        let known = EmbeddedCatalogue::embedded().sku(name).is_some();
+        let unknown = if known { NotOffered::NotListed } else { NotOffered::Unknown };
+        return Err(gone().unwrap_or(unknown));
+    };
+    let sku = Sku::read(row, region).map_err(|exclusion| {
+        // Azure lists what it has retired with a restriction.
+        let is_restricted = exclusion == Exclusion::RestrictedLocation;
+        gone().filter(|_| is_restricted).unwrap_or(NotOffered::Excluded(exclusion))
+    })?;
+    if let Some(unsuited) = unsuited(&sku, settings) {
+        return Err(NotOffered::Unsuited(unsuited));
+    }
+    let is_priced = prices.on_demand.contains_key(name) || prices.spot.contains_key(name);
+    if is_priced { Ok(sku) } else { Err(NotOffered::NoPrice) }
 }
 
 /// The cheapest open sizes that serve instead of one that is not offered: with as many GPUs and of
@@ -143,6 +176,37 @@ mod tests {
             assert!(said.contains(says), "{name} in {region}: {said}");
         }
         assert_eq!(why("eastus", "Standard_D4s_v5"), None);
+    }
+
+    #[test]
+    fn a_node_class_is_named_as_the_reason_where_it_is_one() {
+        let catalogue = EmbeddedCatalogue::embedded();
+        let region = catalogue.region("eastus").unwrap();
+        let why = |spec: serde_json::Value, name: &str| {
+            let mut class = AKSNodeClass::default();
+            let mut merged = serde_json::to_value(&class.spec).unwrap();
+            for (key, value) in spec.as_object().unwrap() {
+                merged[key] = value.clone();
+            }
+            class.spec = serde_json::from_value(merged).unwrap();
+            let settings = Settings::new(&AzureConfig::new("s", "g", "c", "eastus"), &class);
+            offered(catalogue, region, &settings, name).err().map(|why| why.to_string())
+        };
+        let dns = serde_json::json!({ "localDNS": {
+            "mode": "Required", "vnetDNSOverrides": [], "kubeDNSOverrides": [] } });
+        let streaming = serde_json::json!({ "artifactStreaming": { "enabled": true } });
+        let trusted = serde_json::json!({ "security": { "trustedLaunch": { "vtpm": true } } });
+        let fips = serde_json::json!({ "fipsMode": "FIPS" });
+        for (spec, name, says) in [
+            (&dns, "Standard_D2s_v5", "too small for LocalDNS"),
+            (&streaming, "Standard_D4ps_v5", "no artifact streaming on arm64"),
+            (&trusted, "Standard_D4_v2", "no trusted launch"),
+            (&fips, "Standard_D4ps_v5", "no arm64 image"),
+        ] {
+            let said = why(spec.clone(), name).unwrap_or_default();
+            assert!(said.contains(says), "{name}: {said}");
+            assert_eq!(why(spec.clone(), "Standard_D4s_v5"), None, "{says}");
+        }
     }
 
     #[test]

@@ -18,13 +18,14 @@ use nap_units::Resources;
 
 use crate::arm::{ArmClient, HttpService, TokenProvider, https_client, tokens_from_env};
 use crate::drift;
-use crate::embedded::Lifecycle;
+use crate::embedded::{EmbeddedCatalogue, Lifecycle};
 use crate::fleet::Fleet;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
     API_VERSION, Machine, Machines, NODEPOOL_TAG, is_vm_in, machine_name, machine_name_of,
     machine_tags, tags,
 };
+use crate::not_offered::replacements;
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::skus::Sku;
@@ -60,6 +61,14 @@ impl AzureProvider {
             arm,
             config,
         }
+    }
+
+    /// Lets the provider forget every failure at once, to measure what the memory is worth: a
+    /// refusal then ends a launch, and its caller names other offerings.
+    #[must_use]
+    pub fn without_memory(mut self) -> Self {
+        self.region.learns = false;
+        self
     }
 
     /// Creates a provider for the endpoints of the settings, with the identity of the environment.
@@ -268,10 +277,11 @@ impl CloudProvider for AzureProvider {
             let is_owned = |machine: &Machine| machine.owner() == Some(claim_name);
             exists |= self.delete_owned(&name, is_owned).await?;
         }
-        self.region.release_quota(claim_name);
         if exists {
             return Ok(());
         }
+        // Azure counts a machine until it is gone.
+        self.region.release_quota(claim_name);
         let (operation, message) = (format!("delete the machine of {claim_name}"), "it is gone");
         Err(CloudError::new(ErrorClass::NotFound, operation, "NotFound", message))
     }
@@ -343,8 +353,18 @@ impl CloudProvider for AzureProvider {
 
     fn why_not_offered(&self, instance_type: &str) -> Option<String> {
         let today = self.arm().clock().now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        let gone = Lifecycle::built_in().gone(instance_type, &self.config.location, today);
-        gone.map(|gone| gone.to_string())
+        let gone = Lifecycle::built_in().gone(instance_type, &self.config.location, today)?;
+        let wanted = EmbeddedCatalogue::embedded().sku(instance_type);
+        let instead: Vec<String> = match (wanted, self.region.last_catalogue()) {
+            (Some(wanted), Some(sold)) => {
+                replacements(wanted, sold.types()).into_iter().map(|(name, _)| name).collect()
+            }
+            _ => Vec::new(),
+        };
+        if instead.is_empty() {
+            return Some(gone.to_string());
+        }
+        Some(format!("{gone}, instead serve {}", instead.join(", ")))
     }
 
     async fn drift(

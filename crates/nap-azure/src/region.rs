@@ -42,6 +42,8 @@ const MAX_CATALOGUES: usize = 16;
 /// The offerings of a region, as this cluster sees them.
 pub(crate) struct RegionCatalogue {
     region: Arc<Region>,
+    /// Whether failed launches are remembered.
+    pub(crate) learns: bool,
     /// The refresh that is under way; dropping it ends it.
     refresh: Mutex<JoinSet<()>>,
 }
@@ -108,7 +110,7 @@ impl RegionCatalogue {
             state: Mutex::default(),
             refreshing: tokio::sync::Mutex::new(()),
         };
-        Self { region: Arc::new(region), refresh: Mutex::default() }
+        Self { region: Arc::new(region), learns: true, refresh: Mutex::default() }
     }
 
     /// The instance types for some settings.
@@ -145,6 +147,11 @@ impl RegionCatalogue {
         Ok(catalogue)
     }
 
+    /// The instance types that were asked for last, for some settings; `None` before that.
+    pub(crate) fn last_catalogue(&self) -> Option<Arc<Catalogue>> {
+        self.region.state().catalogues.last().map(|computed| computed.catalogue.clone())
+    }
+
     /// A size by its name.
     pub(crate) async fn sku(&self, name: &str) -> Result<Option<Sku>, CloudError> {
         self.ensure_fresh().await?;
@@ -172,7 +179,7 @@ impl RegionCatalogue {
         fits.then(|| QuotaHold { region: &self.region, claim: Some(claim.to_owned()) })
     }
 
-    /// Releases the quota of a NodeClaim whose VM was not created, or is being deleted.
+    /// Releases the quota of a NodeClaim whose machine does not exist.
     pub(crate) fn release_quota(&self, claim: &str) {
         self.region.change_quota(|quota| quota.release(claim));
     }
@@ -208,6 +215,9 @@ impl RegionCatalogue {
         zone: &str,
         capacity_type: CapacityType,
     ) -> bool {
+        if !self.learns {
+            return false;
+        }
         let now = self.region.arm.clock().now();
         let (failure, location) = (Failure::of_error(error), &self.region.config.location);
         if failure == Failure::RegionalQuota {

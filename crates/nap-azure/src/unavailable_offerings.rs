@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn each_code_blocks_its_own_scope() {
+    fn each_code_blocks_its_own_scope_for_its_own_time() {
         let now = Timestamp::UNIX_EPOCH;
         let size = sku("Standard_D8s_v5");
         let (od, spot) = (CapacityType::OnDemand, CapacityType::Spot);
@@ -440,22 +440,36 @@ mod tests {
             memory.learn(Failure::of(None, code, message), &size, "eastus", zone, tried, now);
             let all =
                 [("eastus-1", od), ("eastus-2", od), ("0", od), ("eastus-1", spot), ("0", spot)];
-            all.map(|(zone, kind)| if memory.contains(&size, zone, kind, now) { 'x' } else { '-' })
+            let blocked: String = all
+                .map(|(zone, kind)| if memory.contains(&size, zone, kind, now) { 'x' } else { '-' })
                 .iter()
-                .collect::<String>()
+                .collect();
+            (blocked, memory.next_change(now).map_or(0, |end| end.duration_since(now).as_mins()))
         };
-        let quota = "exceeding approved standardDSv5Family Family Cores quota";
-        assert_eq!(blocked("OperationNotAllowed", quota, "eastus-1", od), "xxx--");
-        assert_eq!(
-            blocked("OperationNotAllowed", "exceeding approved LowPriorityCores quota", "0", spot),
-            "---xx"
-        );
-        assert_eq!(blocked("SkuNotAvailable", "", "eastus-1", od), "xx---");
-        assert_eq!(blocked("SkuNotAvailable", "", "0", od), "--x--");
-        assert_eq!(blocked("AllocationFailed", "", "eastus-1", od), "xx-x-");
-        assert_eq!(blocked("OverconstrainedZonalAllocationRequest", "", "eastus-1", spot), "---x-");
-        assert_eq!(blocked("VMSizeNotSupported", "", "eastus-1", od), "xxxxx");
-        assert_eq!(blocked("SomethingElse", "", "eastus-1", od), "-----");
+        let family = "exceeding approved standardDSv5Family Family Cores quota";
+        let no_family = format!("{family}. Current Limit: 0, Current Usage: 0");
+        let spot_quota = "exceeding approved LowPriorityCores quota";
+        let sold = "The VM size is not supported for subscription x";
+        let (hour, almost_a_day) = (60, 23 * 60);
+        for (code, message, zone, tried, scope, minutes) in [
+            ("OperationNotAllowed", spot_quota, "0", spot, "---xx", hour),
+            ("OperationNotAllowed", family, "eastus-1", od, "xxx--", 10),
+            ("OperationNotAllowed", no_family.as_str(), "eastus-1", od, "xxx--", hour),
+            ("SkuNotAvailable", "", "eastus-1", od, "xx---", almost_a_day),
+            ("SkuNotAvailable", "", "0", od, "--x--", almost_a_day),
+            ("SkuNotAvailable", "", "0", spot, "----x", hour),
+            ("ZonalAllocationFailed", "", "eastus-1", od, "x--x-", hour),
+            ("AllocationFailed", "", "eastus-1", od, "xx-x-", hour),
+            ("AllocationFailed", "", "0", od, "--x-x", hour),
+            ("OverconstrainedZonalAllocationRequest", "", "eastus-1", spot, "---x-", hour),
+            ("OverconstrainedAllocationRequest", "", "eastus-1", od, "xx---", hour),
+            ("VMSizeNotSupported", "", "eastus-1", od, "xxxxx", almost_a_day),
+            ("BadRequest", sold, "eastus-1", od, "xxxxx", almost_a_day),
+            ("SomethingElse", "", "eastus-1", od, "-----", 0),
+        ] {
+            let found = blocked(code, message, zone, tried);
+            assert_eq!(found, (scope.to_owned(), minutes), "{code} {message} {zone} {tried}");
+        }
     }
 
     #[test]

@@ -365,5 +365,7 @@ mod tests {
         let page: Page<u8> = read_page("x", br#"{"Items":[1],"NextPageLink":null}"#).unwrap();
         assert_eq!((page.items, page.next), (vec![1], None));
         assert!(read_page::<u8>("x", b"{}").is_err());
+        // Where what is missing counts as gone, a list with such an item is none.
+        assert!(read::<Page<u8>>("x", br#"{"value":[1,"two",3]}"#).is_err());
     }
 }

@@ -9,14 +9,14 @@ use http::{Request, Response};
 use http_body_util::Full;
 use jiff::Timestamp;
 use nap_api::aksnodeclass::ImageFamily;
-use nap_api::{AKSNodeClass, labels};
+use nap_api::{AKSNodeClass, Requirement, labels};
 use nap_azure::arm::{ArmClient, Failure, http_service};
 use nap_azure::instance_types::{Settings, instance_type, suits};
 use nap_azure::prices::Prices;
 use nap_azure::quota::{self, Quota, REGIONAL_CORES};
-use nap_azure::skus::{Capability, ResourceSku, Sku};
+use nap_azure::skus::{Capability, Exclusion, ResourceSku, Sku};
 use nap_azure::unavailable_offerings::{REGIONAL, UnavailableOfferings};
-use nap_azure::{AzureConfig, EVICTION_THRESHOLD, canonical_region};
+use nap_azure::{AzureConfig, EVICTION_THRESHOLD, SizeName, canonical_region};
 use nap_clock::Clock;
 use nap_engine::{ATTACHABLE_VOLUMES, CapacityType, InstanceType};
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources, UsdPerHour};
@@ -79,9 +79,13 @@ impl Case {
 }
 
 fn cases() -> Vec<Case> {
+    read(include_str!("../data/incumbent_types.tsv").lines())
+}
+
+fn read<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Case> {
     let mut places: Vec<Value> = Vec::new();
     let mut cases = Vec::new();
-    for line in include_str!("../data/incumbent_types.tsv").lines() {
+    for line in lines {
         if let Some(place) = line.strip_prefix('@') {
             places.push(serde_json::from_str(place).unwrap());
             continue;
@@ -398,7 +402,7 @@ fn zone_text(made: &InstanceType, region: &str, price: UsdPerHour) -> String {
 #[test]
 fn every_size_is_as_the_incumbent_has_it() {
     let (sizes, found) = differences(&cases(), &Variant::default());
-    assert_eq!(sizes, 1278);
+    assert_eq!(sizes, 1288, "with the 61 of the newer parser these are all 1,349");
     assert!(found.is_empty(), "{} differ: {:#?}", found.len(), &found[..found.len().min(10)]);
 }
 
@@ -406,10 +410,91 @@ fn every_size_is_as_the_incumbent_has_it() {
 fn every_size_is_as_the_incumbent_has_it_under_other_settings_quota_and_marks() {
     let cases = cases();
     let variants = variants();
-    assert_eq!(variants.len(), 23);
+    assert_eq!(variants.len(), 23, "with the plugin that is refused these are all 24");
     for (name, variant) in &variants {
         let (_, found) = differences(&cases, variant);
         let some = &found[..found.len().min(10)];
         assert!(found.is_empty(), "{name}: {} differ: {some:#?}", found.len());
     }
+}
+
+/// vCPUs and memory of a row as Azure states them.
+fn stated(row: &ResourceSku) -> (Option<&str>, Option<&str>) {
+    let value = |name: &str| {
+        let found = row.capabilities.iter().find(|one| one.name == name);
+        found.map(|one| one.value.as_str())
+    };
+    (value("vCPUs"), value("MemoryGB"))
+}
+
+#[test]
+fn names_of_the_newer_parser_are_read_as_it_reads_them() {
+    let mut names: Vec<Vec<String>> = Vec::new();
+    let rows = include_str!("../data/newer_names.tsv").lines().map(|line| {
+        let named = line.rsplit_once('\t').filter(|_| !line.starts_with('@'));
+        named.map_or(line, |(row, name)| {
+            names.push(parts(name));
+            row
+        })
+    });
+    let newer = read(rows);
+    assert_eq!((newer.len(), names.len()), (61, 61));
+    let cases = cases();
+    let mut compared = 0;
+    for (case, name) in newer.iter().zip(&names) {
+        let key = case.key();
+        let size = SizeName::parse(&case.row.size).unwrap_or_else(|| panic!("{key} is not read"));
+        let constrained = size.constrained.map(|vcpus| vcpus.to_string());
+        let version = size.version.map(|digit| format!("v{digit}"));
+        let accelerator = size.accelerator.clone();
+        let [constrained, accelerator, version] =
+            [constrained, accelerator, version].map(Option::unwrap_or_default);
+        let subfamily = size.subfamily.clone();
+        let family = size.family.to_string();
+        let ours = [family, subfamily, constrained, size.features.clone(), accelerator, version];
+        assert_eq!(ours.as_slice(), name.as_slice(), "{key}");
+        let sku = match Sku::read(&case.row, &case.region) {
+            Ok(sku) => sku,
+            Err(why) => {
+                assert_ne!(why, Exclusion::UnknownName, "{key}");
+                continue;
+            }
+        };
+        // Amounts depend on vCPUs and memory only: those of an older size with as much are known.
+        let same = cases.iter().filter(|one| stated(&one.row) == stated(&case.row));
+        let Some([_, amounts, ..]) = same.filter_map(|one| one.expected.as_ref()).next() else {
+            continue;
+        };
+        let settings = settings(&case.region, &Value::Null);
+        let made = instance_type(&sku, &settings, &Prices::default(), |_, _| true);
+        let (capacity, allocatable) = resources(amounts, &settings);
+        for resource in [CPU, MEMORY] {
+            assert_eq!(made.capacity.get(resource), capacity.get(resource), "{key}");
+            assert_eq!(made.allocatable.get(resource), allocatable.get(resource), "{key}");
+        }
+        let series = made.requirements.get(labels::SKU_SERIES).and_then(Requirement::single);
+        let expected = format!("{}{}{}_{}", name[0], name[1], name[3], name[5]);
+        assert_eq!(series, Some(expected.as_str()), "{key}");
+        compared += 1;
+    }
+    assert!(compared >= 30, "only {compared} sizes have an older one with the same amounts");
+}
+
+#[test]
+fn the_plugin_of_the_remaining_variant_is_refused() {
+    let read = |plugin: &str| {
+        AzureConfig::from_variables(|name| match name {
+            "NETWORK_PLUGIN" => Some(plugin.to_owned()),
+            "NETWORK_PLUGIN_MODE" => Some(String::new()),
+            "ARM_SUBSCRIPTION_ID"
+            | "ARM_RESOURCE_GROUP"
+            | "CLUSTER_NAME"
+            | "AZURE_NODE_RESOURCE_GROUP" => Some("x".to_owned()),
+            "LOCATION" => Some("eastus".to_owned()),
+            _ => None,
+        })
+    };
+    assert!(read("azure").is_ok());
+    let error = read("kubenet").err().unwrap().to_string();
+    assert!(error.contains("NETWORK_PLUGIN") && error.contains("kubenet"), "{error}");
 }

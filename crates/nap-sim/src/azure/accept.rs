@@ -18,6 +18,8 @@ use super::state::{MachineRecord, MachineState, State};
 
 /// Maximum length of a machine's name.
 const MAX_NAME: usize = 34;
+/// Most minor versions of Kubernetes that a node may be behind its control plane.
+const MAX_SKEW: u32 = 3;
 /// Size of an OS disk whose request has none.
 const DEFAULT_OS_DISK_GB: i64 = 128;
 
@@ -73,6 +75,16 @@ impl Inner {
             && request.header("allowspotvmsystemnode") != Some("true")
         {
             return Err(invalid("A System machine cannot be Spot."));
+        }
+        check_version(text("/kubernetes/orchestratorVersion"), changes.kubernetes_version(config))?;
+        for member in ["vnetSubnetID", "podSubnetID"] {
+            let subnet = text(&format!("/network/{member}"));
+            if !subnet.is_empty() && !config.has_subnet(subnet) {
+                let message = format!(
+                    "Resource {subnet} referenced by properties.network.{member} was not found."
+                );
+                return Err(Refusal::new(400, "InvalidResourceReference", message));
+            }
         }
         let image = choose_image(config, changes, size, properties)?;
         let disk = properties.pointer("/operatingSystem/osDiskSizeGB").and_then(Value::as_i64);
@@ -171,7 +183,7 @@ impl Inner {
         let refused = state
             .faults
             .active(machine.created)
-            .any(|fault| matches!(fault, Fault::NotAvailable(place) if place.covers(&machine)));
+            .any(|fault| matches!(fault, Fault::NotAvailable(place) if place.strikes(&state.machines, &machine)));
         if refused {
             let message = format!(
                 "The requested size for resource '{name}' is currently not available in location \
@@ -217,6 +229,33 @@ impl Inner {
         let usage = state.cores(|_| true) - spot;
         check("Total Regional Cores", regional_limit(config, state), usage)
     }
+}
+
+/// Refuses a Kubernetes version of a machine that is newer than the control plane, or more than
+/// [`MAX_SKEW`] minor versions older. Without a patch number it means the newest patch.
+fn check_version(version: &str, control_plane: &str) -> Result<(), Refusal> {
+    let numbers = |version: &str| {
+        let parts: Option<Vec<u32>> = version.split('.').map(|part| part.parse().ok()).collect();
+        parts.filter(|parts| matches!(parts.len(), 2 | 3))
+    };
+    if version.is_empty() {
+        return Ok(());
+    }
+    let Some(wanted) = numbers(version) else {
+        let message = format!("Version {version} is not of the form 1.30 or 1.30.2.");
+        return Err(Refusal::new(400, "InvalidParameter", message));
+    };
+    let current = numbers(control_plane).unwrap_or_default();
+    let is_newer = wanted.as_slice() > current.get(..wanted.len()).unwrap_or_default();
+    let (minor, current_minor) = (wanted[1], current.get(1).copied().unwrap_or_default());
+    if wanted.first() == current.first() && !is_newer && minor + MAX_SKEW >= current_minor {
+        return Ok(());
+    }
+    let message = format!(
+        "Node pool version {version} and control plane version {control_plane} are incompatible: \
+         a node is not newer, and at most {MAX_SKEW} minor versions older."
+    );
+    Err(Refusal::new(400, "NodePoolMcVersionIncompatible", message))
 }
 
 /// `zones` of a body; none if it has none.

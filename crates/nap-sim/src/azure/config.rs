@@ -144,6 +144,12 @@ impl EmulatorConfig {
         ]
     }
 
+    /// Whether a subnet exists.
+    pub(crate) fn has_subnet(&self, id: &str) -> bool {
+        let mut known = self.subnets.iter().chain(self.surroundings.resources.keys());
+        self.any_subnet || known.any(|known| known.eq_ignore_ascii_case(id))
+    }
+
     /// ARM id of the cluster.
     pub(crate) fn cluster_id(&self) -> String {
         format!(

@@ -73,6 +73,7 @@ struct PlaceFields {
     size: Option<String>,
     zone: Option<String>,
     capacity_type: Option<String>,
+    room: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -81,6 +82,7 @@ struct FailureFields {
     size: Option<String>,
     zone: Option<String>,
     capacity_type: Option<String>,
+    room: Option<Value>,
     code: String,
     #[serde(default)]
     message: String,
@@ -209,8 +211,9 @@ impl Emulator {
             actions.push(Action::Lasting(Fault::NotAvailable(place("notAvailable", fields)?)));
         }
         if let Some(fields) = entry.failed_creates {
-            let FailureFields { size, zone, capacity_type, code, message } = fields;
-            let place = place("failedCreates", PlaceFields { size, zone, capacity_type })?;
+            let FailureFields { size, zone, capacity_type, room, code, message } = fields;
+            let place = PlaceFields { size, zone, capacity_type, room };
+            let place = self.place("failedCreates", place)?;
             let error = Some((code, message));
             actions.push(Action::Lasting(Fault::FailedCreates { place, error }));
         }
@@ -295,7 +298,9 @@ impl Emulator {
                 return Err(format!("{field}.capacityType: `{other}` {message}"));
             }
         };
-        Ok(Place { size: place.size, zone: place.zone, capacity_type })
+        let room = place.room.map(|room| number(&format!("{field}.room"), &room, 0..=MAX_NUMBER));
+        let room = room.transpose()?.unwrap_or(0);
+        Ok(Place { size: place.size, zone: place.zone, capacity_type, room })
     }
 
     fn check_quota_name(&self, of: &str) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use nap_engine::CapacityType;
 
-use super::state::MachineRecord;
+use super::state::{MachineRecord, MachineState};
 
 /// The faults that requests meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub const REGIONAL_QUOTA: &str = "regional";
 /// Name of the region's spot quota in plan files.
 pub const SPOT_QUOTA: &str = "spot";
 
-/// VMs by size, zone and capacity type.
+/// VMs by size, zone and capacity type, beyond a number of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Name, in which `*` stands for any text; `None` for all sizes.
@@ -85,10 +85,29 @@ pub struct Place {
     pub zone: Option<String>,
     /// `None` for both.
     pub capacity_type: Option<CapacityType>,
+    /// Number of VMs that the place takes before it strikes.
+    pub room: u32,
 }
 
 impl Place {
-    pub(crate) fn covers(&self, machine: &MachineRecord) -> bool {
+    /// Whether the fault strikes a machine: it covers it, and earlier machines there have taken the
+    /// room. A failed or evicted machine takes none.
+    pub(crate) fn strikes(
+        &self,
+        machines: &BTreeMap<String, MachineRecord>,
+        machine: &MachineRecord,
+    ) -> bool {
+        let takes_room = |other: &&MachineRecord| {
+            other.incarnation < machine.incarnation
+                && other.state != MachineState::Failed
+                && !other.evicted
+                && self.covers(other)
+        };
+        let room = usize::try_from(self.room).unwrap_or(usize::MAX);
+        self.covers(machine) && (room == 0 || machines.values().filter(takes_room).count() >= room)
+    }
+
+    fn covers(&self, machine: &MachineRecord) -> bool {
         self.size.as_ref().is_none_or(|size| matches(size, &machine.size.name))
             && self.zone.as_ref().is_none_or(|zone| *zone == machine.zone_label)
             && self.capacity_type.is_none_or(|kind| kind == machine.capacity_type)

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::Inner;
-use super::faults::{Fault, FaultPlan};
+use super::faults::Fault;
 use super::node::{node_labels, node_resources, node_taints};
 use super::state::{BilledMachine, MachineRecord, MachineState, State};
 
@@ -40,7 +40,7 @@ impl Created {
     /// Adds an accepted machine. Its fate is decided by the faults of this moment.
     pub(crate) fn new(state: &mut State, machine: MachineRecord, operation: u64) -> Self {
         let created = Self {
-            fate: fate(&state.faults, &machine),
+            fate: fate(state, &machine),
             name: machine.name.clone(),
             vm_name: machine.vm_name.clone(),
             incarnation: machine.incarnation,
@@ -73,6 +73,11 @@ impl Inner {
     fn finish_create(&self, name: &str, incarnation: u64, operation: u64) -> Option<VmEvent> {
         let mut guard = self.state();
         let state = &mut *guard;
+        let now = self.config.clock.now();
+        let never_joins = state.machines.get(name).is_some_and(|machine| {
+            let strikes = |fault: &Fault| matches!(fault, Fault::NeverJoin(place) if place.strikes(&state.machines, machine));
+            state.faults.never_boots || state.faults.active(now).any(strikes)
+        });
         let machine = state.machines.get_mut(name).filter(|machine| {
             machine.incarnation == incarnation && machine.state == MachineState::Creating
         });
@@ -88,16 +93,10 @@ impl Inner {
             zone: machine.zone_label.clone(),
             capacity_type: machine.capacity_type,
             price: self.region.price(&machine.size.name, machine.capacity_type),
-            created: self.config.clock.now(),
+            created: now,
             deleted: None,
         });
-        let now = self.config.clock.now();
-        let never_boots = state.faults.never_boots
-            || state
-                .faults
-                .active(now)
-                .any(|fault| matches!(fault, Fault::NeverJoin(place) if place.covers(machine)));
-        let event = (!never_boots).then(|| {
+        let event = (!never_joins).then(|| {
             let (capacity, allocatable) = node_resources(&self.config, machine);
             VmEvent::Created {
                 provider_id: machine.provider_id(),
@@ -205,7 +204,8 @@ impl Inner {
 
 /// How the faults of this moment let a creation go on. An accepted VM that Azure has no room for
 /// fails a little later.
-fn fate(faults: &FaultPlan, machine: &MachineRecord) -> Fate {
+fn fate(state: &State, machine: &MachineRecord) -> Fate {
+    let State { faults, machines, .. } = state;
     let code = if machine.zones.is_empty() { "AllocationFailed" } else { "ZonalAllocationFailed" };
     let no_room = || {
         let message =
@@ -222,13 +222,15 @@ fn fate(faults: &FaultPlan, machine: &MachineRecord) -> Fate {
     let mut factor = 1;
     for fault in faults.active(machine.created) {
         match fault {
-            Fault::FailedCreates { place, error } if place.covers(machine) => {
+            Fault::FailedCreates { place, error } if place.strikes(machines, machine) => {
                 return match error {
                     Some((code, message)) => Fate::Fails(code.clone(), message.clone()),
                     None => no_room(),
                 };
             }
-            Fault::LostCreates(place) if place.covers(machine) => return Fate::NeverEnds,
+            Fault::LostCreates(place) if place.strikes(machines, machine) => {
+                return Fate::NeverEnds;
+            }
             Fault::SlowCreates(slower) => factor = factor.max(*slower),
             _ => {}
         }

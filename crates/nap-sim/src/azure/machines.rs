@@ -9,7 +9,7 @@ use super::Inner;
 use super::accept::{Place, tags_of, zones_of};
 use super::batch::{batch_error, read_header};
 use super::lifecycle::Created;
-use super::members::check_machine;
+use super::members::{check_deletion, check_machine};
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{MachineRecord, MachineState, State};
 
@@ -193,15 +193,14 @@ impl Inner {
 
     pub(crate) fn delete_machines(self: &Arc<Self>, request: &ArmRequest) -> Answer {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-        let names: Option<Vec<String>> = body
-            .get("machineNames")
-            .and_then(Value::as_array)
-            .map(|names| names.iter().map(|name| Some(name.as_str()?.to_owned())).collect())
-            .unwrap_or_default();
-        let Some(mut names) = names else {
-            let message = "Required parameter machineNames is missing or not a list of names.";
-            return refuse(400, "InvalidParameter", message);
+        if let Err(refusal) = check_deletion(&body) {
+            return refusal.answer();
+        }
+        let Some(names) = body.get("machineNames").and_then(Value::as_array) else {
+            return refuse(400, "InvalidParameter", "Required parameter machineNames is missing.");
         };
+        let mut names: Vec<String> =
+            names.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect();
         let mut state = self.state();
         names.retain(|name| state.machines.contains_key(name));
         names.sort();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde_json::{Value, json};
 
+use super::members::check_maintenance;
 use super::request::{Answer, ArmRequest, page, refuse, reply};
 use super::{Emulator, EmulatorConfig, Inner};
 
@@ -116,6 +117,9 @@ impl Inner {
             ),
             Method::PUT => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+                if let Err(refusal) = check_maintenance(&body) {
+                    return refusal.answer();
+                }
                 let Some(properties) = body.get("properties").filter(|it| it.is_object()) else {
                     let message = "Required parameter properties is missing.";
                     return refuse(400, "InvalidParameter", message);

@@ -1,5 +1,5 @@
-//! The members of a machine's body, by the published definition of [`MACHINES_VERSION`]: names,
-//! types, allowed values, and which ones only the service writes.
+//! The members of bodies, by the published definition of [`MACHINES_VERSION`]: names, types, allowed
+//! values, and which ones only the service writes.
 //!
 //! Unknown, mistyped and read-only members are refused by name. `nodeImageVersion` is read-only in
 //! the definition; AKS takes it from node auto-provisioning all the same, and so does the emulator.
@@ -20,6 +20,8 @@ enum Kind {
     Int,
     Number,
     Texts,
+    /// Each of 32 bits.
+    Numbers,
     TextMap,
     OneOf(&'static [&'static str]),
     Object(&'static [Member]),
@@ -29,7 +31,7 @@ enum Kind {
     ReadOnly,
 }
 
-use Kind::{Bool, Int, List, Map, Number, Object, OneOf, Text, TextMap, Texts};
+use Kind::{Bool, Int, List, Map, Number, Numbers, Object, OneOf, Text, TextMap, Texts};
 
 struct Member {
     name: &'static str,
@@ -47,6 +49,21 @@ const fn read_only(name: &'static str) -> Member {
 /// Refuses a body with a member that the definition does not have, or not like that.
 pub(crate) fn check_machine(body: &Value, exists: bool) -> Result<(), Refusal> {
     check(body, &Object(MACHINE), exists, "")
+}
+
+/// Refuses a list of machines to delete with a member that the definition does not have.
+pub(crate) fn check_deletion(body: &Value) -> Result<(), Refusal> {
+    check(body, &Object(DELETION), false, "")
+}
+
+/// Refuses a machines-mode agent pool with a member that such a pool does not have.
+pub(crate) fn check_agent_pool(body: &Value) -> Result<(), Refusal> {
+    check(body, &Object(MACHINE_POOL), false, "")
+}
+
+/// Refuses a maintenance configuration with a member that the definition does not have.
+pub(crate) fn check_maintenance(body: &Value) -> Result<(), Refusal> {
+    check(body, &Object(MAINTENANCE), true, "")
 }
 
 fn check(value: &Value, kind: &Kind, exists: bool, path: &str) -> Result<(), Refusal> {
@@ -90,12 +107,14 @@ fn check(value: &Value, kind: &Kind, exists: bool, path: &str) -> Result<(), Ref
         }
         (Int, Value::Number(number)) if is_int(number) => return Ok(()),
         (Texts, Value::Array(values)) if values.iter().all(Value::is_string) => return Ok(()),
+        (Numbers, Value::Array(values)) if values.iter().all(is_int_value) => return Ok(()),
         (TextMap, Value::Object(values)) if values.values().all(Value::is_string) => return Ok(()),
         (Text, _) => "a string",
         (Bool, _) => "a boolean",
         (Int, _) => "an integer of 32 bits",
         (Number, _) => "a number",
         (Texts, _) => "a list of strings",
+        (Numbers, _) => "a list of integers of 32 bits",
         (TextMap, _) => "an object of strings",
         (List(_), _) => "a list of objects",
         (Object(_) | Map(_) | Kind::ReadOnly, _) => "an object",
@@ -105,6 +124,10 @@ fn check(value: &Value, kind: &Kind, exists: bool, path: &str) -> Result<(), Ref
 
 fn is_int(number: &serde_json::Number) -> bool {
     number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+}
+
+fn is_int_value(value: &Value) -> bool {
+    value.as_number().is_some_and(is_int)
 }
 
 fn refuse(path: &str, problem: &str) -> Result<(), Refusal> {
@@ -293,6 +316,51 @@ const DNS_OVERRIDE: &[Member] = &[
     member("cacheDurationInSeconds", Int),
     member("serveStaleDurationInSeconds", Int),
     member("serveStale", OneOf(&["Verify", "Immediate", "Disable"])),
+];
+
+const DELETION: &[Member] = &[member("machineNames", Texts)];
+const MACHINE_POOL: &[Member] = &[
+    read_only("id"),
+    read_only("name"),
+    read_only("type"),
+    member("properties", Object(&[member("mode", OneOf(&["Machines"]))])),
+];
+const MAINTENANCE: &[Member] = &[
+    read_only("id"),
+    read_only("name"),
+    read_only("type"),
+    read_only("systemData"),
+    member("properties", Object(MAINTENANCE_PROPERTIES)),
+];
+const MAINTENANCE_PROPERTIES: &[Member] = &[
+    member("timeInWeek", List(TIME_IN_WEEK)),
+    member("notAllowedTime", List(TIME_SPAN)),
+    member("maintenanceWindow", Object(WINDOW)),
+];
+const WEEK_DAY: Kind =
+    OneOf(&["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]);
+const TIME_IN_WEEK: &[Member] = &[member("day", WEEK_DAY), member("hourSlots", Numbers)];
+const TIME_SPAN: &[Member] = &[member("start", Text), member("end", Text)];
+const WINDOW: &[Member] = &[
+    member("schedule", Object(SCHEDULE)),
+    member("durationHours", Int),
+    member("utcOffset", Text),
+    member("startDate", Text),
+    member("startTime", Text),
+    member("notAllowedDates", List(TIME_SPAN)),
+];
+const SCHEDULE: &[Member] = &[
+    member("daily", Object(&[member("intervalDays", Int)])),
+    member("weekly", Object(&[member("intervalWeeks", Int), member("dayOfWeek", WEEK_DAY)])),
+    member("absoluteMonthly", Object(&[member("intervalMonths", Int), member("dayOfMonth", Int)])),
+    member(
+        "relativeMonthly",
+        Object(&[
+            member("intervalMonths", Int),
+            member("weekIndex", OneOf(&["First", "Second", "Third", "Fourth", "Last"])),
+            member("dayOfWeek", WEEK_DAY),
+        ]),
+    ),
 ];
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
+use super::members::check_agent_pool;
 use super::request::{Answer, ArmRequest, page, refuse, reply};
 use super::{EmulatorConfig, Inner};
 
@@ -297,9 +298,8 @@ fn put_agent_pool(inner: &Arc<Inner>, request: &ArmRequest, pool: &str) -> Answe
     if version < MACHINES_SINCE || body.pointer("/properties/mode") != Some(&json!("Machines")) {
         return invalid("The emulator creates only agent pools of mode Machines.");
     }
-    let members = body.get("properties").and_then(Value::as_object).map_or(0, serde_json::Map::len);
-    if members != 1 {
-        return invalid("Properties other than mode are not allowed for mode Machines.");
+    if let Err(refusal) = check_agent_pool(&body) {
+        return refusal.answer();
     }
     if pool != inner.config.agent_pool {
         let message =

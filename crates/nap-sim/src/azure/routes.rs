@@ -343,7 +343,8 @@ fn issue(inner: &Inner, principal: &str) -> (String, u64) {
 
 fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {
     let known = inner.config.subnets.iter().find(|id| id.eq_ignore_ascii_case(&request.path));
-    match known.or(inner.config.any_subnet.then_some(&request.path)) {
+    let exists = inner.config.has_subnet(&request.path);
+    match known.or(exists.then_some(&request.path)) {
         Some(id) => {
             let properties =
                 json!({ "addressPrefix": "10.224.0.0/16", "provisioningState": "Succeeded" });

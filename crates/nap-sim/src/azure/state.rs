@@ -80,11 +80,12 @@ impl State {
         }
     }
 
-    /// vCPUs of the machines that `counts` selects, without failed ones.
+    /// vCPUs of the machines that `counts` selects. A failed one counts until it is deleted, an
+    /// evicted one has no VM.
     pub(crate) fn cores(&self, counts: impl Fn(&MachineRecord) -> bool) -> i64 {
         self.machines
             .values()
-            .filter(|machine| machine.state != MachineState::Failed && counts(machine))
+            .filter(|machine| !machine.evicted && counts(machine))
             .map(|machine| machine.size.vcpus)
             .sum()
     }

@@ -6,7 +6,7 @@ use nap_kubelets::VmEvent;
 use nap_sim::azure::Emulator;
 use serde_json::{Value, json};
 
-use crate::arm::{Arm, machine_body, machine_url};
+use crate::arm::{Arm, machine_body, machine_url, pool_url};
 use crate::harness::User;
 use crate::world::{self, World};
 
@@ -43,6 +43,7 @@ async fn bad_plans_are_refused_with_line_field_and_what_is_allowed() {
             2,
             ["slowCreates.factor: is 0;", "from 1 to 1000"],
         ),
+        ("faults:\n- stockOut: {room: lots}\n", 2, ["stockOut.room: is \"lots\"", "0 to 1000000"]),
         ("faults:\n- upgrade: {version: latest}\n", 2, ["upgrade.version: `latest`", "1.35.0"]),
         ("fault: []\n", 1, ["fault", "faults"]),
         ("faults: [", 1, ["", ""]),
@@ -102,6 +103,34 @@ async fn faults_begin_and_end_at_their_times() {
     world.clock.sleep(Duration::from_mins(10)).await;
     assert_eq!(put("m-6", "1").await, "");
     assert_eq!(state("m-6").await, "Succeeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_takes_as_many_vms_as_it_has_room_for() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let put = async |name: &str, zone: &str| {
+        let body = machine_body(SIZE, &[zone], &json!({}));
+        arm.put(&machine_url(name), &[], &body).await.code().to_owned()
+    };
+    let state = async |name: &str| {
+        arm.get(&machine_url(name)).await.text("/properties/provisioningState").to_owned()
+    };
+    world.emulator.schedule_fault("stockOut: {zone: eastus-1, room: 2}").unwrap();
+    world.emulator.schedule_fault("notAvailable: {zone: eastus-2, room: 1}").unwrap();
+    for name in ["m-1", "m-2", "m-3"] {
+        assert_eq!(put(name, "1").await, "");
+    }
+    assert_eq!([put("m-4", "2").await, put("m-5", "2").await], ["", "SkuNotAvailable"]);
+    world.clock.sleep(Duration::from_mins(2)).await;
+    let states = [state("m-1").await, state("m-2").await, state("m-3").await];
+    assert_eq!(states, ["Succeeded", "Succeeded", "Failed"]);
+    let names = json!({ "machineNames": ["m-1"] });
+    arm.send(http::Method::POST, &pool_url("/deleteMachines"), &[], &names).await;
+    world.clock.sleep(Duration::from_mins(2)).await;
+    assert_eq!(put("m-6", "1").await, "");
+    world.clock.sleep(Duration::from_mins(2)).await;
+    assert_eq!(state("m-6").await, "Succeeded", "a VM that is gone leaves its room");
 }
 
 #[tokio::test(start_paused = true)]

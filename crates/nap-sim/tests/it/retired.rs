@@ -50,7 +50,8 @@ async fn a_pool_of_retired_sizes_says_so_until_it_names_another() {
         };
         user.until("the condition is set", async || condition().await.is_some()).await;
         let found = condition().await.unwrap();
-        let says = "Standard_NC6s_v3 is retired since 2025-09-30";
+        let says =
+            "Standard_NC6s_v3 is retired since 2025-09-30, instead serve Standard_NC4as_T4_v3";
         assert_eq!(
             (found.status.as_str(), found.reason.as_str()),
             ("False", "NoInstanceTypeOffered")

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::arm::{Arm, BASE, machine_body, machine_url};
+use crate::arm::{Arm, BASE, machine_body, machine_url, pool_url};
 use crate::world::World;
 
 const SIZE: &str = "Standard_D4s_v5";
@@ -75,6 +75,80 @@ async fn members_that_the_api_does_not_have_are_refused_by_name() {
     }
     assert_eq!(world.emulator.machines(), []);
     assert_eq!(put("/properties", "mode", json!("User")).await.status, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_needs_a_version_of_the_control_plane_and_a_subnet_that_exists() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let put = async |name: &str, parent: &str, member: &str, value: &str| {
+        let mut body = machine_body(SIZE, &["1"], &json!({}));
+        body["properties"]["network"] = json!({});
+        body.pointer_mut(parent).unwrap()[member] = value.into();
+        let answer = arm.put(&machine_url(name), &[], &body).await;
+        (answer.status, answer.code().to_owned())
+    };
+    let (kubernetes, network) = ("/properties/kubernetes", "/properties/network");
+    for version in ["1.34.2", "1.35", "2.0.0", "1.30.9"] {
+        let refused = put("m-1", kubernetes, "orchestratorVersion", version).await;
+        assert_eq!(refused, (400, "NodePoolMcVersionIncompatible".to_owned()), "{version}");
+    }
+    let refused = put("m-1", kubernetes, "orchestratorVersion", "v1.34").await;
+    assert_eq!(refused, (400, "InvalidParameter".to_owned()));
+    let subnet = world.emulator.config().subnets.iter().next().unwrap().clone();
+    let refused = put("m-1", network, "vnetSubnetID", &format!("{subnet}-other")).await;
+    assert_eq!(refused, (400, "InvalidResourceReference".to_owned()));
+    assert_eq!(world.emulator.machines(), []);
+    for (name, version) in [("m-1", "1.34.1"), ("m-2", "1.34"), ("m-3", "1.31.0")] {
+        assert_eq!(put(name, kubernetes, "orchestratorVersion", version).await.0, 201, "{version}");
+    }
+    assert_eq!(put("m-4", network, "vnetSubnetID", &subnet.to_uppercase()).await.0, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_of_other_bodies_are_refused_by_name_too() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let made = machine_body(SIZE, &["1"], &json!({}));
+    assert_eq!(arm.put(&machine_url("m-1"), &[], &made).await.status, 201);
+    let delete = async |body: Value| {
+        let answer = arm.send(http::Method::POST, &pool_url("/deleteMachines"), &[], &body).await;
+        (answer.status, answer.message().to_owned())
+    };
+    for (body, says) in [
+        (json!({ "machineNames": ["m-1"], "force": true }), "'force' is not known"),
+        (json!({ "machineNames": "m-1" }), "'machineNames' must be a list of strings"),
+        (json!({}), "machineNames is missing"),
+    ] {
+        let (status, message) = delete(body).await;
+        assert!(status == 400 && message.contains(says), "{status}: {message}");
+    }
+    let url = pool_url("").replace(
+        "/agentPools/aksmanagedap",
+        "/maintenanceConfigurations/aksManagedNodeOSUpgradeSchedule",
+    );
+    let window = |member: &str, value: Value| {
+        let mut window = json!({
+            "schedule": { "weekly": { "intervalWeeks": 1, "dayOfWeek": "Monday" } },
+            "durationHours": 4, "utcOffset": "+01:00", "startTime": "03:00",
+        });
+        window[member] = value;
+        json!({ "properties": { "maintenanceWindow": window } })
+    };
+    for (body, says) in [
+        (window("duration", json!(4)), "'properties.maintenanceWindow.duration' is not known"),
+        (window("durationHours", json!("4")), "durationHours' must be an integer"),
+        (
+            window("schedule", json!({ "weekly": { "dayOfWeek": "Mon" } })),
+            "schedule.weekly.dayOfWeek' must be Sunday or",
+        ),
+    ] {
+        let refused = arm.put(&url, &[], &body).await;
+        assert_eq!((refused.status, refused.code()), (400, "InvalidRequestContent"), "{says}");
+        assert!(refused.message().contains(says), "{}", refused.message());
+    }
+    assert_eq!(arm.put(&url, &[], &window("utcOffset", json!("+02:00"))).await.status, 200);
+    assert_eq!(delete(json!({ "machineNames": ["m-1"] })).await.0, 202);
 }
 
 #[tokio::test(start_paused = true)]

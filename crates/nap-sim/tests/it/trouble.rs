@@ -59,6 +59,18 @@ async fn regional_capacity_error_leads_to_another_size() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_size_that_a_policy_forbids_leads_to_another_of_its_family() {
+    let world = World::new().await;
+    let denied =
+        "failedCreates: {size: Standard_D4s_v5, code: RequestDisallowedByPolicy, message: x}";
+    world.emulator.schedule_fault(denied).unwrap();
+    let sizes = (labels::INSTANCE_TYPE, &["Standard_D4s_v5", "Standard_D8s_v5"][..]);
+    let made = launch(&world, &[sizes, ON_DEMAND]).await.unwrap();
+    assert_eq!(made.labels[labels::INSTANCE_TYPE], "Standard_D8s_v5");
+    assert_eq!(world.emulator.requests()["PUT machine"], 2, "no other zone of the size was tried");
+}
+
+#[tokio::test(start_paused = true)]
 async fn unavailable_offering_is_skipped_until_it_expires() {
     let world = World::new().await;
     full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2", "eastus-3", "0"]);
@@ -86,6 +98,34 @@ async fn unavailable_offering_is_skipped_until_it_expires() {
     let types = world.provider.instance_types(&world.class).await.unwrap();
     assert_eq!(available(&types, "Standard_D4s_v5"), 4);
     launch(&world, &[SIZE, ON_DEMAND]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_machine_counts_in_the_quota_until_it_is_gone() {
+    let world = World::with(|config| {
+        config.faults.family_quota.insert("standardDSv5Family".to_owned(), 4);
+    })
+    .await;
+    full(&world, "Standard_D4s_v5", &["eastus-1", "eastus-2", "eastus-3", "0"]);
+    let mut failing = claim("default-00000", "1", &[SIZE, ON_DEMAND]);
+    let made = world.provider.create(&failing, &world.class, &[]).await.unwrap();
+    let provider_id = Some(made.provider_id);
+    failing.status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
+    until_created(&world.clock).await;
+    let progress = world.provider.creation(&failing).await.unwrap();
+    assert!(matches!(progress, Creation::Failed(_)), "{progress:?}");
+
+    // A smaller size of the family is not out of stock, and would be refused for the quota.
+    let small = (labels::INSTANCE_TYPE, &["Standard_D2s_v5"][..]);
+    let other = claim("default-00001", "1", &[small, ON_DEMAND]);
+    let refused = world.provider.create(&other, &world.class, &[]).await.unwrap_err();
+    assert_eq!(refused.code, "InsufficientCapacity", "{refused}");
+    world.provider.delete(&failing).await.unwrap();
+    assert!(world.provider.create(&other, &world.class, &[]).await.is_err(), "it still exists");
+    assert_eq!(world.emulator.requests()["PUT machine"], 1, "Azure was not asked in vain");
+    until_created(&world.clock).await;
+    assert!(world.provider.delete(&failing).await.unwrap_err().is_not_found());
+    world.provider.create(&other, &world.class, &[]).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,17 +5,23 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use nap_api::requirement::Undefined;
 use nap_api::{AKSNodeClass, NodePool, Requirement, Requirements, labels};
 use nap_azure::embedded::{EmbeddedCatalogue, Lifecycle, Region};
 use nap_azure::instance_types::{Settings, instance_type};
-use nap_azure::not_offered::offered;
+use nap_azure::not_offered::{NotOffered, offered, offered_live};
+use nap_azure::prices::{self, Prices};
 use nap_azure::quota::{self, Quota};
+use nap_azure::skus::{self, ResourceSku, Sku};
+use nap_azure::{CatalogueSource, PriceSource};
+use nap_clock::Clock;
 use nap_engine::{CapacityType, InstanceType};
 use nap_units::{CPU, UsdPerHour};
 use serde_json::{Value, json};
 
-use super::live;
+use super::live::{self, Live};
 use crate::catalogue::{self, Origin, settings};
 use crate::cli::{SkusArgs, SkusFormat};
 use crate::user_error::UserError;
@@ -40,7 +46,78 @@ struct Considered {
     zones: Vec<String>,
     closed_since: Option<&'static str>,
     retires_on: Option<String>,
-    within_quota: Option<bool>,
+    /// vCPUs left of the scarcest quota that it counts against on demand; `None` if no quota is
+    /// known.
+    quota_left: Option<i64>,
+}
+
+impl Considered {
+    /// Whether the quota that is known to be left is not enough for one VM.
+    fn is_over_quota(&self) -> bool {
+        self.quota_left.is_some_and(|left| left < self.vcpus)
+    }
+}
+
+/// What a region sells, and for how much.
+struct Market<'a> {
+    region: &'a Region,
+    prices: Prices,
+    /// Quota of the subscription; `None` without a login.
+    quota: Option<Quota>,
+    sizes: MarketSizes<'a>,
+}
+
+/// Where sizes come from.
+enum MarketSizes<'a> {
+    Catalogue(&'a EmbeddedCatalogue),
+    /// Rows that Azure lists for the subscription, by name.
+    Live(BTreeMap<String, ResourceSku>),
+}
+
+impl<'a> Market<'a> {
+    fn of_catalogue(sizes: &'a EmbeddedCatalogue, region: &'a Region) -> Self {
+        let prices = sizes.prices_in(&region.name);
+        Self { region, prices, quota: None, sizes: MarketSizes::Catalogue(sizes) }
+    }
+
+    /// What Azure lists for the subscription now.
+    async fn of_subscription(region: &'a Region, live: &Live) -> anyhow::Result<Self> {
+        let rows = skus::list(&live.arm, &live.subscription, &region.name).await;
+        let rows = rows.map_err(|error| live::failed("--subscription", &error))?;
+        let left = quota::fetch(&live.arm, &live.subscription, &region.name).await;
+        let left = left.map_err(|error| live::failed("--subscription", &error))?;
+        let prices = prices::fetch(&live.prices, &region.name).await;
+        let prices = prices.map_err(|error| live::failed("--prices-endpoint", &error))?;
+        let machines = |row: &ResourceSku| row.resource_type == "virtualMachines";
+        let rows = rows.into_iter().filter(machines).map(|row| (row.name.clone(), row)).collect();
+        let quota = Some(Quota::counted(left));
+        Ok(Self { region, prices, quota, sizes: MarketSizes::Live(rows) })
+    }
+
+    /// Names of all sizes that are listed.
+    fn names(&self) -> Vec<String> {
+        match &self.sizes {
+            MarketSizes::Catalogue(sizes) => sizes.skus().map(|sku| sku.name.clone()).collect(),
+            MarketSizes::Live(rows) => rows.keys().cloned().collect(),
+        }
+    }
+
+    /// The size, or why a node class cannot have it.
+    fn offered(&self, settings: &Settings, name: &str, today: Date) -> Result<Sku, NotOffered> {
+        match &self.sizes {
+            MarketSizes::Catalogue(sizes) => offered(sizes, self.region, settings, name),
+            MarketSizes::Live(rows) => {
+                offered_live(rows.get(name), &self.prices, settings, name, today)
+            }
+        }
+    }
+
+    /// vCPUs left for a size on demand; `None` if no quota is known.
+    fn quota_left(&self, sku: &Sku) -> Option<i64> {
+        let quota = self.quota.as_ref()?;
+        let charge = quota::charge(&sku.family, sku.vcpus, CapacityType::OnDemand);
+        charge.quotas.iter().filter_map(|name| quota.left(name)).min()
+    }
 }
 
 /// Prints the sizes of a region.
@@ -48,21 +125,23 @@ pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
     let sizes = catalogue::load(&args.catalogue)?;
     let region = catalogue::region(&sizes, &args.region)?;
     let (wanted, class) = wanted(&args)?;
-    let quota = match live::connect(&args.live)? {
+    let now = Clock::wall().now();
+    let (market, origin) = match live::connect(&args.live)? {
         Some(live) => {
-            let left = quota::fetch(&live.arm, &live.subscription, &region.name).await;
-            let left = left.map_err(|error| live::failed("--subscription", &error))?;
-            Some(Quota::counted(left))
+            let source =
+                CatalogueSource { listed: now, prices: PriceSource::Live, has_quota: true };
+            let market = Market::of_subscription(region, &live).await?;
+            (market, Origin::live(source, &region.name))
         }
-        None => None,
+        None => (Market::of_catalogue(&sizes, region), Origin::of(region, &args.catalogue)),
     };
-    let rows =
-        rows(&sizes, region, &settings(&region.name, class.as_ref()), &wanted, quota.as_ref());
-    let origin = Origin::of(region, &args.catalogue);
+    let settings = settings(&region.name, class.as_ref());
+    let rows = rows(&market, &settings, &wanted, now.to_zoned(TimeZone::UTC).date());
+    let has_quota = market.quota.is_some();
     let text = match args.output {
-        SkusFormat::Table => table(region, &origin, &rows, quota.is_some()),
+        SkusFormat::Table => table(region, &origin, &rows, has_quota),
         SkusFormat::Json => {
-            let document = document(region, &origin, &rows, quota.is_some());
+            let document = document(region, &origin, &rows, has_quota);
             serde_json::to_string_pretty(&document)? + "\n"
         }
     };
@@ -131,27 +210,20 @@ fn read(file: &Path) -> anyhow::Result<(NodePool, Option<AKSNodeClass>)> {
     Ok((pool, class))
 }
 
-fn rows(
-    sizes: &EmbeddedCatalogue,
-    region: &Region,
-    settings: &Settings,
-    wanted: &Requirements,
-    quota: Option<&Quota>,
-) -> Vec<Row> {
-    let prices = sizes.prices_in(&region.name);
-    // Names that the files do not have can only be asked for: a retired size without a price.
+fn rows(market: &Market<'_>, settings: &Settings, wanted: &Requirements, today: Date) -> Vec<Row> {
+    let (region, prices) = (market.region, &market.prices);
+    // Names that are not listed can only be asked for: a retired size without a price.
     let asked = wanted.get(labels::INSTANCE_TYPE).into_iter().flat_map(Requirement::values);
-    let known = sizes.skus().map(|sku| sku.name.clone());
-    let mut names: Vec<String> = known.chain(asked.map(str::to_owned)).collect();
+    let mut names = market.names();
+    names.extend(asked.map(str::to_owned));
     names.sort();
     names.dedup();
     let row = |name: String| {
-        let verdict = offered(sizes, region, settings, &name).map_err(|why| why.to_string());
+        let verdict = market.offered(settings, &name, today).map_err(|why| why.to_string());
         let verdict = verdict.and_then(|sku| {
-            let made = instance_type(&sku, settings, &prices, |_, _| true);
+            let made = instance_type(&sku, settings, prices, |_, _| true);
             unmet(&made, wanted).map_or(Ok(()), Err)?;
             let price = |kind| prices.get(&name, kind).filter(|_| sold(&made, kind));
-            let charge = quota::charge(&sku.family, sku.vcpus, CapacityType::OnDemand);
             Ok(Considered {
                 family: sku.family.clone(),
                 vcpus: made.capacity.get(CPU) / 1000,
@@ -164,7 +236,7 @@ fn rows(
                 retires_on: Lifecycle::built_in()
                     .retires_on(&name, &region.name)
                     .map(|day| day.to_string()),
-                within_quota: quota.map(|quota| quota.fits(&charge)),
+                quota_left: market.quota_left(&sku),
             })
         });
         Row { name, verdict }
@@ -213,11 +285,11 @@ fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String 
     }
     considered.sort_by_key(|(name, one)| (one.on_demand.or(one.spot), *name));
     let mut text = format!("{} sizes would be considered in {}\n\n", considered.len(), region.name);
-    let head = ["SIZE", "VCPU", "GIB", "GPU", "PER HOUR", "SPOT", "ZONES", "NOTE"];
+    let head = ["SIZE", "VCPU", "GIB", "GPU", "PER HOUR", "SPOT", "QUOTA LEFT", "ZONES", "NOTE"];
     let _ = writeln!(
         text,
-        "{:<36} {:>5} {:>7} {:>4} {:>10} {:>10}  {:<6} {}",
-        head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7]
+        "{:<36} {:>5} {:>7} {:>4} {:>10} {:>10} {:>10}  {:<6} {}",
+        head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7], head[8]
     );
     for (name, one) in &considered {
         let price = |price: Option<UsdPerHour>, kind| {
@@ -226,14 +298,15 @@ fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String 
         let mut notes = Vec::new();
         notes.extend(one.closed_since.map(|since| format!("closed since {since}")));
         notes.extend(one.retires_on.as_ref().map(|on| format!("retires {on}")));
-        notes.extend((one.within_quota == Some(false)).then(|| "over quota".to_owned()));
+        notes.extend(one.is_over_quota().then(|| "over quota".to_owned()));
         let line = format!(
-            "{name:<36} {:>5} {:>7} {:>4} {:>10} {:>10}  {:<6} {}",
+            "{name:<36} {:>5} {:>7} {:>4} {:>10} {:>10} {:>10}  {:<6} {}",
             one.vcpus,
             one.memory_gib,
             one.gpus,
             price(one.on_demand, CapacityType::OnDemand),
             price(one.spot, CapacityType::Spot),
+            one.quota_left.map_or("-".to_owned(), |left| left.to_string()),
             if one.zones.is_empty() { "-".to_owned() } else { one.zones.join(",") },
             notes.join("; ")
         );
@@ -268,7 +341,8 @@ fn document(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> Valu
             "zones": one.zones,
             "closedSince": one.closed_since,
             "retiresOn": one.retires_on,
-            "withinQuota": one.within_quota,
+            "quotaLeftVcpus": one.quota_left,
+            "withinQuota": one.quota_left.map(|_| !one.is_over_quota()),
         }))
     });
     let excluded = rows.iter().filter_map(|row| {

@@ -1,10 +1,14 @@
 //! `nap azure` and sizes that are gone, as a user meets them.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use nap_azure::embedded::{EmbeddedCatalogue, refresh};
+use nap_sim::azure::SUBSCRIPTION;
 use serde_json::Value;
 
+use crate::azure_server::AzureServer;
 use crate::errors::refused;
 use crate::process::{Cluster, nap, output, text};
 
@@ -72,6 +76,49 @@ fn skus_are_shown_with_price_zones_and_the_reason_of_each_exclusion() {
     ] {
         assert_eq!(reason(&document, size), Some(why), "{size}");
     }
+}
+
+#[test]
+fn with_a_login_sizes_prices_and_quota_are_those_of_the_subscription() {
+    let azure = AzureServer::start("skus-live", |config| {
+        config.sizes =
+            ["Standard_D4s_v5", "Standard_D8s_v5", "Standard_E4s_v5"].map(str::to_owned).into();
+        config.restrictions.insert("Standard_E4s_v5".to_owned(), Vec::new());
+        config.faults.family_quota.insert("standardDSv5Family".to_owned(), 6);
+    });
+    let run = |more: &[&str]| {
+        let command = [&["azure", "skus", "--subscription", SUBSCRIPTION], more].concat();
+        let found = azure.nap(&command).output().unwrap();
+        assert!(found.status.success(), "{}", text(&found.stderr));
+        text(&found.stdout)
+    };
+    let names = "node.kubernetes.io/instance-type=Standard_D4s_v5|Standard_D8s_v5|Standard_E4s_v5|Standard_NC6s_v3|Standard_D2s_v5";
+    let document: Value =
+        serde_json::from_str(&run(&["-o", "json", "--requirements", names])).unwrap();
+    let considered = document["considered"].as_array().unwrap();
+    let shown: Vec<(&str, Option<i64>, Option<bool>)> = considered
+        .iter()
+        .map(|one| {
+            let (left, within) = (one["quotaLeftVcpus"].as_i64(), one["withinQuota"].as_bool());
+            (one["name"].as_str().unwrap(), left, within)
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [("Standard_D4s_v5", Some(6), Some(true)), ("Standard_D8s_v5", Some(6), Some(false)),]
+    );
+    assert_eq!(considered[0]["onDemandUsdPerHour"], 0.192);
+    assert_eq!(document["prices"]["estimates"], serde_json::json!([]));
+    for (size, why) in [
+        ("Standard_E4s_v5", "the subscription may not use it in the region"),
+        ("Standard_NC6s_v3", "retired since 2025-09-30"),
+        ("Standard_D2s_v5", "not listed for the subscription in the region"),
+    ] {
+        assert_eq!(reason(&document, size), Some(why), "{size}");
+    }
+    let table = run(&[]);
+    assert!(table.contains("QUOTA LEFT") && table.contains("over quota"), "{table}");
+    assert!(table.contains("Sizes, zones, prices and quota as Azure stated them at 20"), "{table}");
 }
 
 #[test]
@@ -152,4 +199,31 @@ fn a_guide_with_retired_gpu_sizes_can_be_followed() {
     assert_eq!(cluster.ok(&sizes).trim(), "Standard_NC6s_v3");
     let farewell = cluster.stop();
     assert!(farewell.contains("1 VM(s) created"), "{farewell}");
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn nap_starts_beside_managed_node_auto_provisioning_only_to_take_over() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    let azure = AzureServer::start("managed", |config| {
+        let properties = &mut config.surroundings.cluster["properties"];
+        properties["nodeProvisioningProfile"] = serde_json::json!({ "mode": "Auto" });
+    });
+    let kubeconfig = cluster.kubeconfig.to_str().unwrap();
+    let ports = ["--metrics-port=0", "--health-probe-port=0"];
+    let run = [&["run", "--kubeconfig", kubeconfig], &ports[..]].concat();
+    let refused = azure.nap(&run).output().unwrap();
+    let error = text(&refused.stderr);
+    assert!(!refused.status.success(), "{error}");
+    assert!(error.contains("error: AKS runs node auto-provisioning in this cluster"), "{error}");
+    assert!(error.contains("hint: ") && error.contains("--take-over"), "{error}");
+
+    let mut command = azure.nap(&[&run[..], &["--take-over"]].concat());
+    let mut started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(started.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let log: Vec<String> = lines.take_while(|line| !line.contains("starting")).collect();
+    let runs = started.try_wait().unwrap().is_none();
+    started.kill().unwrap();
+    started.wait().unwrap();
+    assert!(runs, "{log:?}");
 }
