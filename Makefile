@@ -3,7 +3,10 @@
 # which were skipped.
 .DEFAULT_GOAL := help
 CONTROL_PLANE := cargo run --quiet --package nap-controlplane-build
-.PHONY: help demo test check dist bench controlplane conformance
+.PHONY: help demo test check dist image bench controlplane conformance
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+CA_ROOTS ?= /etc/ssl/certs/ca-certificates.crt
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +32,12 @@ dist: need-cargo ## Build the binary to ship, stripped, with its symbols in a fi
 	objcopy --only-keep-debug target/dist/nap target/dist/nap.debug
 	objcopy --strip-all --add-gnu-debuglink=target/dist/nap.debug target/dist/nap
 	@du -h target/dist/nap target/dist/nap.debug
+
+image: need-cargo ## Build a static binary and write a container image around it, target/nap-image.tar
+	RUSTFLAGS='-C target-feature=+crt-static' NAP_COMMIT=$$(git rev-parse HEAD) \
+	    cargo build --profile dist --package nap --target $(HOST)
+	strip --strip-all -o target/nap-static target/$(HOST)/dist/nap
+	@cargo run --quiet --package xtask -- image target/nap-static $(CA_ROOTS) nap:$(VERSION) target/nap-image.tar
 
 bench: need-cargo ## Run nap and Karpenter's scheduler on the same problems and write docs/benchmarks.md
 	@bench/run

@@ -4,9 +4,11 @@
 //!   per violation and fails if there is one.
 //! - `cargo run -p xtask -- generate`: writes the generated files. `tidy` fails if one of them is
 //!   stale.
+//! - `cargo run -p xtask -- image BINARY CA_ROOTS TAG ARCHIVE`: writes a container image.
 
 mod dependencies;
 mod generate;
+mod image;
 mod sources;
 mod stages;
 mod workspace;
@@ -50,8 +52,16 @@ fn main() -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        ["image", binary, roots, tag, archive] => {
+            let image = image::Parts::read(binary.as_ref(), roots.as_ref(), tag)?.archive()?;
+            std::fs::write(archive, &image).with_context(|| (*archive).to_owned())?;
+            println!("{archive}: {tag}, {} bytes", image.len());
+            Ok(ExitCode::SUCCESS)
+        }
         _ => {
-            eprintln!("usage: cargo run -p xtask -- tidy|generate");
+            eprintln!(
+                "usage: cargo run -p xtask -- tidy|generate|image BINARY CA_ROOTS TAG ARCHIVE"
+            );
             Ok(ExitCode::from(2))
         }
     }

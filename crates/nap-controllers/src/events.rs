@@ -12,6 +12,7 @@ pub mod catalogue;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -46,9 +47,12 @@ const OBJECT_BURST: i64 = 25;
 const REFILL: SignedDuration = SignedDuration::from_mins(5);
 /// `Nominated` events per second over all pods, and at once.
 const NOMINATED: (i64, i64) = (5, 10);
-/// Events about conditions per second over all objects, and at once: they are many, and must not
-/// delay those that tell of decisions.
-const TRANSITIONS: (i64, i64) = (5, 50);
+/// Events about conditions that wait to be posted; further ones are dropped. A burst of a thousand
+/// nodes has some four thousand.
+const MAX_WAITING_TRANSITIONS: usize = 10_000;
+/// Time between two events about conditions: they are many, and must not use up the requests that
+/// decisions need.
+const TRANSITION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,17 +97,29 @@ pub struct Recorder {
     clock: Clock,
     limits: Mutex<Limits>,
     metrics: Arc<Metrics>,
+    decisions: Queue,
+    transitions: Queue,
+}
+
+/// Events that wait to be posted.
+struct Queue {
     waiting: mpsc::Sender<Event>,
     posted: tokio::sync::Mutex<mpsc::Receiver<Event>>,
+}
+
+impl Queue {
+    fn new(capacity: usize) -> Self {
+        let (waiting, posted) = mpsc::channel(capacity);
+        Self { waiting, posted: tokio::sync::Mutex::new(posted) }
+    }
 }
 
 impl Recorder {
     /// Creates a recorder.
     pub fn new(client: Client, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let (waiting, posted) = mpsc::channel(MAX_WAITING);
-        let limits = Mutex::default();
-        let posted = tokio::sync::Mutex::new(posted);
-        Self { client, clock, limits, metrics, waiting, posted }
+        let (decisions, transitions) =
+            (Queue::new(MAX_WAITING), Queue::new(MAX_WAITING_TRANSITIONS));
+        Self { client, clock, limits: Mutex::default(), metrics, decisions, transitions }
     }
 
     /// Queues an event about an object, unless it repeats an earlier one or there are too many. No
@@ -119,7 +135,7 @@ impl Recorder {
             catalogue::EVENTS.iter().any(|one| one.reason == reason && one.severity == severity),
             "{severity:?} event {reason} is not in the table"
         );
-        self.queue(object.reference(), severity, reason, message);
+        self.queue(&self.decisions, object.reference(), severity, reason, message);
     }
 
     /// Queues an event about a condition that changed.
@@ -133,17 +149,17 @@ impl Recorder {
             message.push_str(", Message: ");
             message.push_str(&to.message);
         }
-        let now = self.clock.now();
-        let (rate, burst) = TRANSITIONS;
-        let second = SignedDuration::from_secs(1);
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        if limits.transitions.take(burst, second, rate, now) {
-            drop(limits);
-            self.queue(object.clone(), Severity::Normal, type_, &message);
-        }
+        self.queue(&self.transitions, object.clone(), Severity::Normal, type_, &message);
     }
 
-    fn queue(&self, reference: ObjectReference, severity: Severity, reason: &str, message: &str) {
+    fn queue(
+        &self,
+        queue: &Queue,
+        reference: ObjectReference,
+        severity: Severity,
+        reason: &str,
+        message: &str,
+    ) {
         let now = self.clock.now();
         let name = reference.name.clone().unwrap_or_default();
         let of = format!(
@@ -159,20 +175,31 @@ impl Recorder {
         let mut event = event(reference, &namespace, &name, severity, reason, message, now);
         event.metadata.name = Some(format!("{name}.{named:016x}"));
         event.count = Some(count);
-        if self.waiting.try_send(event).is_err() {
+        if queue.waiting.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: too many wait");
             self.metrics.increment(&table::EVENTS_DROPPED, &[]);
         }
     }
 
-    /// Posts queued events, one after the other, until dropped.
+    /// Posts queued events until dropped: those about conditions slowly, beside the others.
     pub async fn post(&self) {
-        let mut posted = self.posted.lock().await;
+        tokio::join!(
+            self.post_queue(&self.decisions, None),
+            self.post_queue(&self.transitions, Some(TRANSITION_INTERVAL)),
+        );
+    }
+
+    /// Posts the events of a queue, one after the other.
+    async fn post_queue(&self, queue: &Queue, interval: Option<Duration>) {
+        let mut posted = queue.posted.lock().await;
         while let Some(event) = posted.recv().await {
             let namespace = event.metadata.namespace.clone().unwrap_or_default();
             let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
             if let Err(error) = post(&api, event).await {
                 tracing::debug!(%error, "event not published");
+            }
+            if let Some(interval) = interval {
+                self.clock.sleep(interval).await;
             }
         }
     }
@@ -213,7 +240,6 @@ struct Limits {
     order: VecDeque<(Timestamp, u64)>,
     objects: BTreeMap<String, TokenBucket>,
     nominated: TokenBucket,
-    transitions: TokenBucket,
 }
 
 impl Limits {

@@ -134,6 +134,7 @@ async fn finalize(context: &Context, class: &AKSNodeClass) -> Outcome {
             remove_finalizer(class, labels::AKS_NODE_CLASS_FINALIZER)
         })
         .await?;
+    context.report_gone(class, labels::AKS_NODE_CLASS_FINALIZER);
     Ok(None)
 }
 

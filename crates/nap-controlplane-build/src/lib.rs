@@ -5,6 +5,7 @@
 //! names a folder to use instead. The incumbent's definitions are copied from its modules in the
 //! same way, as a reference.
 
+mod incumbent_controller;
 mod kubectl;
 mod suites;
 mod tools;
@@ -13,6 +14,7 @@ use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+pub use incumbent_controller::{build_incumbent_controller, incumbent_controller};
 pub use kubectl::Kubectl;
 pub use suites::{build_suites, suites_version};
 pub use tools::{build_tools, tools};
@@ -68,8 +70,9 @@ pub fn kubectl() -> Result<PathBuf, String> {
     })
 }
 
-/// For build scripts: sets the cfgs `no_kubectl`, `no_control_plane`, `no_incumbent` and `no_tools`
-/// for what is missing, so that tests which need it are ignored and reported as ignored.
+/// For build scripts: sets the cfgs `no_kubectl`, `no_control_plane`, `no_incumbent`,
+/// `no_incumbent_controller` and `no_tools` for what is missing, so that tests which need it are
+/// ignored and reported as ignored.
 pub fn set_cfgs() {
     for variable in ["KUBEBUILDER_ASSETS", "XDG_CACHE_HOME", "HOME", "PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
@@ -81,6 +84,7 @@ pub fn set_cfgs() {
         ("no_kubectl", kubectl()),
         ("no_control_plane", binaries()),
         ("no_incumbent", incumbent_definitions()),
+        ("no_incumbent_controller", incumbent_controller()),
         ("no_tools", tools()),
     ] {
         println!("cargo::rustc-check-cfg=cfg({cfg})");
@@ -111,7 +115,13 @@ pub fn incumbent_definitions() -> Result<PathBuf, String> {
 
 /// Folders whose existence decides the cfgs.
 fn searched() -> Vec<PathBuf> {
-    let folders = [given(), binaries_folder().ok(), incumbent_folder().ok(), tools::folder().ok()];
+    let folders = [
+        given(),
+        binaries_folder().ok(),
+        incumbent_folder().ok(),
+        incumbent_controller::folder().ok(),
+        tools::folder().ok(),
+    ];
     folders.into_iter().flatten().collect()
 }
 
@@ -121,6 +131,7 @@ pub fn build() -> Result<PathBuf, String> {
         fetch_incumbent_definitions()?;
     }
     build_tools()?;
+    build_incumbent_controller()?;
     if given().is_some() {
         return binaries();
     }
@@ -272,18 +283,8 @@ fn fetch_incumbent_definitions() -> Result<(), String> {
     let made = beside(&folder)?;
     std::fs::create_dir_all(&made).map_err(|error| format!("{}: {error}", made.display()))?;
     for module in INCUMBENT {
-        let output = go("incumbent", &["mod", "download", "-json", module])
-            .output()
-            .map_err(|error| not_started(&error))?;
-        let answer = String::from_utf8_lossy(&output.stdout);
-        let Some(source) = field(&answer, "Dir").filter(|_| output.status.success()) else {
-            let why = field(&answer, "Error").unwrap_or_default();
-            return Err(format!(
-                "{module} could not be downloaded: {why}{}",
-                String::from_utf8_lossy(&output.stderr)
-            ));
-        };
-        let definitions = Path::new(source).join("pkg/apis/crds");
+        let source = downloaded("incumbent", module)?;
+        let definitions = source.join("pkg/apis/crds");
         let entries = std::fs::read_dir(&definitions)
             .map_err(|error| format!("{}: {error}", definitions.display()))?;
         for entry in entries.flatten() {
@@ -297,6 +298,20 @@ fn fetch_incumbent_definitions() -> Result<(), String> {
         }
     }
     move_into_place(&made, &folder)
+}
+
+/// The folder of a module in the module cache, at the version that the go.mod in `pins` has.
+fn downloaded(pins: &str, module: &str) -> Result<PathBuf, String> {
+    let output = go(pins, &["mod", "download", "-json", module])
+        .output()
+        .map_err(|error| not_started(&error))?;
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let folder = field(&answer, "Dir").filter(|_| output.status.success());
+    folder.map(PathBuf::from).ok_or_else(|| {
+        let why = field(&answer, "Error").unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("{module} could not be downloaded: {why}{said}")
+    })
 }
 
 /// A text field of go's flat JSON, which has one field per line.

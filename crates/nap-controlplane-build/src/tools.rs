@@ -1,5 +1,5 @@
-//! Tools that judge what nap ships: helm for the chart, Prometheus' linter for the metrics. They
-//! are built by name from the modules that `tools/go.mod` pins.
+//! Tools that judge what nap ships: helm for the chart, Prometheus' linter for the metrics, crane
+//! for the image. They are built by name from the modules that `tools/go.mod` pins.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub(super) fn folder() -> Result<PathBuf, String> {
     Ok(cache()?.join(format!("tools-helm-{helm}-{:016x}", fingerprint(&PINS))))
 }
 
-/// The folder with `helm` and `promlint`; the error is one line with the remedy.
+/// The folder with `helm`, `promlint` and `crane`; the error is one line with the remedy.
 pub fn tools() -> Result<PathBuf, String> {
     let folder = folder()?;
     if folder.exists() {
@@ -32,7 +32,10 @@ pub fn build_tools() -> Result<PathBuf, String> {
     if folder.exists() {
         return Ok(folder);
     }
-    eprintln!("building helm and promlint into {}: about 3 minutes of CPU, once", folder.display());
+    eprintln!(
+        "building helm, promlint and crane into {}: about 3 minutes of CPU, once",
+        folder.display()
+    );
     let made = beside(&folder)?;
     let out = format!("{}/", made.display());
     let arguments =

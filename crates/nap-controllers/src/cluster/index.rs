@@ -217,7 +217,7 @@ impl Index {
         std::mem::take(&mut self.milestones)
     }
 
-    fn report(&mut self, milestones: impl IntoIterator<Item = Milestone>) {
+    pub(super) fn report(&mut self, milestones: impl IntoIterator<Item = Milestone>) {
         let room = MAX_MILESTONES.saturating_sub(self.milestones.len());
         self.milestones.extend(milestones.into_iter().take(room));
     }

@@ -17,6 +17,7 @@ use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
 use nap_engine::PodKey;
 use serde::de::DeserializeOwned;
 
+use super::milestones::{Milestone, transitions};
 use super::workloads::WorkloadSelectorKind;
 use super::{Dirty, Index, WatchedPod, slim};
 
@@ -130,13 +131,20 @@ pub(super) fn store<K: Resource>(table: &mut Table<K>, key: String, object: K) -
 }
 
 /// Implements [`Indexed`] for a kind that is stored as it is: the table, what a stored object makes
-/// dirty, and what a removed one does.
+/// dirty, what a removed one does, and the milestones between two versions, if there are any.
 macro_rules! indexed {
     ($type:ty, $kind:expr, $table:ident, $applied:expr, $removed:expr) => {
+        indexed!($type, $kind, $table, $applied, $removed, |_, _| Vec::new());
+    };
+    ($type:ty, $kind:expr, $table:ident, $applied:expr, $removed:expr, $milestones:expr) => {
         impl Indexed for $type {
             const KIND: Kind = $kind;
 
             fn insert(self, index: &mut Index, key: String, _: Timestamp) {
+                let milestones: fn(&Self, &Self) -> Vec<Milestone> = $milestones;
+                if let Some(old) = index.$table.get(&key).cloned() {
+                    index.report(milestones(&old, &self));
+                }
                 if store(&mut index.$table, key.clone(), self) {
                     let applied: fn(&mut Index, &str) = $applied;
                     applied(index, &key);
@@ -187,7 +195,14 @@ fn bump(index: &mut Index, _: &str) {
     index.bump_generation();
 }
 
-indexed!(AKSNodeClass, Kind::NodeClass, classes, Index::class_applied, Index::class_removed);
+indexed!(
+    AKSNodeClass,
+    Kind::NodeClass,
+    classes,
+    Index::class_applied,
+    Index::class_removed,
+    |old, new| transitions(Kind::NodeClass, old, new)
+);
 indexed!(DaemonSet, Kind::DaemonSet, daemon_sets, bump, bump);
 indexed!(Namespace, Kind::Namespace, namespaces, namespaces_changed, namespaces_changed);
 indexed!(LimitRange, Kind::LimitRange, limit_ranges, bump, bump);

@@ -3,11 +3,13 @@
 //! The index notices them as it stores an object, so that each is reported once, by the time it was
 //! seen. What is known from a list when the process starts is no milestone.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
-use nap_api::{NodeClaim, NodePool};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool};
 
 use super::{Kind, Pod, pods};
 
@@ -44,6 +46,8 @@ pub struct Transition {
     pub kind: Kind,
     /// The object.
     pub object: ObjectReference,
+    /// Labels of the object.
+    pub labels: BTreeMap<String, String>,
     /// Type of the condition.
     pub type_: String,
     /// Status before.
@@ -97,6 +101,12 @@ impl Conditioned for NodePool {
     }
 }
 
+impl Conditioned for AKSNodeClass {
+    fn conditions(&self) -> Vec<ObjectCondition> {
+        self.status.iter().flat_map(|status| &status.conditions).map(of).collect()
+    }
+}
+
 impl Conditioned for Node {
     fn conditions(&self) -> Vec<ObjectCondition> {
         let all = self.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
@@ -127,6 +137,7 @@ pub fn transitions<K: Conditioned>(kind: Kind, old: &K, new: &K) -> Vec<Mileston
         Some(Milestone::Transition(Box::new(Transition {
             kind,
             object: new.object_ref(&()),
+            labels: new.meta().labels.clone().unwrap_or_default(),
             type_: to.type_.clone(),
             from: from.to_owned(),
             lasted: lasted.map(|lasted| lasted.max(SignedDuration::ZERO)),

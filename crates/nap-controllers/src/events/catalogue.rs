@@ -53,7 +53,7 @@ pub const EVENTS: &[EventKind] = &[
     event("InvalidDoNotDisruptAnnotation", Warning, POD),
     event("DoNotDisruptUntil", Normal, POD),
     event("DoNotDisruptGracePeriodElapsed", Normal, POD),
-    event(FINALIZED, Normal, BOTH),
+    event(FINALIZED, Normal, &["Node", "NodeClaim", "AKSNodeClass"]),
     // Those of nap and of the Azure provider.
     event("Launching", Normal, CLAIM),
     event("Provisioned", Normal, CLAIM),
@@ -102,7 +102,7 @@ mod tests {
     use nap_api::nodeclaim::condition as claim;
     use nap_api::{conditions, nodepool};
 
-    /// Reasons of Karpenter v1.15.0: reason, type, kinds of the objects.
+    /// Reasons of Karpenter v1.15.0 and its Azure provider: reason, type, kinds of the objects.
     const INCUMBENT: &str = "
         Nominated Normal Pod
         FailedScheduling Warning Pod
@@ -130,7 +130,7 @@ mod tests {
         DoNotDisruptGracePeriodElapsed Normal Pod
         RebootObserved Normal NodeClaim
         RebootFailed Warning NodeClaim
-        Finalized Normal Node,NodeClaim";
+        Finalized Normal Node,NodeClaim,AKSNodeClass";
 
     #[test]
     fn every_event_of_the_incumbent_is_there_or_has_its_reason() {

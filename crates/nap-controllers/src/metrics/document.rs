@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::catalogue::ALL;
+use super::catalogue::all;
 use super::registry::{MAX_SERIES, Metric, MetricKind, Registry};
 
 const HEAD: &str = "# Metrics
@@ -28,7 +28,7 @@ pub fn document() -> String {
          CPU is in cores, other resources are in whole units, times are in seconds.\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|\n"
     );
-    for Metric { name, kind, labels, help } in ALL {
+    for Metric { name, kind, labels, help } in all() {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         let labels = labels.join(", ");
         let _ = writeln!(text, "| `{name}` | {} | {labels} | {help} |", kind.as_str());
@@ -40,7 +40,7 @@ pub fn document() -> String {
 pub fn sample() -> String {
     let mut registry = Registry::default();
     let mut text = String::new();
-    for metric in ALL {
+    for metric in all() {
         let labels: Vec<&str> = metric.labels.iter().map(|_| "x").collect();
         match metric.kind {
             MetricKind::Counter | MetricKind::Gauge => registry.set(metric, &labels, 1.0),
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_sample_has_every_metric() {
         let sample = sample();
-        for metric in ALL {
+        for metric in all() {
             assert!(sample.contains(&format!("# TYPE {} ", metric.name)), "{}", metric.name);
         }
     }

@@ -8,6 +8,7 @@ pub mod catalogue;
 mod document;
 mod registry;
 mod state;
+mod status;
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -230,25 +231,46 @@ impl Context {
     }
 
     fn count_transition(&self, transition: &Transition) {
-        let Transition { object, type_, from, to, lasted, .. } = transition;
+        let Transition { object, labels, type_, from, to, lasted, .. } = transition;
         let group = group_of(object.api_version.as_deref().unwrap_or_default());
         let kind = object.kind.as_deref().unwrap_or_default();
-        let labels = [group, kind, type_, &to.status, &to.reason];
-        self.metrics.increment(&table::CONDITION_TRANSITIONS, &labels);
-        if let Some(lasted) = lasted {
-            let labels = [group, kind, type_, from, &to.status];
-            self.metrics.observe(&table::CONDITION_TRANSITION_SECONDS, &labels, *lasted);
+        let Some(status) = status::of_kind(kind) else { return };
+        let own = status.label_values(labels);
+        let into: [&str; 3] = [type_, &to.status, &to.reason];
+        let between: [&str; 3] = [type_, from, &to.status];
+        let object = [group, kind];
+        let labels = [&into[..], own.as_slice()].concat();
+        self.metrics.increment(&status.transitions_total, &labels);
+        if status.is_in_kindless {
+            self.metrics.increment(&table::CONDITION_TRANSITIONS, &[&object[..], &into].concat());
+        }
+        let Some(lasted) = *lasted else { return };
+        let labels = [&between[..], own.as_slice()].concat();
+        self.metrics.observe(&status.transition_seconds, &labels, lasted);
+        if status.is_in_kindless {
+            let labels = [&object[..], &between].concat();
+            self.metrics.observe(&table::CONDITION_TRANSITION_SECONDS, &labels, lasted);
         }
     }
 
-    /// Counts and publishes the end of an object that was being deleted.
-    pub(crate) fn report_gone<K: kube::Resource<DynamicType = ()>>(&self, object: &K) {
-        let message = format!("Finalized {}", labels::TERMINATION_FINALIZER);
+    /// Counts and publishes the end of an object that was being deleted, by its last finalizer.
+    pub(crate) fn report_gone<K: kube::Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        finalizer: &str,
+    ) {
+        let message = format!("Finalized {finalizer}");
         self.events.publish(object, Severity::Normal, FINALIZED, &message);
         let Some(deleted) = object.meta().deletion_timestamp.as_ref() else { return };
         let (group, kind) = (K::group(&()), K::kind(&()));
         let after = self.clock.now().duration_since(deleted.0);
-        self.metrics.observe(&table::OBJECT_TERMINATION_DURATION, &[&group, &kind], after);
+        let Some(status) = status::of_kind(&kind) else { return };
+        let own = object.meta().labels.clone().unwrap_or_default();
+        let own = status.label_values(&own);
+        self.metrics.observe(&status.termination_duration_seconds, &own, after);
+        if status.is_in_kindless {
+            self.metrics.observe(&table::OBJECT_TERMINATION_DURATION, &[&group, &kind], after);
+        }
     }
 
     /// The text of a scrape.
@@ -256,7 +278,7 @@ impl Context {
         let state = state::registry(self);
         let kept = self.metrics.kept();
         let mut text = String::new();
-        for metric in table::ALL {
+        for metric in table::all() {
             kept.registry.write(metric, &mut text);
             state.write(metric, &mut text);
         }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
-use nap_api::{NodeClaim, NodePool, labels};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool, labels};
 use nap_units::{CPU, Resources, Rounding, UsdPerHour};
 
-use super::{PROVISIONER, group_of, label, number, snake, table};
+use super::{PROVISIONER, label, number, snake, status, table};
 use crate::cluster::{Conditioned, Index, NodeView, Pod, pods};
 use crate::context::Context;
 use crate::disruption::candidates::price;
 use crate::disruption::{Budgets, REASONS};
-use crate::metrics::Registry;
+use crate::metrics::{Metric, Registry};
 use crate::provisioning::quota_left;
 use crate::snapshot::{Catalogues, pool_usage};
 
@@ -279,23 +279,35 @@ fn conditions(index: &Index, now: Timestamp, registry: &mut Registry) {
     for view in index.views().filter(|view| view.claim.is_some()) {
         view.node.iter().for_each(|node| object::<Node>(node, now, registry));
     }
+    for (_, class) in index.classes() {
+        object::<AKSNodeClass>(class, now, registry);
+    }
 }
 
 fn object<K: Conditioned + ResourceExt>(object: &K, now: Timestamp, registry: &mut Registry) {
-    let reference = object.object_ref(&());
-    let group = group_of(reference.api_version.as_deref().unwrap_or_default());
-    let (kind, name) = (K::kind(&()), object.name_any());
+    let Some(status) = status::of_kind(&K::kind(&())) else { return };
+    let (group, kind, name) = (K::group(&()), K::kind(&()), object.name_any());
+    let own = status.label_values(object.labels());
+    // Objects of these kinds have no namespace.
+    let object_labels = [&*group, &*kind, "", name.as_str()];
+    let mut set = |metric: &'static Metric, kindless, values: &[&str], value: f64| {
+        let labels = [&object_labels[2..], values, own.as_slice()].concat();
+        registry.set(metric, &labels, value);
+        if status.is_in_kindless {
+            registry.set(kindless, &[&object_labels[..], values].concat(), value);
+        }
+    };
     if let Some(deleted) = &object.meta().deletion_timestamp {
         let time = now.duration_since(deleted.0).as_secs_f64();
-        registry.set(&table::OBJECT_TERMINATION_SECONDS, &[group, &kind, "", &name], time);
+        let metric = &status.termination_current_time_seconds;
+        set(metric, &table::OBJECT_TERMINATION_SECONDS, &[], time);
     }
     for condition in object.conditions() {
-        let labels: [&str; 7] =
-            [group, &kind, "", &name, &condition.type_, &condition.status, &condition.reason];
-        registry.set(&table::CONDITION_COUNT, &labels, 1.0);
+        let labels: [&str; 3] = [&condition.type_, &condition.status, &condition.reason];
+        set(&status.count, &table::CONDITION_COUNT, &labels, 1.0);
         if let Some(since) = condition.since {
             let time = now.duration_since(since).as_secs_f64();
-            registry.set(&table::CONDITION_SECONDS, &labels, time);
+            set(&status.current_status_seconds, &table::CONDITION_SECONDS, &labels, time);
         }
     }
 }

@@ -187,7 +187,7 @@ fn count_terminated(context: &Context, node: &Node) {
     let (metrics, now) = (&context.metrics, context.clock.now());
     let pool = pool_of(node).unwrap_or_default();
     metrics.increment(&table::NODES_TERMINATED, &[pool, label(node, labels::ZONE)]);
-    context.report_gone(node);
+    context.report_gone(node, labels::TERMINATION_FINALIZER);
     if let Some(deleted) = &node.metadata.deletion_timestamp {
         let taken = now.duration_since(deleted.0);
         metrics.observe(&table::NODES_TERMINATION_DURATION, &[pool], taken);

@@ -57,7 +57,7 @@ fn count_terminated(context: &Context, claim: &NodeClaim) {
     let pool = pool_of(claim).unwrap_or_default();
     let labels = [pool, label(claim, labels::CAPACITY_TYPE), label(claim, labels::ZONE)];
     metrics.increment(&table::NODECLAIMS_TERMINATED, &labels);
-    context.report_gone(claim);
+    context.report_gone(claim, labels::TERMINATION_FINALIZER);
     if let Some(deleted) = &claim.metadata.deletion_timestamp {
         let taken = now.duration_since(deleted.0);
         metrics.observe(&table::NODECLAIMS_TERMINATION_DURATION, &[pool], taken);

@@ -43,6 +43,13 @@ fn ok(arguments: &[&str], sets: &[&str]) -> String {
     text(&output.stdout)
 }
 
+/// Installs the chart in `kube-system`.
+pub fn helm_install(kubeconfig: &str, sets: &[&str]) {
+    let arguments =
+        ["install", "nap", "charts/nap", "-n", "kube-system", "--kubeconfig", kubeconfig];
+    ok(&arguments, sets);
+}
+
 /// All switches on.
 const EVERYTHING: [&str; 6] = [
     "defaultNodePools=Auto",
@@ -133,9 +140,8 @@ fn the_chart_installs_and_its_policy_denies_warns_and_exempts() {
     let kubeconfig = plane.kubeconfig();
     let path = kubeconfig.to_str().expect("text");
     let kubectl = Kubectl::new(&kubeconfig).expect("there is a kubectl");
-    let install = ["install", "nap", "charts/nap", "-n", "kube-system", "--kubeconfig", path];
     let auto = [&NEEDED[..], &["defaultNodePools=Auto"]].concat();
-    ok(&install, &auto);
+    helm_install(path, &auto);
     let (_, seen) =
         run(&kubectl, &["-n", "kube-system", "get", "deployment,pdb,sa", "-o=name"], "");
     for name in ["deployment.apps/nap", "poddisruptionbudget.policy/nap", "serviceaccount/nap"] {
@@ -194,4 +200,12 @@ fn the_chart_installs_and_its_policy_denies_warns_and_exempts() {
     ok(&upgrade, &[&NEEDED[..], &["defaultNodePools=None"]].concat());
     let (_, pools) = run(&kubectl, &["get", "nodepools", "-o=name"], "");
     assert!(pools.contains("nodepool.karpenter.sh/default"), "they are left alone: {pools}");
+
+    ok(&["uninstall", "nap", "-n", "kube-system", "--kubeconfig", path], &[]);
+    let (_, left) = run(&kubectl, &["get", "nodepools,crds", "-o=name"], "");
+    for name in ["nodepool.karpenter.sh/default", "nodeclaims.karpenter.sh"] {
+        assert!(left.contains(name), "{name}: {left}");
+    }
+    let (found, said) = run(&kubectl, &["-n", "kube-system", "get", "deployment", "nap"], "");
+    assert!(!found, "{said}");
 }

@@ -1,13 +1,13 @@
 //! `nap run` as an operator sees it: flags, metrics, health and logs.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use nap_controllers::metrics;
 use serde_json::Value;
 
-use crate::process::{Cluster, Process, nap, output, text};
+use crate::process::{Cluster, Process, get, nap, output, ports, text};
 
 /// The incumbent's options: flag, variable, a value to try, and what nap says to it: nothing if it
 /// is accepted, else a part of the refusal.
@@ -93,22 +93,6 @@ fn help_is_grouped_by_headings() {
     assert!(!general.contains("--metrics"), "{general}");
 }
 
-/// Two free ports.
-fn ports() -> [u16; 2] {
-    let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    held.each_ref().map(|one| one.local_addr().expect("an address").port())
-}
-
-/// Status and body of a GET; `None` if nothing listens.
-fn get(port: u16, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: nap\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
-}
-
 /// Sum over the series of a metric whose labels contain a text; `None` if there are none.
 fn value(scrape: &str, metric: &str, labels: &str) -> Option<f64> {
     let lines = scrape.lines().filter(|line| {
@@ -168,6 +152,26 @@ fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
         ("karpenter_cluster_utilization_percent", "resource_type=\"cpu\"", 50.0),
         ("operator_status_condition_transitions_total", "type=\"Registered\",status=\"True\"", 2.0),
         ("operator_status_condition_count", "kind=\"NodeClaim\"", 1.0),
+        (
+            "operator_nodeclaim_status_condition_transitions_total",
+            "type=\"Registered\",status=\"True\",reason=\"Registered\",\
+             karpenter_azure_com_aksnodeclass=\"default\",karpenter_sh_nodepool=\"default\"",
+            2.0,
+        ),
+        (
+            "operator_nodeclaim_status_condition_transition_seconds_count",
+            "type=\"Registered\",status=\"Unknown\",to_status=\"True\"",
+            2.0,
+        ),
+        (
+            "operator_node_status_condition_count",
+            "type=\"Ready\",status=\"True\",reason=\"KubeletReady\",\
+             karpenter_azure_com_aksnodeclass=\"default\",karpenter_sh_nodepool=\"default\",\
+             karpenter_sh_initialized=\"true\"",
+            1.0,
+        ),
+        ("operator_nodepool_status_condition_current_status_seconds", "type=\"Ready\"", 0.0),
+        ("operator_aksnodeclass_status_condition_count", "type=\"Ready\",status=\"True\"", 1.0),
         ("client_go_request_total", "code=\"201\",method=\"POST\"", 2.0),
         ("nap_fleet_cost", "nodepool=\"default\",capacity_type=\"on-demand\"", 0.1),
         ("nap_plan_gap_ratio", "", 0.0),
@@ -196,12 +200,20 @@ fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
         ("karpenter_nodes_drained_total", "nodepool=\"default\"", 2.0),
         ("karpenter_nodeclaims_termination_duration_seconds_count", "", 2.0),
         ("karpenter_nodes_lifetime_duration_seconds_count", "", 2.0),
+        (
+            "operator_nodeclaim_termination_duration_seconds_count",
+            "karpenter_sh_nodepool=\"default\"",
+            2.0,
+        ),
+        ("operator_node_termination_duration_seconds_count", "karpenter_sh_nodepool", 2.0),
     ] {
         let seen = value(&down, metric, labels);
         let lines: Vec<&str> = down.lines().filter(|line| line.contains(metric)).take(5).collect();
         assert!(seen >= Some(least), "{metric} {labels}: {seen:?} {lines:#?}");
     }
     assert_eq!(value(&down, "karpenter_pods_state", "name=\"inflate"), None, "no series outlives");
+    // As with the incumbent, whose alerts on these would see conditions such as MemoryPressure.
+    assert_eq!(value(&up, "operator_status_condition_count", "kind=\"Node\""), None);
 
     let log = nap.stop();
     let lines: Vec<Value> = log
@@ -221,13 +233,17 @@ fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
 }
 
 /// What Prometheus' linter says of names that are the incumbent's.
-const NAMES_OF_THE_INCUMBENT: [&str; 6] = [
+const NAMES_OF_THE_INCUMBENT: [&str; 10] = [
     "karpenter_nodepools_cost_total non-counter metrics should not have \"_total\" suffix",
     "karpenter_scheduler_ignored_pods_count non-histogram and non-summary metrics should not have \"_count\" suffix",
     "karpenter_scheduler_pending_pods_by_effective_zone_count non-histogram and non-summary metrics should not have \"_count\" suffix",
     "karpenter_scheduler_unschedulable_pods_count non-histogram and non-summary metrics should not have \"_count\" suffix",
     "karpenter_cluster_state_node_count non-histogram and non-summary metrics should not have \"_count\" suffix",
     "operator_status_condition_count non-histogram and non-summary metrics should not have \"_count\" suffix",
+    "operator_nodeclaim_status_condition_count non-histogram and non-summary metrics should not have \"_count\" suffix",
+    "operator_nodepool_status_condition_count non-histogram and non-summary metrics should not have \"_count\" suffix",
+    "operator_node_status_condition_count non-histogram and non-summary metrics should not have \"_count\" suffix",
+    "operator_aksnodeclass_status_condition_count non-histogram and non-summary metrics should not have \"_count\" suffix",
 ];
 
 #[test]

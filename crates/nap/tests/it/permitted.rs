@@ -1,5 +1,5 @@
-//! `nap run` with exactly the roles that `nap rbac` prints, judged by the audit log of a real API
-//! server.
+//! The chart as it is installed: `nap run` with the arguments, the environment and the service
+//! account of its Deployment, judged by the audit log of a real API server.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,10 +11,11 @@ use nap_controlplane::{Parts, Plane};
 use nap_controlplane_build::Kubectl;
 use serde_json::{Value, json};
 
-use crate::process::{Cluster, Process, nap, output, text};
+use crate::charting::helm_install;
+use crate::process::{Cluster, Process, get, nap, ports, text};
 
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
-/// The service account of `nap rbac`.
+/// The service account of the chart.
 const ACCOUNT: &str = "system:serviceaccount:kube-system:nap";
 
 /// Declared permissions that a scale-up and a scale-down do not use, each for its case.
@@ -94,23 +95,73 @@ fn requests(log: &str) -> Vec<(String, bool)> {
     log.lines().filter_map(of_line).collect()
 }
 
+/// Values of the chart for an environment of `nap run`.
+fn values(env: &str, [metrics_port, health_port]: [u16; 2]) -> Vec<String> {
+    let mut values =
+        vec![format!("metrics.port={metrics_port}"), format!("health.port={health_port}")];
+    for (name, value) in env.lines().filter_map(|line| line.split_once('=')) {
+        let setting = match name {
+            "ARM_SUBSCRIPTION_ID" => "subscriptionId",
+            "ARM_RESOURCE_GROUP" => "resourceGroup",
+            "AZURE_NODE_RESOURCE_GROUP" => "nodeResourceGroup",
+            "CLUSTER_NAME" => "clusterName",
+            "LOCATION" => "location",
+            "KUBECONFIG" | "METRICS_PORT" | "HEALTH_PROBE_PORT" => continue,
+            // The addresses of the emulator, and what the webhook of workload identity sets.
+            _ => {
+                values.push(format!("env.{name}={value}"));
+                continue;
+            }
+        };
+        values.push(format!("settings.{setting}={value}"));
+    }
+    values
+}
+
+/// The command of the Deployment's container, as a kubelet would start it.
+fn container(user: &User) -> std::process::Command {
+    let deployment = user.ok(&["-n=kube-system", "get", "deployment", "nap", "-o=json"], "");
+    let deployment: Value = serde_json::from_str(&deployment).expect("it is JSON");
+    let spec = &deployment["spec"]["template"]["spec"];
+    assert_eq!(spec["serviceAccountName"], "nap");
+    let container = &spec["containers"][0];
+    let texts = |list: &Value| -> Vec<String> {
+        let list = list.as_array().into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    assert!(container.get("command").is_none(), "the image's entry point is the binary");
+    let arguments = texts(&container["args"]);
+    let mut command = nap(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    command.env_remove("NAP_LOG");
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let name = variable["name"].as_str().expect("a name");
+        // `metadata.name` of the pod.
+        command.env(name, variable["value"].as_str().unwrap_or("nap-0"));
+    }
+    // A pod serves on all of its own addresses.
+    command.env("NAP_BIND_ADDRESS", "127.0.0.1");
+    command
+}
+
 #[test]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
-fn nap_runs_with_the_roles_that_it_prints_and_uses_what_it_declares() {
+#[cfg_attr(no_tools, ignore = "helm is missing; `make controlplane` builds it")]
+fn the_installed_chart_scales_a_deployment_within_its_roles() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let plane = runtime.block_on(Plane::start_audited(Parts::All)).expect("a plane");
     let kubeconfig = plane.kubeconfig();
     let user = User(Kubectl::new(&kubeconfig).expect("there is a kubectl"));
     let path = kubeconfig.to_str().expect("text");
-    user.ok(&["apply", "-f", "-"], &text(&output(&["rbac"]).stdout));
-    let account = kubeconfig.with_file_name("nap.kubeconfig");
-    account_kubeconfig(&plane, &user, &account);
     let arguments =
         ["--kubeconfig", path, "--no-controllers", "--default-nodepool", "--vm-delays=0.1"];
     let (beside, env) = Cluster::start_beside_without_controllers(&arguments);
     let env = std::fs::read_to_string(env.expect("it prints the environment")).expect("a file");
-    let mut command = nap(&["run"]);
-    command.envs(env.lines().filter_map(|line| line.split_once('=')));
+    let ports = ports();
+    let values = values(&env, ports);
+    helm_install(path, &values.iter().map(String::as_str).collect::<Vec<_>>());
+    let account = kubeconfig.with_file_name("nap.kubeconfig");
+    account_kubeconfig(&plane, &user, &account);
+    let mut command = container(&user);
     command.env("KUBECONFIG", &account).stdout(Stdio::null());
     let running = Process::start(&mut command);
 
@@ -127,7 +178,11 @@ fn nap_runs_with_the_roles_that_it_prints_and_uses_what_it_declares() {
     user.until("ten pods run", &available, |seen| seen == "10");
     user.ok(&["scale", "deployment", "inflate", "--replicas=0"], "");
     user.until("no NodeClaim is left", &["get", "nodeclaims", "-o=name"], str::is_empty);
-    running.kill();
+    // What the probes and the ServiceMonitor of the chart ask for.
+    for (port, path) in [(ports[1], "/healthz"), (ports[1], "/readyz"), (ports[0], "/metrics")] {
+        assert_eq!(get(port, path).map(|(code, _)| code), Some(200), "{path}");
+    }
+    running.stop();
     drop(beside);
 
     let log = std::fs::read_to_string(plane.audit_log()).expect("the API server writes it");

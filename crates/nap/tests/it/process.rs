@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -41,6 +42,22 @@ pub fn unpacked(file: &std::path::Path) -> String {
     let mut unpacking = flate2::read::GzDecoder::new(packed.as_slice());
     unpacking.read_to_string(&mut content).expect("it is compressed text");
     content
+}
+
+/// Two free ports.
+pub fn ports() -> [u16; 2] {
+    let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    held.each_ref().map(|one| one.local_addr().expect("an address").port())
+}
+
+/// Status and body of a GET; `None` if nothing listens.
+pub fn get(port: u16, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: nap\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 /// A child process; killed on drop.
@@ -196,7 +213,7 @@ impl Cluster {
         assert!(status.is_ok_and(|status| status.success()), "{component} does not run");
     }
 
-    fn kubectl_command(&self) -> Kubectl {
+    pub fn kubectl_command(&self) -> Kubectl {
         let kubectl = Kubectl::new(&self.kubeconfig);
         kubectl.expect("tests that need kubectl are ignored without it")
     }
