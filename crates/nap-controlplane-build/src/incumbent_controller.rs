@@ -5,6 +5,7 @@
 //! that it runs on a computer that is no pod: it finds its service account in its working folder,
 //! and its ports are on loopback.
 
+use std::fmt::Write as _;
 use std::fs::{create_dir_all, read, read_dir, read_to_string, write};
 use std::path::{Path, PathBuf};
 
@@ -78,7 +79,7 @@ pub fn build_incumbent_controller() -> Result<PathBuf, String> {
             return Err(format!("{module}: {file} does not contain `{text}` any more"));
         }
         write(&changed, source.replace(text, replacement)).map_err(failed(&changed))?;
-        content.push_str(&format!("\nreplace {module} => {}\n", own.display()));
+        let _ = writeln!(content, "\nreplace {module} => {}", own.display());
     }
     write(&pins, content).map_err(failed(&pins))?;
     write(sources.join("go.sum"), PINS[1]).map_err(failed(&sources))?;
