@@ -219,6 +219,7 @@ fn nap_starts_beside_managed_node_auto_provisioning_only_to_take_over() {
     assert!(error.contains("hint: ") && error.contains("--take-over"), "{error}");
 
     let mut command = azure.nap(&[&run[..], &["--take-over"]].concat());
+    command.env("NAP_LOG", "info,kube_client=off");
     let mut started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(started.stdout.take().unwrap()).lines().map_while(Result::ok);
     let log: Vec<String> = lines.take_while(|line| !line.contains("starting")).collect();
