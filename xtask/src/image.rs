@@ -5,6 +5,7 @@
 //! `docker load`, `skopeo copy oci-archive:` and `crane push` all take it. Equal input gives equal
 //! bytes: there are no times and no names of users in it.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -152,8 +153,11 @@ fn compress(content: &[u8]) -> Result<Vec<u8>> {
 
 fn digest(content: &[u8]) -> String {
     let hash = ring::digest::digest(&SHA256, content);
-    let digits: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{digits}")
+    let mut text = "sha256:".to_owned();
+    for byte in hash.as_ref() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// Path of a blob in the archive.

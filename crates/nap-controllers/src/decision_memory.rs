@@ -159,7 +159,7 @@ mod tests {
     use nap_engine::PodKey;
 
     use super::*;
-    use crate::testing::{at, claim, index, node, placement};
+    use crate::testing::{at, claim, index, launch, node, placement};
     use serde_json::json;
 
     fn plan_onto(node: &str) -> Plan {
@@ -171,9 +171,10 @@ mod tests {
     fn a_nodepool_grows_for_an_hour_after_a_launch() {
         let mut memory = DecisionMemory::default();
         assert!(memory.growing(at(0)).is_empty());
-        let launch = nap_engine::Launch { pool: "p".to_owned(), ..nap_engine::Launch::default() };
-        memory.remember_growth(&Plan { launches: vec![launch], ..Plan::default() }, at(0));
-        assert_eq!(memory.growing(at(3599)), ["p".to_owned()].into());
+        let launches = vec![launch("D4", 1)];
+        let pool = launches[0].pool.clone();
+        memory.remember_growth(&Plan { launches, ..Plan::default() }, at(0));
+        assert_eq!(memory.growing(at(3599)), [pool].into());
         assert!(memory.growing(at(3600)).is_empty());
     }
 

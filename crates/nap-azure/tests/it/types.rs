@@ -461,8 +461,8 @@ fn names_of_the_newer_parser_are_read_as_it_reads_them() {
             }
         };
         // Amounts depend on vCPUs and memory only: those of an older size with as much are known.
-        let same = cases.iter().filter(|one| stated(&one.row) == stated(&case.row));
-        let Some([_, amounts, ..]) = same.filter_map(|one| one.expected.as_ref()).next() else {
+        let mut same = cases.iter().filter(|one| stated(&one.row) == stated(&case.row));
+        let Some([_, amounts, ..]) = same.find_map(|one| one.expected.as_ref()) else {
             continue;
         };
         let settings = settings(&case.region, &Value::Null);

@@ -176,7 +176,7 @@ mod tests {
         let ledger = after(&web, 1);
         assert_eq!(ledger.undone(&web, &three(), at(599)), Some(("p", at(0))));
         assert_eq!(ledger.undone(&web, &three(), at(600)), None);
-        let grown = three().into_iter().map(|(workload, _)| (workload, 4)).collect();
+        let grown = three().into_keys().map(|workload| (workload, 4)).collect();
         assert_eq!(ledger.undone(&web, &grown, at(599)), None, "it has more pods since");
         let mut drifted = EvictionLedger::default();
         drifted.record([&*web].into_iter(), &three(), None, at(0));

@@ -153,6 +153,7 @@ fn naive(fleet: &Fleet) -> Option<Consolidation> {
         return Some(Consolidation {
             steps,
             kept,
+            surplus: Vec::new(),
             cost_before: before,
             cost_after: before - saving,
         });

@@ -10,6 +10,7 @@ use crate::feature_gates::FeatureGateArgs;
 
 /// Options of `nap run`.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct RunArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,

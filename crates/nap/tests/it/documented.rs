@@ -172,16 +172,13 @@ fn documented_commands_succeed() {
             command = command.replace(placeholder, name);
         }
         let words: Vec<&str> = command.split(' ').collect();
-        let output = match words[0] {
-            "kubectl" => {
-                let mut kubectl = cluster.kubectl_command().command(&words[1..]);
-                kubectl.current_dir(root()).output().expect("kubectl starts")
-            }
-            _ => {
-                let mut nap = nap(&words[1..]);
-                nap.env("KUBECONFIG", &cluster.kubeconfig).current_dir(root());
-                nap.output().expect("nap starts")
-            }
+        let output = if words[0] == "kubectl" {
+            let mut kubectl = cluster.kubectl_command().command(&words[1..]);
+            kubectl.current_dir(root()).output().expect("kubectl starts")
+        } else {
+            let mut nap = nap(&words[1..]);
+            nap.env("KUBECONFIG", &cluster.kubeconfig).current_dir(root());
+            nap.output().expect("nap starts")
         };
         let said = text(&output.stdout) + &text(&output.stderr);
         // `nap disable --status` says by its code that nodes are left.
