@@ -26,8 +26,8 @@ use crate::snapshot::{Catalogues, Removals};
 const REMAINING_LIFE: (SignedDuration, SignedDuration) =
     (SignedDuration::from_mins(15), SignedDuration::from_hours(4));
 
-/// Smallest saving of a replacement, in percent, in a NodePool that has grown a short while ago: the
-/// room that a smaller node would save is likely to be needed again. One size down saves half.
+/// Smallest saving of a replacement, in percent, in a NodePool that has grown a short while ago:
+/// the room that a smaller node would save is likely to be needed again. One size down saves half.
 const MIN_SAVING_WHILE_GROWING: i64 = 60;
 
 /// Annotation of pods: Karpenter's cost of a disruption.

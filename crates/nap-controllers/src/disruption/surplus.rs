@@ -4,7 +4,8 @@
 //! would like to remove, and only evictions can undo that. A `PreferNoSchedule` taint turns the
 //! preference round: pods that come go to the nodes that stay, pods that end make the surplus nodes
 //! empty, and an empty node is removed without an eviction. Where no other node has room, the taint
-//! changes nothing. Replacements of evicted pods follow it too, so that moves end on nodes that stay.
+//! changes nothing. Replacements of evicted pods follow it too, so that moves end on nodes that
+//! stay.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +19,8 @@ use crate::node::taint;
 /// Most Nodes whose taint is changed in one pass.
 const MAX_CHANGES: usize = 50;
 
-/// Taints the surplus nodes, and removes the taint from all others. What fails is tried again by the
-/// next pass.
+/// Taints the surplus nodes, and removes the taint from all others. What fails is tried again by
+/// the next pass.
 pub async fn synchronise(context: &Context, surplus: &BTreeSet<String>) {
     let surplus = if context.settings.avoid_surplus { surplus } else { &BTreeSet::new() };
     let changes = changes(&context.index(), surplus);

@@ -117,7 +117,7 @@ pub struct Consolidation {
     /// What to do, in this order. Each step lowers the cost by itself and counts on those before
     /// it having happened.
     pub steps: Vec<Step>,
-    /// The candidates that stay and are not held, in the order of their names, each with its reason.
+    /// The candidates that stay and are not held, in the order of their names, with their reasons.
     pub kept: Vec<Kept>,
     /// Names of further candidates whose pods would all fit on the nodes that stay, in order. Pods
     /// that avoid them let them become empty without an eviction.

@@ -1,5 +1,5 @@
-//! The members of bodies, by the published definition of [`MACHINES_VERSION`]: names, types, allowed
-//! values, and which ones only the service writes.
+//! The members of bodies, by the published definition of [`MACHINES_VERSION`]: names, types,
+//! allowed values, and which ones only the service writes.
 //!
 //! Unknown, mistyped and read-only members are refused by name. `nodeImageVersion` is read-only in
 //! the definition; AKS takes it from node auto-provisioning all the same, and so does the emulator.
