@@ -1,10 +1,10 @@
 //! Domains of topology spread constraints that planned Nodes will bring.
 //!
 //! kube-scheduler counts the domains of the Nodes that exist. A zone whose first Node has not
-//! joined is none yet: if Nodes in other zones have room to spare, pods that were planned for the missing
-//! zone are bound there, and `maxSkew` is broken for good as soon as the zone appears. So the first
-//! Nodes wait until every zone of the plan has one. A Node that is closed by a taint is a domain
-//! already.
+//! joined is none yet: if Nodes in other zones have room to spare, pods that were planned for the
+//! missing zone are bound there, and `maxSkew` is broken for good as soon as the zone appears. So
+//! the first Nodes wait until every zone of the plan has one. A Node that is closed by a taint is a
+//! domain already.
 
 use std::collections::{BTreeMap, BTreeSet};
 
