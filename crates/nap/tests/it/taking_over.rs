@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::incumbent::{self, SecureAzure};
-use crate::process::{Cluster, Process, nap, text};
+use crate::process::{Cluster, nap, text};
 
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 const POOL: &str = include_str!("../../../../examples/default-nodepool.yaml");
