@@ -303,8 +303,9 @@ async fn candidates(
 
 /// Quotas and full zones with which a client without ledger and memory meets the published failures.
 ///
-/// The cheapest families hold a part of the burst each. Of the first a zone is full before its quota
-/// is, of the second the size is, and of the third the size is not available beyond some machines.
+/// The cheapest families hold a part of the burst each. Of the first the zones are full before its
+/// quota is, of the second the size is, and of the third the size is not available beyond some
+/// machines.
 struct Layout {
     /// vCPUs of each family.
     family_quota: i64,
@@ -333,20 +334,21 @@ impl Layout {
             .or_else(|| (1..args.machines).find(|machines| met(*machines) <= refusals))
             .unwrap_or(1);
         let rest = args.machines.saturating_sub(2 * machines) + zonal + allocation;
-        let zones = candidates.iter().filter(|one| one.size == first.size && !one.regional).count();
-        let place = |one: &Candidate, zone: Option<&String>, arriving: usize, failures: usize| {
+        // A machine that is refused for its size tries the next zone of it.
+        let zones = candidates.iter().filter(|one| one.size == third.size).count();
+        let sku = sku.div_ceil(zones.max(1));
+        let place = |one: &Candidate, arriving: usize, failures: usize| {
             let room = u32::try_from(arriving.saturating_sub(failures)).unwrap_or(u32::MAX).max(1);
-            Place { size: Some(one.size.clone()), zone: zone.cloned(), capacity_type: None, room }
+            Place { size: Some(one.size.clone()), room, ..Place::default() }
         };
-        let full_zone = place(first, Some(&first.zone), machines / zones.max(1), zonal);
-        let full_size = place(second, None, machines, allocation);
-        let not_available = place(third, None, rest.min(machines), sku);
+        let full_zones = place(first, machines, zonal);
+        let full_size = place(second, machines, allocation);
+        let not_available = place(third, rest.min(machines), sku);
         let family_quota = i64::try_from(machines).unwrap_or(i64::MAX).saturating_mul(first.vcpus);
         let text = format!(
-            "{family_quota} vCPUs a family, room for {} {} in {}, {} {}, {} {}",
-            full_zone.room,
+            "{family_quota} vCPUs a family, room for {} {}, {} {}, {} {}",
+            full_zones.room,
             first.size,
-            first.zone,
             full_size.room,
             second.size,
             not_available.room,
@@ -355,7 +357,7 @@ impl Layout {
         let message = "We do not have sufficient capacity for the requested VM size.";
         let allocation_failed = Some(("AllocationFailed".to_owned(), message.to_owned()));
         let faults = vec![
-            Fault::FailedCreates { place: full_zone, error: None },
+            Fault::FailedCreates { place: full_zones, error: None },
             Fault::FailedCreates { place: full_size, error: allocation_failed },
             Fault::NotAvailable(not_available),
         ];
