@@ -153,12 +153,12 @@ pub(super) struct LaunchesArgs {
     /// Region
     #[arg(long, value_name = "REGION", default_value = "eastus")]
     pub(super) region: String,
-    /// vCPUs of quota of each VM family
-    #[arg(long, value_name = "VCPUS", default_value_t = 100)]
-    pub(super) family_quota: i64,
-    /// One in N zonal offerings is out of stock
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    pub(super) sold_out: usize,
+    /// vCPUs of quota of each VM family; by default those of the published mix of failures
+    #[arg(long, value_name = "VCPUS", value_parser = clap::value_parser!(i64).range(2..))]
+    pub(super) family_quota: Option<i64>,
+    /// Number of waves in which the machines are wanted, a minute apart
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) waves: u32,
     /// Seed of the emulated Azure
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
