@@ -43,7 +43,7 @@ pub(super) trait Policy {
     fn began(&mut self, decision: &Decision, pool: usize, moved: &[(usize, usize)], now: i64);
     /// A decision for a pool was carried out, or was given up.
     fn ended(&mut self, reason: Reason, pool: usize, is_done: bool, now: i64);
-    /// Pods of these workloads, which have so many replicas, need new nodes.
+    /// Pods of these workloads need new nodes; each with its number of replicas.
     fn launches(&mut self, workloads: &BTreeMap<usize, usize>, now: i64);
 }
 
