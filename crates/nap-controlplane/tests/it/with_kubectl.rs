@@ -154,7 +154,7 @@ async fn columns_and_names(cluster: &Cluster) {
     assert_eq!(header("get nodeclaims").await, "NAME TYPE CAPACITY ZONE NODE READY AGE");
     assert_eq!(
         header("get nodeclaims -o wide").await,
-        "NAME TYPE CAPACITY ZONE NODE READY AGE IMAGEID ID NODEPOOL NODECLASS DRIFTED"
+        "NAME TYPE CAPACITY ZONE NODE READY AGE IMAGEID ID NODEPOOL NODECLASS DRIFTED PRICE"
     );
     assert_eq!(header("get aksnodeclasses").await, "NAME READY AGE");
     let row = cluster.prints("get nodepool general-purpose --no-headers", "").await;

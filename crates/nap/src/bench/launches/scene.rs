@@ -301,7 +301,8 @@ async fn candidates(
     Ok(all)
 }
 
-/// Quotas and full zones with which a client without ledger and memory meets the published failures.
+/// Quotas and full zones with which a client without ledger and memory meets the published mix of
+/// failures.
 ///
 /// The cheapest families hold a part of the burst each. Of the first the zones are full before its
 /// quota is, of the second the size is, and of the third the size is not available beyond some
