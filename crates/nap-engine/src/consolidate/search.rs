@@ -76,8 +76,8 @@ impl<'a, 'm> Search<'a, 'm> {
         let mut found = Vec::new();
         for number in order {
             let (state, node) = (&self.state, &self.state.nodes[number]);
-            let stays = state.is_leaving(number) || state.is_receiver(number);
-            if stays || node.unsupported.is_some() {
+            let is_used = state.is_leaving(number) || state.is_receiver(number);
+            if is_used || node.unsupported.is_some() {
                 continue;
             }
             found.extend(self.try_surplus(number));
