@@ -301,6 +301,7 @@ fn pods(dice: &mut Dice, number: i64) -> Vec<Pod> {
         terms: vec![Requirements::new()],
         labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
         priority: i32::from(dice.chance(15)),
+        blocks_disruption: number % 5 == 1,
         ..Pod::default()
     };
     if dice.chance(25) {

@@ -89,6 +89,7 @@ impl Vocabulary {
             spread,
             affinity: related("podAffinity", &class.pod_affinity)?,
             anti_affinity: related("podAntiAffinity", &class.pod_anti_affinity)?,
+            blocks_disruption: class.do_not_disrupt,
             ..Pod::default()
         })
     }

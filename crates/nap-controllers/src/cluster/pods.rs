@@ -1,6 +1,7 @@
 //! Predicates on pods (unschedulable, reschedulable, drainable …) and their resource requests.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
@@ -69,16 +70,27 @@ pub fn is_reschedulable(pod: &Pod) -> bool {
     comes_back && !is_daemon(pod) && !is_mirror(pod)
 }
 
+/// Time since a pod's start for which `karpenter.sh/do-not-disrupt` protects it; `None` without
+/// protection.
+fn do_not_disrupt_for(pod: &Pod) -> Option<Duration> {
+    let value = pod.annotations().get(labels::DO_NOT_DISRUPT)?;
+    if value == "true" {
+        return Some(Duration::MAX);
+    }
+    parse_go_duration(value).filter(|duration| !duration.is_zero())
+}
+
+/// Whether `karpenter.sh/do-not-disrupt` protects a pod, for good or for a while.
+pub fn is_annotated_do_not_disrupt(pod: &Pod) -> bool {
+    do_not_disrupt_for(pod).is_some()
+}
+
 /// Whether `karpenter.sh/do-not-disrupt` protects a pod now: `true`, or a duration since its start.
 pub fn is_do_not_disrupt(pod: &Pod, now: Timestamp) -> bool {
-    let Some(value) = pod.annotations().get(labels::DO_NOT_DISRUPT) else { return false };
-    if value == "true" {
-        return true;
-    }
-    let Some(protected) = parse_go_duration(value).filter(|duration| !duration.is_zero()) else {
-        return false;
-    };
-    pod.started().is_none_or(|started| now.duration_since(started).unsigned_abs() < protected)
+    do_not_disrupt_for(pod).is_some_and(|protected| {
+        let started = pod.started();
+        started.is_none_or(|started| now.duration_since(started).unsigned_abs() < protected)
+    })
 }
 
 fn tolerates_disruption(pod: &Pod) -> bool {

@@ -242,6 +242,20 @@ pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
         volume_terms,
         preferences: index.preferences(pod),
         workload: index.workloads().of(pod),
+        blocks_disruption: will_block_disruption(index, pod),
+    }
+}
+
+/// Whether a pod will keep its node from voluntary disruption: it is annotated
+/// `karpenter.sh/do-not-disrupt`, or its PodDisruptionBudgets never allow an eviction.
+fn will_block_disruption(index: &Index, pod: &Pod) -> bool {
+    if pods::is_annotated_do_not_disrupt(pod) {
+        return true;
+    }
+    match index.budgets_of(pod).as_slice() {
+        [] => false,
+        [budget] => never_allows_eviction(budget),
+        _ => true,
     }
 }
 

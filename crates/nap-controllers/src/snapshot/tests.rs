@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use nap_api::{NodeClaim, labels};
 use nap_engine::{Catalogue, InstanceType, Plan, PodKey, Snapshot};
 use nap_units::Resources;
@@ -558,4 +559,29 @@ fn nodes_that_are_kept_between_snapshots_are_those_of_a_new_one() {
             last = nodes;
         }
     }
+}
+
+#[test]
+fn a_pod_that_will_block_disruption_is_known_when_it_waits() {
+    let blocks = |index: &Index| taken(index, at(0)).pods[0].blocks_disruption;
+    let with = |value: &str| {
+        let mut index = Index::default();
+        let mut waiting = pending("web", None);
+        let annotation = (labels::DO_NOT_DISRUPT.to_owned(), value.to_owned());
+        waiting.metadata.annotations = Some([annotation].into());
+        waiting.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
+        index.apply(waiting, at(0));
+        index
+    };
+    assert!(blocks(&with("true")));
+    assert!(blocks(&with("10m")));
+    assert!(!blocks(&with("false")));
+    // An allowance of 0 is usual while pods start; a budget that never allows anything is not.
+    let mut index = with("false");
+    let mut strict = budget("shop", "pdb", "web", 0);
+    index.apply(strict.clone(), at(0));
+    assert!(!blocks(&index));
+    strict.spec.as_mut().unwrap().max_unavailable = Some(IntOrString::Int(0));
+    index.apply(strict, at(0));
+    assert!(blocks(&index));
 }

@@ -123,6 +123,7 @@ fn content_digest(pod: &Pod, mentioned: &BTreeSet<&str>) -> u64 {
     let Pod { requests, terms, tolerations, priority, spread, affinity, anti_affinity, .. } = pod;
     (priority, requests, terms, tolerations, spread, affinity, anti_affinity).hash(&mut mixer);
     (&pod.host_ports, &pod.volume_terms, &pod.preferences, &pod.workload).hash(&mut mixer);
+    pod.blocks_disruption.hash(&mut mixer);
     for label in labels(pod, mentioned) {
         label.hash(&mut mixer);
     }
@@ -142,5 +143,6 @@ fn is_equal(one: &Pod, other: &Pod, mentioned: &BTreeSet<&str>) -> bool {
         && one.volume_terms == other.volume_terms
         && one.preferences == other.preferences
         && one.workload == other.workload
+        && one.blocks_disruption == other.blocks_disruption
         && (one.labels == other.labels || labels(one, mentioned).eq(labels(other, mentioned)))
 }

@@ -51,6 +51,7 @@ struct ClassKey<'a> {
     nodes: NodeConstraints<'a>,
     /// Index of the topology membership.
     membership: usize,
+    blocks_disruption: bool,
 }
 
 impl<'a> ClassKey<'a> {
@@ -68,6 +69,7 @@ impl<'a> ClassKey<'a> {
             host_ports: &pod.host_ports,
             nodes,
             membership,
+            blocks_disruption: pod.blocks_disruption,
         }
     }
 }
@@ -103,6 +105,8 @@ pub(crate) struct Class<'a> {
     /// Like `is_only_counted`, but some affinity asks for these pods: they go anywhere and count
     /// nowhere if no node can be restricted to a domain.
     pub(crate) may_ignore_domains: bool,
+    /// Whether a running pod keeps its node from voluntary disruption.
+    pub(crate) blocks_disruption: bool,
 }
 
 impl<'a> Class<'a> {
@@ -124,6 +128,7 @@ impl<'a> Class<'a> {
             surely_counted: Vec::new(),
             is_only_counted: false,
             may_ignore_domains: false,
+            blocks_disruption: self.blocks_disruption,
         }
     }
 
@@ -241,6 +246,7 @@ impl<'a> Classes<'a> {
                     surely_counted: surely_counted.unwrap_or_default(),
                     is_only_counted: false,
                     may_ignore_domains: false,
+                    blocks_disruption: key.blocks_disruption,
                 });
             }
         }

@@ -124,6 +124,10 @@ pub struct Pod {
     /// count. `None` for a pod without a workload.
     #[serde(default)]
     pub workload: Option<Selector>,
+    /// Whether the pod, once it runs, keeps its node from voluntary disruption. Such pods share
+    /// new nodes where that costs nothing.
+    #[serde(default)]
+    pub blocks_disruption: bool,
 }
 
 /// Preferred scheduling terms of a pod.

@@ -123,6 +123,7 @@ pub(crate) fn best_packing<'a>(
     if !portfolio.keeps_ledger && !portfolio.is_good_enough() {
         portfolio.improve(offerings);
     }
+    portfolio.gather_blockers(offerings);
     Outcome { best: portfolio.best, baseline_leaves_pods, pod_duals }
 }
 
@@ -255,6 +256,18 @@ impl<'c, 'a> Portfolio<'c, 'a> {
         let by_columns = is_constrained(self.problem);
         if ruin_and_recreate(offerings, self.problem, packing, max, by_columns) {
             *tier = Tier::RuinAndRecreate;
+            *score = Score::of(packing, packing.cost(), self.problem.classes);
+        }
+    }
+
+    /// Lets pods that block disruption share nodes, at no cost.
+    fn gather_blockers(&mut self, offerings: &OfferingIndex<'a>) {
+        // Bins within a limit cannot be priced one by one.
+        if self.keeps_ledger {
+            return;
+        }
+        let Candidate { packing, score, .. } = &mut self.best;
+        if packing.gather_blockers(offerings, self.problem.classes, self.problem.max_pods) {
             *score = Score::of(packing, packing.cost(), self.problem.classes);
         }
     }

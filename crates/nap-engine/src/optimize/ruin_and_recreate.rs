@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 
 use crate::classes::{Class, Classes, PodCounts};
 use crate::ids::{BinId, ClassId, IndexVec, KeyId, TermId};
-use crate::model::RESERVATION_ID;
 use crate::offerings::index::OfferingIndex;
 use crate::optimize::column_solution::ColumnSolution;
 use crate::optimize::portfolio::ROUNDING_THRESHOLDS;
@@ -268,7 +267,7 @@ fn by_domains(
     packing: &Packing,
 ) -> BTreeMap<BoundTo, Vec<BinId>> {
     let mut found: BTreeMap<BoundTo, Vec<(f64, BinId)>> = BTreeMap::new();
-    let may_be_ruined = |bin: &Bin| may_be_ruined(offerings, problem, bin);
+    let may_be_ruined = |bin: &Bin| bin.may_exchange_pods(offerings, problem.classes);
     for (id, bin) in packing.bins.enumerate().filter(|(_, bin)| may_be_ruined(bin)) {
         let mut domains = bin.domains.clone();
         domains.sort_unstable();
@@ -280,19 +279,6 @@ fn by_domains(
         bins.into_iter().map(|(_, id)| id).collect()
     };
     found.into_iter().map(|(domains, bins)| (domains, in_order(bins))).collect()
-}
-
-fn may_be_ruined(
-    offerings: &OfferingIndex<'_>,
-    problem: &PackingProblem<'_, '_>,
-    bin: &Bin,
-) -> bool {
-    let eligible = offerings.eligible(bin.eligibility);
-    eligible.requirements.get(RESERVATION_ID).is_none()
-        && eligible.min_values.is_empty()
-        && bin.uncounted.is_empty()
-        && bin.domains.iter().all(|(_, domain)| *domain != Domain::Absent)
-        && bin.content.iter().all(|(class, _)| problem.classes[*class].is_movable())
 }
 
 /// Price of a bin less the shadow value of its load, in micro-dollars per hour.

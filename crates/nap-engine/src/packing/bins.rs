@@ -8,15 +8,19 @@ use std::rc::Rc;
 
 use nap_units::UsdPerHour;
 
+use crate::classes::Classes;
 use crate::classes::dimensions::{add_requests, holds};
 use crate::ids::{BinId, ClassId, EligibilityId, Id, Ids, IndexVec, KeyId};
+use crate::model::RESERVATION_ID;
 use crate::offerings::effort::EffortMeter;
 use crate::offerings::eligibility::Frontier;
+use crate::offerings::index::OfferingIndex;
 use crate::packing::bin_queue::{BinQueue, Cursor};
 use crate::topology::counts::Allowance;
 use crate::topology::domains::Domain;
 
 /// A hypothetical node.
+#[derive(Clone)]
 pub(crate) struct Bin {
     pub(crate) eligibility: EligibilityId,
     /// Classes with the number of their pods on the bin.
@@ -40,6 +44,21 @@ pub(crate) struct Bin {
 }
 
 impl Bin {
+    /// Whether pods may move between this bin and others of the same domains without affecting any
+    /// rule.
+    pub(crate) fn may_exchange_pods(
+        &self,
+        offerings: &OfferingIndex<'_>,
+        classes: &Classes<'_>,
+    ) -> bool {
+        let eligible = offerings.eligible(self.eligibility);
+        eligible.requirements.get(RESERVATION_ID).is_none()
+            && eligible.min_values.is_empty()
+            && self.uncounted.is_empty()
+            && self.domains.iter().all(|(_, domain)| *domain != Domain::Absent)
+            && self.content.iter().all(|(class, _)| classes[*class].is_movable())
+    }
+
     /// Domain of one label; `None` while the bin is not restricted by it.
     pub(crate) fn domain(&self, key: KeyId) -> Option<Domain> {
         self.domains.iter().find(|(other, _)| *other == key).map(|(_, domain)| *domain)

@@ -6,10 +6,12 @@
 //! [`constrained_patterns`] node by node, [`rounded_columns`] from a linear program. They share
 //! [`open_bin`], which chooses the pool of a new bin, and [`constrained`], which places pods with
 //! topology constraints domain by domain. [`leftovers`] gets what the fill rule could not place,
-//! and [`result`] is the packing with its price.
+//! [`result`] is the packing with its price, and [`blockers`] lets pods that block disruption share
+//! its nodes.
 
 pub(crate) mod bin_queue;
 pub(crate) mod bins;
+pub(crate) mod blockers;
 pub(crate) mod constrained;
 pub(crate) mod constrained_patterns;
 pub(crate) mod domain_binding;

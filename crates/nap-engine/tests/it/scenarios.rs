@@ -173,6 +173,9 @@ struct PodOf {
     /// Labels of the workload, for the cluster's default constraints.
     #[serde(default)]
     workload: Option<BTreeMap<String, String>>,
+    /// Whether a running pod keeps its node from voluntary disruption.
+    #[serde(default)]
+    blocks_disruption: bool,
 }
 
 #[derive(Deserialize)]
@@ -377,6 +380,7 @@ impl PodOf {
                 spread: self.soft_spread.iter().map(SpreadOf::build).collect(),
             },
             workload: self.workload.as_ref().map(selector),
+            blocks_disruption: self.blocks_disruption,
             terms: self.node_terms(),
             tolerations: self.tolerations(),
             priority: self.priority,
