@@ -43,6 +43,36 @@ impl Problem {
         self.nodes.iter().map(|node| self.price_of(node)).sum()
     }
 
+    /// Lower bound on the moves with which any consolidation lowers the fleet's cost to `cost`:
+    /// nodes worth the difference go, and all their pods move. A fraction of a node counts.
+    pub fn fewest_moves(&self, cost: UsdPerHour) -> usize {
+        let pinned = self.pinned();
+        let may_go = |node: &&ExistingNode| {
+            !node.pods.keys().any(|class| pinned.contains(class.as_str()))
+        };
+        let size = |node: &ExistingNode| -> (i128, i128) {
+            let pods = node.pods.values().sum::<usize>();
+            (i128::try_from(pods).unwrap_or(i128::MAX), self.price_of(node).micros().into())
+        };
+        let mut nodes: Vec<_> = self.nodes.iter().filter(may_go).map(size).collect();
+        nodes.retain(|(_, price)| *price > 0);
+        // The fewest pods for its price first.
+        nodes.sort_by(|(pods, price), (others, other_price)| {
+            (pods * other_price).cmp(&(others * price))
+        });
+        let mut saving = i128::from((self.fleet_cost() - cost).micros());
+        let mut moves = 0;
+        for (pods, price) in nodes {
+            if saving < price {
+                moves += (pods * saving.max(0) + price - 1) / price;
+                break;
+            }
+            moves += pods;
+            saving -= price;
+        }
+        usize::try_from(moves).unwrap_or(usize::MAX)
+    }
+
     /// Number of running pods.
     pub fn running(&self) -> usize {
         self.nodes.iter().flat_map(|node| node.pods.values()).sum()

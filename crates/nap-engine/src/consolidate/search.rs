@@ -25,6 +25,10 @@ const GROUP_SIZES: [usize; 5] = [3, 2, 5, 8, 13];
 /// Upper limit on the groups that are tried in vain.
 const MAX_FAILED_GROUPS: usize = 48;
 
+/// Upper limit on the candidates that are passed over because their pods do not fit beside those
+/// of the candidates before them.
+const MAX_SKIPPED: usize = 8;
+
 /// Nodes that may replace one node.
 const MAX_REPLACEMENTS: usize = 3;
 
@@ -47,7 +51,11 @@ impl<'a, 'm> Search<'a, 'm> {
 
     /// Examines every candidate, then groups of them.
     pub(super) fn run(mut self, unsupported: &[(&PodKey, &Unsupported)]) -> Consolidation {
+        self.delete_together();
         for number in 0..self.state.nodes.len() {
+            if self.state.is_leaving(number) {
+                continue;
+            }
             let node = &self.state.nodes[number];
             let (name, pod) = (node.candidate.node.as_str(), node.unsupported);
             let outcome = match pod {
@@ -66,6 +74,73 @@ impl<'a, 'm> Search<'a, 'm> {
         self.try_groups();
         let surplus = self.surplus();
         self.finish(surplus)
+    }
+
+    /// Deletes the first candidates whose pods all fit on the other nodes. Their pods are placed
+    /// together, the largest first, which leaves less room unused than node by node.
+    fn delete_together(&mut self) {
+        let mut rest = self.deletable();
+        let mut chosen: Vec<usize> = Vec::new();
+        let mut skipped = 0;
+        while !rest.is_empty() && skipped < MAX_SKIPPED {
+            let fitting = self.fitting(&chosen, &rest);
+            let others = rest.split_off(fitting);
+            chosen.append(&mut rest);
+            rest = others.into_iter().skip(1).collect();
+            skipped += 1;
+        }
+        if chosen.len() < 2 {
+            return;
+        }
+        let Some(mut places) = self.state.places_together(chosen.clone()) else { return };
+        for number in chosen {
+            if let Some(trial) = self.state.remove_to(number, &mut places) {
+                self.commit(&trial, None, Vec::new());
+            }
+        }
+    }
+
+    /// Candidates within the budgets whose deletion would pay, in order.
+    fn deletable(&self) -> Vec<usize> {
+        let mut left = self.budgets.clone();
+        let mut deletable = Vec::new();
+        for (number, node) in self.state.nodes.iter().enumerate() {
+            let candidate = node.candidate;
+            let budget = left.get_mut(candidate.pool.as_str()).filter(|left| **left > 0);
+            let Some(budget) = budget else { continue };
+            let evictions = candidate.pods.len();
+            let removed = [candidate];
+            let cost = UsdPerHour::ZERO;
+            let proposal = Proposal { removed: &removed, cost, evictions, launches: 0 };
+            let is_free = !candidate.is_held && node.unsupported.is_none();
+            if is_free && proposal.check(self.state.fleet, self.state.options).is_ok() {
+                *budget -= 1;
+                deletable.push(number);
+            }
+        }
+        deletable.truncate(self.state.options.max_steps);
+        deletable
+    }
+
+    /// How many of the first candidates in `rest` can be deleted beside the chosen ones, by
+    /// doubling and then halving the number.
+    fn fitting(&mut self, chosen: &[usize], rest: &[usize]) -> usize {
+        let mut fits = |count: usize| {
+            let all = chosen.iter().chain(&rest[..count]).copied().collect();
+            self.state.places_together(all).is_some()
+        };
+        let (mut fitting, mut step) = (0, 1);
+        let mut too_many = rest.len() + 1;
+        while fitting + step < too_many {
+            if fits(fitting + step) {
+                fitting += step;
+                step *= 2;
+            } else {
+                too_many = fitting + step;
+                step = 1;
+            }
+        }
+        fitting
     }
 
     /// Candidates that the fleet can do without once the steps are done: each one's pods fit on the

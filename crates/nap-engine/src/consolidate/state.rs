@@ -64,6 +64,9 @@ pub(super) struct Move {
     pub(super) count: usize,
 }
 
+/// Room on nodes that stay, by the class of the pods that it is for.
+pub(super) type Places = BTreeMap<ClassId, Vec<(NodeIdx, usize)>>;
+
 /// Nodes that are removed on trial.
 pub(super) struct Trial {
     /// Positions in [`FleetState::nodes`].
@@ -135,6 +138,19 @@ impl<'a> FleetState<'a> {
 
     /// Removes nodes on trial and moves their pods to nodes that stay, as far as there is room.
     pub(super) fn remove(&mut self, removed: Vec<usize>) -> Trial {
+        let content = self.begin(&removed);
+        let mut trial = Trial { removed, moves: Vec::new(), remainder: Vec::new() };
+        for (class, count) in content {
+            let left = self.place(class, count, &mut trial.moves);
+            if left > 0 {
+                trial.remainder.push((class, left));
+            }
+        }
+        trial
+    }
+
+    /// Takes nodes away; returns their pods by class.
+    fn begin(&mut self, removed: &[usize]) -> BTreeMap<ClassId, usize> {
         let mut content: BTreeMap<ClassId, usize> = BTreeMap::new();
         for number in removed.iter().copied() {
             self.count_pods_of(number, false);
@@ -145,14 +161,79 @@ impl<'a> FleetState<'a> {
                 *content.entry(*class).or_default() += count;
             }
         }
-        let mut trial = Trial { removed, moves: Vec::new(), remainder: Vec::new() };
+        content
+    }
+
+    /// Places on the other nodes for all pods of some nodes; `None` if a pod has none.
+    pub(super) fn places_together(&mut self, removed: Vec<usize>) -> Option<Places> {
+        let trial = self.remove(removed);
+        let places = trial.remainder.is_empty().then(|| {
+            let mut places = Places::new();
+            for one in &trial.moves {
+                places.entry(one.class).or_default().push((one.node, one.count));
+            }
+            places
+        });
+        self.undo(trial);
+        places
+    }
+
+    /// Removes a node on trial and moves its pods to some of the places, which are then taken.
+    /// `None`, with nothing removed, if topology rules forbid that while other nodes are there.
+    pub(super) fn remove_to(&mut self, number: usize, places: &mut Places) -> Option<Trial> {
+        let content = self.begin(&[number]);
+        let mut left = places.clone();
+        let mut trial =
+            Trial { removed: vec![number], moves: Vec::new(), remainder: Vec::new() };
         for (class, count) in content {
-            let left = self.place(class, count, &mut trial.moves);
-            if left > 0 {
-                trial.remainder.push((class, left));
+            let of_class = left.entry(class).or_default();
+            if !self.place_at(class, count, of_class, &mut trial.moves) {
+                self.undo(trial);
+                return None;
             }
         }
-        trial
+        *places = left;
+        Some(trial)
+    }
+
+    /// Places pods of a class at given places; `false` if they do not suffice.
+    fn place_at(
+        &mut self,
+        class: ClassId,
+        mut count: usize,
+        places: &mut Vec<(NodeIdx, usize)>,
+        moves: &mut Vec<Move>,
+    ) -> bool {
+        while count > 0 {
+            let Some((node, room)) = places.pop() else { return false };
+            let taken = self.allowed(class, node, room.min(count));
+            if taken == 0 {
+                return false;
+            }
+            if taken < room {
+                places.push((node, room - taken));
+            }
+            let one = Move { class, node, count: taken };
+            self.cluster.existing.take(node, &self.classes[class], taken);
+            self.count(one, true);
+            moves.push(one);
+            count -= taken;
+        }
+        true
+    }
+
+    /// Number of pods of a class, out of `count`, that room and rules allow on a node.
+    fn allowed(&self, class: ClassId, node: NodeIdx, count: usize) -> usize {
+        let room = self.room(class, node, count);
+        let of_class = &self.classes[class];
+        match &of_class.topology {
+            Some(profile) if of_class.is_constrained() => {
+                let domains = self.cluster.existing.domains_of(node, profile);
+                let query = HostQuery::On(Host::Existing(node));
+                self.cluster.topology.allowance(profile, &domains, query).of(room)
+            }
+            _ => room,
+        }
     }
 
     /// Undoes a trial.

@@ -233,3 +233,15 @@ fn generated_fleets_are_valid_and_as_full_as_they_say() {
     let error = fleets::equal(&mut packed, FleetKind::Half, 3, &mut rng(1)).unwrap_err();
     assert!(error.to_string().contains("Standard_D16als_v6"), "{error}");
 }
+
+#[test]
+fn a_cheaper_fleet_needs_the_moves_of_the_nodes_that_go() {
+    let problem = problem();
+    let at = |micros: i64| problem.fewest_moves(nap_units::UsdPerHour::from_micros(micros));
+    // Four nodes at $0.200; `d` must stay, and of the others `a` and `b` have one pod each.
+    assert_eq!(at(800_000), 0);
+    assert_eq!(at(700_000), 1, "half a node is rounded up");
+    assert_eq!(at(600_000), 1);
+    assert_eq!(at(400_000), 2);
+    assert_eq!(at(200_000), 4);
+}

@@ -46,8 +46,13 @@ pub struct Report {
 }
 
 /// Runs the workload of a seed for some hours: for [`WIND_DOWN`] at their end, everything is scaled
-/// to zero.
-pub async fn run(world: &World, seed: u64, hours: u32) -> Result<Report, WorldError> {
+/// to zero. Deployments have up to `max_replicas` pods.
+pub async fn run(
+    world: &World,
+    seed: u64,
+    hours: u32,
+    max_replicas: u32,
+) -> Result<Report, WorldError> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut report = Report { hours, seed, ..Report::default() };
     let mut checkers = Checkers::default();
@@ -61,7 +66,7 @@ pub async fn run(world: &World, seed: u64, hours: u32) -> Result<Report, WorldEr
     while clock.now() < end {
         if clock.now() >= next_scaling {
             let name = &deployments[rng.random_range(0..deployments.len())];
-            workload::scale(world, name, rng.random_range(0..=20)).await?;
+            workload::scale(world, name, rng.random_range(0..=max_replicas)).await?;
             report.scalings += 1;
             let pause = SignedDuration::from_secs(rng.random_range(60..2400));
             next_scaling = clock.now().checked_add(pause).unwrap_or(Timestamp::MAX);

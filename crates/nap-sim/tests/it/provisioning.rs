@@ -517,3 +517,30 @@ async fn nodes_that_the_scheduler_refuses_are_not_bought_for_ever() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_must_not_be_disrupted_share_a_node() {
+    let user = User::in_region_with(Settings::default(), &["Standard_D4als_v6"]).await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        let requests = |cpu: &str| {
+            let requests = json!({ "requests": { "cpu": cpu, "memory": "1Gi" } });
+            json!([{ "name": "app", "image": "example.com/app:1", "resources": requests }])
+        };
+        let small = || json!({ "spec": { "containers": requests("500m") } });
+        let mut protected = small();
+        protected["metadata"] = json!({ "annotations": { labels::DO_NOT_DISRUPT: "true" } });
+        user.deploy("api", 1, small()).await;
+        user.deploy("big", 2, json!({ "spec": { "containers": requests("2400m") } })).await;
+        user.deploy("job", 2, protected).await;
+        user.deploy("web", 1, small()).await;
+        user.until_running(6).await;
+        assert_eq!(user.machines(), 2);
+        let pods: Vec<Pod> = user.list().await;
+        let jobs = pods.iter().filter(|pod| pod.labels()["app"] == "job");
+        let nodes: BTreeSet<&str> =
+            jobs.filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+        assert_eq!(nodes.len(), 1, "both jobs run on one of the two nodes: {nodes:?}");
+    })
+    .await;
+}

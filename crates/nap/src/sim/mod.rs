@@ -22,6 +22,10 @@ pub struct SimArgs {
     /// Hours to simulate
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
     pub hours: u32,
+    /// About this many nodes of 8 vCPUs at the peak, instead of a few of any size
+    #[arg(long, value_name = "COUNT", conflicts_with = "files",
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub nodes: Option<u32>,
     /// Manifests to simulate instead of a seeded workload: files, folders, or `-`
     #[arg(short = 'f', long = "file", value_name = "FILE", num_args = 1..)]
     pub files: Vec<PathBuf>,
@@ -35,6 +39,20 @@ pub struct SimArgs {
 
 /// Start time of every simulation, so that runs can be compared.
 const EPOCH: &str = "2026-01-01T00:00:00Z";
+
+/// Upper limit on the replicas of a Deployment, by default and for each node of `--nodes`.
+const MAX_REPLICAS: u32 = 20;
+const REPLICAS_PER_NODE: u32 = 2;
+
+/// Requirement of the default NodePool, and one that keeps nodes small.
+const FAMILY: &str = "        - key: karpenter.azure.com/sku-family
+          operator: In
+          values: [D]
+";
+const SMALL_SIZES: &str = "        - key: karpenter.azure.com/sku-cpu
+          operator: In
+          values: [\"8\"]
+";
 
 /// Runs the simulation and prints its report. Fails if the checkers found faults.
 pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
@@ -79,10 +97,15 @@ fn world(args: &SimArgs) -> anyhow::Result<World> {
 async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
     let world = world(args)?;
     world.install_crds().await?;
-    manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
+    let pool = match args.nodes {
+        None => manifests::DEFAULT_NODEPOOL.to_owned(),
+        Some(_) => manifests::DEFAULT_NODEPOOL.replace(FAMILY, &format!("{FAMILY}{SMALL_SIZES}")),
+    };
+    manifests::apply(&world.client(), &pool).await?;
+    let max_replicas = args.nodes.map_or(MAX_REPLICAS, |nodes| nodes * REPLICAS_PER_NODE);
     tokio::select! {
         biased;
-        report = simulation::run(&world, args.world.seed, args.hours) => Ok(report?),
+        report = simulation::run(&world, args.world.seed, args.hours, max_replicas) => Ok(report?),
         result = world.run(true) => {
             result?;
             anyhow::bail!("the embedded cluster stopped")

@@ -64,7 +64,7 @@ pub(super) fn converge(
             break;
         }
     }
-    finish(&mut report, running.problem());
+    finish(&mut report, problem, running.problem());
     report.peak_rss_mi_b = peak_mib();
     if report.settled {
         let cold = &mut ConsolidationCache::default();
@@ -120,8 +120,9 @@ pub(super) fn count(report: &mut Report, steps: &[StepFile]) {
 }
 
 /// Adds what is known of the fleet at the end.
-pub(super) fn finish(report: &mut Report, after: &Problem) {
+pub(super) fn finish(report: &mut Report, before: &Problem, after: &Problem) {
     let cost = dollars(after.fleet_cost());
+    report.fewest_moves = before.fewest_moves(after.fleet_cost());
     report.nodes_after = after.nodes.len();
     report.cost_after_usd_per_hour = cost;
     if report.cost_usd_per_hour > 0.0 {

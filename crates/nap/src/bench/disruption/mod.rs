@@ -43,6 +43,8 @@ pub(super) struct Report {
     removed: usize,
     launched: usize,
     moves: usize,
+    /// Lower bound on the moves of any consolidation that ends at the same cost.
+    fewest_moves: usize,
     cost_usd_per_hour: f64,
     cost_after_usd_per_hour: f64,
     saving_percent: f64,
@@ -149,6 +151,7 @@ fn table(reports: &[Report]) -> String {
         "gap % before",
         "gap % after",
         "moves",
+        "at least",
         "launched",
         "valid",
         "peak MiB",
@@ -175,6 +178,7 @@ fn table(reports: &[Report]) -> String {
             gap(report.gap_percent),
             gap(report.gap_after_percent),
             report.moves.to_string(),
+            report.fewest_moves.to_string(),
             report.launched.to_string(),
             match report.valid {
                 Some(true) => "yes".to_owned(),

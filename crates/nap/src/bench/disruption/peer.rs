@@ -83,7 +83,7 @@ fn judged(
         running.apply(steps)?;
         count(&mut report, steps);
     }
-    finish(&mut report, running.problem());
+    finish(&mut report, problem, running.problem());
     report.version = said.version;
     report.first_pass_seconds = said.first_pass_seconds;
     report.nothing_seconds = said.nothing_seconds;
