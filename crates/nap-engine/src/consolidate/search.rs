@@ -129,15 +129,15 @@ impl<'a, 'm> Search<'a, 'm> {
             let all = chosen.iter().chain(&rest[..count]).copied().collect();
             self.state.places_together(all).is_some()
         };
-        let (mut fitting, mut step) = (0, 1);
-        let mut too_many = rest.len() + 1;
-        while fitting + step < too_many {
-            if fits(fitting + step) {
-                fitting += step;
-                step *= 2;
+        let (mut fitting, mut too_many) = (0, rest.len() + 1);
+        let mut doubles = true;
+        while fitting + 1 < too_many {
+            let middle = usize::midpoint(fitting, too_many);
+            let next = if doubles { middle.min(2 * fitting + 1) } else { middle };
+            if fits(next) {
+                fitting = next;
             } else {
-                too_many = fitting + step;
-                step = 1;
+                (too_many, doubles) = (next, false);
             }
         }
         fitting

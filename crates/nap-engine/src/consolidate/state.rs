@@ -42,6 +42,8 @@ pub(super) struct FleetState<'a> {
     leaving: IndexVec<NodeIdx, bool>,
     /// Nodes that have taken pods.
     pub(super) receives: IndexVec<NodeIdx, bool>,
+    /// Number of moves to each node that may still be undone.
+    on_trial: IndexVec<NodeIdx, usize>,
     /// Class of each template; `None` if it cannot be planned for.
     of_templates: Vec<Option<ClassId>>,
 }
@@ -122,6 +124,7 @@ impl<'a> FleetState<'a> {
             order,
             leaving: IndexVec::filled(false, cluster.existing.nodes.len()),
             receives: IndexVec::filled(false, cluster.existing.nodes.len()),
+            on_trial: IndexVec::filled(0, cluster.existing.nodes.len()),
             of_templates,
             classes,
             offerings,
@@ -214,8 +217,7 @@ impl<'a> FleetState<'a> {
                 places.push((node, room - taken));
             }
             let one = Move { class, node, count: taken };
-            self.cluster.existing.take(node, &self.classes[class], taken);
-            self.count(one, true);
+            self.take(one);
             moves.push(one);
             count -= taken;
         }
@@ -254,6 +256,7 @@ impl<'a> FleetState<'a> {
     pub(super) fn commit(&mut self, trial: &Trial, keeps_domains: bool) {
         for one in &trial.moves {
             self.receives[one.node] = true;
+            self.on_trial[one.node] -= 1;
         }
         for number in &trial.removed {
             self.cluster.existing.close(self.nodes[*number].node);
@@ -293,16 +296,16 @@ impl<'a> FleetState<'a> {
             Receivers::new(class, &self.classes, &self.cluster.existing, &self.order)
         });
         let mut left = count;
+        let mut from = 0;
         while left > 0 {
             let found = if receivers.is_constrained {
-                self.next_constrained(class, left, &mut receivers, moves)
+                self.next_constrained(class, left, &mut receivers)
             } else {
-                self.next_unconstrained(class, left, &mut receivers, moves)
+                self.next_unconstrained(class, left, &mut receivers, &mut from)
             };
             let Some((node, count)) = found else { break };
             let one = Move { class, node, count };
-            self.cluster.existing.take(node, &self.classes[class], count);
-            self.count(one, true);
+            self.take(one);
             moves.push(one);
             left -= count;
         }
@@ -310,28 +313,33 @@ impl<'a> FleetState<'a> {
         left
     }
 
+    /// The next node with room. Those before position `from` have none.
     fn next_unconstrained(
         &self,
         class: ClassId,
         max: usize,
         receivers: &mut Receivers,
-        moves: &[Move],
+        from: &mut usize,
     ) -> Option<(NodeIdx, usize)> {
         let row = receivers.rows.first_mut()?;
-        let mut position = row.first;
-        while let Some(node) = row.nodes.get(position).copied() {
+        *from = row.first.max(*from);
+        while let Some(node) = row.nodes.get(*from).copied() {
             let room = self.room(class, node, max);
             if room > 0 {
                 return Some((node, room));
             }
-            // Room that is taken on trial, or a node that is removed on trial, may come back.
-            let is_full = !self.leaving[node] && !moves.iter().any(|one| one.node == node);
-            if position == row.first && is_full {
+            if *from == row.first && self.is_full(node) {
                 row.first += 1;
             }
-            position += 1;
+            *from += 1;
         }
         None
+    }
+
+    /// Whether a node without room will have none later either: room that is taken on trial, or a
+    /// node that is removed on trial, may come back.
+    fn is_full(&self, node: NodeIdx) -> bool {
+        !self.leaving[node] && self.on_trial[node] == 0
     }
 
     /// The next node in the emptiest domain that the rules of a class allow.
@@ -340,7 +348,6 @@ impl<'a> FleetState<'a> {
         class: ClassId,
         max: usize,
         receivers: &mut Receivers,
-        moves: &[Move],
     ) -> Option<(NodeIdx, usize)> {
         let profile = Rc::clone(receivers.profile.as_ref()?);
         let topology = &self.cluster.topology;
@@ -365,10 +372,8 @@ impl<'a> FleetState<'a> {
                 if room > 0 {
                     return Some((node, room));
                 }
-                let is_full = !self.leaving[node]
-                    && !allowed.is_none()
-                    && !receivers.retries_nodes
-                    && !moves.iter().any(|one| one.node == node);
+                let is_full =
+                    self.is_full(node) && !allowed.is_none() && !receivers.retries_nodes;
                 if position == row.first && is_full {
                     row.first += 1;
                 }
@@ -385,7 +390,15 @@ impl<'a> FleetState<'a> {
         self.cluster.existing.room(node, &self.classes[class], max)
     }
 
+    /// Places pods on trial.
+    fn take(&mut self, one: Move) {
+        self.cluster.existing.take(one.node, &self.classes[one.class], one.count);
+        self.count(one, true);
+        self.on_trial[one.node] += 1;
+    }
+
     fn take_back(&mut self, one: Move) {
+        self.on_trial[one.node] -= 1;
         self.cluster.existing.give_back(one.node, &self.classes[one.class], one.count);
         self.count(one, false);
     }

@@ -187,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_must_save_ten_percent() {
+    fn a_replacement_must_save_fifteen_percent() {
         let node = candidate(100_000, 86_400);
-        assert_eq!(check(&node, 90_000, 1), Ok(()));
-        assert!(matches!(check(&node, 90_001, 1), Err(KeepReason::SmallSaving { .. })));
+        assert_eq!(check(&node, 85_000, 1), Ok(()));
+        assert!(matches!(check(&node, 85_001, 1), Err(KeepReason::SmallSaving { .. })));
         assert!(matches!(check(&node, 100_000, 1), Err(KeepReason::NoCheaper { .. })));
     }
 
@@ -201,7 +201,7 @@ mod tests {
         assert!(matches!(check(&node, 40_001, 1), Err(KeepReason::SmallSaving { .. })));
         assert_eq!(check(&node, 0, 1), Ok(()));
         let less = Candidate { min_saving_percent: 5, ..node };
-        assert!(matches!(check(&less, 90_001, 1), Err(KeepReason::SmallSaving { .. })));
+        assert!(matches!(check(&less, 85_001, 1), Err(KeepReason::SmallSaving { .. })));
     }
 
     #[test]

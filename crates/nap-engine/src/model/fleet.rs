@@ -104,7 +104,7 @@ impl Default for ConsolidationOptions {
             solve: Options::default(),
             eviction_cost: 500,
             overlap: 300,
-            min_saving_percent: 10,
+            min_saving_percent: 15,
             max_removed: 16,
             max_steps: 1_000,
         }

@@ -347,3 +347,20 @@ fn memory_is_counted_in_gib() {
     assert_eq!(world.fleet.snapshot.nodes[0].free.get(MEMORY), 4 * GIB);
     assert!(world.decide().steps.iter().all(|step| step.plan.placements.is_empty()));
 }
+
+#[test]
+fn nodes_are_deleted_together_where_one_by_one_their_pods_would_be_in_each_others_way() {
+    let mut world = World::new();
+    let small = world.template(pod("small", 1000, 1));
+    let large = world.template(pod("large", 4000, 1));
+    let half = world.template(pod("half", 500, 1));
+    // The small pods are the first to move, and would go where only the large one has room.
+    world.node("a", "d8", &[(small, 2)]);
+    world.node("b", "d4", &[(large, 1)]);
+    world.node("four-free", "d8", &[(half, 8)]);
+    world.node("two-free", "d8", &[(small, 6)]);
+    let decision = world.decide();
+    let removed: Vec<&[String]> = decision.steps.iter().map(|step| &*step.remove).collect();
+    assert_eq!(removed, [["a"], ["b"]]);
+    assert!(decision.steps.iter().all(|step| step.plan.launches.is_empty()));
+}
