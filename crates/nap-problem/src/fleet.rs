@@ -47,9 +47,8 @@ impl Problem {
     /// nodes worth the difference go, and all their pods move. A fraction of a node counts.
     pub fn fewest_moves(&self, cost: UsdPerHour) -> usize {
         let pinned = self.pinned();
-        let may_go = |node: &&ExistingNode| {
-            !node.pods.keys().any(|class| pinned.contains(class.as_str()))
-        };
+        let may_go =
+            |node: &&ExistingNode| !node.pods.keys().any(|class| pinned.contains(class.as_str()));
         let size = |node: &ExistingNode| -> (i128, i128) {
             let pods = node.pods.values().sum::<usize>();
             (i128::try_from(pods).unwrap_or(i128::MAX), self.price_of(node).micros().into())

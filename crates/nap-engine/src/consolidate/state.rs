@@ -185,17 +185,17 @@ impl<'a> FleetState<'a> {
     /// `None`, with nothing removed, if topology rules forbid that while other nodes are there.
     pub(super) fn remove_to(&mut self, number: usize, places: &mut Places) -> Option<Trial> {
         let content = self.begin(&[number]);
-        let mut left = places.clone();
-        let mut trial =
-            Trial { removed: vec![number], moves: Vec::new(), remainder: Vec::new() };
+        let mut trial = Trial { removed: vec![number], moves: Vec::new(), remainder: Vec::new() };
         for (class, count) in content {
-            let of_class = left.entry(class).or_default();
+            let of_class = places.entry(class).or_default();
             if !self.place_at(class, count, of_class, &mut trial.moves) {
+                for one in &trial.moves {
+                    places.entry(one.class).or_default().push((one.node, one.count));
+                }
                 self.undo(trial);
                 return None;
             }
         }
-        *places = left;
         Some(trial)
     }
 
@@ -208,13 +208,15 @@ impl<'a> FleetState<'a> {
         moves: &mut Vec<Move>,
     ) -> bool {
         while count > 0 {
-            let Some((node, room)) = places.pop() else { return false };
-            let taken = self.allowed(class, node, room.min(count));
+            let Some((node, room)) = places.last_mut() else { return false };
+            let node = *node;
+            let taken = self.allowed(class, node, count.min(*room));
             if taken == 0 {
                 return false;
             }
-            if taken < room {
-                places.push((node, room - taken));
+            *room -= taken;
+            if *room == 0 {
+                places.pop();
             }
             let one = Move { class, node, count: taken };
             self.take(one);
@@ -372,8 +374,7 @@ impl<'a> FleetState<'a> {
                 if room > 0 {
                     return Some((node, room));
                 }
-                let is_full =
-                    self.is_full(node) && !allowed.is_none() && !receivers.retries_nodes;
+                let is_full = self.is_full(node) && !allowed.is_none() && !receivers.retries_nodes;
                 if position == row.first && is_full {
                     row.first += 1;
                 }
