@@ -263,8 +263,9 @@ fn check_watch_options(query: &Query) -> Result<()> {
 }
 
 fn too_large(wanted: u64, current: u64) -> ApiError {
-    let mut error =
-        ApiError::internal(format!("Too large resource version: {wanted}, current: {current}"));
+    let mut error = ApiError::internal(format!(
+        "Timeout: Too large resource version: {wanted}, current: {current}"
+    ));
     (error.code, error.reason) = (504, "Timeout");
     error.details = Some(Box::new(json!({
         "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }],

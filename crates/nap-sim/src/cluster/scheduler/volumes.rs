@@ -72,8 +72,11 @@ impl VolumeNeeds {
 
     /// The first failing filter; `None` if the volumes suit the node.
     pub(super) fn problem(&self, node: &Candidate) -> Option<&'static str> {
+        if node.disks.is_over(&self.disks) {
+            return Some("node(s) exceed max volume count");
+        }
         if self.reachable.iter().any(|terms| !terms.iter().any(|term| node.meets(term))) {
-            return Some("node(s) had volume node affinity conflict");
+            return Some("node(s) didn't match PersistentVolume's node affinity");
         }
         let allowed = |topology: &TopologySelectorTerm| {
             topology.match_label_expressions.iter().flatten().all(|expression| {
@@ -82,10 +85,9 @@ impl VolumeNeeds {
                     .is_some_and(|value| expression.values.contains(value))
             })
         };
-        if self.creatable.iter().any(|topologies| !topologies.iter().any(allowed)) {
-            return Some("node(s) didn't find available persistent volumes to bind");
-        }
-        node.disks.is_over(&self.disks).then_some("node(s) exceed max volume count")
+        let somewhere = |topologies: &Vec<TopologySelectorTerm>| topologies.iter().any(allowed);
+        (!self.creatable.iter().all(somewhere))
+            .then_some("node(s) didn't find available persistent volumes to bind")
     }
 
     pub(super) fn disks(&self) -> &BTreeSet<Disk> {
