@@ -22,8 +22,37 @@ pub(super) struct Generated {
     pub(super) pending: Vec<Value>,
 }
 
-/// A seeded source of choices (splitmix64).
-struct Dice(u64);
+/// The rule that decides most in a cluster.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Theme {
+    Mixed,
+    Ports,
+    Spread,
+    Together,
+    Apart,
+    Nodes,
+    Taints,
+    Volumes,
+    Resources,
+}
+
+const THEMES: [Theme; 12] = [
+    Theme::Mixed,
+    Theme::Spread,
+    Theme::Apart,
+    Theme::Ports,
+    Theme::Together,
+    Theme::Nodes,
+    Theme::Mixed,
+    Theme::Taints,
+    Theme::Volumes,
+    Theme::Resources,
+    Theme::Spread,
+    Theme::Ports,
+];
+
+/// A seeded source of choices (splitmix64), and the theme of the cluster.
+struct Dice(u64, Theme);
 
 impl Dice {
     fn next(&mut self) -> u64 {
@@ -47,6 +76,16 @@ impl Dice {
         self.below(times) == 0
     }
 
+    /// Whether a pod or node has a feature: mostly in a cluster of its theme, once in so many times
+    /// in a mixed one, seldom in others.
+    fn has(&mut self, theme: Theme, times: u64) -> bool {
+        match self.1 {
+            own if own == theme => !self.one_in(4),
+            Theme::Mixed => self.one_in(times),
+            _ => self.one_in(times * 6),
+        }
+    }
+
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[usize::try_from(self.below(from.len() as u64)).unwrap()]
     }
@@ -54,7 +93,8 @@ impl Dice {
 
 /// The cluster of a seed.
 pub(super) fn cluster(seed: u64) -> Generated {
-    let mut dice = Dice(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
+    let theme = THEMES[usize::try_from(seed % THEMES.len() as u64).unwrap()];
+    let mut dice = Dice(seed.wrapping_mul(0x5851_f42d_4c95_7f2d), theme);
     let mut made = Generated { nodes: Vec::new(), objects: Vec::new(), pending: Vec::new() };
     for index in 0..dice.between(2, 5) {
         let name = format!("s{seed}-n{index}");
@@ -95,28 +135,29 @@ fn node(dice: &mut Dice, name: &str) -> Value {
     if dice.one_in(2) {
         labels["size"] = json!(dice.pick(&["1", "4", "16", "large"]));
     }
+    let tight = dice.has(Theme::Resources, 2);
     let mut amounts = json!({
-        "cpu": dice.pick(&["900m", "2", "4", "8"]),
-        "memory": dice.pick(&["1Gi", "4Gi", "16Gi"]),
-        "pods": dice.pick(&["2", "4", "110"]),
+        "cpu": if tight { dice.pick(&["900m", "2", "4", "8"]) } else { "32" },
+        "memory": if tight { dice.pick(&["1Gi", "4Gi", "16Gi"]) } else { "64Gi" },
+        "pods": if tight { dice.pick(&["2", "4", "110"]) } else { "110" },
         "ephemeral-storage": "20Gi",
     });
     if dice.one_in(3) {
         amounts[GPU] = json!(dice.pick(&["1", "2"]));
     }
     let mut taints = Vec::new();
-    if dice.one_in(3) {
+    if dice.has(Theme::Taints, 3) {
         taints.push(json!({
             "key": dice.pick(&["team", "spot"]), "value": dice.pick(&["", "red", "blue"]),
             "effect": dice.pick(&["NoSchedule", "NoExecute", "PreferNoSchedule"]),
         }));
     }
-    if dice.one_in(6) {
+    if dice.has(Theme::Taints, 6) {
         taints.push(json!({ "key": "dedicated", "effect": "NoSchedule" }));
     }
     json!({
         "metadata": { "name": name, "labels": labels },
-        "spec": { "taints": taints, "unschedulable": dice.one_in(8) },
+        "spec": { "taints": taints, "unschedulable": dice.has(Theme::Taints, 8) && dice.one_in(2) },
         "status": {
             "capacity": amounts, "allocatable": amounts,
             "conditions": [{ "type": "Ready", "status": "True" }],
@@ -133,7 +174,7 @@ fn pod(dice: &mut Dice, name: &str, runs: bool, objects: &mut Vec<(String, Value
         "containers": [container(dice, "main", runs)],
         "affinity": { "podAffinity": {}, "podAntiAffinity": {}, "nodeAffinity": {} },
     });
-    if dice.one_in(8) {
+    if dice.one_in(8) || dice.has(Theme::Ports, 8) && dice.one_in(2) {
         let sidecar = dice.one_in(2);
         let mut first = container(dice, "first", runs);
         if sidecar {
@@ -143,14 +184,14 @@ fn pod(dice: &mut Dice, name: &str, runs: bool, objects: &mut Vec<(String, Value
         }
         spec["initContainers"] = json!([first]);
     }
-    if dice.one_in(3) {
+    if dice.has(Theme::Apart, 3) {
         let terms: Vec<Value> = (0..dice.between(1, 2)).map(|_| pod_term(dice)).collect();
         spec["affinity"]["podAntiAffinity"][REQUIRED] = json!(terms);
     }
     if !runs {
         rules(dice, &mut spec);
     }
-    if dice.one_in(5) {
+    if dice.has(Theme::Volumes, 5) {
         volumes(dice, namespace, name, runs, &mut spec, objects);
     }
     if dice.one_in(6) {
@@ -174,15 +215,15 @@ fn container(dice: &mut Dice, name: &str, small: bool) -> Value {
         requests["memory"] = json!(dice.pick(most));
     }
     let mut limits = json!({});
-    if dice.one_in(8) {
+    if dice.has(Theme::Resources, 8) && dice.one_in(2) {
         (requests[GPU], limits[GPU]) = (json!("1"), json!("1"));
     }
     let mut ports = Vec::new();
-    if dice.one_in(4) {
-        let port = dice.pick(&[8080, 9090]);
+    if dice.has(Theme::Ports, 4) {
+        let port = dice.pick(&[8080, 8080, 8080, 9090]);
         ports.push(json!({
-            "containerPort": port, "hostPort": port, "protocol": dice.pick(&["TCP", "UDP"]),
-            "hostIP": dice.pick(&["", "0.0.0.0", "127.0.0.1", "10.0.0.4"]),
+            "containerPort": port, "hostPort": port, "protocol": dice.pick(&["TCP", "TCP", "UDP"]),
+            "hostIP": dice.pick(&["", "127.0.0.1", "10.0.0.4", "10.0.0.4"]),
         }));
     }
     json!({
@@ -193,10 +234,10 @@ fn container(dice: &mut Dice, name: &str, small: bool) -> Value {
 
 /// Rules of a pod that waits.
 fn rules(dice: &mut Dice, spec: &mut Value) {
-    if dice.one_in(6) {
+    if dice.has(Theme::Nodes, 6) && dice.one_in(2) {
         spec["nodeSelector"] = json!({ "disk": dice.pick(&["ssd", "hdd"]) });
     }
-    if dice.one_in(4) {
+    if dice.has(Theme::Nodes, 4) {
         let terms: Vec<Value> = (0..dice.between(1, 2)).map(|_| node_term(dice)).collect();
         spec["affinity"]["nodeAffinity"][REQUIRED] = json!({ "nodeSelectorTerms": terms });
     }
@@ -204,14 +245,14 @@ fn rules(dice: &mut Dice, spec: &mut Value) {
         spec["affinity"]["nodeAffinity"][PREFERRED] =
             json!([{ "weight": 10, "preference": node_term(dice) }]);
     }
-    if dice.one_in(5) {
+    if dice.has(Theme::Together, 5) {
         spec["affinity"]["podAffinity"][REQUIRED] = json!([pod_term(dice)]);
     }
     if dice.one_in(5) {
         spec["affinity"]["podAffinity"][PREFERRED] =
             json!([{ "weight": 5, "podAffinityTerm": pod_term(dice) }]);
     }
-    if dice.one_in(3) {
+    if dice.has(Theme::Spread, 3) {
         let count = dice.between(1, 2);
         let mut spreads: Vec<Value> = (0..count).map(|_| spread(dice)).collect();
         spreads.dedup_by_key(|one| one["topologyKey"].clone());

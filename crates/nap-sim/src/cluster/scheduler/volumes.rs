@@ -34,6 +34,7 @@ impl VolumeNeeds {
     /// The needs of a pod; an error is a message about a claim that no node can help.
     pub(super) fn of(pod: &Pod, index: &Index) -> Result<Self, String> {
         let mut needs = Self::default();
+        let mut claims = Vec::new();
         for name in storage::claims_of(pod) {
             let Some(claim) = index.claims.get(&name) else {
                 return Err(format!("persistentvolumeclaim {:?} not found", name.1));
@@ -41,6 +42,9 @@ impl VolumeNeeds {
             if claim.metadata.deletion_timestamp.is_some() {
                 return Err(format!("persistentvolumeclaim {:?} is being deleted", name.1));
             }
+            claims.push((name, claim));
+        }
+        for (name, claim) in claims {
             if let Some(volume) = storage::bound_volume(claim, index) {
                 needs.disks.extend(storage::attachable(volume));
                 let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
