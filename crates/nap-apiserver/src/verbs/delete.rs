@@ -202,16 +202,16 @@ impl State {
         }
         let mut object = (*held).clone();
         let first = !object::is_deleting(&held);
-        if !first {
+        if first {
+            self.mark(&mut object, grace, None);
+            self.prepare_dependents(resource, &mut object, options.propagation);
+        } else {
             let left =
                 object::integer(&held, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
             if left == 0 || grace >= left {
                 return Ok(Outcome::Kept(held));
             }
             self.mark(&mut object, grace, Some(left));
-        } else {
-            self.mark(&mut object, grace, None);
-            self.prepare_dependents(resource, &mut object, options.propagation);
         }
         let waits = self.empty_container(resource, key, &mut object);
         if first && let Some(generation) = object::integer(&object, &["metadata", "generation"]) {

@@ -128,13 +128,13 @@ impl State {
         }
         let (mut initial, mut headed) = (Vec::new(), false);
         let position = match start {
-            Some(revision) if !streaming => match collection.position_after(revision) {
-                Some(position) => position,
-                None => {
+            Some(revision) if !streaming => {
+                let Some(position) = collection.position_after(revision) else {
                     let message = format!("too old resource version: {revision} ({current})");
                     return Ok(refused(&ApiError::expired(message)));
-                }
-            },
+                };
+                position
+            }
             _ => {
                 for object in collection.objects.values().filter(|object| filter.matches(object)) {
                     let object = render::event(resource, object, view, now, &mut headed);

@@ -20,9 +20,9 @@ pub(super) const PATCH: &str = "application/json-patch+json";
 pub(super) async fn raw(
     client: &Client,
     namespace: &str,
-    (method, path, content, body): &Request,
+    request: (&str, &str, &str, &Value),
 ) -> (u16, Value) {
-    let response = open(client, namespace, (method, path, content, body)).await;
+    let response = open(client, namespace, request).await;
     let code = response.status().as_u16();
     let bytes = response.into_body().collect_bytes().await.unwrap();
     let text = || json!(String::from_utf8_lossy(&bytes).trim());
@@ -44,8 +44,12 @@ pub(super) async fn open(
 }
 
 /// Status code and normalised body.
-pub(super) async fn send(client: &Client, namespace: &str, request: &Request) -> (u16, Value) {
-    let (code, mut value) = raw(client, namespace, request).await;
+pub(super) async fn send(
+    client: &Client,
+    namespace: &str,
+    (method, path, content, body): &Request,
+) -> (u16, Value) {
+    let (code, mut value) = raw(client, namespace, (method, path, content, body)).await;
     normalise(&mut value);
     (code, value)
 }

@@ -16,7 +16,7 @@ const STREAM: &str =
 /// Seconds of a watch that asks for no others.
 const SECONDS: u32 = 4;
 /// Longest time that a watch of the suite may last; all of them ask for fewer seconds.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Watches that are opened between two series of requests, and read until the server ends them.
 struct Case {
@@ -64,13 +64,12 @@ async fn run(client: &Client, number: usize, case: &Case) -> Vec<(u16, Value)> {
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
     send(client, "", &("POST", "api/v1/namespaces", JSON, object)).await;
     let (mut versions, mut token) = (Vec::new(), String::new());
-    for request in &case.before {
-        let path = filled(request.1, &versions, &token);
-        let path: &'static str = path.leak();
-        let answer =
-            raw(client, &namespace, &(request.0, path, request.2, request.3.clone())).await;
+    for (method, path, content, body) in &case.before {
+        let path = filled(path, &versions, &token);
+        let answer = raw(client, &namespace, (method, &path, content, body)).await;
         assert!(answer.0 < 300, "{}: {path}: {answer:?}", case.name);
-        token = answer.1["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+        let next = answer.1["metadata"]["continue"].as_str().unwrap_or_default();
+        next.clone_into(&mut token);
         versions.push(version(&answer.1));
     }
     let open = case.watches.iter().map(async |(path, query, accept)| {
@@ -81,9 +80,9 @@ async fn run(client: &Client, number: usize, case: &Case) -> Vec<(u16, Value)> {
     });
     // Watches are open before the next request is sent.
     let responses = join_all(open).await;
-    for request in &case.after {
-        let answer = raw(client, &namespace, request).await;
-        assert!(answer.0 < 300, "{}: {}: {answer:?}", case.name, request.1);
+    for (method, path, content, body) in &case.after {
+        let answer = raw(client, &namespace, (method, path, content, body)).await;
+        assert!(answer.0 < 300, "{}: {path}: {answer:?}", case.name);
         versions.push(version(&answer.1));
     }
     let read = responses.into_iter().map(async |response| {
@@ -128,7 +127,7 @@ fn events(text: &str, versions: &[String]) -> Value {
         let object = &mut event["object"];
         let number = version(object).parse::<u64>().unwrap_or(0);
         let known = versions.iter().position(|known| *known == version(object));
-        let label = match (&*line, known) {
+        let label = match (line, known) {
             (line, _) if line.starts_with(r#"{"type":"BOOKMARK""#) => {
                 format!("as new as the events: {}", number >= newest)
             }
