@@ -105,6 +105,12 @@ fn group_value(name: &str, versions: &Versions) -> Value {
     json!({ "name": name, "versions": entries, "preferredVersion": preferred })
 }
 
+/// Verbs of a resource; namespaces go one by one.
+fn verbs(resource: &Resource) -> Vec<&'static str> {
+    let all = resource.source.verbs().iter().copied();
+    all.filter(|verb| *verb != "deletecollection" || !resource.is("", "namespaces")).collect()
+}
+
 /// Name, kind and verbs of a resource's subresources.
 fn subresources(
     resource: &Resource,
@@ -135,7 +141,7 @@ fn resource_list(group: &str, version: &str, versions: &Versions) -> Option<Valu
             "singularName": resource.singular,
             "namespaced": resource.namespaced,
             "kind": resource.kind,
-            "verbs": resource.source.verbs(),
+            "verbs": verbs(resource),
         });
         if !resource.short_names.is_empty() {
             item["shortNames"] = json!(resource.short_names);
@@ -188,14 +194,19 @@ fn aggregate(groups: &BTreeMap<String, Versions>, core: bool) -> Value {
 
 fn aggregate_resource(resource: &Resource) -> Value {
     let kind = |group: &str, version: &str, kind: &str| json!({ "group": group, "version": version, "kind": kind });
-    let own = kind(&resource.group, &resource.version, &resource.kind);
+    // Built-in kinds leave out the group and version in which they are listed.
+    let own = if resource.is_custom() {
+        kind(&resource.group, &resource.version, &resource.kind)
+    } else {
+        kind("", "", &resource.kind)
+    };
     let subs: Vec<Value> = subresources(resource)
         .into_iter()
         .map(|(name, api_version, kind_name, verbs)| {
             let response = match api_version.split_once('/') {
                 Some((group, version)) => kind(group, version, kind_name),
                 None if api_version.is_empty() => own.clone(),
-                None => kind("", api_version, kind_name),
+                None => kind("", "", kind_name),
             };
             json!({ "subresource": name, "responseKind": response, "verbs": verbs })
         })
@@ -205,7 +216,7 @@ fn aggregate_resource(resource: &Resource) -> Value {
         "responseKind": own,
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": resource.singular,
-        "verbs": resource.source.verbs(),
+        "verbs": verbs(resource),
     });
     for (key, list) in [("shortNames", &resource.short_names), ("categories", &resource.categories)]
     {

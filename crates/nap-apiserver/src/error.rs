@@ -23,9 +23,11 @@ impl ApiError {
     }
 
     fn about(mut self, resource: &Resource, name: &str) -> Self {
-        self.details = Some(Box::new(json!({
-            "name": name, "group": resource.group, "kind": resource.plural,
-        })));
+        let mut details = json!({ "name": name, "kind": resource.plural });
+        if !resource.group.is_empty() {
+            details["group"] = json!(resource.group);
+        }
+        self.details = Some(Box::new(details));
         self
     }
 
@@ -141,15 +143,23 @@ impl ApiError {
         error
     }
 
+    /// `422 Invalid` for the parameters of a request, unless there are no errors.
+    pub(crate) fn check_options(kind: &str, errors: &[FieldError]) -> Result<()> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let summary = summary(errors);
+        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {summary}");
+        let mut error = Self::plain(422, "Invalid", message);
+        let causes = causes(errors);
+        error.details =
+            Some(Box::new(json!({ "group": "meta.k8s.io", "kind": kind, "causes": causes })));
+        Err(error)
+    }
+
     /// `422 Invalid` with one cause per field.
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
-        let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        texts.dedup();
-        let summary = if let [only] = texts.as_slice() {
-            only.clone()
-        } else {
-            format!("[{}]", texts.join(", "))
-        };
+        let summary = summary(errors);
         let kind = if resource.group.is_empty() {
             resource.kind.clone()
         } else {
@@ -157,12 +167,8 @@ impl ApiError {
         };
         let mut error =
             Self::plain(422, "Invalid", format!("{kind} \"{name}\" is invalid: {summary}"));
-        let causes: Vec<Value> = errors
-            .iter()
-            .map(|e| json!({ "reason": e.problem.reason(), "message": e.body(), "field": e.field }))
-            .collect();
         error.details = Some(Box::new(json!({
-            "name": name, "group": resource.group, "kind": resource.kind, "causes": causes,
+            "name": name, "group": resource.group, "kind": resource.kind, "causes": causes(errors),
         })));
         error
     }
@@ -175,14 +181,28 @@ impl ApiError {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
         if let Some(details) = &self.details {
             status["details"] = (**details).clone();
         }
         status
     }
+}
+
+/// The distinct errors in one line.
+fn summary(errors: &[FieldError]) -> String {
+    let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.dedup();
+    if let [only] = texts.as_slice() { only.clone() } else { format!("[{}]", texts.join(", ")) }
+}
+
+fn causes(errors: &[FieldError]) -> Vec<Value> {
+    let cause = |error: &FieldError| json!({ "reason": error.problem.reason(), "message": error.body(), "field": error.field });
+    errors.iter().map(cause).collect()
 }
 
 /// Cause of an `Invalid` status: one field and its violation.

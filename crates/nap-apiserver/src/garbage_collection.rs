@@ -11,7 +11,7 @@ use crate::error::{ApiError, FieldError, Result};
 use crate::object;
 use crate::resources::{GroupResource, Resource};
 use crate::server::State;
-use crate::store::Key;
+use crate::store::{Collection, Key};
 use crate::verbs::{DeleteOptions, FOREGROUND, WriteOptions};
 
 const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
@@ -199,7 +199,8 @@ impl State {
             return Ok(());
         }
         self.registry.forget(&defined);
-        self.store.collections.entry(defined).or_default();
+        let now = self.store.revision();
+        self.store.collections.entry(defined).or_insert_with(|| Collection::since(now));
         for resource in resources {
             self.registry.insert(resource);
         }

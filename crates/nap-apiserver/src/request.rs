@@ -113,6 +113,8 @@ pub(crate) struct Target {
     pub(crate) plural: String,
     pub(crate) name: String,
     pub(crate) subresource: String,
+    /// Whether the path is one of the old form `…/watch/…`.
+    pub(crate) watch: bool,
 }
 
 impl Target {
@@ -123,6 +125,10 @@ impl Target {
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return None,
+        };
+        let (watch, rest) = match rest {
+            ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+            _ => (false, rest),
         };
         let (namespace, rest) = match rest {
             // `namespaces/x/status` and `…/finalize` are subresources of the namespace itself.
@@ -146,25 +152,23 @@ impl Target {
             plural: plural.to_owned(),
             name: name.to_owned(),
             subresource,
+            watch,
         })
     }
 }
 
-/// The decoded query string. The last value of a repeated key wins.
+/// The decoded query string. The first value of a repeated key counts.
 #[derive(Debug, Default)]
 pub(crate) struct Query(BTreeMap<String, String>);
 
 impl Query {
     pub(crate) fn parse(raw: &str) -> Self {
-        Self(
-            raw.split('&')
-                .filter(|pair| !pair.is_empty())
-                .map(|pair| {
-                    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    (decode(key, true), decode(value, true))
-                })
-                .collect(),
-        )
+        let pairs = raw.split('&').filter(|pair| !pair.is_empty()).rev();
+        let decoded = pairs.map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(key, true), decode(value, true))
+        });
+        Self(decoded.collect())
     }
 
     pub(crate) fn text(&self, key: &str) -> &str {
@@ -178,10 +182,9 @@ impl Query {
     pub(crate) fn number(&self, key: &str) -> Result<Option<u64>> {
         match self.text(key) {
             "" => Ok(None),
-            text => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ApiError::bad_request(format!("{key} {text:?} is not a number"))),
+            text => text.parse().map(Some).map_err(|_| {
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+            }),
         }
     }
 

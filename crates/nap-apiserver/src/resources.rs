@@ -123,11 +123,6 @@ impl Resource {
         api_version(&self.storage_group, &self.storage_version)
     }
 
-    /// `/v1, Kind=Pod`, as the real server prints a kind.
-    pub(crate) fn api_version_kind(&self) -> String {
-        format!("{}/{}, Kind={}", self.group, self.version, self.kind)
-    }
-
     pub(crate) fn is_custom(&self) -> bool {
         self.schema.is_some()
     }

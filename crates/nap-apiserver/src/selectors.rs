@@ -118,8 +118,12 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
 }
 
 fn parse_label(text: &str) -> Result<LabelRequirement> {
-    let unparsable =
-        || ApiError::bad_request(format!("unable to parse requirement: found '{text}'"));
+    let unparsable = || {
+        let found = text.split_whitespace().nth(1).unwrap_or(text);
+        ApiError::bad_request(format!(
+            "unable to parse requirement: found '{found}', expected: in, notin, =, ==, !=, gt, lt"
+        ))
+    };
     let requirement = if let Some((key, value)) = text.split_once("!=") {
         LabelRequirement::NotIn(key.trim().to_owned(), vec![value.trim().to_owned()])
     } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
@@ -213,15 +217,29 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<FieldRequirement>
             )));
         };
         let paths = field_paths(resource, key).ok_or_else(|| {
-            ApiError::bad_request(format!(
-                "Unable to find {:?} that match label selector \"\", field selector {text:?}: \
-                 field label not supported: {key}",
-                resource.api_version_kind()
-            ))
+            ApiError::bad_request(if resource.is_custom() || has_own_fields(resource) {
+                format!("field label not supported: {key}")
+            } else {
+                format!(
+                    "{key:?} is not a known field selector: only \"metadata.name\", \
+                     \"metadata.namespace\""
+                )
+            })
         })?;
         requirements.push(FieldRequirement { paths, value: value.to_owned(), equal });
     }
     Ok(requirements)
+}
+
+/// Whether a built-in kind has field selectors beyond name and namespace.
+fn has_own_fields(resource: &Resource) -> bool {
+    matches!(
+        (resource.group.as_str(), resource.kind.as_str()),
+        ("", "Pod" | "Node" | "Namespace" | "Secret" | "ReplicationController" | "Service")
+            | ("" | "events.k8s.io", "Event")
+            | ("apps", "ReplicaSet")
+            | ("batch", "Job")
+    )
 }
 
 /// Path of a field selector key; `None` if the kind does not support it.

@@ -283,7 +283,8 @@ fn dispatch(
             _ => Err(ApiError::unknown_path()),
         };
     }
-    let watching = request.query.flag("watch");
+    // A watch of one name has a field selector, or a path of the old form.
+    let watching = target.watch || target.name.is_empty() && request.query.flag("watch");
     match (&request.method, target.name.is_empty()) {
         (&Method::GET, _) if watching => {
             state.watch_verb(shared, request, resource, &target.namespace, &target.name)
@@ -301,7 +302,7 @@ fn dispatch(
         (&Method::PUT, false) => state.update_verb(request, resource, &key, false),
         (&Method::PATCH, false) => state.patch_verb(request, resource, &key, false),
         (&Method::DELETE, false) => state.delete_verb(request, resource, &key),
-        (&Method::DELETE, true) => {
+        (&Method::DELETE, true) if !resource.is("", "namespaces") => {
             state.delete_collection_verb(request, resource, &target.namespace)
         }
         _ => Err(ApiError::method_not_allowed()),

@@ -35,6 +35,16 @@ pub(crate) struct Change {
     pub(crate) deleted: bool,
 }
 
+impl Change {
+    /// The object before the change, stamped with its revision.
+    pub(crate) fn last_seen(&self) -> Arc<Value> {
+        let mut last = (**self.old.as_ref().unwrap_or(&self.new)).clone();
+        object::metadata(&mut last)
+            .insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
+        Arc::new(last)
+    }
+}
+
 /// All objects of one resource.
 #[derive(Debug, Default)]
 pub(crate) struct Collection {
@@ -48,6 +58,11 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
+    /// A collection whose history begins after `revision`.
+    pub(crate) fn since(revision: u64) -> Self {
+        Self { dropped_revision: revision, ..Self::default() }
+    }
+
     /// The position right after the newest change.
     pub(crate) fn end(&self) -> u64 {
         self.dropped + self.history.len() as u64

@@ -26,6 +26,8 @@ use crate::{lock, render};
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 /// Interval of bookmarks on a quiet watch that allows them.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
+/// Time before the end of a watch at which it sends its last bookmark.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
 /// The body of a watch response.
 pub(crate) struct Watch {
@@ -34,6 +36,8 @@ pub(crate) struct Watch {
     pub(crate) collection: GroupResource,
     pub(crate) id: u64,
     pub(crate) position: u64,
+    /// Changes up to this revision are not sent; it may lie in the future.
+    pub(crate) after: u64,
     pub(crate) filter: Filter,
     pub(crate) view: View,
     /// Events that precede the history, rendered when the watch was opened.
@@ -46,8 +50,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn next_bookmark() -> Pin<Box<Sleep>> {
-        Box::pin(tokio::time::sleep(BOOKMARK_PERIOD))
+    /// The time of the next bookmark; `None` if the watch ends too soon for one.
+    pub(crate) fn next_bookmark(deadline: &Sleep) -> Option<Pin<Box<Sleep>>> {
+        let sleep = tokio::time::sleep(BOOKMARK_PERIOD);
+        // The time at which a sleep of no length ends is now.
+        let now = sleep.deadline().checked_sub(BOOKMARK_PERIOD)?;
+        let last = deadline.deadline().checked_sub(LAST_BOOKMARK)?;
+        let due = sleep.deadline().min(last);
+        (due > now).then(|| Box::pin(tokio::time::sleep_until(due)))
     }
 
     fn collect(&mut self, context: &Context<'_>) -> Vec<u8> {
@@ -74,7 +84,7 @@ impl Watch {
                 return out;
             }
             Some(changes) => {
-                for change in changes {
+                for change in changes.filter(|change| change.revision > self.after) {
                     let before = change.old.as_ref().is_some_and(|old| self.filter.matches(old));
                     let after = !change.deleted && self.filter.matches(&change.new);
                     let kind = match (before, after) {
@@ -83,9 +93,11 @@ impl Watch {
                         (true, true) => "MODIFIED",
                         (true, false) => "DELETED",
                     };
+                    // An object that leaves the selection is shown as it was in it.
+                    let left = (before && !after && !change.deleted).then(|| change.last_seen());
                     let object = render::event(
                         &self.resource,
-                        &change.new,
+                        left.as_ref().unwrap_or(&change.new),
                         self.view,
                         now,
                         &mut self.headed,
@@ -112,7 +124,7 @@ impl Watch {
 
 /// An object that carries nothing but a revision.
 pub(crate) fn bookmark(resource: &Resource, revision: u64, view: View) -> Value {
-    let metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+    let metadata = json!({ "resourceVersion": revision.to_string() });
     match view {
         View::Object => json!({
             "kind": resource.kind, "apiVersion": resource.api_version(), "metadata": metadata,
@@ -157,7 +169,7 @@ impl http_body::Body for Watch {
         let out = this.collect(context);
         if !out.is_empty() {
             if this.bookmark.is_some() {
-                this.bookmark = Some(Self::next_bookmark());
+                this.bookmark = Self::next_bookmark(&this.deadline);
             }
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
         }
@@ -166,18 +178,17 @@ impl http_body::Body for Watch {
         }
         if this.deadline.as_mut().poll(context).is_ready() {
             this.ended = true;
-            if this.bookmark.is_some() {
-                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.bookmark())))));
-            }
             return Poll::Ready(None);
         }
         let due =
             this.bookmark.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
         if due {
-            let mut next = Self::next_bookmark();
+            let mut next = Self::next_bookmark(&this.deadline);
             // Registers the waker for the next one.
-            let _ = next.as_mut().poll(context);
-            this.bookmark = Some(next);
+            if let Some(next) = &mut next {
+                let _ = next.as_mut().poll(context);
+            }
+            this.bookmark = next;
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.bookmark())))));
         }
         Poll::Pending

@@ -40,7 +40,13 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
                 or_unknown(row.text(&["status", "nodeInfo", "osImage"]))
             }),
             Column::wide("Kernel-Version", |row| {
-                or_unknown(row.text(&["status", "nodeInfo", "kernelVersion"]))
+                let kernel = row.text(&["status", "nodeInfo", "kernelVersion"]);
+                match row.text(&["status", "nodeInfo", "architecture"]) {
+                    architecture if kernel.is_empty() || architecture.is_empty() => {
+                        or_unknown(kernel)
+                    }
+                    architecture => json!(format!("{kernel} ({architecture})")),
+                }
             }),
             Column::wide("Container-Runtime", |row| {
                 or_unknown(row.text(&["status", "nodeInfo", "containerRuntimeVersion"]))
@@ -51,8 +57,8 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::new("Ready", |row| {
                 json!(format!("{}/{}", status(row, "readyReplicas"), replicas(row)))
             }),
-            Column::number("Up-to-date", |row| json!(status(row, "updatedReplicas"))),
-            Column::number("Available", |row| json!(status(row, "availableReplicas"))),
+            Column::new("Up-to-date", |row| json!(status(row, "updatedReplicas"))),
+            Column::new("Available", |row| json!(status(row, "availableReplicas"))),
             AGE,
             CONTAINERS,
             IMAGES,
@@ -128,11 +134,11 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             AGE,
             Column::wide("Selector", |row| labels(object::at(row.object, &["spec", "selector"]))),
         ],
-        ("", "ConfigMap") => vec![NAME, Column::number("Data", |row| json!(data_count(row))), AGE],
+        ("", "ConfigMap") => vec![NAME, Column::new("Data", |row| json!(data_count(row))), AGE],
         ("", "Secret") => vec![
             NAME,
             Column::new("Type", |row| json!(row.text(&["type"]))),
-            Column::number("Data", |row| json!(data_count(row))),
+            Column::new("Data", |row| json!(data_count(row))),
             AGE,
         ],
         ("coordination.k8s.io", "Lease") => {
@@ -147,7 +153,8 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
             Column::number("Value", |row| row.object["value"].clone()),
             Column::new("Global-Default", |row| {
                 json!(row.object.get("globalDefault").and_then(Value::as_bool).unwrap_or_default())
-            }),
+            })
+            .printed(),
             AGE,
             Column::new("PreemptionPolicy", |row| json!(row.text(&["preemptionPolicy"]))),
         ],
@@ -156,7 +163,8 @@ pub(super) fn columns(resource: &Resource) -> Vec<Column> {
                 NAME,
                 Column::new("Created At", |row| {
                     json!(row.text(&["metadata", "creationTimestamp"]))
-                }),
+                })
+                .dated(),
             ]
         }
         _ => storage_and_batch::columns(resource).unwrap_or_else(|| vec![NAME, AGE]),
@@ -241,7 +249,8 @@ fn pod_ready(row: &Row<'_>) -> String {
 }
 
 fn pod_status(row: &Row<'_>) -> String {
-    if object::is_deleting(row.object) {
+    let ended = matches!(row.text(&["status", "phase"]), "Succeeded" | "Failed");
+    if object::is_deleting(row.object) && !ended {
         return if row.text(&["status", "reason"]) == "NodeLost" {
             "Unknown"
         } else {

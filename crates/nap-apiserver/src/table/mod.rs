@@ -52,6 +52,11 @@ impl Column {
         Self { kind: "boolean", ..self }
     }
 
+    /// A column of dates.
+    const fn dated(self) -> Self {
+        Self { kind: "date", ..self }
+    }
+
     const fn number(name: &'static str, cell: fn(&Row<'_>) -> Value) -> Self {
         Self { name, kind: "integer", priority: 0, cell }
     }
@@ -79,6 +84,9 @@ pub(crate) fn render(
                 cells.extend(resource.columns.iter().map(|column| custom_cell(column, &row)));
             }
             let mut shown = json!({ "cells": cells });
+            if let Some(condition) = completed(resource, object) {
+                shown["conditions"] = json!([condition]);
+            }
             match include {
                 Include::Metadata => shown["object"] = render::partial(object),
                 Include::Object => shown["object"] = render::present(resource, object).into_owned(),
@@ -101,11 +109,24 @@ pub(crate) fn render(
     })
 }
 
+/// Condition of the row of a pod that has ended.
+fn completed(resource: &Resource, object: &Value) -> Option<Value> {
+    let phase = object::text(object, &["status", "phase"]);
+    let message = match phase {
+        "Succeeded" => "The pod has completed successfully.",
+        "Failed" => "The pod failed.",
+        _ => return None,
+    };
+    resource.is("", "pods").then(
+        || json!({ "type": "Completed", "status": "True", "reason": phase, "message": message }),
+    )
+}
+
 fn definition(column: &Column) -> Value {
     json!({
         "name": column.name,
         "type": column.kind,
-        "format": if column.name == "Name" { "name" } else { "" },
+        "format": if matches!(column.name, "Name" | "Attacher") { "name" } else { "" },
         "description": "",
         "priority": column.priority,
     })

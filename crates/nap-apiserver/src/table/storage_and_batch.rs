@@ -29,7 +29,8 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
             Column::new("Suspend", |row| {
                 let suspended = object::at(row.object, &["spec", "suspend"]) == Some(&json!(true));
                 json!(if suspended { "True" } else { "False" })
-            }),
+            })
+            .printed(),
             Column::number("Active", |row| {
                 json!(object::list(row.object, &["status", "active"]).len())
             }),
@@ -102,8 +103,7 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
             Column::new("VolumeBindingMode", |row| json!(row.text(&["volumeBindingMode"]))),
             Column::new("AllowVolumeExpansion", |row| {
                 json!(row.object.get("allowVolumeExpansion") == Some(&json!(true)))
-            })
-            .printed(),
+            }),
             AGE,
         ],
         ("storage.k8s.io", "CSINode") => vec![
@@ -137,10 +137,10 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
                     None => json!("<unset>"),
                 }
             }),
-            Column::number("MaxPods", |row| {
+            Column::new("MaxPods", |row| {
                 json!(object::integer(row.object, &["spec", "maxReplicas"]).unwrap_or(0))
             }),
-            Column::number("Replicas", |row| json!(status(row, "currentReplicas"))),
+            Column::new("Replicas", |row| json!(status(row, "currentReplicas"))),
             AGE,
         ],
         ("", "Endpoints") => vec![NAME, Column::new("Endpoints", |row| json!(endpoints(row))), AGE],
@@ -170,7 +170,8 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
         ],
         ("", "LimitRange") => vec![
             NAME,
-            Column::new("Created At", |row| json!(row.text(&["metadata", "creationTimestamp"]))),
+            Column::new("Created At", |row| json!(row.text(&["metadata", "creationTimestamp"])))
+                .dated(),
         ],
         ("networking.k8s.io", "Ingress") => vec![
             NAME,
@@ -191,6 +192,37 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
             }),
             AGE,
         ],
+        ("networking.k8s.io", "IngressClass") => vec![
+            NAME,
+            Column::new("Controller", |row| json!(row.text(&["spec", "controller"]))),
+            Column::new("Parameters", |row| {
+                let of = |key: &str| row.text(&["spec", "parameters", key]);
+                match (of("apiGroup"), of("kind"), of("name")) {
+                    ("", "", _) => json!("<none>"),
+                    ("", kind, name) => json!(format!("{kind}/{name}")),
+                    (group, kind, name) => json!(format!("{kind}.{group}/{name}")),
+                }
+            }),
+            AGE,
+        ],
+        ("apps", "ControllerRevision") => vec![
+            NAME,
+            Column::new("Controller", |row| {
+                let owners = object::list(row.object, &["metadata", "ownerReferences"]);
+                let owner = owners.iter().find(|owner| owner["controller"] == json!(true));
+                let name = owner.map(|owner| {
+                    let group = object::text(owner, &["apiVersion"]).split_once('/');
+                    let kind = object::text(owner, &["kind"]).to_lowercase();
+                    let name = object::text(owner, &["name"]);
+                    group.map_or(format!("{kind}/{name}"), |(group, _)| {
+                        format!("{kind}.{group}/{name}")
+                    })
+                });
+                or_none(&name.unwrap_or_default())
+            }),
+            Column::new("Revision", |row| row.object["revision"].clone()),
+            AGE,
+        ],
         ("networking.k8s.io", "NetworkPolicy") => vec![
             NAME,
             Column::new("Pod-Selector", |row| {
@@ -200,7 +232,8 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
         ],
         ("rbac.authorization.k8s.io", "ClusterRole" | "Role") => vec![
             NAME,
-            Column::new("Created At", |row| json!(row.text(&["metadata", "creationTimestamp"]))),
+            Column::new("Created At", |row| json!(row.text(&["metadata", "creationTimestamp"])))
+                .dated(),
         ],
         ("rbac.authorization.k8s.io", _) => vec![
             NAME,
@@ -209,6 +242,9 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
                 json!(format!("{}/{}", of("kind"), of("name")))
             }),
             AGE,
+            Column::wide("Users", |row| json!(subjects(row, "User"))),
+            Column::wide("Groups", |row| json!(subjects(row, "Group"))),
+            Column::wide("ServiceAccounts", |row| json!(subjects(row, "ServiceAccount"))),
         ],
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => vec![
             NAME,
@@ -240,6 +276,19 @@ pub(super) fn columns(resource: &Resource) -> Option<Vec<Column>> {
         }
         _ => return None,
     })
+}
+
+/// Subjects of one kind in a binding of a role.
+fn subjects(row: &Row<'_>, kind: &str) -> String {
+    let all = object::list(row.object, &["subjects"]).iter();
+    let names = all.filter(|subject| object::text(subject, &["kind"]) == kind).map(|subject| {
+        let name = object::text(subject, &["name"]);
+        match object::text(subject, &["namespace"]) {
+            namespace if kind == "ServiceAccount" => format!("{namespace}/{name}"),
+            _ => name.to_owned(),
+        }
+    });
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn unset(text: &str) -> &str {

@@ -85,6 +85,24 @@ fn propagation(text: &str) -> Result<Propagation> {
     }
 }
 
+/// Whether a deletion answers with the object, and not with a Status.
+fn answers_with_object(resource: &Resource) -> bool {
+    match resource.group.as_str() {
+        "" => matches!(
+            resource.plural.as_str(),
+            "persistentvolumeclaims"
+                | "persistentvolumes"
+                | "pods"
+                | "podtemplates"
+                | "resourcequotas"
+                | "serviceaccounts"
+                | "services"
+        ),
+        "storage.k8s.io" => resource.plural != "csistoragecapacities",
+        _ => false,
+    }
+}
+
 impl State {
     pub(crate) fn delete_verb(
         &mut self,
@@ -96,13 +114,18 @@ impl State {
         let outcome = self.delete(resource, key, &options)?;
         Ok(match outcome {
             Outcome::Kept(object) => render::json(200, &render::present(resource, &object)),
-            Outcome::Removed(object) => render::json(
-                200,
-                &success(&json!({
-                    "name": key.1, "group": resource.group, "kind": resource.plural,
-                    "uid": object::uid(&object),
-                })),
-            ),
+            Outcome::Removed(object) if answers_with_object(resource) => {
+                render::json(200, &render::present(resource, &object))
+            }
+            Outcome::Removed(object) => {
+                let mut details = json!({
+                    "name": key.1, "kind": resource.plural, "uid": object::uid(&object),
+                });
+                if !resource.group.is_empty() {
+                    details["group"] = json!(resource.group);
+                }
+                render::json(200, &success(&details))
+            }
         })
     }
 
@@ -178,28 +201,32 @@ impl State {
             return Ok(Outcome::Kept(held));
         }
         let mut object = (*held).clone();
-        if object::is_deleting(&held) {
+        let first = !object::is_deleting(&held);
+        if first {
+            self.mark(&mut object, grace, None);
+            self.prepare_dependents(resource, &mut object, options.propagation);
+        } else {
             let left =
                 object::integer(&held, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
             if left == 0 || grace >= left {
                 return Ok(Outcome::Kept(held));
             }
             self.mark(&mut object, grace, Some(left));
-        } else {
-            self.mark(&mut object, grace, None);
-            self.prepare_dependents(resource, &mut object, options.propagation);
         }
         let waits = self.empty_container(resource, key, &mut object);
+        if first && let Some(generation) = object::integer(&object, &["metadata", "generation"]) {
+            object::metadata(&mut object).insert("generation".to_owned(), json!(generation + 1));
+        }
         if grace == 0 && !waits && object::finalizers(&object).is_empty() {
-            // Without its mark: an object that goes at once was never seen terminating.
+            // Only a pod that goes at once is seen terminating before.
+            if resource.is("", "pods") {
+                self.store.put(&collection, object);
+            }
             return self
                 .store
                 .remove(&collection, key)
                 .map(Outcome::Removed)
                 .ok_or_else(|| ApiError::not_found(resource, &key.1));
-        }
-        if let Some(generation) = object::integer(&object, &["metadata", "generation"]) {
-            object::metadata(&mut object).insert("generation".to_owned(), json!(generation + 1));
         }
         Ok(Outcome::Kept(self.store.put(&collection, object)))
     }

@@ -7,15 +7,15 @@ use http::{HeaderValue, Response, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::ResponseBody;
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, FieldError, Result};
 use crate::render;
-use crate::request::{ApiRequest, Query};
+use crate::request::{ApiRequest, Query, View};
 use crate::resources::Resource;
 use crate::selectors::Filter;
 use crate::server::State;
 use crate::store::Key;
 use crate::watch::{DEFAULT_TIMEOUT, Watch, bookmark, write_event};
+use crate::{ResponseBody, full};
 
 impl State {
     pub(crate) fn get_verb(
@@ -39,6 +39,7 @@ impl State {
         namespace: &str,
     ) -> Result<Response<ResponseBody>> {
         let query = &request.query;
+        check_list_options(query)?;
         let filter = filter(resource, namespace, query)?;
         let collection = self
             .store
@@ -105,6 +106,7 @@ impl State {
     ) -> Result<Response<ResponseBody>> {
         let query = &request.query;
         let view = request.view()?;
+        check_watch_options(query)?;
         let mut filter = filter(resource, namespace, query)?;
         name.clone_into(&mut filter.name);
         let id = self.store.watch_id();
@@ -116,32 +118,35 @@ impl State {
             .get(&resource.group_resource())
             .ok_or_else(ApiError::unknown_path)?;
         let bookmarks = query.flag("allowWatchBookmarks");
-        let start = revision(query)?;
+        let start = revision(query).map_err(|mut error| {
+            (error.code, error.reason) = (500, "");
+            error
+        })?;
         let streaming = query.flag("sendInitialEvents");
-        if streaming && (!bookmarks || query.text("resourceVersionMatch") != "NotOlderThan") {
-            return Err(ApiError::bad_request(
-                "sendInitialEvents requires allowWatchBookmarks and resourceVersionMatch=NotOlderThan",
-            ));
-        }
-        if let Some(start) = start.filter(|start| *start > current) {
-            return Err(too_large(start, current));
+        if let Some(start) = start.filter(|start| streaming && *start > current) {
+            return Ok(refused(&too_large(start, current)));
         }
         let (mut initial, mut headed) = (Vec::new(), false);
         let position = match start {
             Some(revision) if !streaming => {
-                collection.position_after(revision).ok_or_else(|| {
-                    ApiError::expired(format!("too old resource version: {revision} ({current})"))
-                })?
+                let Some(position) = collection.position_after(revision) else {
+                    let message = format!("too old resource version: {revision} ({current})");
+                    return Ok(refused(&ApiError::expired(message)));
+                };
+                position
             }
             _ => {
                 for object in collection.objects.values().filter(|object| filter.matches(object)) {
                     let object = render::event(resource, object, view, now, &mut headed);
                     write_event(&mut initial, "ADDED", &object);
                 }
-                if streaming {
+                if streaming && bookmarks {
                     let mut mark = bookmark(resource, current, view);
-                    mark["metadata"]["annotations"] =
-                        json!({ "k8s.io/initial-events-end": "true" });
+                    let metadata = match view {
+                        View::Table(_) => &mut mark["rows"][0]["object"]["metadata"],
+                        View::Object | View::Metadata => &mut mark["metadata"],
+                    };
+                    metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
                     write_event(&mut initial, "BOOKMARK", &mark);
                 }
                 collection.end()
@@ -151,18 +156,20 @@ impl State {
             .number("timeoutSeconds")?
             .filter(|seconds| *seconds > 0)
             .map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+        let deadline = Box::pin(tokio::time::sleep(timeout));
         let watch = Watch {
             state: Arc::clone(shared),
             resource: Arc::clone(resource),
             collection: resource.group_resource(),
             id,
             position,
+            after: start.filter(|_| !streaming).unwrap_or(0),
             filter,
             view,
             initial,
             headed,
-            bookmark: bookmarks.then(Watch::next_bookmark),
-            deadline: Box::pin(tokio::time::sleep(timeout)),
+            bookmark: bookmarks.then(|| Watch::next_bookmark(&deadline)).flatten(),
+            deadline,
             ended: false,
         };
         let mut response = Response::new(watch.boxed_unsync());
@@ -171,6 +178,17 @@ impl State {
             .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(response)
     }
+}
+
+/// A watch that ends with an error at once.
+fn refused(error: &ApiError) -> Response<ResponseBody> {
+    let mut event = Vec::new();
+    write_event(&mut event, "ERROR", &error.to_status());
+    let mut response = Response::new(full(event));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 fn filter(resource: &Resource, namespace: &str, query: &Query) -> Result<Filter> {
@@ -182,14 +200,72 @@ fn revision(query: &Query) -> Result<Option<u64>> {
     match query.text("resourceVersion") {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
-            ApiError::bad_request(format!("invalid resource version: Invalid value: {text:?}"))
+            ApiError::bad_request(format!(
+                "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: \
+                 invalid syntax"
+            ))
         }),
     }
 }
 
+const MATCH: &str = "resourceVersionMatch";
+const CONTINUED: &str = "resourceVersionMatch is forbidden when continue is provided";
+
+/// Refuses parameters that make no sense for a list.
+fn check_list_options(query: &Query) -> Result<()> {
+    let mut errors = Vec::new();
+    let (wanted, version) = (query.text(MATCH), query.text("resourceVersion"));
+    if !wanted.is_empty() {
+        if version.is_empty() {
+            let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            errors.push(FieldError::forbidden(MATCH, detail));
+        }
+        if !query.text("continue").is_empty() {
+            errors.push(FieldError::forbidden(MATCH, CONTINUED));
+        }
+        if !matches!(wanted, "Exact" | "NotOlderThan") {
+            let supported = vec![json!("Exact"), json!("NotOlderThan"), json!("")];
+            errors.push(FieldError::not_supported(MATCH, wanted, supported));
+        }
+        if wanted == "Exact" && version == "0" {
+            let detail = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            errors.push(FieldError::forbidden(MATCH, detail));
+        }
+    }
+    if !query.text("sendInitialEvents").is_empty() {
+        let detail = "sendInitialEvents is forbidden for list";
+        errors.push(FieldError::forbidden("sendInitialEvents", detail));
+    }
+    ApiError::check_options("ListOptions", &errors)
+}
+
+/// Refuses parameters that make no sense for a watch.
+fn check_watch_options(query: &Query) -> Result<()> {
+    let mut errors = Vec::new();
+    let wanted = query.text(MATCH);
+    let streaming = !query.text("sendInitialEvents").is_empty();
+    if streaming && wanted != "NotOlderThan" {
+        let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        errors.push(FieldError::forbidden(MATCH, detail));
+    }
+    if !wanted.is_empty() && !streaming {
+        let detail =
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        errors.push(FieldError::forbidden(MATCH, detail));
+    }
+    if !wanted.is_empty() && wanted != "NotOlderThan" {
+        errors.push(FieldError::not_supported(MATCH, wanted, vec![json!("NotOlderThan")]));
+    }
+    if !query.text("continue").is_empty() {
+        errors.push(FieldError::forbidden(MATCH, CONTINUED));
+    }
+    ApiError::check_options("ListOptions", &errors)
+}
+
 fn too_large(wanted: u64, current: u64) -> ApiError {
-    let mut error =
-        ApiError::internal(format!("Too large resource version: {wanted}, current: {current}"));
+    let mut error = ApiError::internal(format!(
+        "Timeout: Too large resource version: {wanted}, current: {current}"
+    ));
     (error.code, error.reason) = (504, "Timeout");
     error.details = Some(Box::new(json!({
         "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }],

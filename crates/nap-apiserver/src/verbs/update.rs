@@ -161,10 +161,9 @@ impl State {
             && object::finalizers(&new).is_empty()
             && object::integer(&new, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0;
         let outcome = if ends {
-            // The last write is visible before the end, as one deletion of the newest state.
-            self.store.put(&collection, new);
-            let last = self.store.remove(&collection, key).unwrap_or(stored);
-            Outcome::Removed(last)
+            // Watches see a deletion of the state before this write.
+            self.store.remove(&collection, key);
+            Outcome::Removed(Arc::new(new))
         } else {
             Outcome::Kept(self.store.put(&collection, new))
         };

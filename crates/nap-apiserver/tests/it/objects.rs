@@ -185,16 +185,16 @@ async fn a_running_pod_has_grace_and_a_waiting_one_does_not() {
         api.create(&created(), &pod(name)).await.unwrap();
     }
     run(&client, "bound").await;
-    assert!(api.delete("free", &DeleteParams::default()).await.unwrap().is_right());
+    let free = api.delete("free", &DeleteParams::default()).await.unwrap().unwrap_left();
+    assert_eq!(free.metadata.deletion_grace_period_seconds, Some(0));
+    assert!(api.get_opt("free").await.unwrap().is_none());
     let bound = api.delete("bound", &DeleteParams::default()).await.unwrap().unwrap_left();
     assert_eq!(bound.metadata.deletion_grace_period_seconds, Some(30));
     assert_eq!(bound.metadata.deletion_timestamp.unwrap().0.to_string(), "2030-01-01T00:00:30Z");
     let shorter = DeleteParams::default().grace_period(5);
     let bound = api.delete("bound", &shorter).await.unwrap().unwrap_left();
     assert_eq!(bound.metadata.deletion_timestamp.unwrap().0.to_string(), "2030-01-01T00:00:05Z");
-    assert!(
-        api.delete("bound", &DeleteParams::default().grace_period(0)).await.unwrap().is_right()
-    );
+    api.delete("bound", &DeleteParams::default().grace_period(0)).await.unwrap();
     assert!(api.get_opt("bound").await.unwrap().is_none());
 }
 

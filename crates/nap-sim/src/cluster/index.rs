@@ -13,7 +13,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet}
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
-    Endpoints, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service,
+    Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -177,6 +177,7 @@ macro_rules! kinds {
 
 kinds! {
     nodes: Node, cluster;
+    namespaces: Namespace, cluster;
     pods: Pod, namespaced;
     deployments: Deployment, namespaced;
     replica_sets: ReplicaSet, namespaced;

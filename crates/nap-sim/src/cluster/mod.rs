@@ -35,6 +35,7 @@ use tokio::sync::mpsc;
 
 use index::{Index, News};
 use node_lifecycle::GoneVms;
+pub use scheduler::verdict::{SchedulingObjects, Verdict, verdict};
 pub use storage::storage_classes;
 use workloads::Autoscaling;
 use write::Writer;

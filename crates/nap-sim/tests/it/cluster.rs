@@ -349,14 +349,15 @@ async fn pod_with_an_unimplemented_constraint_is_never_bound() {
     apart["spec"]["template"]["spec"]["affinity"] = json!({ "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [{
             "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "web" } },
-            "namespaceSelector": { "matchLabels": { "team": "red" } },
         }],
     }});
+    apart["spec"]["template"]["spec"]["resourceClaims"] =
+        json!([{ "name": "gpu", "resourceClaimName": "gpu" }]);
     world.create::<Deployment>(apart).await;
     world.wait(60).await;
     let pods = world.pods().await;
     assert_eq!(running(&pods), 0);
-    assert!(unschedulable(&pods[0]).contains("namespace selectors"));
+    assert!(unschedulable(&pods[0]).contains("resource claims"));
 }
 
 #[tokio::test(start_paused = true)]

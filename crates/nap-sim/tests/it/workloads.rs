@@ -130,7 +130,7 @@ async fn pod_returns_to_the_zone_of_its_volume_and_the_volume_goes_with_its_clai
     let pods = world.pods().await;
     assert_eq!(phase(&pods[0]), "Pending");
     let message = crate::cluster::unschedulable(&pods[0]);
-    assert!(message.contains("node(s) had volume node affinity conflict"), "{message}");
+    assert!(message.contains("node(s) didn't match PersistentVolume's node affinity"), "{message}");
     world.add_machine_in("back", 4000, "z-1").await;
     world.wait(60).await;
     let pods = world.pods().await;

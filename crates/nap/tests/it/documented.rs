@@ -1,5 +1,5 @@
-//! Commands of the documents for operators: each is run here or by the test that is named, or
-//! needs Azure, and then its document says so.
+//! Commands of the README and of the documents for users: each is run here or by the test that is
+//! named, or needs Azure, and then its document says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,9 +7,19 @@ use std::path::Path;
 use crate::process::{Cluster, nap, text};
 
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
-const DOCUMENTS: [&str; 4] = ["install", "migrate", "metrics", "operations"];
+const DOCUMENTS: [&str; 8] = [
+    "README.md",
+    "docs/install.md",
+    "docs/migrate.md",
+    "docs/metrics.md",
+    "docs/operations.md",
+    "docs/plan.md",
+    "docs/lint.md",
+    "docs/disruption.md",
+];
 /// Programs whose commands count.
-const PROGRAMS: [&str; 7] = ["nap", "kubectl", "helm", "make", "crane", "docker", "az"];
+const PROGRAMS: [&str; 9] =
+    ["nap", "kubectl", "helm", "make", "crane", "docker", "az", "cargo", "sh"];
 
 /// How a command is shown to work.
 enum Shown {
@@ -32,6 +42,7 @@ const COMMANDS: &[(&str, Shown)] = &[
     ("az identity create", Azure),
     ("az identity federated-credential create", Azure),
     ("az identity show", Azure),
+    ("cargo run -- try --speed 10", NotRun("the commands here run on `nap try`")),
     ("crane push", By("an_image_is_valid_and_can_be_pushed")),
     ("docker load", NotRun("needs a daemon")),
     ("helm install nap charts/nap", By("the_installed_chart_scales_a_deployment_within_its_roles")),
@@ -50,30 +61,89 @@ const COMMANDS: &[(&str, Shown)] = &[
         "kubectl -n kube-system scale deployment karpenter --replicas=0",
         By("nodes_of_the_incumbent_are_taken_over_and_given_back"),
     ),
+    ("kubectl annotate nodepool default nap.karpenter.sh/dry-run=true", Here("")),
+    ("kubectl apply", NotRun("the verb")),
+    ("kubectl apply -f examples/default-nodepool.yaml", Here("")),
     ("kubectl apply -f examples/inflate.yaml", Here("")),
+    ("kubectl apply -f examples/shop.yaml -f examples/gpu-nodepool.yaml", Here("")),
+    ("kubectl delete", NotRun("the verb")),
+    ("kubectl delete node NAME", By("kubectl_commands_of_the_guides_work")),
+    (
+        "kubectl get events -A --field-selector reason=DisruptionDryRun",
+        Here("kubectl get events -A --field-selector reason=DisruptionDryRun"),
+    ),
     ("kubectl get events -A --field-selector source=karpenter", Here("")),
     ("kubectl get nodeclaims", Here("")),
+    ("kubectl get nodeclaims -o wide", Here("")),
     ("kubectl get nodeclaims --watch", Here("kubectl get nodeclaims")),
     ("kubectl get nodes -l karpenter.sh/nodepool", Here("")),
+    ("kubectl get nodes,nodeclaims,nodepools", Here("")),
+    ("kubectl get … -o yaml", Here("kubectl get nodes -o yaml")),
+    (
+        "kubectl scale deployment inflate --replicas=2",
+        // The others look at its pods.
+        Here("kubectl scale deployment inflate --replicas=10"),
+    ),
+    ("make demo", By("the_readme_tells_the_story_of_the_demo")),
     ("make dist", NotRun("a release build")),
     (
         "make image",
         NotRun("a release build; `an_image_is_valid_and_can_be_pushed` has its last step"),
     ),
+    ("make test", NotRun("it is running")),
+    ("nap azure catalogue refresh", By("a_refresh_says_what_changed_and_plans_can_use_it")),
     ("nap azure check", By("a_cluster_that_meets_every_prerequisite_passes")),
+    ("nap azure skus --region westeurope", Here("")),
     ("nap azure smoke", By("a_machine_is_created_joins_and_is_deleted")),
     ("nap crds install", Here("")),
     ("nap decisions", Here("")),
     ("nap disable", By("disable_launches_nothing_more_and_names_what_is_left")),
     ("nap disable --status", Here("nap disable --status")),
     ("nap disable --wait", By("disable_launches_nothing_more_and_names_what_is_left")),
+    ("nap explain", NotRun("the commands below")),
+    ("nap explain node", Here("nap explain node {node}")),
     ("nap explain node NAME", Here("nap explain node {node}")),
+    ("nap explain pod -o json", Here("nap explain pod {pod} -o json")),
     ("nap explain pod NAMESPACE/NAME", Here("nap explain pod {pod}")),
+    (
+        "nap explain pod [NAMESPACE/]NAME [-n NAMESPACE] [-f FILE…]",
+        By("a_pod_is_found_by_namespace_kind_and_workload"),
+    ),
+    ("nap explain pod shop/recommender -f examples/shop.yaml", Here("")),
+    ("nap explain pod shop/web", Here("nap explain pod shop/web")),
+    ("nap lint", Here("nap lint -f examples/workloads")),
     ("nap lint -f", Here("nap lint -f examples/inflate.yaml")),
+    ("nap lint -f FILE -o sarif", Here("nap lint -f examples/shop.yaml -o sarif")),
+    ("nap lint -f FILE…", Here("nap lint -f examples/shop.yaml")),
+    ("nap plan", Here("")),
+    ("nap plan --save FILE", By("replay_reproduces_the_saved_plan")),
+    ("nap plan -f FILE --context NAME", By("exit_codes_tell_changes_and_cost")),
+    ("nap plan -f FILE…", By("kinds_of_public_manifests_make_these_pods")),
+    ("nap plan -f FILE… --context NAME", By("more_replicas_add_pods_and_a_vm")),
+    ("nap plan -f examples/shop.yaml", By("the_readme_shows_what_is_printed")),
+    ("nap plan -f web.yaml --state cluster.yaml", By("more_replicas_add_pods_and_a_vm")),
     ("nap plan disruption", Here("")),
     ("nap rbac", Here("")),
+    ("nap replay", By("replay_reproduces_the_saved_plan")),
     ("nap run", By("a_scale_up_and_down_shows_in_metrics_health_and_json_logs")),
+    ("nap run --avoid-surplus-nodes=false", NotRun("a setting; `nap run` is")),
     ("nap run --dry-run", By("nodes_of_the_incumbent_are_taken_over_and_given_back")),
+    ("nap sim --seed 3 --hours 24", Here("nap sim --seed 3 --hours 1")),
+    (
+        "nap sim -f FILE --schedule FILE",
+        By("own_workloads_are_simulated_with_their_schedule_and_cost"),
+    ),
+    ("nap try", By("commands_of_the_first_five_minutes_work")),
+    (
+        "nap try --faults examples/faults.yaml",
+        By("a_cluster_starts_with_the_faults_of_the_example"),
+    ),
+    ("nap try --no-controllers", By("a_scale_up_and_down_shows_in_metrics_health_and_json_logs")),
+    ("nap what-if", By("a_changed_nodepool_shows_what_would_drift")),
+    ("nap what-if --exit-code", By("a_changed_nodepool_shows_what_would_drift")),
+    ("nap what-if -f nodepool.yaml", By("a_changed_nodepool_shows_what_would_drift")),
+    ("nap windows", By("times_are_those_of_the_pool_and_of_utc")),
+    ("sh examples/first-hour.sh", By("public_kinds_of_manifests_are_planned")),
 ];
 
 fn root() -> std::path::PathBuf {
@@ -94,6 +164,8 @@ fn commands(document: &str) -> BTreeSet<String> {
         } else if let Some(command) = line.strip_prefix("$ ") {
             // `NAME=$(command)`
             let command = command.split_once("$(").map_or(command, |(_, inner)| inner);
+            let command = command.split_once(" #").map_or(command, |(command, _)| command);
+            let command = command.split_once(" > ").map_or(command, |(command, _)| command);
             found.insert(command.trim_end_matches([')', '\\', ' ']).to_owned());
         }
     }
@@ -117,16 +189,19 @@ fn row(command: &str) -> Option<&'static (&'static str, Shown)> {
 #[test]
 fn every_documented_command_is_run_by_a_test_or_needs_azure() {
     let mut used = BTreeSet::new();
-    let tests: String = std::fs::read_dir(root().join("crates/nap/tests/it"))
-        .expect("the folder of this file")
-        .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok())
+    let tests: String = ["", "planning"]
+        .iter()
+        .flat_map(|folder| {
+            std::fs::read_dir(root().join("crates/nap/tests/it").join(folder))
+                .expect("the folder of this file")
+                .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok())
+        })
         .collect();
     for name in DOCUMENTS {
-        let path = root().join(format!("docs/{name}.md"));
-        let document = std::fs::read_to_string(path).expect("a document");
+        let document = std::fs::read_to_string(root().join(name)).expect("a document");
         for command in commands(&document) {
             let Some((known, shown)) = row(&command) else {
-                panic!("docs/{name}.md: `{command}` is not in the table of commands")
+                panic!("{name}: `{command}` is not in the table of commands")
             };
             used.insert(*known);
             match shown {
@@ -135,7 +210,7 @@ fn every_documented_command_is_run_by_a_test_or_needs_azure() {
                 }
                 Azure => {
                     let said = document.replace('\n', " ");
-                    assert!(said.contains("ommands of `az` need Azure"), "docs/{name}.md");
+                    assert!(said.contains("ommands of `az` need Azure"), "{name}");
                 }
                 NotRun(why) => assert!(!why.is_empty()),
                 Here(_) => {}
@@ -185,4 +260,12 @@ fn documented_commands_succeed() {
         let is_left = command == "nap disable --status" && output.status.code() == Some(2);
         assert!(output.status.success() || is_left, "{command}: {said}");
     }
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl")]
+fn a_cluster_starts_with_the_faults_of_the_example() {
+    let faults = root().join("examples/faults.yaml");
+    let cluster = Cluster::start(&["--faults", faults.to_str().expect("a path")]);
+    assert!(cluster.ok(&["get", "nodepools"]).contains("default"));
 }

@@ -57,6 +57,10 @@ impl Bench {
         Self { client, _turn: turn }
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Creates nodes and the pods that run on them.
     pub(super) async fn create_machines(&self, machines: Vec<objects::Machine>, running: &[Pod]) {
         let (nodes, drivers): (Vec<Node>, Vec<CSINode>) = machines.into_iter().unzip();
@@ -301,7 +305,7 @@ pub(super) struct Places {
     pub(super) complaints: BTreeMap<PodKey, String>,
 }
 
-async fn make<K>(api: &Api<K>, object: serde_json::Value)
+pub(super) async fn make<K>(api: &Api<K>, object: serde_json::Value)
 where
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {

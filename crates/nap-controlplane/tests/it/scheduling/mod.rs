@@ -7,9 +7,11 @@
 //! again. The same runs without nomination show what that would cost.
 
 mod bench;
+mod generated;
 mod judge;
 mod objects;
 mod outcome;
+mod verdicts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

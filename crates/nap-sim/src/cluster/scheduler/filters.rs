@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration,
+    Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration,
 };
 use kube::ResourceExt;
 use nap_units::{PODS, Resources, Rounding};
@@ -24,7 +24,7 @@ pub(in crate::cluster) struct Candidate {
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
     unschedulable: bool,
-    ports: BTreeSet<(String, i32)>,
+    ports: BTreeSet<HostPort>,
     pub(super) disks: Disks,
 }
 
@@ -94,7 +94,7 @@ impl Candidate {
         if !self.is_selected(spec) {
             return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
         }
-        if host_ports(spec).any(|port| self.ports.contains(&port)) {
+        if host_ports(spec).any(|port| self.ports.iter().any(|taken| taken.conflicts(&port))) {
             return vec!["node(s) didn't have free ports for the requested pod ports".to_owned()];
         }
         needs
@@ -205,20 +205,45 @@ fn tolerates_unschedulable(spec: &PodSpec) -> bool {
     tolerates(spec, &taint)
 }
 
-fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (String, i32)> {
-    spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(
-        |port| {
-            let number = port.host_port.filter(|number| *number > 0)?;
-            Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), number))
-        },
-    )
+/// A port of the host on one of its addresses.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct HostPort {
+    protocol: String,
+    number: i32,
+    address: String,
+}
+
+/// The address that stands for all of a host.
+const ALL_ADDRESSES: &str = "0.0.0.0";
+
+impl HostPort {
+    /// Whether two pods cannot have both ports on one host.
+    fn conflicts(&self, other: &Self) -> bool {
+        let overlap = [&self.address, &other.address].iter().any(|one| *one == ALL_ADDRESSES)
+            || self.address == other.address;
+        overlap && self.protocol == other.protocol && self.number == other.number
+    }
+}
+
+/// Host ports of the containers and of the sidecars.
+fn host_ports(spec: &PodSpec) -> impl Iterator<Item = HostPort> {
+    let is_sidecar = |one: &&Container| one.restart_policy.as_deref() == Some("Always");
+    let sidecars = spec.init_containers.iter().flatten().filter(is_sidecar);
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|one| one.ports.iter().flatten());
+    let given = |text: &Option<String>, default: &str| {
+        text.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned())
+    };
+    ports.filter_map(move |port| {
+        Some(HostPort {
+            protocol: given(&port.protocol, "TCP"),
+            number: port.host_port.filter(|number| *number > 0)?,
+            address: given(&port.host_ip, ALL_ADDRESSES),
+        })
+    })
 }
 
 /// A required constraint that this scheduler does not implement; `None` if there is none.
 pub(in crate::cluster) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
-    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
-        Some("resource claims")
-    } else {
-        super::relations::unsupported(spec)
-    }
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    claims.then_some("resource claims")
 }

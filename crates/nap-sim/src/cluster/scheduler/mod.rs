@@ -9,6 +9,7 @@
 
 mod filters;
 mod relations;
+pub(super) mod verdict;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +61,7 @@ pub(super) async fn pass(index: &mut Index, writer: &mut Writer, tried: &mut Tri
     for pod in pending {
         let Some(spec) = pod.spec.as_ref() else { continue };
         let volumes = VolumeNeeds::of(&pod, index);
-        let placed = place(&pod, spec, &nodes, &nominations, &volumes);
+        let placed = place(&pod, spec, &nodes, &nominations, &volumes, index);
         nominations.forget(&pod);
         match placed {
             Ok(name) => {
@@ -131,6 +132,9 @@ fn looks_of(nodes: &[Candidate], index: &Index) -> u64 {
     for name in index.storage_classes.values().map(|class| class.name_any()) {
         name.hash(&mut hasher);
     }
+    for namespace in index.namespaces.values() {
+        (&namespace.metadata.name, &namespace.metadata.labels).hash(&mut hasher);
+    }
     for node in nodes {
         node.hash_looks(&mut hasher);
     }
@@ -188,13 +192,36 @@ struct Refusal {
     message: String,
 }
 
+/// The node for a pod.
 fn place(
     pod: &Pod,
     spec: &PodSpec,
     nodes: &[Candidate],
     nominations: &Nominations,
     volumes: &Result<VolumeNeeds, String>,
+    index: &Index,
 ) -> Result<String, Refusal> {
+    let feasible = feasible(pod, spec, nodes, nominations, volumes, index)?;
+    let needs = pods::occupies(spec);
+    let nominated = feasible.iter().find(|node| Some(node.name.as_str()) == nomination(pod));
+    let best = || {
+        feasible.iter().min_by_key(|node| {
+            (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
+        })
+    };
+    let chosen = nominated.or_else(best).map(|node| node.name.clone());
+    chosen.ok_or(Refusal { reason: "Unschedulable", message: String::new() })
+}
+
+/// The nodes that pass all filters; the refusal counts the failures if there are none.
+fn feasible<'n>(
+    pod: &Pod,
+    spec: &PodSpec,
+    nodes: &'n [Candidate],
+    nominations: &Nominations,
+    volumes: &Result<VolumeNeeds, String>,
+    index: &Index,
+) -> Result<Vec<&'n Candidate>, Refusal> {
     if nodes.is_empty() {
         let message = "no nodes available to schedule pods".to_owned();
         return Err(Refusal { reason: "Unschedulable", message });
@@ -207,7 +234,7 @@ fn place(
         }
     };
     let needs = pods::occupies(spec);
-    let relations = relations::Relations::of(pod, spec, nodes);
+    let relations = relations::Relations::of(pod, spec, nodes, index);
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut feasible: Vec<&Candidate> = Vec::new();
     for node in nodes {
@@ -232,14 +259,8 @@ fn place(
             format!("the embedded scheduler does not support {what}, so the pod is left alone");
         return Err(Refusal { reason: "SchedulerError", message });
     }
-    let chosen =
-        feasible.iter().find(|node| Some(node.name.as_str()) == nomination(pod)).or_else(|| {
-            feasible.iter().min_by_key(|node| {
-                (node.avoided(spec), std::cmp::Reverse(emptiness(node, &needs)), node.name.clone())
-            })
-        });
-    if let Some(node) = chosen {
-        return Ok(node.name.clone());
+    if !feasible.is_empty() {
+        return Ok(feasible);
     }
     let mut reasons: Vec<String> =
         reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::ResourceExt;
 
 use super::filters::Candidate;
+use crate::cluster::index::Index;
 use crate::cluster::pods;
 
 /// A label and one of its values.
@@ -35,7 +36,9 @@ struct SpreadState<'p> {
 }
 
 impl<'p> Relations<'p> {
-    pub(super) fn of(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Self {
+    pub(super) fn of(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate], index: &Index) -> Self {
+        let means =
+            |term: &PodAffinityTerm, owner: &Pod, other: &Pod| means(term, owner, other, index);
         let together = required(spec, |affinity| {
             affinity
                 .pod_affinity
@@ -91,17 +94,6 @@ impl<'p> Relations<'p> {
                 return Some("node(s) didn't match pod topology spread constraints");
             }
         }
-        if self.closed.iter().any(|(key, value)| node.labels().get(key) == Some(value)) {
-            return Some("node(s) didn't satisfy existing pods anti-affinity rules");
-        }
-        let (apart, excluded) = &self.excluded;
-        if apart
-            .iter()
-            .filter_map(|term| domain(node, term))
-            .any(|domain| excluded.contains(&domain))
-        {
-            return Some("node(s) didn't match pod anti-affinity rules");
-        }
         if let Some((together, found, is_own)) = &self.wanted {
             let domains: Vec<Option<Domain>> =
                 together.iter().map(|term| domain(node, term)).collect();
@@ -113,21 +105,19 @@ impl<'p> Relations<'p> {
                 return Some("node(s) didn't match pod affinity rules");
             }
         }
+        let (apart, excluded) = &self.excluded;
+        if apart
+            .iter()
+            .filter_map(|term| domain(node, term))
+            .any(|domain| excluded.contains(&domain))
+        {
+            return Some("node(s) didn't match pod anti-affinity rules");
+        }
+        if self.closed.iter().any(|(key, value)| node.labels().get(key) == Some(value)) {
+            return Some("node(s) didn't satisfy existing pods anti-affinity rules");
+        }
         None
     }
-}
-
-/// A rule that needs namespace labels, which are not simulated; `None` if there is none.
-pub(super) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
-    let together = required(spec, |affinity| {
-        affinity.pod_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.clone()
-    });
-    let selects = |term: &PodAffinityTerm| {
-        term.namespace_selector
-            .as_ref()
-            .is_some_and(|selector| *selector != LabelSelector::default())
-    };
-    together.iter().chain(&anti_affinity(spec)).any(selects).then_some("namespace selectors")
 }
 
 fn required<T>(
@@ -153,12 +143,19 @@ fn domain(node: &Candidate, term: &PodAffinityTerm) -> Option<Domain> {
 }
 
 /// Whether an affinity term of `owner` selects `other`.
-fn means(term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
+fn means(term: &PodAffinityTerm, owner: &Pod, other: &Pod, index: &Index) -> bool {
     let namespace = other.namespace().unwrap_or_default();
     let listed = term.namespaces.as_deref().unwrap_or_default();
     let in_namespace = match &term.namespace_selector {
-        // An empty selector selects every namespace; `unsupported` refuses others.
-        Some(_) => true,
+        // An empty selector selects every namespace, also one that is not known yet.
+        Some(selector) => {
+            listed.contains(&namespace)
+                || *selector == LabelSelector::default()
+                || index
+                    .namespaces
+                    .get(&(String::new(), namespace))
+                    .is_some_and(|namespace| pods::selects(selector, namespace.labels()))
+        }
         None if listed.is_empty() => owner.namespace().unwrap_or_default() == namespace,
         None => listed.contains(&namespace),
     };
@@ -199,6 +196,14 @@ fn spreads<'p>(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Vec<Spre
             && selects(constraint.label_selector.as_ref(), other)
             && agrees(constraint.match_label_keys.as_deref(), pod, other, true)
     };
+    // An empty selector matches the pod itself and counts no other.
+    let is_empty = |constraint: &TopologySpreadConstraint| {
+        let keys = constraint.match_label_keys.iter().flatten();
+        constraint.label_selector.as_ref().is_some_and(|selector| {
+            selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+                && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+        }) && !keys.into_iter().any(|key| pod.labels().contains_key(key))
+    };
     hard.iter()
         .map(|constraint| {
             let mut counts: BTreeMap<String, i32> = BTreeMap::new();
@@ -211,10 +216,11 @@ fn spreads<'p>(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Vec<Spre
                     || node.tolerates_all(spec);
                 let Some(value) = node.labels().get(&constraint.topology_key) else { continue };
                 if has_all && by_affinity && by_taints {
-                    let here = node
-                        .pods
-                        .iter()
-                        .filter(|other| !pods::is_deleting(other) && counted(constraint, other));
+                    let here = node.pods.iter().filter(|other| {
+                        !is_empty(constraint)
+                            && !pods::is_deleting(other)
+                            && counted(constraint, other)
+                    });
                     let here = i32::try_from(here.count()).unwrap_or(i32::MAX);
                     *counts.entry(value.clone()).or_default() += here;
                 }

@@ -34,6 +34,7 @@ impl VolumeNeeds {
     /// The needs of a pod; an error is a message about a claim that no node can help.
     pub(super) fn of(pod: &Pod, index: &Index) -> Result<Self, String> {
         let mut needs = Self::default();
+        let mut claims = Vec::new();
         for name in storage::claims_of(pod) {
             let Some(claim) = index.claims.get(&name) else {
                 return Err(format!("persistentvolumeclaim {:?} not found", name.1));
@@ -41,6 +42,9 @@ impl VolumeNeeds {
             if claim.metadata.deletion_timestamp.is_some() {
                 return Err(format!("persistentvolumeclaim {:?} is being deleted", name.1));
             }
+            claims.push((name, claim));
+        }
+        for (name, claim) in claims {
             if let Some(volume) = storage::bound_volume(claim, index) {
                 needs.disks.extend(storage::attachable(volume));
                 let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
@@ -72,8 +76,11 @@ impl VolumeNeeds {
 
     /// The first failing filter; `None` if the volumes suit the node.
     pub(super) fn problem(&self, node: &Candidate) -> Option<&'static str> {
+        if node.disks.is_over(&self.disks) {
+            return Some("node(s) exceed max volume count");
+        }
         if self.reachable.iter().any(|terms| !terms.iter().any(|term| node.meets(term))) {
-            return Some("node(s) had volume node affinity conflict");
+            return Some("node(s) didn't match PersistentVolume's node affinity");
         }
         let allowed = |topology: &TopologySelectorTerm| {
             topology.match_label_expressions.iter().flatten().all(|expression| {
@@ -82,10 +89,9 @@ impl VolumeNeeds {
                     .is_some_and(|value| expression.values.contains(value))
             })
         };
-        if self.creatable.iter().any(|topologies| !topologies.iter().any(allowed)) {
-            return Some("node(s) didn't find available persistent volumes to bind");
-        }
-        node.disks.is_over(&self.disks).then_some("node(s) exceed max volume count")
+        let somewhere = |topologies: &Vec<TopologySelectorTerm>| topologies.iter().any(allowed);
+        (!self.creatable.iter().all(somewhere))
+            .then_some("node(s) didn't find available persistent volumes to bind")
     }
 
     pub(super) fn disks(&self) -> &BTreeSet<Disk> {
