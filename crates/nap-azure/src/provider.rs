@@ -214,7 +214,7 @@ impl AzureProvider {
             labels: all,
             annotations: [
                 (labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone()),
-                (labels::IN_PLACE_UPDATE_HASH.to_owned(), tags::hash(&properties.tags)),
+                (labels::IN_PLACE_UPDATE_HASH.to_owned(), tags::hash_of_machine(&properties.tags)),
             ]
             .into(),
             capacity,
@@ -392,7 +392,7 @@ impl CloudProvider for AzureProvider {
     }
 
     fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {
-        Some(tags::hash(&machine_tags(&self.config, claim, class)))
+        Some(tags::hash(&self.config, claim, class))
     }
 
     async fn update_in_place(
