@@ -22,6 +22,7 @@ mod permitted;
 mod planning;
 mod planning_live;
 mod process;
+mod profiling;
 mod rolling;
 mod simulation;
 mod taking_over;
