@@ -179,7 +179,7 @@ impl ArmClient {
             self.limiter.observe(kind, response.headers());
             let status = response.status();
             if status == StatusCode::TOO_MANY_REQUESTS {
-                self.limiter.throttled(kind, retry_after(response.headers()));
+                self.limiter.throttled(kind, retry_after(response.headers(), self.clock.now()));
                 throttled += 1;
                 if throttled <= MAX_THROTTLED {
                     continue;
@@ -207,7 +207,8 @@ impl ArmClient {
             if !is_passing(status) {
                 return Err(Box::new(ArmFailure { error, body: body_of_error }));
             }
-            let retry = retries.wait(error, retry_after(response.headers())).await;
+            let retry =
+                retries.wait(error, retry_after(response.headers(), self.clock.now())).await;
             retry.map_err(|error| Box::new(ArmFailure { error, body: body_of_error }))?;
         }
     }
