@@ -354,6 +354,20 @@ pub const MISSING: &[(&str, &str)] = &[
         "nap does not write pod deletion costs",
     ),
     ("operator_capacitybuffer_*", "nap does not act on CapacityBuffers"),
+    (
+        "karpenter_instance_vm_create_start_total",
+        "of VMs that the provider creates by itself; nap's are machines of AKS, counted in \
+         `karpenter_nodeclaims_created_total`",
+    ),
+    (
+        "karpenter_instance_vm_create_failure_total",
+        "as above; failures are in `karpenter_nodeclaims_disrupted_total` and \
+         `karpenter_cloudprovider_errors_total`",
+    ),
+    (
+        "karpenter_image_selection_error_count",
+        "a class without an image is not ready: `operator_aksnodeclass_status_condition_count`",
+    ),
 ];
 
 #[cfg(test)]
