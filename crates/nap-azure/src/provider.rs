@@ -351,6 +351,14 @@ impl CloudProvider for AzureProvider {
         self.region.next_retry()
     }
 
+    fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {
+        let mut counts = BTreeMap::new();
+        for one in self.region.shortages() {
+            *counts.entry((one.capacity_type, one.cause.as_str())).or_default() += 1;
+        }
+        counts
+    }
+
     fn why_not_offered(&self, instance_type: &str) -> Option<String> {
         let today = self.arm().clock().now().to_zoned(jiff::tz::TimeZone::UTC).date();
         let gone = Lifecycle::built_in().gone(instance_type, &self.config.location, today)?;

@@ -311,6 +311,8 @@ metrics! {
         "Pods that were evicted or deleted in a drain, by NodePool and reason of the disruption";
     QUOTA_LEFT = "nap_quota_left_vcpus", Gauge, &["quota"],
         "vCPUs that are left of a quota of the subscription, launches under way taken off";
+    UNAVAILABLE = "nap_unavailable_offerings", Gauge, &["capacity_type", "cause"],
+        "Offerings, and groups of them, that are not tried for a while after a failure";
     LEADER = "nap_leader", Gauge, &[],
         "1 while this replica acts, else 0";
     PENDING_PODS = "nap_pending_pods", Gauge, &[],

@@ -46,6 +46,8 @@ async fn zonal_capacity_error_leads_to_the_next_offering() {
     assert_eq!(made.labels[labels::ZONE], "eastus-3");
     assert_eq!(world.emulator.machines().len(), 1, "nothing is left of the failed tries");
     assert_eq!(world.emulator.bill().len(), 1);
+    let counted = world.provider.unavailable_offerings();
+    assert!(counted[&(CapacityType::OnDemand, "capacity")] >= 2, "{counted:?}");
 }
 
 #[tokio::test(start_paused = true)]
