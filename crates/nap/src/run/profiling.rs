@@ -159,7 +159,9 @@ impl Profile {
             sample.bytes(3, &label.0);
             samples.push(sample.0);
         }
-        samples.iter().for_each(|sample| profile.bytes(2, sample));
+        for sample in &samples {
+            profile.bytes(2, sample);
+        }
         let period_type = tables.value_type("cpu", "nanoseconds");
         let started = report.timing.start_time.duration_since(SystemTime::UNIX_EPOCH);
         profile.number(9, nanoseconds(started.unwrap_or_default()));
@@ -205,7 +207,9 @@ impl Profile {
         }
         let mut strings: Vec<(String, u64)> = self.strings.into_iter().collect();
         strings.sort_by_key(|(_, index)| *index);
-        strings.iter().for_each(|(text, _)| profile.bytes(6, text.as_bytes()));
+        for (text, _) in &strings {
+            profile.bytes(6, text.as_bytes());
+        }
     }
 }
 
