@@ -52,7 +52,8 @@ pub async fn find(context: &Context, pool: &NodePool, class: &AKSNodeClass) -> O
     let found = dearest(pool, catalogue.types()).filter(|(price, _)| *price > EXTREME_PRICE);
     let message = found.map(|(price, size)| {
         format!(
-            "the requirements allow nodes of up to {price}/h (`{size}`); limit the sizes, or set the annotation `{}`",
+            "the requirements allow nodes of up to {price}/h (`{size}`); limit the sizes, or set \
+             the annotation `{}`",
             labels::MAX_PRICE_PER_NODE_HOUR
         )
     });

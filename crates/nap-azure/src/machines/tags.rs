@@ -141,7 +141,8 @@ mod tests {
                 serde_json::from_value(case["additionalTags"].clone()).unwrap();
             let spec = serde_json::from_value(case["nodeClass"]["spec"].clone()).unwrap();
             let class = AKSNodeClass::new("default", spec);
-            let reference = json!({ "group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default" });
+            let group = "karpenter.azure.com";
+            let reference = json!({ "group": group, "kind": "AKSNodeClass", "name": "default" });
             let claim: NodeClaim = serde_json::from_value(json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
                 "metadata": case["nodeClaim"]["metadata"],
