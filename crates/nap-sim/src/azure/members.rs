@@ -69,8 +69,8 @@ pub(crate) fn check_maintenance(body: &Value) -> Result<(), Refusal> {
     check(body, &Object(MAINTENANCE), true, "")
 }
 
-/// The definitions by the name of their model in Azure's SDKs, for a judge: each member is its type,
-/// or an object of one entry with the type and what it consists of.
+/// The definitions by the name of their model in Azure's SDKs, for a judge: each member is its
+/// type, or an object of one entry with the type and what it consists of.
 pub fn published_members() -> Value {
     json!({
         "Machine": shown(MACHINE),
