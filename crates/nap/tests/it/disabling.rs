@@ -9,17 +9,17 @@ use crate::process::{Cluster, nap};
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 const POOL: &str = include_str!("../../../../examples/default-nodepool.yaml");
 
-const BUDGET: &str = r#"
+const BUDGET: &str = r"
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata: { name: inflate, namespace: default }
 spec:
   maxUnavailable: 0
   selector: { matchLabels: { app: inflate } }
-"#;
+";
 
 /// A node outside of every NodePool with room for all pods, in place of a fixed agent pool.
-const FIXED: &str = r#"
+const FIXED: &str = r"
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
 metadata: { name: fixed }
@@ -28,7 +28,7 @@ spec:
   requirements:
     - { key: node.kubernetes.io/instance-type, operator: In, values: [Standard_D32s_v5] }
     - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
-"#;
+";
 
 #[test]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
