@@ -10,7 +10,7 @@ COPY . .
 ARG NAP_COMMIT=unknown
 ENV NAP_COMMIT=$NAP_COMMIT
 RUN cargo build --locked --profile dist --package nap \
-    && strip target/dist/nap
+    && strip --strip-debug target/dist/nap
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt

@@ -36,7 +36,7 @@ dist: need-cargo ## Build the binary to ship, stripped, with its symbols in a fi
 image: need-cargo ## Build a static binary and write a container image around it, target/nap-image.tar
 	RUSTFLAGS='-C target-feature=+crt-static' NAP_COMMIT=$$(git rev-parse HEAD) \
 	    cargo build --profile dist --package nap --target $(HOST)
-	strip --strip-all -o target/nap-static target/$(HOST)/dist/nap
+	strip --strip-debug -o target/nap-static target/$(HOST)/dist/nap
 	@cargo run --quiet --package xtask -- image target/nap-static $(CA_ROOTS) nap:$(VERSION) target/nap-image.tar
 
 bench: need-cargo ## Run nap and Karpenter's scheduler on the same problems and write docs/benchmarks.md

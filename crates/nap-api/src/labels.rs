@@ -173,6 +173,10 @@ pub const PRICE_PER_HOUR: &str = "nap.karpenter.sh/price-per-hour";
 /// Annotation of a NodeClaim: URL of the Azure operation that creates its machine.
 pub const AZURE_OPERATION: &str = "nap.karpenter.sh/azure-operation";
 
+/// Annotation of a NodeClaim: correlation id of the request that created its machine, by which
+/// Azure's support finds it.
+pub const AZURE_CORRELATION_ID: &str = "nap.karpenter.sh/azure-correlation-id";
+
 /// Annotation of a NodePool: highest price of a node in dollars per hour.
 pub const MAX_PRICE_PER_NODE_HOUR: &str = "nap.karpenter.sh/max-price-per-node-hour";
 /// Annotation of a NodePool: whether its spot nodes may be replaced by cheaper spot nodes.

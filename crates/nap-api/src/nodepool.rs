@@ -306,6 +306,9 @@ pub const INSTANCE_TYPES_OFFERED: &str = "InstanceTypesOffered";
 /// Condition of a NodePool: `False` if an annotation on the disruption of its nodes cannot be read,
 /// which stops it, with the field and the remedy. It is absent otherwise.
 pub const DISRUPTION_SETTINGS_VALID: &str = "DisruptionSettingsValid";
+/// Condition of a NodePool: `False` if it can reach nodes of an extreme price and has no ceiling,
+/// with the price and the remedy. It is absent otherwise, and blocks nothing.
+pub const PRICE_BOUNDED: &str = "PriceBounded";
 /// Condition of a NodePool: its node class is ready.
 pub const NODE_CLASS_READY: &str = "NodeClassReady";
 

@@ -180,8 +180,12 @@ impl AzureProvider {
             None => self.appeared(&new, &created).await?,
         };
         let mut instance = self.adopt(&machine, claim).await?;
-        if let Some(operation) = created.operation {
-            instance.annotations.insert(labels::AZURE_OPERATION.to_owned(), operation);
+        let named = [
+            (labels::AZURE_OPERATION, created.operation),
+            (labels::AZURE_CORRELATION_ID, created.correlation_id),
+        ];
+        for (key, value) in named {
+            instance.annotations.extend(value.map(|value| (key.to_owned(), value)));
         }
         Ok(instance)
     }
@@ -256,7 +260,8 @@ impl AzureProvider {
         let Some(machine) = self.fleet.find(&name).await? else {
             let message = "the machine is gone";
             let gone = CloudError::new(ErrorClass::NotFound, &operation, "MachineGone", message);
-            let failure = self.cause(claim, &operation).await.unwrap_or(gone);
+            let failure =
+                with_request_of(claim, self.cause(claim, &operation).await.unwrap_or(gone));
             self.region.release_quota(&claim_name);
             let class = ErrorClass::CreationFailed;
             return Ok(Creation::Failed(CloudError { class, ..failure }));
@@ -265,6 +270,7 @@ impl AzureProvider {
             if machine.properties.status.provisioning_error.is_none() {
                 failure = self.cause(claim, &operation).await.unwrap_or(failure);
             }
+            let failure = with_request_of(claim, failure);
             return Ok(Creation::Failed(self.failed(&machine, failure).await));
         }
         if machine.properties.provisioning_state != ProvisioningState::Succeeded {
@@ -281,6 +287,15 @@ impl AzureProvider {
         let url = claim.metadata.annotations.as_ref()?.get(labels::AZURE_OPERATION)?;
         operation_failure(&self.arm, url, operation).await.ok().flatten()
     }
+}
+
+/// A failure that a later look has found, with the correlation id of the request that created the
+/// machine, unless it has one of its own.
+fn with_request_of(claim: &NodeClaim, failure: CloudError) -> CloudError {
+    let annotations = claim.metadata.annotations.as_ref();
+    let own = annotations.and_then(|all| all.get(labels::AZURE_CORRELATION_ID)).cloned();
+    let correlation_id = failure.correlation_id.clone().or(own);
+    failure.with_correlation_id(correlation_id)
 }
 
 /// The error when no offering of a NodeClaim can be launched.

@@ -214,7 +214,7 @@ impl AzureProvider {
             labels: all,
             annotations: [
                 (labels::AKS_MACHINE_RESOURCE_ID.to_owned(), machine.id.clone()),
-                (labels::IN_PLACE_UPDATE_HASH.to_owned(), tags::hash(&properties.tags)),
+                (labels::IN_PLACE_UPDATE_HASH.to_owned(), tags::hash_of_machine(&properties.tags)),
             ]
             .into(),
             capacity,
@@ -351,6 +351,14 @@ impl CloudProvider for AzureProvider {
         self.region.next_retry()
     }
 
+    fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {
+        let mut counts = BTreeMap::new();
+        for one in self.region.shortages() {
+            *counts.entry((one.capacity_type, one.cause.as_str())).or_default() += 1;
+        }
+        counts
+    }
+
     fn why_not_offered(&self, instance_type: &str) -> Option<String> {
         let today = self.arm().clock().now().to_zoned(jiff::tz::TimeZone::UTC).date();
         let gone = Lifecycle::built_in().gone(instance_type, &self.config.location, today)?;
@@ -392,7 +400,7 @@ impl CloudProvider for AzureProvider {
     }
 
     fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {
-        Some(tags::hash(&machine_tags(&self.config, claim, class)))
+        Some(tags::hash(&self.config, claim, class))
     }
 
     async fn update_in_place(

@@ -20,6 +20,7 @@ use crate::catalogue_source::{CatalogueSource, PriceSource, built_in_prices};
 use crate::instance_types::{Settings, instance_type, suits};
 use crate::prices::{self, Prices};
 use crate::quota::{self, Quota, REGIONAL_CORES};
+use crate::shortage::Shortage;
 use crate::skus::{self, Sku};
 use crate::unavailable_offerings::UnavailableOfferings;
 
@@ -252,6 +253,12 @@ impl RegionCatalogue {
     pub(crate) fn next_retry(&self) -> Option<Timestamp> {
         let now = self.region.arm.clock().now();
         self.region.state().unavailable.next_change(now)
+    }
+
+    /// What is not tried for a while.
+    pub(crate) fn shortages(&self) -> Vec<Shortage> {
+        let now = self.region.arm.clock().now();
+        self.region.state().unavailable.shortages(now)
     }
 
     /// Takes up what was learnt before.

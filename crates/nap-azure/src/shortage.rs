@@ -51,6 +51,21 @@ impl Cause {
     }
 }
 
+impl Cause {
+    /// The value in documents and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::Quota => "quota",
+            Self::NotAvailable => "notAvailable",
+            Self::NotSupported => "notSupported",
+            Self::Policy => "policy",
+            Self::Eviction => "eviction",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

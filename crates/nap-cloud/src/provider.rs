@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use nap_api::aksnodeclass::{NodeImage, condition};
 use nap_api::disruption::{Maintenance, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef};
-use nap_engine::Catalogue;
+use nap_engine::{CapacityType, Catalogue};
 use nap_units::Resources;
 
 use crate::CloudError;
@@ -261,6 +261,12 @@ pub trait CloudProvider: Send + Sync {
     /// are none.
     fn next_retry(&self) -> Option<Timestamp> {
         None
+    }
+
+    /// Number of offerings, and of groups of them, that are not tried for a while, by capacity type
+    /// and cause.
+    fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {
+        BTreeMap::new()
     }
 
     /// Takes up what another process learnt. What was learnt here since is kept.

@@ -11,6 +11,7 @@ use nap_engine::{Plan, PodKey};
 use crate::cluster::{Index, NodeKey};
 use crate::decisions::{DecisionLog, store::Stored};
 use crate::disruption::{Backoff, DryRunReports, EvictionLedger, Seen};
+use crate::extreme_price::PriceFindings;
 use crate::node::EvictionBackoff;
 use crate::nodeclaim::NominationRate;
 use crate::nodeclaim::registration_health::RegistrationHealth;
@@ -45,6 +46,8 @@ pub struct DecisionMemory {
     pub backoff: Backoff,
     /// Launches and registrations of each NodePool that succeeded or not.
     pub registrations: RegistrationHealth,
+    /// NodePools that can reach an extreme price.
+    pub prices: PriceFindings,
     /// Whether the creation of a NodeClaim was not answered: it may exist outside of the index.
     pub creation_unanswered: bool,
     /// What was learnt about the capacity of the cloud, as it was stored last; `None` until it was

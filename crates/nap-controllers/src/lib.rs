@@ -33,6 +33,7 @@ pub mod decisions;
 pub mod disable;
 mod disruption;
 pub mod events;
+mod extreme_price;
 mod hash_migration;
 pub mod install;
 mod live;
@@ -53,4 +54,5 @@ mod testing;
 
 pub use context::{Context, Error, Settings};
 pub use disruption::{preview, what_if};
+pub use extreme_price::EXTREME_PRICE;
 pub use runtime::{LeaderElection, Leadership, RateLimit, run};

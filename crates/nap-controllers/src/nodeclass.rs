@@ -53,7 +53,14 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         report.findings.insert(NodeClassCondition::Validation, finding);
     }
     let now = context.clock.now();
-    context.update_status::<AKSNodeClass>(name, |class| apply(class, &report, now)).await?;
+    let inspected = class.metadata.generation;
+    context
+        .update_status::<AKSNodeClass>(name, |class| {
+            // A class that was edited meanwhile is not what the report is about; the edit has it
+            // inspected again.
+            class.metadata.generation == inspected && apply(class, &report, now)
+        })
+        .await?;
     let is_settled = |finding: &NodeClassFinding| matches!(finding, NodeClassFinding::Holds { .. });
     let settled = report.findings.values().all(is_settled);
     Ok(Some(if settled { INTERVAL } else { PROBLEM_INTERVAL }))

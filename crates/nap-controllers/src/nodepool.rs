@@ -5,7 +5,7 @@ use std::time::Duration;
 use nap_api::disruption::Settings;
 use nap_api::nodepool::{
     DISRUPTION_SETTINGS_VALID, INSTANCE_TYPES_OFFERED, NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY,
-    NORMALISED, NodePoolStatus, VALIDATION_SUCCEEDED,
+    NORMALISED, NodePoolStatus, PRICE_BOUNDED, VALIDATION_SUCCEEDED,
 };
 use nap_api::{
     AKSNodeClass, NodeClaim, NodePool, Operator, Requirements, conditions, labels, validation,
@@ -15,6 +15,7 @@ use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 use crate::cluster::pool_of;
 use crate::context::{Context, Outcome};
 use crate::events::Severity;
+use crate::extreme_price;
 use crate::hash_migration::HashStamp;
 use crate::nodeclaim::registration_health::is_outdated;
 use crate::permissions::{KARPENTER, Permission};
@@ -36,6 +37,8 @@ const NO_INSTANCE_TYPE: &str = "NoInstanceTypeOffered";
 const NO_COMPATIBLE_TYPE: &str = "NoCompatibleInstanceTypes";
 /// Reason of the condition and the event of a NodePool with an annotation that cannot be read.
 const INVALID_ANNOTATION: &str = "InvalidAnnotation";
+/// Reason of the condition and the event of a NodePool that can reach an extreme price.
+const EXTREME_PRICE_REACHABLE: &str = "ExtremePriceReachable";
 /// Interval at which such a NodePool is looked at again: the cloud may offer other types.
 const OFFERED_INTERVAL: Duration = Duration::from_mins(10);
 /// Most instance types that a message explains.
@@ -45,6 +48,7 @@ const MAX_NAMED_TYPES: usize = 10;
 pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     let Some(pool) = context.index().pool(name).cloned() else {
         context.memory().registrations.reset(name);
+        context.memory().prices.forget(name);
         return Ok(None);
     };
     if pool.metadata.deletion_timestamp.is_some() {
@@ -72,6 +76,15 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     if let Some(message) = &not_offered {
         context.events.publish(&*pool, Severity::Warning, NO_COMPATIBLE_TYPE, message);
     }
+    let extreme = match &class {
+        Some(class) => extreme_price::find(context, &pool, class).await,
+        None => None,
+    };
+    if let Some(warning) = extreme.as_ref().filter(|warning| warning.is_new) {
+        let (severity, reason) = (Severity::Warning, EXTREME_PRICE_REACHABLE);
+        context.events.publish(&*pool, severity, reason, &warning.message);
+    }
+    let extreme = extreme.map(|warning| warning.message);
     let unreadable = Settings::of(&pool).err().map(|problems| problems.join("; "));
     if let Some(message) = &unreadable {
         context.events.publish(&*pool, Severity::Warning, INVALID_ANNOTATION, message);
@@ -115,6 +128,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             for (type_, reason, problem) in [
                 (INSTANCE_TYPES_OFFERED, NO_INSTANCE_TYPE, &not_offered),
                 (DISRUPTION_SETTINGS_VALID, INVALID_ANNOTATION, &unreadable),
+                (PRICE_BOUNDED, EXTREME_PRICE_REACHABLE, &extreme),
             ] {
                 let (list, value) = (&mut status.conditions, conditions::Status::False);
                 match problem {

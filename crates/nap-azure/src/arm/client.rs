@@ -84,9 +84,20 @@ impl RequestIds {
 
 /// The id by which Azure's support finds a request: ARM's own, else the one that was sent.
 fn correlation_id(headers: &HeaderMap, sent: &str) -> String {
+    answered_id(headers).unwrap_or_else(|| sent.to_owned())
+}
+
+/// Correlation id of an answer; `None` if it has none.
+fn answered_id(headers: &HeaderMap) -> Option<String> {
     let names = ["x-ms-correlation-request-id", "x-ms-request-id"];
-    let found = names.iter().find_map(|name| headers.get(*name)?.to_str().ok());
-    found.unwrap_or(sent).to_owned()
+    names.iter().find_map(|name| headers.get(*name)?.to_str().ok()).map(str::to_owned)
+}
+
+impl ArmResponse {
+    /// Id by which Azure's support finds the request; `None` if the answer has none.
+    pub fn correlation_id(&self) -> Option<String> {
+        answered_id(&self.headers)
+    }
 }
 
 impl ArmClient {
@@ -179,7 +190,7 @@ impl ArmClient {
             self.limiter.observe(kind, response.headers());
             let status = response.status();
             if status == StatusCode::TOO_MANY_REQUESTS {
-                self.limiter.throttled(kind, retry_after(response.headers()));
+                self.limiter.throttled(kind, retry_after(response.headers(), self.clock.now()));
                 throttled += 1;
                 if throttled <= MAX_THROTTLED {
                     continue;
@@ -207,7 +218,8 @@ impl ArmClient {
             if !is_passing(status) {
                 return Err(Box::new(ArmFailure { error, body: body_of_error }));
             }
-            let retry = retries.wait(error, retry_after(response.headers())).await;
+            let retry =
+                retries.wait(error, retry_after(response.headers(), self.clock.now())).await;
             retry.map_err(|error| Box::new(ArmFailure { error, body: body_of_error }))?;
         }
     }

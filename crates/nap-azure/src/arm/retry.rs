@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::Full;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
 use nap_clock::Clock;
 use nap_cloud::{CloudError, ErrorClass};
 use tower::ServiceExt;
@@ -95,10 +97,15 @@ pub(super) fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// The `Retry-After` header in seconds; ARM does not send the date form.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+/// Wait that the `Retry-After` header asks for, in seconds or as an HTTP date. `None` if it cannot
+/// be read, or if its date has passed: the back-off then decides, whatever the clocks say.
+pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+    Duration::try_from(date.duration_since(now)).ok().filter(|wait| !wait.is_zero())
 }
 
 #[cfg(test)]
@@ -114,6 +121,27 @@ mod tests {
             assert_eq!(first, wait("create machine a", failures, None));
         }
         assert_ne!(wait("create machine a", 1, None), wait("create machine b", 1, None));
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds_and_as_a_date() {
+        let now: Timestamp = "2026-01-31T23:59:50Z".parse().unwrap();
+        for (value, wait) in [
+            ("17", Some(17)),
+            (" 0 ", Some(0)),
+            ("Sun, 01 Feb 2026 00:00:05 GMT", Some(15)),
+            ("Sat, 31 Jan 2026 23:59:50 GMT", None),
+            ("Sat, 31 Jan 2026 23:00:00 GMT", None),
+            ("Mon, 01 Feb 2026 00:00:05 GMT", None),
+            ("-5", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, value.parse().unwrap())]);
+            assert_eq!(retry_after(&headers, now), wait.map(Duration::from_secs), "{value}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
     }
 
     #[test]

@@ -254,7 +254,7 @@ async fn exchange(
         if !passing {
             return Err(error);
         }
-        retries.wait(error, retry_after(response.headers())).await?;
+        retries.wait(error, retry_after(response.headers(), clock.now())).await?;
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Machines {
 pub struct Accepted {
     /// URL of the operation that continues; `None` if Azure named none.
     pub operation: Option<String>,
+    /// Correlation id of the request; `None` if the answer has none.
+    pub correlation_id: Option<String>,
     /// The first machine, as the answer shows it.
     pub machine: Option<Machine>,
     /// Machines of a batch that were refused, by name.
@@ -70,7 +72,8 @@ impl Machines {
     /// of the first carries the zones and tags of the others in a header.
     pub async fn put_all(&self, machines: &[NewMachine]) -> Result<Accepted, CloudError> {
         let Some(first) = machines.first() else {
-            return Ok(Accepted { operation: None, machine: None, refused: BTreeMap::new() });
+            let refused = BTreeMap::new();
+            return Ok(Accepted { operation: None, correlation_id: None, machine: None, refused });
         };
         let operation = match machines.len() {
             1 => format!("create machine {}", first.name),
@@ -86,12 +89,14 @@ impl Machines {
             Ok(response) => response,
             Err(failure) => {
                 let refused = refused_machines(&failure, machines).ok_or(failure.error)?;
-                return Ok(Accepted { operation: None, machine: None, refused });
+                let (operation, correlation_id) = (None, None);
+                return Ok(Accepted { operation, correlation_id, machine: None, refused });
             }
         };
         let operation = operation_url(&response);
+        let correlation_id = response.correlation_id();
         let machine = serde_json::from_value(response.body).ok();
-        Ok(Accepted { operation, machine, refused: BTreeMap::new() })
+        Ok(Accepted { operation, correlation_id, machine, refused: BTreeMap::new() })
     }
 
     /// Requests the deletion of machines, which continues asynchronously. Names that do not exist

@@ -54,6 +54,8 @@ pub struct Created {
     pub at: Timestamp,
     /// URL of the operation; `None` if Azure named none.
     pub operation: Option<String>,
+    /// Correlation id of the request; `None` if the answer has none.
+    pub correlation_id: Option<String>,
     /// The machine as the answer shows it; `None` for all but the first of a batch.
     pub machine: Option<Machine>,
     /// Whether the machine was asked for in a batch, in which Azure may overlook it.
@@ -156,9 +158,10 @@ impl Shared {
                 Ok(Accepted { refused, .. }) if refused.contains_key(&machine.name) => {
                     Err(refused[&machine.name].clone())
                 }
-                Ok(Accepted { operation, machine, .. }) => Ok(Created {
+                Ok(Accepted { operation, correlation_id, machine, .. }) => Ok(Created {
                     at,
                     operation: operation.clone(),
+                    correlation_id: correlation_id.clone(),
                     machine: machine.clone().filter(|_| number == 0),
                     batched,
                 }),

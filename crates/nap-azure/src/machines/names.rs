@@ -29,10 +29,11 @@ pub fn machine_name(claim: &str) -> Result<String, CloudError> {
     Ok(format!("{kept}{}{suffix}", String::from_utf8_lossy(&digits)))
 }
 
-/// Machine name in a provider id or VM name of the form `aks-<pool>-<machine>-########-vm`; `None`
-/// for any other form.
+/// Machine name in a provider id or VM name of the form `aks-<pool>-<machine>-########-vm`, in any
+/// case and with or without digits at its end; `None` for any other form.
 pub fn machine_name_of(provider_id: &str, pool: &str) -> Option<String> {
-    let vm = provider_id.rsplit('/').next()?;
+    let vm = provider_id.rsplit('/').next()?.to_ascii_lowercase();
+    let vm = vm.trim_end_matches(|end: char| end.is_ascii_digit());
     let inner =
         vm.strip_prefix("aks-")?.strip_prefix(pool)?.strip_prefix('-')?.strip_suffix("-vm")?;
     let (name, digits) = inner.rsplit_once('-')?;
@@ -78,7 +79,13 @@ mod tests {
     fn provider_ids_lead_back_to_machine_names() {
         let id = "azure:///subscriptions/s/resourceGroups/mc/providers/Microsoft.Compute/virtualMachines/aks-aksmanagedap-default-abc12-12345678-vm";
         assert_eq!(machine_name_of(id, "aksmanagedap").as_deref(), Some("default-abc12"));
-        assert_eq!(machine_name_of("azure:///x/aks-default-abc12", "aksmanagedap"), None);
+        let upper = id.to_ascii_uppercase();
+        assert_eq!(machine_name_of(&upper, "aksmanagedap").as_deref(), Some("default-abc12"));
+        let numbered = format!("{id}0");
+        assert_eq!(machine_name_of(&numbered, "aksmanagedap").as_deref(), Some("default-abc12"));
+        for other in ["x/aks-default-abc12", "x/aks-aksmanagedap-default-abc12-1234567-vm"] {
+            assert_eq!(machine_name_of(&format!("azure:///{other}"), "aksmanagedap"), None);
+        }
     }
 
     #[test]

@@ -164,9 +164,20 @@ impl MachineRequest<'_> {
     }
 }
 
-/// Azure tags of a NodeClaim's machine. Later sources win: the settings of the provider, the node
-/// class, the tags by which nap and AKS know the machine.
+/// Azure tags of a NodeClaim's machine.
 pub(crate) fn machine_tags(
+    config: &AzureConfig,
+    claim: &NodeClaim,
+    class: &AKSNodeClass,
+) -> BTreeMap<String, String> {
+    let mut tags = common_tags(config, claim, class);
+    tags.insert(NODECLAIM_TAG.to_owned(), claim.metadata.name.clone().unwrap_or_default());
+    tags
+}
+
+/// Azure tags that do not name the NodeClaim. Later sources win: the settings of the provider, the
+/// node class, the tags by which nap and AKS know the cluster and the NodePool.
+pub(crate) fn common_tags(
     config: &AzureConfig,
     claim: &NodeClaim,
     class: &AKSNodeClass,
@@ -181,7 +192,6 @@ pub(crate) fn machine_tags(
     if let Some(pool) = pool {
         tags.insert(NODEPOOL_TAG.to_owned(), pool.clone());
     }
-    tags.insert(NODECLAIM_TAG.to_owned(), claim.metadata.name.clone().unwrap_or_default());
     tags
 }
 

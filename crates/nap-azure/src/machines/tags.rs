@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use http::{Method, header};
+use nap_api::{AKSNodeClass, NodeClaim};
 use nap_cloud::{CloudError, ErrorClass};
 use serde_json::{Value, json};
 
+use super::request::common_tags;
 use super::{Machines, NODECLAIM_TAG};
+use crate::config::AzureConfig;
 
 /// Members of a machine that the API refuses in a request, by their paths.
 const READ_ONLY: [(&str, &[&str]); 4] = [
@@ -68,9 +71,28 @@ fn with_tags(machine: &Value, tags: &BTreeMap<String, String>) -> Value {
     json!({ "zones": machine.get("zones").unwrap_or(&json!([])), "properties": properties })
 }
 
-/// Hash of tags, as the incumbent stores it on NodeClaims: 32-bit FNV-1a over compact JSON.
-pub(crate) fn hash(tags: &BTreeMap<String, String>) -> String {
-    let text = if tags.is_empty() { json!({}) } else { json!({ "tags": tags }) }.to_string();
+/// In-place update hash of a NodeClaim, digit for digit the incumbent's: 32-bit FNV-1a over the
+/// compact JSON that Go makes of the tags. The tag with the name of the NodeClaim is not hashed.
+pub(crate) fn hash(config: &AzureConfig, claim: &NodeClaim, class: &AKSNodeClass) -> String {
+    hash_of(&common_tags(config, claim, class))
+}
+
+/// In-place update hash of a machine, from the tags that it has.
+pub(crate) fn hash_of_machine(tags: &BTreeMap<String, String>) -> String {
+    let mut tags = tags.clone();
+    tags.remove(NODECLAIM_TAG);
+    hash_of(&tags)
+}
+
+fn hash_of(tags: &BTreeMap<String, String>) -> String {
+    let hashed = if tags.is_empty() { json!({}) } else { json!({ "tags": tags }) };
+    let mut text = hashed.to_string();
+    // Go escapes these in JSON; none of them stands outside of a string.
+    for character in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
+        if text.contains(character) {
+            text = text.replace(character, &format!("\\u{:04x}", u32::from(character)));
+        }
+    }
     let hash = text
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -79,6 +101,7 @@ pub(crate) fn hash(tags: &BTreeMap<String, String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::machine_tags;
     use super::*;
 
     #[test]
@@ -104,14 +127,40 @@ mod tests {
         assert_eq!(with_tags(&machine, &tags), expected);
     }
 
+    /// `tag_hashes.json` was written by the incumbent's code: `go run ./tag-hashes < FILE` in
+    /// `crates/nap-controlplane-build/incumbent-controller` refreshes it.
     #[test]
-    fn the_hash_is_fnv_1a_of_sorted_json() {
-        // Reference value of FNV-1a for the bytes of `{}`.
-        assert_eq!(hash(&BTreeMap::new()), "1415952421");
-        let tags = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-        };
-        assert_eq!(hash(&tags(&[("a", "1"), ("b", "2")])), hash(&tags(&[("b", "2"), ("a", "1")])));
-        assert_ne!(hash(&tags(&[("a", "1")])), hash(&tags(&[("a", "2")])));
+    fn hashes_are_the_incumbents() {
+        let cases = include_str!("../../tests/data/tag_hashes.json");
+        let cases: Vec<Value> = serde_json::from_str(cases).unwrap();
+        let mut differences = Vec::new();
+        for case in &cases {
+            let cluster = case["clusterName"].as_str().unwrap();
+            let mut config = AzureConfig::new("s", "g", cluster, "eastus");
+            config.additional_tags =
+                serde_json::from_value(case["additionalTags"].clone()).unwrap();
+            let spec = serde_json::from_value(case["nodeClass"]["spec"].clone()).unwrap();
+            let class = AKSNodeClass::new("default", spec);
+            let group = "karpenter.azure.com";
+            let reference = json!({ "group": group, "kind": "AKSNodeClass", "name": "default" });
+            let claim: NodeClaim = serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": case["nodeClaim"]["metadata"],
+                "spec": { "nodeClassRef": reference, "requirements": [] },
+            }))
+            .unwrap();
+            let ours = hash(&config, &claim, &class);
+            if case["hash"] != ours.as_str() {
+                differences.push(format!("{}: {} is not {ours}", case["name"], case["hash"]));
+            }
+            // A machine that has its tags gives the same hash, unless a user has set the tag with
+            // the name of the NodeClaim, which no machine keeps.
+            let tags = machine_tags(&config, &claim, &class);
+            if !class.spec.tags.contains_key(NODECLAIM_TAG) {
+                assert_eq!(hash_of_machine(&tags), ours, "{}", case["name"]);
+            }
+        }
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+        assert_eq!(cases.len(), 16);
     }
 }

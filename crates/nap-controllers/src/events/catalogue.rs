@@ -65,6 +65,7 @@ pub const EVENTS: &[EventKind] = &[
     event("DriftHalted", Warning, POOL),
     event("DriftWave", Normal, POOL),
     event("InvalidAnnotation", Warning, POOL),
+    event("ExtremePriceReachable", Warning, POOL),
     event("DryRunInvalid", Warning, POOL),
     event("ProvisioningDryRun", Normal, POOL),
     event("DisruptionDryRun", Normal, BOTH),

@@ -311,6 +311,8 @@ metrics! {
         "Pods that were evicted or deleted in a drain, by NodePool and reason of the disruption";
     QUOTA_LEFT = "nap_quota_left_vcpus", Gauge, &["quota"],
         "vCPUs that are left of a quota of the subscription, launches under way taken off";
+    UNAVAILABLE = "nap_unavailable_offerings", Gauge, &["capacity_type", "cause"],
+        "Offerings, and groups of them, that are not tried for a while after a failure";
     LEADER = "nap_leader", Gauge, &[],
         "1 while this replica acts, else 0";
     PENDING_PODS = "nap_pending_pods", Gauge, &[],
@@ -354,6 +356,20 @@ pub const MISSING: &[(&str, &str)] = &[
         "nap does not write pod deletion costs",
     ),
     ("operator_capacitybuffer_*", "nap does not act on CapacityBuffers"),
+    (
+        "karpenter_instance_vm_create_start_total",
+        "of VMs that the provider creates by itself; nap's are machines of AKS, counted in \
+         `karpenter_nodeclaims_created_total`",
+    ),
+    (
+        "karpenter_instance_vm_create_failure_total",
+        "as above; failures are in `karpenter_nodeclaims_disrupted_total` and \
+         `karpenter_cloudprovider_errors_total`",
+    ),
+    (
+        "karpenter_image_selection_error_count",
+        "a class without an image is not ready: `operator_aksnodeclass_status_condition_count`",
+    ),
 ];
 
 #[cfg(test)]

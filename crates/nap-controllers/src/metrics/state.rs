@@ -134,6 +134,9 @@ fn quota(context: &Context, index: &Index, registry: &mut Registry) {
         #[expect(clippy::cast_precision_loss, reason = "samples are floats")]
         registry.set(&table::QUOTA_LEFT, &[&quota], left as f64);
     }
+    for ((capacity_type, cause), count) in context.cloud.unavailable_offerings() {
+        registry.set(&table::UNAVAILABLE, &[capacity_type.as_str(), cause], number(count));
+    }
 }
 
 /// Resources as label and sample: cores for CPU, whole units for everything else.

@@ -53,7 +53,7 @@ struct Entry {
     slow_creates: Option<SlowFields>,
     never_join: Option<PlaceFields>,
     quota: Option<QuotaFields>,
-    throttle: Option<RequestFields>,
+    throttle: Option<ThrottleFields>,
     unavailable: Option<RequestFields>,
     internal_errors: Option<MachineFields>,
     evict: Option<EvictFields>,
@@ -102,6 +102,13 @@ struct QuotaFields {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ThrottleFields {
+    requests: Value,
+    retry_after: Option<String>,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestFields {
     requests: Value,
@@ -137,7 +144,7 @@ struct VersionFields {
 /// A checked fault.
 enum Action {
     Lasting(Fault),
-    Throttle(u32),
+    Throttle { requests: u32, until_a_date: bool },
     Unavailable(u32),
     InternalErrors(u32),
     Evict { machine: Option<String>, count: u32, notice: Duration },
@@ -232,9 +239,17 @@ impl Emulator {
             let vcpus = number("quota.vcpus", &vcpus, 0..=MAX_NUMBER)?.into();
             actions.push(Action::Lasting(Fault::Quota { of, vcpus }));
         }
-        if let Some(RequestFields { requests }) = entry.throttle {
+        if let Some(ThrottleFields { requests, retry_after }) = entry.throttle {
             let requests = number("throttle.requests", &requests, 1..=MAX_NUMBER)?;
-            actions.push(Action::Throttle(requests));
+            let until_a_date = match retry_after.as_deref() {
+                None | Some("seconds") => false,
+                Some("date") => true,
+                Some(other) => {
+                    let message = "is unknown; allowed: seconds, date";
+                    return Err(format!("throttle.retryAfter: `{other}` {message}"));
+                }
+            };
+            actions.push(Action::Throttle { requests, until_a_date });
         }
         if let Some(RequestFields { requests }) = entry.unavailable {
             let requests = number("unavailable.requests", &requests, 1..=MAX_NUMBER)?;
@@ -355,7 +370,11 @@ impl Inner {
     fn begin(self: &Arc<Self>, action: Action, lasts: Option<Duration>) {
         match action {
             Action::Lasting(_) => {}
-            Action::Throttle(requests) => self.state().faults.throttle_next += requests,
+            Action::Throttle { requests, until_a_date } => {
+                let faults = &mut self.state().faults;
+                faults.throttle_next += requests;
+                faults.throttles_until_a_date = until_a_date;
+            }
             Action::Unavailable(requests) => self.state().faults.unavailable_next += requests,
             Action::InternalErrors(machines) => {
                 self.state().faults.internal_errors_next += machines;

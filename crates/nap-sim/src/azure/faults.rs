@@ -25,6 +25,8 @@ pub struct FaultPlan {
     pub spot_quota: Option<i64>,
     /// Number of authorized requests from now on that get status 429.
     pub throttle_next: u32,
+    /// Whether their `Retry-After` is an HTTP date instead of seconds.
+    pub throttles_until_a_date: bool,
     /// Number of authorized requests from now on that get status 503.
     pub unavailable_next: u32,
     /// Whether the kubelets of VMs that are created from now on never join.

@@ -5,9 +5,12 @@
 //! the definition; AKS takes it from node auto-provisioning all the same, and so does the emulator.
 //! What a GET returned may be sent back: an update ignores read-only members.
 
-use serde_json::Value;
+mod definition;
+
+use serde_json::{Map as Members, Value, json};
 
 use super::request::Refusal;
+use definition::{AGENT_POOL, DELETION, MACHINE, MAINTENANCE};
 
 /// The version of the machines API whose members are known here.
 pub(crate) const MACHINES_VERSION: &str = "2026-05-02-preview";
@@ -31,7 +34,7 @@ enum Kind {
     ReadOnly,
 }
 
-use Kind::{Bool, Int, List, Map, Number, Numbers, Object, OneOf, Text, TextMap, Texts};
+use Kind::{Bool, Int, List, Map, Number, Numbers, Object, OneOf, ReadOnly, Text, TextMap, Texts};
 
 struct Member {
     name: &'static str,
@@ -56,14 +59,44 @@ pub(crate) fn check_deletion(body: &Value) -> Result<(), Refusal> {
     check(body, &Object(DELETION), false, "")
 }
 
-/// Refuses a machines-mode agent pool with a member that such a pool does not have.
+/// Refuses an agent pool with a member that the definition does not have.
 pub(crate) fn check_agent_pool(body: &Value) -> Result<(), Refusal> {
-    check(body, &Object(MACHINE_POOL), false, "")
+    check(body, &Object(AGENT_POOL), false, "")
 }
 
 /// Refuses a maintenance configuration with a member that the definition does not have.
 pub(crate) fn check_maintenance(body: &Value) -> Result<(), Refusal> {
     check(body, &Object(MAINTENANCE), true, "")
+}
+
+/// The definitions by the name of their model in Azure's SDKs, for a judge: each member is its
+/// type, or an object of one entry with the type and what it consists of.
+pub fn published_members() -> Value {
+    json!({
+        "Machine": shown(MACHINE),
+        "AgentPoolDeleteMachinesParameter": shown(DELETION),
+        "AgentPool": shown(AGENT_POOL),
+        "MaintenanceConfiguration": shown(MAINTENANCE),
+    })
+}
+
+fn shown(members: &[Member]) -> Value {
+    let kind = |kind: &Kind| match kind {
+        Text => json!("text"),
+        Bool => json!("bool"),
+        Int => json!("int"),
+        Number => json!("number"),
+        Texts => json!("texts"),
+        Numbers => json!("ints"),
+        TextMap => json!("textMap"),
+        ReadOnly => json!("readOnly"),
+        OneOf(values) => json!({ "oneOf": values }),
+        Object(members) => json!({ "object": shown(members) }),
+        List(members) => json!({ "list": shown(members) }),
+        Map(members) => json!({ "map": shown(members) }),
+    };
+    let members = members.iter().map(|one| (one.name.to_owned(), kind(&one.kind)));
+    Value::Object(members.collect::<Members<_, _>>())
 }
 
 fn check(value: &Value, kind: &Kind, exists: bool, path: &str) -> Result<(), Refusal> {
@@ -137,231 +170,6 @@ fn refuse(path: &str, problem: &str) -> Result<(), Refusal> {
     );
     Err(Refusal::new(400, "InvalidRequestContent", message))
 }
-
-/// From the published definition.
-const MACHINE: &[Member] = &[
-    read_only("id"),
-    read_only("name"),
-    read_only("type"),
-    read_only("systemData"),
-    member("properties", Object(PROPERTIES)),
-    member("zones", Texts),
-];
-const PROPERTIES: &[Member] = &[
-    member("network", Object(NETWORK)),
-    read_only("resourceId"),
-    member("hardware", Object(HARDWARE)),
-    member("operatingSystem", Object(OPERATING_SYSTEM)),
-    member("kubernetes", Object(KUBERNETES)),
-    member("mode", OneOf(&["System", "User", "Gateway", "ManagedSystem", "Machines"])),
-    member("security", Object(SECURITY)),
-    member("priority", OneOf(&["Spot", "Regular"])),
-    member("evictionPolicy", OneOf(&["Delete", "Deallocate"])),
-    member("billing", Object(BILLING)),
-    // Read-only in the definition; see above.
-    member("nodeImageVersion", Text),
-    read_only("provisioningState"),
-    member("tags", TextMap),
-    read_only("eTag"),
-    read_only("status"),
-    member("localDNSProfile", Object(LOCAL_DNS)),
-];
-const NETWORK: &[Member] = &[
-    read_only("ipAddresses"),
-    member("vnetSubnetID", Text),
-    member("podSubnetID", Text),
-    member("enableNodePublicIP", Bool),
-    member("nodePublicIPPrefixID", Text),
-    member("nodePublicIPTags", List(IP_TAG)),
-];
-const IP_TAG: &[Member] = &[member("ipTagType", Text), member("tag", Text)];
-const HARDWARE: &[Member] = &[
-    member("vmSize", Text),
-    member("gpuInstanceProfile", OneOf(&["MIG1g", "MIG2g", "MIG3g", "MIG4g", "MIG7g"])),
-    member("gpuProfile", Object(GPU)),
-    member("ultraSsdEnabled", Bool),
-];
-const GPU: &[Member] = &[
-    member("driver", OneOf(&["Install", "None"])),
-    member("driverType", OneOf(&["GRID", "CUDA"])),
-    member("nvidia", Object(NVIDIA)),
-];
-const NVIDIA: &[Member] = &[
-    member("managementMode", OneOf(&["Unmanaged", "Managed"])),
-    member("migStrategy", OneOf(&["None", "Single", "Mixed"])),
-];
-const OPERATING_SYSTEM: &[Member] = &[
-    member("osType", OneOf(&["Linux", "Windows"])),
-    member(
-        "osSKU",
-        OneOf(&[
-            "Ubuntu",
-            "AzureLinux",
-            "AzureLinux3",
-            "Mariner",
-            "Flatcar",
-            "CBLMariner",
-            "Windows2019",
-            "Windows2022",
-            "Ubuntu2204",
-            "Windows2025",
-            "WindowsAnnual",
-            "Ubuntu2404",
-            "AzureContainerLinux",
-        ]),
-    ),
-    member("osDiskSizeGB", Int),
-    member("osDiskType", OneOf(&["Managed", "Ephemeral"])),
-    member("enableFIPS", Bool),
-    member("linuxProfile", Object(LINUX)),
-    member("windowsProfile", Object(WINDOWS)),
-];
-const LINUX: &[Member] =
-    &[member("linuxOSConfig", Object(LINUX_OS)), member("messageOfTheDay", Text)];
-const WINDOWS: &[Member] = &[member("disableOutboundNat", Bool)];
-const LINUX_OS: &[Member] = &[
-    member("sysctls", Object(SYSCTLS)),
-    member("transparentHugePageEnabled", Text),
-    member("transparentHugePageDefrag", Text),
-    member("swapFileSizeMB", Int),
-];
-const SYSCTLS: &[Member] = &[
-    member("netCoreSomaxconn", Int),
-    member("netCoreNetdevMaxBacklog", Int),
-    member("netCoreRmemDefault", Int),
-    member("netCoreRmemMax", Int),
-    member("netCoreWmemDefault", Int),
-    member("netCoreWmemMax", Int),
-    member("netCoreOptmemMax", Int),
-    member("netIpv4TcpMaxSynBacklog", Int),
-    member("netIpv4TcpMaxTwBuckets", Int),
-    member("netIpv4TcpFinTimeout", Int),
-    member("netIpv4TcpKeepaliveTime", Int),
-    member("netIpv4TcpKeepaliveProbes", Int),
-    member("netIpv4TcpkeepaliveIntvl", Int),
-    member("netIpv4TcpTwReuse", Bool),
-    member("netIpv4IpLocalPortRange", Text),
-    member("netIpv4NeighDefaultGcThresh1", Int),
-    member("netIpv4NeighDefaultGcThresh2", Int),
-    member("netIpv4NeighDefaultGcThresh3", Int),
-    member("netNetfilterNfConntrackMax", Int),
-    member("netNetfilterNfConntrackBuckets", Int),
-    member("fsInotifyMaxUserWatches", Int),
-    member("fsFileMax", Int),
-    member("fsAioMaxNr", Int),
-    member("fsNrOpen", Int),
-    member("kernelThreadsMax", Int),
-    member("vmMaxMapCount", Int),
-    member("vmSwappiness", Int),
-    member("vmVfsCachePressure", Int),
-];
-const KUBERNETES: &[Member] = &[
-    member("nodeLabels", TextMap),
-    member("orchestratorVersion", Text),
-    read_only("currentOrchestratorVersion"),
-    member("kubeletDiskType", OneOf(&["OS", "Temporary"])),
-    member("kubeletConfig", Object(KUBELET)),
-    member("nodeInitializationTaints", Texts),
-    member("nodeTaints", Texts),
-    member("maxPods", Int),
-    read_only("nodeName"),
-    member(
-        "workloadRuntime",
-        OneOf(&["OCIContainer", "WasmWasi", "KataMshvVmIsolation", "KataVmIsolation"]),
-    ),
-    member("artifactStreamingProfile", Object(ARTIFACT_STREAMING)),
-];
-const KUBELET: &[Member] = &[
-    member("cpuManagerPolicy", Text),
-    member("cpuCfsQuota", Bool),
-    member("cpuCfsQuotaPeriod", Text),
-    member("imageGcHighThreshold", Int),
-    member("imageGcLowThreshold", Int),
-    member("topologyManagerPolicy", Text),
-    member("allowedUnsafeSysctls", Texts),
-    member("failSwapOn", Bool),
-    member("containerLogMaxSizeMB", Int),
-    member("containerLogMaxFiles", Int),
-    member("podMaxPids", Int),
-    member("seccompDefault", OneOf(&["Unconfined", "RuntimeDefault"])),
-    member("kubeReserved", Object(KUBE_RESERVED)),
-    member("hardEvictionThreshold", Object(HARD_EVICTION)),
-];
-const KUBE_RESERVED: &[Member] = &[member("cpuMillicores", Int), member("memoryMB", Int)];
-const HARD_EVICTION: &[Member] = &[
-    member("memoryAvailable", Text),
-    member("nodeFsAvailable", Text),
-    member("nodeFsInodesFree", Text),
-];
-const ARTIFACT_STREAMING: &[Member] = &[member("enabled", Bool)];
-const SECURITY: &[Member] = &[
-    member("enableVTPM", Bool),
-    member("enableSecureBoot", Bool),
-    member("sshAccess", OneOf(&["LocalUser", "Disabled", "EntraId"])),
-    member("enableEncryptionAtHost", Bool),
-];
-const BILLING: &[Member] = &[member("spotMaxPrice", Number)];
-const LOCAL_DNS: &[Member] = &[
-    member("mode", OneOf(&["Preferred", "Required", "Disabled"])),
-    read_only("state"),
-    member("vnetDNSOverrides", Map(DNS_OVERRIDE)),
-    member("kubeDNSOverrides", Map(DNS_OVERRIDE)),
-];
-const DNS_OVERRIDE: &[Member] = &[
-    member("queryLogging", OneOf(&["Error", "Log"])),
-    member("protocol", OneOf(&["PreferUDP", "ForceTCP"])),
-    member("forwardDestination", OneOf(&["ClusterCoreDNS", "VnetDNS"])),
-    member("forwardPolicy", OneOf(&["Sequential", "RoundRobin", "Random"])),
-    member("maxConcurrent", Int),
-    member("cacheDurationInSeconds", Int),
-    member("serveStaleDurationInSeconds", Int),
-    member("serveStale", OneOf(&["Verify", "Immediate", "Disable"])),
-];
-
-const DELETION: &[Member] = &[member("machineNames", Texts)];
-const MACHINE_POOL: &[Member] = &[
-    read_only("id"),
-    read_only("name"),
-    read_only("type"),
-    member("properties", Object(&[member("mode", OneOf(&["Machines"]))])),
-];
-const MAINTENANCE: &[Member] = &[
-    read_only("id"),
-    read_only("name"),
-    read_only("type"),
-    read_only("systemData"),
-    member("properties", Object(MAINTENANCE_PROPERTIES)),
-];
-const MAINTENANCE_PROPERTIES: &[Member] = &[
-    member("timeInWeek", List(TIME_IN_WEEK)),
-    member("notAllowedTime", List(TIME_SPAN)),
-    member("maintenanceWindow", Object(WINDOW)),
-];
-const WEEK_DAY: Kind =
-    OneOf(&["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]);
-const TIME_IN_WEEK: &[Member] = &[member("day", WEEK_DAY), member("hourSlots", Numbers)];
-const TIME_SPAN: &[Member] = &[member("start", Text), member("end", Text)];
-const WINDOW: &[Member] = &[
-    member("schedule", Object(SCHEDULE)),
-    member("durationHours", Int),
-    member("utcOffset", Text),
-    member("startDate", Text),
-    member("startTime", Text),
-    member("notAllowedDates", List(TIME_SPAN)),
-];
-const SCHEDULE: &[Member] = &[
-    member("daily", Object(&[member("intervalDays", Int)])),
-    member("weekly", Object(&[member("intervalWeeks", Int), member("dayOfWeek", WEEK_DAY)])),
-    member("absoluteMonthly", Object(&[member("intervalMonths", Int), member("dayOfMonth", Int)])),
-    member(
-        "relativeMonthly",
-        Object(&[
-            member("intervalMonths", Int),
-            member("weekIndex", OneOf(&["First", "Second", "Third", "Fourth", "Last"])),
-            member("dayOfWeek", WEEK_DAY),
-        ]),
-    ),
-];
 
 #[cfg(test)]
 mod tests {

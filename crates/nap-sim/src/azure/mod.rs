@@ -47,6 +47,7 @@ use tower::Service;
 pub use config::{EmulatorConfig, SUBSCRIPTION};
 pub use fault_file::FaultFileError;
 pub use faults::{Fault, FaultPlan, Place, TimedFault};
+pub use members::published_members;
 pub use prerequisites::{CLUSTER_IDENTITY, RoleAssignment, Surroundings};
 pub use state::{BilledMachine, EmulatedMachine};
 pub use throttle::{BucketLimit, RequestLimits};

@@ -295,11 +295,16 @@ fn put_agent_pool(inner: &Arc<Inner>, request: &ArmRequest, pool: &str) -> Answe
     let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let version = request.query.get("api-version").map(String::as_str).unwrap_or_default();
     let invalid = |message: &str| refuse(400, "InvalidParameter", message);
+    if let Err(refusal) = check_agent_pool(&body) {
+        return refusal.answer();
+    }
     if version < MACHINES_SINCE || body.pointer("/properties/mode") != Some(&json!("Machines")) {
         return invalid("The emulator creates only agent pools of mode Machines.");
     }
-    if let Err(refusal) = check_agent_pool(&body) {
-        return refusal.answer();
+    let mut others = body["properties"].as_object().into_iter().flatten();
+    if let Some((name, _)) = others.find(|(name, value)| *name != "mode" && !value.is_null()) {
+        let message = format!("the emulator does not know 'properties.{name}' of mode Machines");
+        return refuse(501, "NotImplemented", &message);
     }
     if pool != inner.config.agent_pool {
         let message =

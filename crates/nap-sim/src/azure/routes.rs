@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Method, header};
 use jiff::SignedDuration;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use serde_json::json;
 
 use super::images::list_images;
@@ -280,12 +281,21 @@ fn principal(inner: &Inner, request: &ArmRequest) -> Result<String, Refusal> {
     }
 }
 
+/// Wait in seconds that requests are told which a fault throttles.
+const THROTTLE_SECONDS: i64 = 7;
+
 fn fault(inner: &Inner) -> Option<Answer> {
     let faults = &mut inner.state().faults;
     if faults.throttle_next > 0 {
         faults.throttle_next -= 1;
         let body = json!({ "error": { "code": "TooManyRequests", "message": "The request is being throttled." } });
-        return Some(reply_with(429, &body, &[("retry-after", "7".to_owned())]));
+        let wait = if faults.throttles_until_a_date {
+            let end = inner.config.clock.now() + SignedDuration::from_secs(THROTTLE_SECONDS);
+            DateTimePrinter::new().timestamp_to_rfc9110_string(&end).unwrap_or_default()
+        } else {
+            THROTTLE_SECONDS.to_string()
+        };
+        return Some(reply_with(429, &body, &[("retry-after", wait)]));
     }
     if faults.unavailable_next > 0 {
         faults.unavailable_next -= 1;

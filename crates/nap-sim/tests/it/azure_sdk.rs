@@ -110,6 +110,7 @@ async fn azure_sdk_for_python_works_on_the_emulator() {
         "pool": config.agent_pool,
         "subnet": [subnet[4], subnet[8], subnet[10]],
         "bodies": bodies,
+        "members": nap_sim::azure::published_members(),
     });
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azure-sdk-facts.json");
     std::fs::write(&file, facts.to_string()).unwrap();

@@ -116,6 +116,7 @@ async fn pods_of_a_machine_that_fails_after_it_was_accepted_get_another() {
         assert_eq!(user.claims().await.len(), 1);
         let events = user.events("AsyncProvisioningError").await;
         assert!(events.iter().any(|event| event.contains("nominated for this pod")), "{events:?}");
+        assert!(events.iter().all(|event| event.contains("(correlation id ")), "{events:?}");
     })
     .await;
 }

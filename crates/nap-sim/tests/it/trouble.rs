@@ -46,6 +46,8 @@ async fn zonal_capacity_error_leads_to_the_next_offering() {
     assert_eq!(made.labels[labels::ZONE], "eastus-3");
     assert_eq!(world.emulator.machines().len(), 1, "nothing is left of the failed tries");
     assert_eq!(world.emulator.bill().len(), 1);
+    let counted = world.provider.unavailable_offerings();
+    assert!(counted[&(CapacityType::OnDemand, "capacity")] >= 2, "{counted:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,6 +197,16 @@ async fn throttled_requests_are_retried_after_retry_after() {
     world.emulator.set_faults(|faults| faults.throttle_next = 2);
     assert_eq!(world.provider.list().await.unwrap(), []);
     assert_eq!(world.clock.now().duration_since(begun).as_secs(), 14, "`Retry-After` is honoured");
+    // A date, which has whole seconds, is waited for too.
+    let begun = world.clock.now();
+    world.emulator.schedule_fault("throttle: {requests: 2, retryAfter: date}").unwrap();
+    world.clock.sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.provider.list().await.unwrap(), []);
+    let waited = world.clock.now().duration_since(begun).as_secs_f64();
+    assert!((13.0..=15.0).contains(&waited), "{waited} s");
+    let refused = world.emulator.schedule_fault("throttle: {requests: 2, retryAfter: later}");
+    let message = "throttle.retryAfter: `later` is unknown; allowed: seconds, date";
+    assert_eq!(refused.unwrap_err(), message);
     world.emulator.set_faults(|faults| faults.throttle_next = 100);
     assert_eq!(world.provider.list().await.unwrap_err().class, ErrorClass::Throttled);
     world.emulator.set_faults(|faults| {

@@ -96,9 +96,11 @@ pub const DEFAULT_POOL: [(&str, &[&str]); 3] = [
     (labels::SKU_FAMILY, &["D"]),
 ];
 
-/// A created instance as it is read later: only its creation names the operation.
+/// A created instance as it is read later: only its creation names the operation and its request.
 pub fn without_operation(mut instance: Instance) -> Instance {
-    assert!(instance.annotations.remove(labels::AZURE_OPERATION).is_some());
+    for key in [labels::AZURE_OPERATION, labels::AZURE_CORRELATION_ID] {
+        assert!(instance.annotations.remove(key).is_some(), "{key}");
+    }
     instance
 }
 

@@ -13,8 +13,9 @@ use nap_api::{
     AKSNodeClass, Effect, NodePool, Requirements, Taint, Toleration, labels, validation,
 };
 use nap_azure::embedded::EmbeddedCatalogue;
+use nap_controllers::EXTREME_PRICE;
 use nap_engine::{CapacityType, Catalogue, InstanceType};
-use nap_units::{CPU, MEMORY, Resources, Rounding, UsdPerHour};
+use nap_units::{CPU, MEMORY, Resources, Rounding};
 use serde_json::Value;
 
 use super::findings::{Finding, Level};
@@ -22,9 +23,6 @@ use super::offerings::{Ids, Offerings};
 use super::sizes;
 use crate::catalogue;
 use crate::manifests::read::Document;
-
-/// Price of a node above which a NodePool is warned of it; the default NodePool stays below.
-const EXTREME_PRICE: UsdPerHour = UsdPerHour::from_micros(50_000_000);
 
 /// The sizes and offerings of one node class.
 struct OfClass {

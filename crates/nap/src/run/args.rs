@@ -40,6 +40,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "bind_address",
             "metrics_port",
             "health_probe_port",
+            "enable_profiling",
             "disable_cluster_state_observability",
         ],
     ),
@@ -48,7 +49,6 @@ const HEADINGS: [(&str, &[&str]); 6] = [
         "Accepted for Karpenter's sake",
         &[
             "karpenter_service",
-            "enable_profiling",
             "disable_controller_warmup",
             "memory_limit",
             "cpu_requests",
@@ -106,6 +106,9 @@ pub struct OperatorArgs {
     /// Port of `/healthz` and `/readyz`; 0 serves none
     #[arg(long, env = "HEALTH_PROBE_PORT", value_name = "PORT", default_value_t = 8081)]
     pub health_probe_port: u16,
+    /// Serve CPU profiles for `go tool pprof` at `/debug/pprof/profile` on the metrics port
+    #[arg(long, env = "ENABLE_PROFILING", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    pub enable_profiling: bool,
     /// Leave out the metrics of single nodes, pods and conditions
     #[arg(long, env = "DISABLE_CLUSTER_STATE_OBSERVABILITY", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     pub disable_cluster_state_observability: bool,
@@ -142,9 +145,6 @@ pub struct OperatorArgs {
         hide_default_value = true
     )]
     pub karpenter_service: String,
-    /// Go profiles under `/debug/pprof`, which nap does not have; `true` is refused
-    #[arg(long, env = "ENABLE_PROFILING", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
-    pub enable_profiling: bool,
     /// Replicas that do not lead always keep their index up to date; makes no difference
     #[arg(long, env = "DISABLE_CONTROLLER_WARMUP", value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     pub disable_controller_warmup: bool,
@@ -183,11 +183,6 @@ impl OperatorArgs {
     /// Fails if an option asks for what nap cannot do.
     pub fn refuse_unsupported(&self) -> anyhow::Result<()> {
         let refused = [
-            (
-                self.enable_profiling,
-                "--enable-profiling (ENABLE_PROFILING): nap has no Go profiles to serve",
-                "leave it out, and profile the process with `perf record --call-graph dwarf -p PID`",
-            ),
             (
                 !self.ignore_dra_requests,
                 "--ignore-dra-requests=false (IGNORE_DRA_REQUESTS): nap cannot plan for dynamic resource claims",

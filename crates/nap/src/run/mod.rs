@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod logging;
+mod profiling;
 mod server;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What `nap run` serves: metrics, and health for probes.
+//! What `nap run` serves: metrics, health for probes, and profiles if they are switched on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use nap_controllers::Context;
 use tokio::net::TcpListener;
 
 use super::args::OperatorArgs;
+use super::profiling;
 use crate::user_error::UserError;
 
 /// Content type of the text format of Prometheus.
@@ -21,6 +22,7 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Listeners {
     metrics: Option<TcpListener>,
     health: Option<TcpListener>,
+    has_profiles: bool,
 }
 
 impl Listeners {
@@ -29,13 +31,17 @@ impl Listeners {
         Ok(Self {
             metrics: bind(args, args.metrics_port, "--metrics-port").await?,
             health: bind(args, args.health_probe_port, "--health-probe-port").await?,
+            has_profiles: args.enable_profiling,
         })
     }
 
     /// Serves until dropped.
     pub async fn serve(self, context: Arc<Context>) {
         let served = Arc::clone(&context);
-        let metrics = Router::new().route("/metrics", get(|| async move { metrics(&served) }));
+        let mut metrics = Router::new().route("/metrics", get(|| async move { metrics(&served) }));
+        if self.has_profiles {
+            metrics = metrics.merge(profiling::routes());
+        }
         let health = Router::new()
             .route("/healthz", get(|| async { "ok" }))
             .route("/readyz", get(|| async move { readyz(&context) }));

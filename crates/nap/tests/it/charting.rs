@@ -51,13 +51,14 @@ pub fn helm_install(kubeconfig: &str, sets: &[&str]) {
 }
 
 /// All switches on.
-const EVERYTHING: [&str; 6] = [
+const EVERYTHING: [&str; 7] = [
     "defaultNodePools=Auto",
     "metrics.serviceMonitor.enabled=true",
     "metrics.rules.enabled=true",
     "metrics.dashboard.enabled=true",
     "serviceAccount.clientId=id",
     "settings.schedulerConfig=podTopologySpread: {}",
+    "settings.enableProfiling=true",
 ];
 
 #[test]
@@ -66,7 +67,14 @@ fn the_chart_is_clean_and_refuses_what_it_does_not_know() {
     ok(&["lint", "--strict", "charts/nap"], &NEEDED);
     ok(&["lint", "--strict", "charts/nap"], &[&NEEDED[..], &EVERYTHING].concat());
     let plain = ok(&["template", "nap", "charts/nap", "-n", "kube-system"], &NEEDED);
-    for kind in ["kind: NodePool", "ServiceMonitor", "PrometheusRule", "AdmissionPolicy"] {
+    for kind in [
+        "kind: NodePool",
+        "ServiceMonitor",
+        "PrometheusRule",
+        "AdmissionPolicy",
+        "PROFILING",
+        "/tmp",
+    ] {
         assert!(!plain.contains(kind), "{kind} is off by default");
     }
     let all = [&NEEDED[..], &EVERYTHING].concat();
@@ -77,6 +85,8 @@ fn the_chart_is_clean_and_refuses_what_it_does_not_know() {
         "kind: ServiceMonitor",
         "alert: NapNoLeader",
         "nap_fleet_cost",
+        "name: ENABLE_PROFILING",
+        "mountPath: /tmp",
         "validationActions: [Warn]",
         "resources: [replicasets, statefulsets]",
         "azure.workload.identity/client-id: \"id\"",

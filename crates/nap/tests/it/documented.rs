@@ -57,6 +57,7 @@ const COMMANDS: &[(&str, Shown)] = &[
         Here("kubectl -n kube-system get pods -l app.kubernetes.io/name=nap"),
     ),
     ("kubectl -n kube-system logs deployment/nap", NotRun("nap is no pod in tests")),
+    ("kubectl -n kube-system port-forward deployment/nap", NotRun("nap is no pod in tests")),
     (
         "kubectl -n kube-system scale deployment karpenter --replicas=0",
         By("nodes_of_the_incumbent_are_taken_over_and_given_back"),
@@ -99,7 +100,7 @@ const COMMANDS: &[(&str, Shown)] = &[
     ("nap decisions", Here("")),
     ("nap disable", By("disable_launches_nothing_more_and_names_what_is_left")),
     ("nap disable --status", Here("nap disable --status")),
-    ("nap disable --wait", By("disable_launches_nothing_more_and_names_what_is_left")),
+    ("nap disable --wait", By("a_budget_holds_a_node_until_it_is_lifted")),
     ("nap explain", NotRun("the commands below")),
     ("nap explain node", Here("nap explain node {node}")),
     ("nap explain node NAME", Here("nap explain node {node}")),

@@ -17,7 +17,7 @@ const OPTIONS: [(&str, &str, &str, &str); 24] = [
     ("--health-probe-port", "HEALTH_PROBE_PORT", "0", ""),
     ("--kube-client-qps", "KUBE_CLIENT_QPS", "100", ""),
     ("--kube-client-burst", "KUBE_CLIENT_BURST", "100", ""),
-    ("--enable-profiling", "ENABLE_PROFILING", "true", "no Go profiles"),
+    ("--enable-profiling", "ENABLE_PROFILING", "true", ""),
     ("--disable-controller-warmup", "DISABLE_CONTROLLER_WARMUP", "false", ""),
     ("--disable-leader-election", "DISABLE_LEADER_ELECTION", "true", ""),
     ("--disable-cluster-state-observability", "DISABLE_CLUSTER_STATE_OBSERVABILITY", "true", ""),

@@ -52,12 +52,19 @@ pub fn ports() -> [u16; 2] {
 
 /// Status and body of a GET; `None` if nothing listens.
 pub fn get(port: u16, path: &str) -> Option<(u16, String)> {
+    let (code, body) = get_bytes(port, path)?;
+    Some((code, String::from_utf8(body).ok()?))
+}
+
+/// As [`get`], of any body.
+pub fn get_bytes(port: u16, path: &str) -> Option<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: nap\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let head = text(&answer[..end]);
+    Some((head.split(' ').nth(1)?.parse().ok()?, answer.split_off(end + 4)))
 }
 
 /// A child process; killed on drop.

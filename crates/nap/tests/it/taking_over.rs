@@ -14,11 +14,12 @@ const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 const POOL: &str = include_str!("../../../../examples/default-nodepool.yaml");
 
 /// Annotations that must survive a takeover.
-const HASHES: [&str; 4] = [
+const HASHES: [&str; 5] = [
     "karpenter.sh/nodepool-hash",
     "karpenter.sh/nodepool-hash-version",
     "karpenter.azure.com/aksnodeclass-hash",
     "karpenter.azure.com/aksnodeclass-hash-version",
+    "karpenter.azure.com/in-place-update-hash",
 ];
 
 fn objects(cluster: &Cluster, kind: &str) -> Vec<Value> {
