@@ -75,6 +75,7 @@ impl<'a> ClassKey<'a> {
 }
 
 /// Interchangeable pods at one relaxation level.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub(crate) struct Class<'a> {
     /// The pods, in key order; empty unless this is their first level.
     pub(crate) pods: Vec<&'a PodKey>,
