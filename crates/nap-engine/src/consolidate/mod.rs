@@ -3,9 +3,9 @@
 //! The whole fleet is one problem. Its pods become classes and its nodes vectors of free capacity
 //! once. [`search`] first deletes as many candidates as the others have room for together. Then
 //! every candidate is examined: can its pods move to nodes that stay, and what would be the
-//! cheapest new nodes for the rest? The same is asked of groups of candidates with the most waste, which
-//! finds what no single removal can (five nodes by two, three nodes by two across pools). A removal
-//! that pays ([`worth`]) becomes a step, and the ones after it count on it.
+//! cheapest new nodes for the rest? The same is asked of groups of candidates with the most waste,
+//! which finds what no single removal can (five nodes by two, three nodes by two across pools). A
+//! removal that pays ([`worth`]) becomes a step, and the ones after it count on it.
 //!
 //! | file | contents |
 //! |---|---|
