@@ -40,9 +40,9 @@ pub struct SimArgs {
 /// Start time of every simulation, so that runs can be compared.
 const EPOCH: &str = "2026-01-01T00:00:00Z";
 
-/// Upper limit on the replicas of a Deployment, by default and for each node of `--nodes`.
+/// Upper limit on the replicas of a Deployment. With `--nodes` it is their number: the six
+/// Deployments then need about as many nodes of 8 vCPUs at the peak.
 const MAX_REPLICAS: u32 = 20;
-const REPLICAS_PER_NODE: u32 = 2;
 
 /// Requirement of the default NodePool, and one that keeps nodes small.
 const FAMILY: &str = "        - key: karpenter.azure.com/sku-family
@@ -102,7 +102,7 @@ async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {
         Some(_) => manifests::DEFAULT_NODEPOOL.replace(FAMILY, &format!("{FAMILY}{SMALL_SIZES}")),
     };
     manifests::apply(&world.client(), &pool).await?;
-    let max_replicas = args.nodes.map_or(MAX_REPLICAS, |nodes| nodes * REPLICAS_PER_NODE);
+    let max_replicas = args.nodes.unwrap_or(MAX_REPLICAS);
     tokio::select! {
         biased;
         report = simulation::run(&world, args.world.seed, args.hours, max_replicas) => Ok(report?),
