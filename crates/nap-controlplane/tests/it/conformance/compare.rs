@@ -54,8 +54,8 @@ pub(super) async fn send(
     (code, value)
 }
 
-/// Removes the differences that the document states in words: tracked fields of objects that nobody
-/// has applied, the kind of the items of a list, and descriptions of columns.
+/// Removes the differences that the document states in words: tracked fields of objects that were
+/// never applied, the kind of the items of a list, and descriptions of columns.
 pub(super) fn forgive(body: &mut Value, applies: bool) {
     if !body.is_object() {
         return;

@@ -71,13 +71,13 @@ impl Dice {
         least + self.below(most - least + 1)
     }
 
-    /// True once in so many times.
+    /// True with a probability of one in `times`.
     fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// Whether a pod or node has a feature: mostly in a cluster of its theme, once in so many times
-    /// in a mixed one, seldom in others.
+    /// Whether a pod or node has a feature: in a cluster of its theme with a probability of three
+    /// quarters, in a mixed one of one in `times`, in others of a sixth of that.
     fn has(&mut self, theme: Theme, times: u64) -> bool {
         match self.1 {
             own if own == theme => !self.one_in(4),
