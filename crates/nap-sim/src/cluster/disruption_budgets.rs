@@ -1,6 +1,9 @@
 //! The disruption controller: status of PodDisruptionBudgets (expected, healthy and disruptable
 //! pods).
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
@@ -8,26 +11,79 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
-use super::index::Index;
+use super::index::{Index, Key, Reader, key};
 use super::write::Writer;
 use super::{earliest, pods};
 
 /// Time after which an allowed eviction without a deletion is dropped from `disruptedPods`.
 const DISRUPTED_FOR: SignedDuration = SignedDuration::from_mins(2);
 
-/// Updates every status; returns when the next `disruptedPods` entry expires.
-pub(super) async fn pass(index: &mut Index, writer: &mut Writer) -> Option<Timestamp> {
-    let mut wake = None;
-    for budget in index.budgets.snapshot() {
-        let (status, expiry) = status(&budget, index, writer.now());
-        wake = earliest(wake, expiry);
-        if budget.status.as_ref() != Some(&status) {
-            let mut budget = (*budget).clone();
-            budget.status = Some(status);
-            writer.replace_status(&mut index.budgets, &budget).await;
+/// Budgets to look at.
+#[derive(Debug, Default)]
+pub(super) struct DisruptionBudgets {
+    changed: BTreeSet<Key>,
+    /// Times at which a `disruptedPods` entry expires.
+    due: BTreeMap<Key, Timestamp>,
+}
+
+impl DisruptionBudgets {
+    /// Updates the status of the budgets that something has changed for; returns when the next
+    /// `disruptedPods` entry expires.
+    pub(super) async fn pass(
+        &mut self,
+        index: &mut Index,
+        writer: &mut Writer,
+        all: bool,
+    ) -> Option<Timestamp> {
+        self.read(index);
+        if all {
+            self.changed.extend(index.budgets.keys().cloned());
+        }
+        let now = writer.now();
+        let expired = self.due.iter().filter(|(_, at)| **at <= now);
+        self.changed.extend(expired.map(|(key, _)| key.clone()));
+        for key in std::mem::take(&mut self.changed) {
+            self.due.remove(&key);
+            let Some(budget) = index.budgets.get(&key).cloned() else { continue };
+            let (status, expiry) = status(&budget, index, now);
+            if let Some(expiry) = expiry {
+                self.due.insert(key, expiry);
+            }
+            if budget.status.as_ref() != Some(&status) {
+                let mut budget = (*budget).clone();
+                budget.status = Some(status);
+                writer.replace_status(&mut index.budgets, &budget).await;
+            }
+        }
+        self.due.values().min().copied()
+    }
+
+    fn read(&mut self, index: &mut Index) {
+        const READER: Reader = Reader::DisruptionBudgets;
+        let changed = index.budgets.changes(READER);
+        self.changed.extend(changed.iter().map(|change| change.key.clone()));
+        for change in index.pods.changes(READER) {
+            for budget in index.budgets.in_namespace(&change.key.0) {
+                let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                let covers = |pod: &Arc<Pod>| {
+                    selector.is_some_and(|selector| pods::selects(selector, pod.labels()))
+                };
+                if change.versions().any(covers) {
+                    self.changed.insert(key(&**budget));
+                }
+            }
+        }
+        // The scale of a controller is part of the expected number of pods.
+        let sets = index.replica_sets.changes(READER);
+        let sets = sets.iter().map(|change| change.key.0.clone());
+        let stateful = index.stateful_sets.changes(READER);
+        let stateful = stateful.iter().map(|change| change.key.0.clone());
+        let namespaces: BTreeSet<String> = sets.chain(stateful).collect();
+        for namespace in namespaces {
+            let budgets = index.budgets.in_namespace(&namespace);
+            self.changed.extend(budgets.map(|budget| key(&**budget)));
         }
     }
-    wake
 }
 
 fn status(
@@ -38,10 +94,9 @@ fn status(
     let spec = budget.spec.clone().unwrap_or_default();
     let covered: Vec<_> = index
         .pods
-        .values()
+        .in_namespace(budget.metadata.namespace.as_deref().unwrap_or_default())
         .filter(|pod| {
-            pod.namespace() == budget.namespace()
-                && !pods::is_finished(pod)
+            !pods::is_finished(pod)
                 && spec
                     .selector
                     .as_ref()
@@ -106,7 +161,7 @@ fn whole_seconds(now: Timestamp) -> Timestamp {
 fn needs(
     min_available: Option<&IntOrString>,
     max_unavailable: Option<&IntOrString>,
-    covered: &[&std::sync::Arc<Pod>],
+    covered: &[&Arc<Pod>],
     index: &Index,
 ) -> (i32, i32) {
     let count = i32::try_from(covered.len()).unwrap_or(i32::MAX);
@@ -136,8 +191,8 @@ pub(super) fn resolve(value: &IntOrString, total: i32) -> i32 {
 }
 
 /// Sum of the scales of the pods' controllers, each controller once; a pod without controller is 1.
-fn expected_count(covered: &[&std::sync::Arc<Pod>], index: &Index) -> i32 {
-    let mut owners = std::collections::BTreeSet::new();
+fn expected_count(covered: &[&Arc<Pod>], index: &Index) -> i32 {
+    let mut owners = BTreeSet::new();
     let mut expected = 0;
     for pod in covered {
         let Some(owner) = pods::controller_of(&***pod) else {

@@ -1,7 +1,8 @@
 //! Index of the cluster's objects: plain maps, updated by watches and by the responses of own
-//! writes.
+//! writes. Each component reads what has changed since its last turn, so a pass costs what has
+//! changed and not what exists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::pods::controller_of;
+use super::pods::{controller_of, node_of};
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -32,26 +33,98 @@ pub(super) fn key(object: &impl ResourceExt) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
+/// The components that read changes, in the order of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    Workloads,
+    NodeLifecycle,
+    Storage,
+    DisruptionBudgets,
+    Services,
+    Scheduler,
+}
+
+/// Number of [`Reader`]s.
+const READERS: usize = 6;
+
+/// One change of an object: what was known before it, and what after it.
+#[derive(Debug)]
+pub(super) struct Change<T> {
+    pub(super) key: Key,
+    pub(super) before: Option<Arc<T>>,
+    pub(super) after: Option<Arc<T>>,
+}
+
+impl<T> Change<T> {
+    /// The object before and after the change, as far as it existed.
+    pub(super) fn versions(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.before.iter().chain(&self.after)
+    }
+}
+
 /// All objects of one kind.
 #[derive(Debug)]
 pub(super) struct Mirror<T> {
     objects: BTreeMap<Key, Arc<T>>,
     /// Keys of the managed objects by the uid of the controller owner.
     managed: BTreeMap<String, BTreeSet<Key>>,
+    /// Keys of the objects on a node, by its name.
+    on_nodes: BTreeMap<String, BTreeSet<Key>>,
     /// Objects of an unfinished relist.
     incoming: Option<BTreeMap<Key, Arc<T>>>,
     complete: bool,
+    /// Changes that some component has not read yet.
+    log: VecDeque<Arc<Change<T>>>,
+    /// Number of changes that were dropped from the front of `log`.
+    dropped: usize,
+    /// Position of each reader in the log, counted from the first change ever.
+    read: [usize; READERS],
 }
 
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), managed: BTreeMap::new(), incoming: None, complete: false }
+        Self {
+            objects: BTreeMap::new(),
+            managed: BTreeMap::new(),
+            on_nodes: BTreeMap::new(),
+            incoming: None,
+            complete: false,
+            log: VecDeque::new(),
+            dropped: 0,
+            read: [0; READERS],
+        }
     }
 }
 
-impl<T: ResourceExt> Mirror<T> {
+impl<T> Mirror<T> {
+    /// The changes that a component has not read yet, oldest first.
+    pub(super) fn changes(&mut self, reader: Reader) -> Vec<Arc<Change<T>>> {
+        let position = &mut self.read[reader as usize];
+        let skip = position.saturating_sub(self.dropped);
+        *position = self.dropped + self.log.len();
+        self.log.iter().skip(skip).cloned().collect()
+    }
+
+    /// Number of changes so far.
+    fn end(&self) -> usize {
+        self.dropped + self.log.len()
+    }
+
+    /// Forgets the changes before a position.
+    fn forget_before(&mut self, position: usize) {
+        while self.dropped < position && self.log.pop_front().is_some() {
+            self.dropped += 1;
+        }
+    }
+}
+
+impl<T: Object> Mirror<T> {
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<T>> {
         self.objects.get(key)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.objects.keys()
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &Arc<T>> {
@@ -63,40 +136,58 @@ impl<T: ResourceExt> Mirror<T> {
         self.managed.get(uid).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
+    /// Objects on a node.
+    pub(super) fn on_node(&self, node: &str) -> impl Iterator<Item = &Arc<T>> {
+        self.on_nodes.get(node).into_iter().flatten().filter_map(|key| self.objects.get(key))
+    }
+
+    /// Names of the nodes that objects are on.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.on_nodes.keys()
+    }
+
+    /// Objects of one namespace.
+    pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+        let first = (namespace.to_owned(), String::new());
+        let all = self.objects.range(first..);
+        all.take_while(move |(key, _)| key.0 == namespace).map(|(_, object)| object)
+    }
+
     /// A copy to iterate over while the index changes.
     pub(super) fn snapshot(&self) -> Vec<Arc<T>> {
         self.objects.values().cloned().collect()
     }
 
-    /// Stores an object unless a newer version is known.
+    /// Stores an object unless this or a newer version is known: the watch repeats own writes.
     pub(super) fn put(&mut self, object: T) {
         let key = key(&object);
         let revision =
             |object: &T| object.resource_version().and_then(|text| text.parse::<u64>().ok());
-        let stale = self.objects.get(&key).is_some_and(|held| revision(held) > revision(&object));
-        if !stale {
+        let known = self.objects.get(&key).is_some_and(|held| {
+            let held = revision(held);
+            held.is_some() && held >= revision(&object)
+        });
+        if !known {
             self.insert(key, Arc::new(object));
         }
     }
 
     fn insert(&mut self, key: Key, object: Arc<T>) {
-        self.remove(&key);
-        if let Some(owner) = controller_of(&*object) {
-            self.managed.entry(owner.uid.clone()).or_default().insert(key.clone());
-        }
-        self.objects.insert(key, object);
+        let before = self.objects.insert(key.clone(), Arc::clone(&object));
+        let owner = |object: &T| controller_of(object).map(|owner| owner.uid.clone());
+        regroup(&mut self.managed, &key, before.as_deref().and_then(owner), owner(&object));
+        let node = |object: &T| object.node().filter(|node| !node.is_empty()).map(str::to_owned);
+        regroup(&mut self.on_nodes, &key, before.as_deref().and_then(node), node(&object));
+        self.log.push_back(Arc::new(Change { key, before, after: Some(object) }));
     }
 
     pub(super) fn remove(&mut self, key: &Key) {
         let Some(object) = self.objects.remove(key) else { return };
-        if let Some(owner) = controller_of(&*object)
-            && let Some(keys) = self.managed.get_mut(&owner.uid)
-        {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.managed.remove(&owner.uid);
-            }
-        }
+        let owner = controller_of(&*object).map(|owner| owner.uid.clone());
+        regroup(&mut self.managed, key, owner, None);
+        regroup(&mut self.on_nodes, key, object.node().map(str::to_owned), None);
+        let change = Change { key: key.clone(), before: Some(object), after: None };
+        self.log.push_back(Arc::new(change));
     }
 
     fn apply(&mut self, event: Event<T>) {
@@ -106,10 +197,21 @@ impl<T: ResourceExt> Mirror<T> {
                 self.incoming.get_or_insert_default().insert(key(&object), Arc::new(object));
             }
             Event::InitDone => {
-                self.objects.clear();
-                self.managed.clear();
-                for (key, object) in self.incoming.take().unwrap_or_default() {
-                    self.insert(key, object);
+                let incoming = self.incoming.take().unwrap_or_default();
+                let gone: Vec<Key> = self
+                    .objects
+                    .keys()
+                    .filter(|key| !incoming.contains_key(*key))
+                    .cloned()
+                    .collect();
+                for key in gone {
+                    self.remove(&key);
+                }
+                for (key, object) in incoming {
+                    let same = |held: &Arc<T>| held.resource_version() == object.resource_version();
+                    if !self.objects.get(&key).is_some_and(same) {
+                        self.insert(key, object);
+                    }
                 }
                 self.complete = true;
             }
@@ -125,12 +227,40 @@ impl<T: ResourceExt> Mirror<T> {
     }
 }
 
+/// Moves a key from one group to another.
+fn regroup(
+    groups: &mut BTreeMap<String, BTreeSet<Key>>,
+    key: &Key,
+    old: Option<String>,
+    new: Option<String>,
+) {
+    if old == new {
+        return;
+    }
+    if let Some(old) = old
+        && let Some(keys) = groups.get_mut(&old)
+    {
+        keys.remove(key);
+        if keys.is_empty() {
+            groups.remove(&old);
+        }
+    }
+    if let Some(new) = new {
+        groups.entry(new).or_default().insert(key.clone());
+    }
+}
+
 /// A kind that the simulated controllers read, and where its objects live.
 pub(super) trait Object:
     Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     /// The API of a namespace; of the cluster, for kinds without namespaces.
     fn api(client: Client, namespace: &str) -> Api<Self>;
+
+    /// Name of the node that the object is on; `None` for kinds that are on no node.
+    fn node(&self) -> Option<&str> {
+        None
+    }
 }
 
 macro_rules! scope {
@@ -138,6 +268,17 @@ macro_rules! scope {
         impl Object for $kind {
             fn api(client: Client, namespace: &str) -> Api<Self> {
                 Api::namespaced(client, namespace)
+            }
+        }
+    };
+    ($kind:ty, on_nodes) => {
+        impl Object for $kind {
+            fn api(client: Client, namespace: &str) -> Api<Self> {
+                Api::namespaced(client, namespace)
+            }
+
+            fn node(&self) -> Option<&str> {
+                Some(node_of(self))
             }
         }
     };
@@ -163,6 +304,17 @@ macro_rules! kinds {
             pub(super) fn is_complete(&self) -> bool {
                 $(self.$field.complete)&&*
             }
+
+            /// The ends of all logs.
+            pub(super) fn positions(&self) -> Positions {
+                Positions(vec![$(self.$field.end()),*])
+            }
+
+            /// Forgets the changes before the positions, which every reader has read.
+            pub(super) fn forget_before(&mut self, positions: &Positions) {
+                let mut positions = positions.0.iter().copied();
+                $(self.$field.forget_before(positions.next().unwrap_or(0));)*
+            }
         }
 
         impl News {
@@ -178,7 +330,7 @@ macro_rules! kinds {
 kinds! {
     nodes: Node, cluster;
     namespaces: Namespace, cluster;
-    pods: Pod, namespaced;
+    pods: Pod, on_nodes;
     deployments: Deployment, namespaced;
     replica_sets: ReplicaSet, namespaced;
     daemon_sets: DaemonSet, namespaced;
@@ -197,27 +349,31 @@ kinds! {
     endpoint_slices: EndpointSlice, namespaced;
 }
 
+/// Ends of the logs of all kinds at some moment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Positions(Vec<usize>);
+
 /// One watch event, to be applied to the index; returns false if the watch failed.
-pub(super) type Change = Box<dyn FnOnce(&mut Index) -> bool + Send>;
+pub(super) type WatchEvent = Box<dyn FnOnce(&mut Index) -> bool + Send>;
 
 /// All watches, polled in a fixed order of kinds.
-pub(super) struct News(Vec<BoxStream<'static, Change>>);
+pub(super) struct News(Vec<BoxStream<'static, WatchEvent>>);
 
 impl News {
     /// Waits for the next event.
-    pub(super) async fn next(&mut self) -> Change {
+    pub(super) async fn next(&mut self) -> WatchEvent {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
     /// An event that is ready without waiting.
-    pub(super) fn ready(&mut self) -> Option<Change> {
+    pub(super) fn ready(&mut self) -> Option<WatchEvent> {
         match self.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(change) => Some(change),
             Poll::Pending => None,
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Change> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WatchEvent> {
         for stream in &mut self.0 {
             if let Poll::Ready(Some(change)) = Pin::new(stream).poll_next(context) {
                 return Poll::Ready(change);
@@ -230,9 +386,9 @@ impl News {
 fn follow<T: Object>(
     client: &Client,
     mirror: fn(&mut Index) -> &mut Mirror<T>,
-) -> BoxStream<'static, Change> {
+) -> BoxStream<'static, WatchEvent> {
     watcher(Api::<T>::all(client.clone()), watcher::Config::default())
-        .map(move |event| -> Change {
+        .map(move |event| -> WatchEvent {
             match event {
                 Ok(event) => Box::new(move |index| {
                     mirror(index).apply(event);

@@ -7,9 +7,10 @@
 //!               └────────── responses of the writes ◄──────────────┘
 //! ```
 //!
-//! Everything runs in one task. All events are applied before a pass, a pass visits objects in key
-//! order, and its writes are in the index before the next step reads it: the same events in the
-//! same order lead to the same writes.
+//! Everything runs in one task. All events are applied before a pass, a pass visits the objects that
+//! have changed in key order, and its writes are in the index before the next step reads it: the
+//! same events in the same order lead to the same writes. Passes follow each other until one changes
+//! nothing.
 //!
 //! Not implemented: ReplicationControllers (they can be stored, but get no pods), preemption, and
 //! the eviction of running pods for a later `NoExecute` taint.
@@ -33,11 +34,14 @@ use nap_clock::Clock;
 use nap_kubelets::{KubeletConfig, VmEvent};
 use tokio::sync::mpsc;
 
+use disruption_budgets::DisruptionBudgets;
 use index::{Index, News};
-use node_lifecycle::GoneVms;
+use node_lifecycle::NodeLifecycle;
+use scheduler::Scheduler;
 pub use scheduler::verdict::{SchedulingObjects, Verdict, verdict};
+use services::Services;
 pub use storage::storage_classes;
-use workloads::Autoscaling;
+use workloads::Workloads;
 use write::Writer;
 
 /// Maximum number of VM events that wait for the kubelets.
@@ -78,50 +82,74 @@ async fn components(
     let mut news = News::new(&client);
     let mut index = Index::default();
     let mut machines = Some(machines);
-    let mut gone = GoneVms::default();
+    let mut controllers = Controllers::default();
     for event in fixed {
-        forward(event, &mut gone, &vms).await;
+        forward(event, &mut controllers.nodes, &vms).await;
     }
-    let mut tried = scheduler::Tried::default();
-    let mut autoscaling = Autoscaling::default();
     let mut writer = Writer::new(client, clock.clone());
     let mut wake: Option<Timestamp> = None;
+    let mut is_behind = false;
     loop {
-        tokio::select! {
-            biased;
-            event = news.next() => {
-                if !event(&mut index) {
-                    clock.sleep(RETRY).await;
+        if !is_behind {
+            tokio::select! {
+                biased;
+                event = news.next() => {
+                    if !event(&mut index) {
+                        clock.sleep(RETRY).await;
+                    }
                 }
+                event = next_machine(&mut machines) => match event {
+                    Some(event) => forward(event, &mut controllers.nodes, &vms).await,
+                    None => machines = None,
+                },
+                () = sleep_until(&clock, wake) => {}
             }
-            event = next_machine(&mut machines) => match event {
-                Some(event) => forward(event, &mut gone, &vms).await,
-                None => machines = None,
-            },
-            () = sleep_until(&clock, wake) => {}
         }
         while let Some(event) = news.ready() {
             event(&mut index);
         }
         while let Some(event) = machines.as_mut().and_then(|machines| machines.try_recv().ok()) {
-            forward(event, &mut gone, &vms).await;
+            forward(event, &mut controllers.nodes, &vms).await;
         }
-        if !index.is_complete() {
-            continue;
+        if index.is_complete() {
+            let before = index.positions();
+            wake = controllers.pass(&mut index, &mut writer).await;
+            is_behind = index.positions() != before;
+            index.forget_before(&before);
         }
-        wake = workloads::pass(&mut index, &mut writer, &mut autoscaling).await;
-        wake = earliest(wake, node_lifecycle::pass(&mut gone, &mut index, &mut writer).await);
-        storage::pass(&mut index, &mut writer).await;
-        wake = earliest(wake, disruption_budgets::pass(&mut index, &mut writer).await);
-        services::pass(&mut index, &mut writer).await;
-        scheduler::pass(&mut index, &mut writer, &mut tried).await;
-        wake = earliest(wake, writer.take_retry());
+    }
+}
+
+/// All controllers, and what they remember between passes.
+#[derive(Default)]
+struct Controllers {
+    workloads: Workloads,
+    nodes: NodeLifecycle,
+    budgets: DisruptionBudgets,
+    services: Services,
+    scheduler: Scheduler,
+    /// When a write that failed is tried again.
+    retry: Option<Timestamp>,
+}
+
+impl Controllers {
+    /// One turn of each controller; returns when the next one is due without a change.
+    async fn pass(&mut self, index: &mut Index, writer: &mut Writer) -> Option<Timestamp> {
+        let all = self.retry.take_if(|at| *at <= writer.now()).is_some();
+        let mut wake = self.workloads.pass(index, writer, all).await;
+        wake = earliest(wake, self.nodes.pass(index, writer, all).await);
+        storage::pass(index, writer, all).await;
+        wake = earliest(wake, self.budgets.pass(index, writer, all).await);
+        self.services.pass(index, writer, all).await;
+        wake = earliest(wake, self.scheduler.pass(index, writer, all).await);
+        self.retry = earliest(self.retry, writer.take_retry());
+        earliest(wake, self.retry)
     }
 }
 
 /// Records a VM event and gives it to the kubelets.
-async fn forward(event: VmEvent, gone: &mut GoneVms, vms: &mpsc::Sender<VmEvent>) {
-    gone.apply(&event);
+async fn forward(event: VmEvent, nodes: &mut NodeLifecycle, vms: &mpsc::Sender<VmEvent>) {
+    nodes.apply(&event);
     if vms.send(event).await.is_err() {
         tracing::error!("the kubelets have stopped");
     }

@@ -10,9 +10,9 @@ use kube::ResourceExt as _;
 use nap_kubelets::VmEvent;
 use serde_json::json;
 
-use super::index::Index;
+use super::index::{Index, Reader};
+use super::pods;
 use super::write::Writer;
-use super::{earliest, pods};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
@@ -22,87 +22,115 @@ const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
 /// Time after which the pods of a Node that does not exist are removed.
 const ORPHAN_GRACE: SignedDuration = SignedDuration::from_secs(40);
 
-/// VMs and Nodes that are gone.
+/// Nodes to look at, and what is gone.
 #[derive(Debug, Default)]
-pub(super) struct GoneVms {
+pub(super) struct NodeLifecycle {
     /// Nodes of deleted VMs whose objects may still exist: provider id by node name.
-    vms: BTreeMap<String, String>,
+    gone: BTreeMap<String, String>,
     /// Nodes that pods are bound to and that do not exist, with the time when that was seen.
     missing: BTreeMap<String, Timestamp>,
+    /// Nodes that have changed.
+    changed: BTreeSet<String>,
+    /// Nodes whose kubelet has not reported yet, with the time when it must have.
+    silent: BTreeMap<String, Timestamp>,
 }
 
-impl GoneVms {
+impl NodeLifecycle {
     /// Records a VM event.
     pub(super) fn apply(&mut self, event: &VmEvent) {
         match event {
             VmEvent::Created { node_name, .. } => {
-                self.vms.remove(node_name);
+                self.gone.remove(node_name);
             }
             VmEvent::Rebooted { .. } | VmEvent::Condition { .. } => {}
             VmEvent::Deleted { provider_id, node_name } => {
-                self.vms.insert(node_name.clone(), provider_id.clone());
+                self.gone.insert(node_name.clone(), provider_id.clone());
+            }
+        }
+    }
+
+    /// Removes what has to go; returns when to look again.
+    pub(super) async fn pass(
+        &mut self,
+        index: &mut Index,
+        writer: &mut Writer,
+        all: bool,
+    ) -> Option<Timestamp> {
+        self.read(index, writer.now(), all);
+        for (name, provider_id) in self.gone.clone() {
+            remove_pods(&name, index, writer).await;
+            let node = index.nodes.get(&(String::new(), name.clone()));
+            if node.is_none_or(|node| provider_id_of(node) != provider_id) {
+                self.gone.remove(&name);
+            }
+        }
+        let now = writer.now();
+        let is_due = |since: &Timestamp| *since <= now;
+        for (node, due) in self.missing.clone() {
+            if index.nodes.get(&(String::new(), node.clone())).is_some()
+                || index.pods.on_node(&node).next().is_none()
+            {
+                self.missing.remove(&node);
+            } else if is_due(&due) {
+                remove_pods(&node, index, writer).await;
+            }
+        }
+        let silent = self.silent.iter().filter(|(_, due)| is_due(due));
+        self.changed.extend(silent.map(|(name, _)| name.clone()));
+        for name in std::mem::take(&mut self.changed) {
+            self.silent.remove(&name);
+            let Some(node) = index.nodes.get(&(String::new(), name.clone())).cloned() else {
+                continue;
+            };
+            if is_ready(&node) {
+                drop_not_ready(&node, index, writer).await;
+            } else if ready_condition(&node).is_none()
+                && let Some(due) = mark_silent(&node, index, writer).await
+            {
+                self.silent.insert(name, due);
+            }
+        }
+        let later = self.missing.values().chain(self.silent.values());
+        later.filter(|due| **due > now).min().copied()
+    }
+
+    fn read(&mut self, index: &mut Index, now: Timestamp, all: bool) {
+        let mut unsure: BTreeSet<String> = BTreeSet::new();
+        for change in index.nodes.changes(Reader::NodeLifecycle) {
+            if change.after.is_none() {
+                unsure.insert(change.key.1.clone());
+            }
+            self.changed.insert(change.key.1.clone());
+        }
+        for change in index.pods.changes(Reader::NodeLifecycle) {
+            let node = change.after.as_ref().map(|pod| pods::node_of(pod)).unwrap_or_default();
+            if !node.is_empty() {
+                unsure.insert(node.to_owned());
+            }
+        }
+        if all {
+            self.changed.extend(index.nodes.keys().map(|key| key.1.clone()));
+            unsure.extend(index.pods.nodes().cloned());
+        }
+        for node in unsure {
+            if index.nodes.get(&(String::new(), node.clone())).is_none()
+                && index.pods.on_node(&node).next().is_some()
+            {
+                let due = now.checked_add(ORPHAN_GRACE).unwrap_or(now);
+                self.missing.entry(node).or_insert(due);
             }
         }
     }
 }
 
-/// Removes what has to go; returns when to look again.
-pub(super) async fn pass(
-    gone: &mut GoneVms,
-    index: &mut Index,
-    writer: &mut Writer,
-) -> Option<Timestamp> {
-    for (name, provider_id) in gone.vms.clone() {
-        remove_pods(&name, index, writer).await;
-        let node = index.nodes.get(&(String::new(), name.clone()));
-        if node.is_none_or(|node| provider_id_of(node) != provider_id) {
-            gone.vms.remove(&name);
-        }
-    }
-    let mut wake = remove_orphans(gone, index, writer).await;
-    for node in index.nodes.snapshot() {
-        if is_ready(&node) {
-            drop_not_ready(&node, index, writer).await;
-        } else if ready_condition(&node).is_none() {
-            wake = earliest(wake, mark_silent(&node, index, writer).await);
-        }
-    }
-    wake
-}
-
 async fn remove_pods(node: &str, index: &mut Index, writer: &mut Writer) {
-    for pod in index.pods.snapshot().iter().filter(|pod| pods::node_of(pod) == node) {
-        writer.delete(&mut index.pods, &**pod, Some(0)).await;
+    let pods: Vec<_> = index.pods.on_node(node).cloned().collect();
+    for pod in pods {
+        writer.delete(&mut index.pods, &*pod, Some(0)).await;
     }
 }
 
-/// Removes the pods that are bound to a Node which does not exist, after a while.
-async fn remove_orphans(
-    gone: &mut GoneVms,
-    index: &mut Index,
-    writer: &mut Writer,
-) -> Option<Timestamp> {
-    let now = writer.now();
-    let nodes: BTreeSet<&str> =
-        index.nodes.values().filter_map(|node| node.metadata.name.as_deref()).collect();
-    let bound = index.pods.values().map(|pod| pods::node_of(pod));
-    let missing: BTreeSet<String> =
-        bound.filter(|node| !node.is_empty() && !nodes.contains(node)).map(str::to_owned).collect();
-    gone.missing.retain(|node, _| missing.contains(node));
-    let mut wake = None;
-    for node in missing {
-        let since = *gone.missing.entry(node.clone()).or_insert(now);
-        let due = since.checked_add(ORPHAN_GRACE).unwrap_or(since);
-        if due <= now {
-            remove_pods(&node, index, writer).await;
-        } else {
-            wake = earliest(wake, Some(due));
-        }
-    }
-    wake
-}
-
-/// Marks a Node whose kubelet never reported; returns when that is due.
+/// Marks a Node whose kubelet never reported; returns the time if that is not due yet.
 async fn mark_silent(node: &Node, index: &mut Index, writer: &mut Writer) -> Option<Timestamp> {
     let made = node.metadata.creation_timestamp.as_ref()?.0;
     let due = made.checked_add(STARTUP_GRACE).ok()?;

@@ -1,15 +1,15 @@
 //! Endpoints and EndpointSlices of Services: the addresses of the pods that a selector finds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::api::core::v1::{Endpoints, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use nap_api::labels;
 use serde_json::{Value, json};
 
-use super::index::{Index, key};
+use super::index::{Index, Key, Reader, key};
 use super::pods;
 use super::workloads::owner;
 use super::write::Writer;
@@ -20,34 +20,80 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: (&str, &str) =
     ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
 
-/// Reconciles every Service once.
-pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
-    for service in index.services.snapshot() {
-        if service.metadata.deletion_timestamp.is_some() {
-            continue;
+/// Services to look at.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    changed: BTreeSet<Key>,
+}
+
+impl Services {
+    /// Reconciles the Services that something has changed for.
+    pub(super) async fn pass(&mut self, index: &mut Index, writer: &mut Writer, all: bool) {
+        self.read(index);
+        if all {
+            self.changed.extend(index.services.keys().chain(index.endpoints.keys()).cloned());
         }
-        let spec = service.spec.as_ref();
-        let selector = spec.and_then(|spec| spec.selector.as_ref());
-        let Some(selector) = selector.filter(|selector| !selector.is_empty()) else { continue };
-        let members = members(&service, selector, index);
-        endpoints(&service, &members, index, writer).await;
-        slices(&service, &members, index, writer).await;
+        for of in std::mem::take(&mut self.changed) {
+            let Some(service) = index.services.get(&of).cloned() else {
+                let held = index.endpoints.get(&of).cloned();
+                let managed = |held: &Arc<Endpoints>| {
+                    held.labels().contains_key("endpoints.kubernetes.io/managed-by")
+                };
+                if let Some(held) = held.filter(managed) {
+                    writer.delete(&mut index.endpoints, &*held, None).await;
+                }
+                continue;
+            };
+            if service.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let Some(selector) = selector(&service) else { continue };
+            let members = members(&service, selector, index);
+            endpoints(&service, &members, index, writer).await;
+            slices(&service, &members, index, writer).await;
+        }
     }
-    for held in index.endpoints.snapshot() {
-        let managed = held.labels().contains_key("endpoints.kubernetes.io/managed-by");
-        if managed && index.services.get(&key(&*held)).is_none() {
-            writer.delete(&mut index.endpoints, &*held, None).await;
+
+    fn read(&mut self, index: &mut Index) {
+        const READER: Reader = Reader::Services;
+        for change in index.services.changes(READER) {
+            self.changed.insert(change.key.clone());
+        }
+        for change in index.endpoints.changes(READER) {
+            self.changed.insert(change.key.clone());
+        }
+        for change in index.endpoint_slices.changes(READER) {
+            let owner = change.versions().find_map(|slice| pods::controller_of(&**slice));
+            self.changed.extend(owner.map(|owner| (change.key.0.clone(), owner.name.clone())));
+        }
+        for change in index.pods.changes(READER) {
+            for service in index.services.in_namespace(&change.key.0) {
+                let chosen = |pod: &Arc<Pod>| {
+                    selector(service).is_some_and(|selector| is_member(selector, pod))
+                };
+                if change.versions().any(chosen) {
+                    self.changed.insert(key(&**service));
+                }
+            }
         }
     }
 }
 
+/// The selector of a Service; `None` for one whose endpoints others write.
+fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
+    let selector = service.spec.as_ref()?.selector.as_ref()?;
+    (!selector.is_empty()).then_some(selector)
+}
+
+fn is_member(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
+    selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
+}
+
 /// The pods of a Service that have an address.
 fn members(service: &Service, selector: &BTreeMap<String, String>, index: &Index) -> Vec<Arc<Pod>> {
-    let chosen = index.pods.values().filter(|pod| {
-        pod.namespace() == service.namespace()
-            && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
-            && !address(pod).is_empty()
-            && !pods::is_finished(pod)
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    let chosen = index.pods.in_namespace(namespace).filter(|pod| {
+        is_member(selector, pod) && !address(pod).is_empty() && !pods::is_finished(pod)
     });
     chosen.cloned().collect()
 }

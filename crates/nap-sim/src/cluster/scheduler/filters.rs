@@ -1,7 +1,6 @@
 //! Filters that depend on one node only, with kube-scheduler's messages.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
@@ -11,90 +10,131 @@ use kube::ResourceExt;
 use nap_units::{PODS, Resources, Rounding};
 
 use super::volumes::Disks;
+use crate::cluster::index::{Key, key};
 use crate::cluster::pods;
 
-/// A node and the resources that its pods leave free.
+/// A bound pod, with what filters read of it.
+#[derive(Debug)]
+pub(super) struct PodInfo {
+    pub(super) pod: Arc<Pod>,
+    requests: Resources,
+    ports: Vec<HostPort>,
+}
+
+impl PodInfo {
+    pub(super) fn new(pod: Arc<Pod>) -> Self {
+        let spec = pod.spec.as_ref();
+        Self {
+            requests: spec.map(pods::occupies).unwrap_or_default(),
+            ports: spec.map(|spec| host_ports(spec).collect()).unwrap_or_default(),
+            pod,
+        }
+    }
+
+    pub(super) fn node(&self) -> &str {
+        pods::node_of(&self.pod)
+    }
+}
+
+/// A node, its pods and the resources that they leave free.
 #[derive(Debug)]
 pub(in crate::cluster) struct Candidate {
-    pub(in crate::cluster) name: String,
-    pub(in crate::cluster) allocatable: Resources,
-    pub(in crate::cluster) free: Resources,
-    /// Pods on the node.
-    pub(in crate::cluster) pods: Vec<Arc<Pod>>,
-    labels: BTreeMap<String, String>,
-    taints: Vec<Taint>,
-    unschedulable: bool,
-    ports: BTreeSet<HostPort>,
+    node: Arc<Node>,
+    pub(super) allocatable: Resources,
+    pub(super) free: Resources,
+    pods: BTreeMap<Key, Arc<PodInfo>>,
     pub(super) disks: Disks,
 }
 
 impl Candidate {
-    pub(in crate::cluster) fn new(node: &Node) -> Self {
-        let spec = node.spec.clone().unwrap_or_default();
+    pub(super) fn new(node: Arc<Node>) -> Self {
         let status = node.status.as_ref();
         let allocatable = status
             .and_then(|status| status.allocatable.as_ref())
             .map(|list| pods::resources(list, Rounding::Down))
             .unwrap_or_default();
         Self {
-            name: node.name_any(),
             free: allocatable.clone(),
             allocatable,
-            pods: Vec::new(),
-            labels: node.labels().clone(),
-            taints: spec.taints.unwrap_or_default(),
-            unschedulable: spec.unschedulable.unwrap_or_default(),
-            ports: BTreeSet::new(),
+            pods: BTreeMap::new(),
             disks: Disks::default(),
+            node,
         }
     }
 
     /// Adds a pod to the node.
-    pub(in crate::cluster) fn take(&mut self, pod: Arc<Pod>) {
-        if let Some(spec) = &pod.spec {
-            self.free.subtract(&pods::occupies(spec));
-            self.ports.extend(host_ports(spec));
-        }
-        self.pods.push(pod);
+    pub(super) fn add(&mut self, pod: Arc<PodInfo>) {
+        self.free.subtract(&pod.requests);
+        self.pods.insert(key(&*pod.pod), pod);
     }
 
-    /// Hashes everything that filters read.
-    pub(super) fn hash_looks(&self, hasher: &mut impl Hasher) {
-        (&self.name, &self.labels, self.unschedulable).hash(hasher);
-        for (name, amount) in self.allocatable.iter() {
-            (name, amount).hash(hasher);
+    /// Removes a pod from the node.
+    pub(super) fn remove(&mut self, key: &Key) {
+        if let Some(pod) = self.pods.remove(key) {
+            self.free.add(&pod.requests);
         }
-        for taint in &self.taints {
-            (&taint.key, &taint.value, &taint.effect).hash(hasher);
-        }
-        for pod in &self.pods {
-            (&pod.metadata.uid, &pod.metadata.labels).hash(hasher);
-        }
+    }
+
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.pods.values()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.node.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Whether a newer version of the Node is the same to all filters.
+    pub(super) fn looks_like(&self, node: &Node) -> bool {
+        let allocatable = |node: &Node| node.status.as_ref().and_then(|s| s.allocatable.clone());
+        self.node.labels() == node.labels()
+            && self.node.spec == node.spec
+            && allocatable(&self.node) == allocatable(node)
+    }
+
+    fn is_unschedulable(&self) -> bool {
+        self.node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default()
     }
 
     pub(super) fn labels(&self) -> &BTreeMap<String, String> {
-        &self.labels
+        self.node.labels()
     }
 
     /// Whether the pod tolerates every `NoSchedule` and `NoExecute` taint.
     pub(super) fn tolerates_all(&self, spec: &PodSpec) -> bool {
-        self.untolerated(spec).is_none() && (!self.unschedulable || tolerates_unschedulable(spec))
+        untolerated(&self.node, spec).is_none()
+            && (!self.is_unschedulable() || tolerates_unschedulable(spec))
+    }
+
+    /// Whether the pod can run here, as far as filters of this module tell.
+    pub(super) fn admits(&self, spec: &PodSpec, needs: &Resources) -> bool {
+        let mut short = needs.iter().filter(|(_, amount)| *amount > 0);
+        !short.any(|(name, amount)| amount > self.free.get(name))
+            && self.tolerates_all(spec)
+            && self.is_selected(spec)
+            && !self.has_conflicting_port(spec)
+    }
+
+    fn has_conflicting_port(&self, spec: &PodSpec) -> bool {
+        host_ports(spec).any(|port| {
+            let mut taken = self.pods.values().flat_map(|pod| &pod.ports);
+            taken.any(|taken| taken.conflicts(&port))
+        })
     }
 
     /// Reasons why the pod cannot run here; empty if it can. Only the first failing filter reports,
     /// as in kube-scheduler.
-    pub(in crate::cluster) fn problems(&self, spec: &PodSpec, needs: &Resources) -> Vec<String> {
-        if self.unschedulable && !tolerates_unschedulable(spec) {
+    pub(super) fn problems(&self, spec: &PodSpec, needs: &Resources) -> Vec<String> {
+        if self.is_unschedulable() && !tolerates_unschedulable(spec) {
             return vec!["node(s) were unschedulable".to_owned()];
         }
-        if let Some(taint) = self.untolerated(spec) {
+        if let Some(taint) = untolerated(&self.node, spec) {
             let value = taint.value.as_deref().unwrap_or_default();
             return vec![format!("node(s) had untolerated taint {{{}: {value}}}", taint.key)];
         }
         if !self.is_selected(spec) {
             return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
         }
-        if host_ports(spec).any(|port| self.ports.iter().any(|taken| taken.conflicts(&port))) {
+        if self.has_conflicting_port(spec) {
             return vec!["node(s) didn't have free ports for the requested pod ports".to_owned()];
         }
         needs
@@ -107,57 +147,67 @@ impl Candidate {
             .collect()
     }
 
-    /// The first `NoSchedule` or `NoExecute` taint that the pod does not tolerate.
-    fn untolerated(&self, spec: &PodSpec) -> Option<&Taint> {
-        let hard = self
-            .taints
-            .iter()
-            .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
-        hard.into_iter().find(|taint| !tolerates(spec, taint))
-    }
-
     /// Number of `PreferNoSchedule` taints that the pod does not tolerate.
-    pub(in crate::cluster) fn avoided(&self, spec: &PodSpec) -> usize {
-        let soft = self.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
+    pub(super) fn avoided(&self, spec: &PodSpec) -> usize {
+        let soft = taints(&self.node).filter(|taint| taint.effect == "PreferNoSchedule");
         soft.filter(|taint| !tolerates(spec, taint)).count()
     }
 
     /// Whether the node selector and the required node affinity match.
-    pub(in crate::cluster) fn is_selected(&self, spec: &PodSpec) -> bool {
-        let exact = spec
-            .node_selector
-            .iter()
-            .flatten()
-            .all(|(key, value)| self.labels.get(key) == Some(value));
-        let required =
-            spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()).and_then(
-                |affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref(),
-            );
-        exact
-            && required.is_none_or(|selector| {
-                selector.node_selector_terms.iter().any(|term| self.meets(term))
-            })
+    pub(super) fn is_selected(&self, spec: &PodSpec) -> bool {
+        is_selected(&self.node, spec)
     }
 
     /// Whether a node selector term matches; one without requirements matches nothing.
     pub(super) fn meets(&self, term: &NodeSelectorTerm) -> bool {
-        let labels = term.match_expressions.iter().flatten();
-        let fields = term.match_fields.iter().flatten();
-        let given = term.match_expressions.as_ref().is_some_and(|list| !list.is_empty())
-            || term.match_fields.as_ref().is_some_and(|list| !list.is_empty());
-        given
-            && labels
-                .into_iter()
-                .all(|requirement| holds(requirement, self.labels.get(&requirement.key)))
-            && fields.into_iter().all(|requirement| {
-                requirement.key == "metadata.name" && holds(requirement, Some(&self.name))
-            })
+        meets(&self.node, term)
     }
+}
 
-    /// Whether a DaemonSet pod with this spec belongs here; free resources do not matter.
-    pub(in crate::cluster) fn wants_daemon(&self, spec: &PodSpec) -> bool {
-        self.untolerated(spec).is_none() && self.is_selected(spec)
-    }
+/// Whether a DaemonSet pod with this spec belongs to a node; free resources do not matter.
+pub(in crate::cluster) fn wants_daemon(node: &Node, spec: &PodSpec) -> bool {
+    untolerated(node, spec).is_none() && is_selected(node, spec)
+}
+
+fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten())
+}
+
+/// The first `NoSchedule` or `NoExecute` taint that the pod does not tolerate.
+fn untolerated<'n>(node: &'n Node, spec: &PodSpec) -> Option<&'n Taint> {
+    taints(node)
+        .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
+        .find(|taint| !tolerates(spec, taint))
+}
+
+fn is_selected(node: &Node, spec: &PodSpec) -> bool {
+    let exact = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(key, value)| node.labels().get(key) == Some(value));
+    let required =
+        spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()).and_then(
+            |affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref(),
+        );
+    exact
+        && required.is_none_or(|selector| {
+            selector.node_selector_terms.iter().any(|term| meets(node, term))
+        })
+}
+
+fn meets(node: &Node, term: &NodeSelectorTerm) -> bool {
+    let labels = term.match_expressions.iter().flatten();
+    let fields = term.match_fields.iter().flatten();
+    let given = term.match_expressions.as_ref().is_some_and(|list| !list.is_empty())
+        || term.match_fields.as_ref().is_some_and(|list| !list.is_empty());
+    given
+        && labels
+            .into_iter()
+            .all(|requirement| holds(requirement, node.labels().get(&requirement.key)))
+        && fields.into_iter().all(|requirement| {
+            requirement.key == "metadata.name" && holds(requirement, node.metadata.name.as_ref())
+        })
 }
 
 fn holds(requirement: &NodeSelectorRequirement, found: Option<&String>) -> bool {
@@ -243,7 +293,7 @@ fn host_ports(spec: &PodSpec) -> impl Iterator<Item = HostPort> {
 }
 
 /// A required constraint that this scheduler does not implement; `None` if there is none.
-pub(in crate::cluster) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
+pub(super) fn unsupported(spec: &PodSpec) -> Option<&'static str> {
     let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
     claims.then_some("resource claims")
 }

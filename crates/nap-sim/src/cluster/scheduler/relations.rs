@@ -5,6 +5,7 @@
 //! as pods that stay pending.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -17,9 +18,11 @@ use crate::cluster::pods;
 /// A label and one of its values.
 type Domain = (String, String);
 
-/// Domain counts for one pod, computed once before its nodes are filtered.
-pub(super) struct Relations<'p> {
-    spreads: Vec<SpreadState<'p>>,
+/// Domain counts for pods of one kind. They are counted once; a pod that is bound later is added.
+pub(super) struct Relations {
+    /// One of the pods.
+    pod: Arc<Pod>,
+    spreads: Vec<SpreadState>,
     /// The affinity terms, the domains with a matching pod, and whether the pod matches its own
     /// terms; `None` without terms.
     wanted: Option<(Vec<PodAffinityTerm>, BTreeSet<Domain>, bool)>,
@@ -29,49 +32,75 @@ pub(super) struct Relations<'p> {
     closed: BTreeSet<Domain>,
 }
 
-struct SpreadState<'p> {
-    constraint: &'p TopologySpreadConstraint,
+struct SpreadState {
+    constraint: TopologySpreadConstraint,
     counts: BTreeMap<String, i32>,
     own: i32,
 }
 
-impl<'p> Relations<'p> {
-    pub(super) fn of(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate], index: &Index) -> Self {
-        let means =
-            |term: &PodAffinityTerm, owner: &Pod, other: &Pod| means(term, owner, other, index);
-        let together = required(spec, |affinity| {
-            affinity
-                .pod_affinity
-                .as_ref()?
-                .required_during_scheduling_ignored_during_execution
-                .clone()
+/// Whether a pod has required rules about other pods.
+pub(super) fn has_rules(spec: &PodSpec) -> bool {
+    !anti_affinity(spec).is_empty()
+        || !affinity(spec).is_empty()
+        || hard_spreads(spec).next().is_some()
+}
+
+impl Relations {
+    /// The counts for a pod. Nodes without pods that repel others are left out for a pod that has
+    /// no rules of its own.
+    pub(super) fn of<'n>(
+        pod: &Arc<Pod>,
+        spec: &PodSpec,
+        nodes: impl Iterator<Item = &'n Candidate>,
+        index: &Index,
+    ) -> Self {
+        let together = affinity(spec).to_vec();
+        let is_own = together.iter().all(|term| means(term, pod, pod, index));
+        let spreads = hard_spreads(spec).map(|constraint| SpreadState {
+            counts: BTreeMap::new(),
+            own: i32::from(counted(constraint, pod, pod)),
+            constraint: constraint.clone(),
         });
-        let apart = anti_affinity(spec);
-        let mut closed = BTreeSet::new();
-        let mut excluded = BTreeSet::new();
-        let mut found = BTreeSet::new();
+        let mut relations = Self {
+            pod: Arc::clone(pod),
+            spreads: spreads.collect(),
+            wanted: (!together.is_empty()).then_some((together, BTreeSet::new(), is_own)),
+            excluded: (anti_affinity(spec).to_vec(), BTreeSet::new()),
+            closed: BTreeSet::new(),
+        };
         for node in nodes {
-            for other in &node.pods {
-                let theirs = other.spec.as_ref().map(anti_affinity).unwrap_or_default();
-                closed.extend(
-                    theirs
-                        .iter()
-                        .filter(|term| means(term, other, pod))
-                        .filter_map(|term| domain(node, term)),
-                );
-                let excludes = apart.iter().filter(|term| means(term, pod, other));
-                excluded.extend(excludes.filter_map(|term| domain(node, term)));
-                if !together.is_empty() && together.iter().all(|term| means(term, pod, other)) {
-                    found.extend(together.iter().filter_map(|term| domain(node, term)));
+            relations.add(spec, node, node.pods().map(|other| &other.pod), index);
+        }
+        relations
+    }
+
+    /// Counts pods on a node.
+    pub(super) fn add<'n>(
+        &mut self,
+        spec: &PodSpec,
+        node: &Candidate,
+        others: impl Iterator<Item = &'n Arc<Pod>>,
+        index: &Index,
+    ) {
+        let pod = &self.pod;
+        let mut counting = counting(&mut self.spreads, spec, node, pod);
+        for other in others {
+            let theirs = other.spec.as_ref().map(anti_affinity).unwrap_or_default();
+            let repelled = theirs.iter().filter(|term| means(term, other, pod, index));
+            self.closed.extend(repelled.filter_map(|term| domain(node, term)));
+            let (apart, excluded) = &mut self.excluded;
+            let excludes = apart.iter().filter(|term| means(term, pod, other, index));
+            excluded.extend(excludes.filter_map(|term| domain(node, term)));
+            if let Some((together, found, _)) = &mut self.wanted
+                && together.iter().all(|term| means(term, pod, other, index))
+            {
+                found.extend(together.iter().filter_map(|term| domain(node, term)));
+            }
+            for (constraint, count) in &mut counting {
+                if !pods::is_deleting(other) && counted(constraint, pod, other) {
+                    **count += 1;
                 }
             }
-        }
-        let is_own = together.iter().all(|term| means(term, pod, pod));
-        Self {
-            spreads: spreads(pod, spec, nodes),
-            wanted: (!together.is_empty()).then_some((together, found, is_own)),
-            excluded: (apart, excluded),
-            closed,
         }
     }
 
@@ -120,21 +149,23 @@ impl<'p> Relations<'p> {
     }
 }
 
-fn required<T>(
-    spec: &PodSpec,
-    terms: impl Fn(&k8s_openapi::api::core::v1::Affinity) -> Option<Vec<T>>,
-) -> Vec<T> {
-    spec.affinity.as_ref().and_then(terms).unwrap_or_default()
+fn affinity(spec: &PodSpec) -> &[PodAffinityTerm] {
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.pod_affinity.as_ref());
+    affinity
+        .and_then(|rules| rules.required_during_scheduling_ignored_during_execution.as_deref())
+        .unwrap_or_default()
 }
 
-fn anti_affinity(spec: &PodSpec) -> Vec<PodAffinityTerm> {
-    required(spec, |affinity| {
-        affinity
-            .pod_anti_affinity
-            .as_ref()?
-            .required_during_scheduling_ignored_during_execution
-            .clone()
-    })
+pub(super) fn anti_affinity(spec: &PodSpec) -> &[PodAffinityTerm] {
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    affinity
+        .and_then(|rules| rules.required_during_scheduling_ignored_during_execution.as_deref())
+        .unwrap_or_default()
+}
+
+fn hard_spreads(spec: &PodSpec) -> impl Iterator<Item = &TopologySpreadConstraint> {
+    let all = spec.topology_spread_constraints.iter().flatten();
+    all.filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
 }
 
 fn domain(node: &Candidate, term: &PodAffinityTerm) -> Option<Domain> {
@@ -186,46 +217,49 @@ fn agrees(keys: Option<&[String]>, owner: &Pod, other: &Pod, same: bool) -> bool
     )
 }
 
-/// Pod counts by domain of each `DoNotSchedule` constraint.
-fn spreads<'p>(pod: &'p Pod, spec: &'p PodSpec, nodes: &[Candidate]) -> Vec<SpreadState<'p>> {
-    let all = spec.topology_spread_constraints.iter().flatten();
-    let hard: Vec<&TopologySpreadConstraint> =
-        all.filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule").collect();
-    let counted = |constraint: &TopologySpreadConstraint, other: &Pod| {
-        other.namespace() == pod.namespace()
-            && selects(constraint.label_selector.as_ref(), other)
-            && agrees(constraint.match_label_keys.as_deref(), pod, other, true)
-    };
-    // An empty selector matches the pod itself and counts no other.
-    let is_empty = |constraint: &TopologySpreadConstraint| {
-        let keys = constraint.match_label_keys.iter().flatten();
-        constraint.label_selector.as_ref().is_some_and(|selector| {
-            selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
-                && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
-        }) && !keys.into_iter().any(|key| pod.labels().contains_key(key))
-    };
-    hard.iter()
-        .map(|constraint| {
-            let mut counts: BTreeMap<String, i32> = BTreeMap::new();
-            for node in nodes {
-                let has_all =
-                    hard.iter().all(|other| node.labels().contains_key(&other.topology_key));
-                let by_affinity = constraint.node_affinity_policy.as_deref() == Some("Ignore")
-                    || node.is_selected(spec);
-                let by_taints = constraint.node_taints_policy.as_deref() != Some("Honor")
-                    || node.tolerates_all(spec);
-                let Some(value) = node.labels().get(&constraint.topology_key) else { continue };
-                if has_all && by_affinity && by_taints {
-                    let here = node.pods.iter().filter(|other| {
-                        !is_empty(constraint)
-                            && !pods::is_deleting(other)
-                            && counted(constraint, other)
-                    });
-                    let here = i32::try_from(here.count()).unwrap_or(i32::MAX);
-                    *counts.entry(value.clone()).or_default() += here;
-                }
+/// Whether a spread constraint of `pod` counts `other`.
+fn counted(constraint: &TopologySpreadConstraint, pod: &Pod, other: &Pod) -> bool {
+    other.metadata.namespace == pod.metadata.namespace
+        && selects(constraint.label_selector.as_ref(), other)
+        && agrees(constraint.match_label_keys.as_deref(), pod, other, true)
+}
+
+/// Whether a constraint selects by nothing: it then matches the pod itself and counts no other.
+fn is_empty(constraint: &TopologySpreadConstraint, pod: &Pod) -> bool {
+    let keys = constraint.match_label_keys.iter().flatten();
+    constraint.label_selector.as_ref().is_some_and(|selector| {
+        selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+            && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+    }) && !keys.into_iter().any(|key| pod.labels().contains_key(key))
+}
+
+/// The constraints that count pods on a node, each with the count of the node's domain; a domain
+/// without pods is entered with none.
+fn counting<'s>(
+    spreads: &'s mut [SpreadState],
+    spec: &PodSpec,
+    node: &Candidate,
+    pod: &Pod,
+) -> Vec<(&'s TopologySpreadConstraint, &'s mut i32)> {
+    let has_key =
+        |spread: &SpreadState| node.labels().contains_key(&spread.constraint.topology_key);
+    if spreads.is_empty() || !spreads.iter().all(has_key) {
+        return Vec::new();
+    }
+    let mut counting = Vec::new();
+    for SpreadState { constraint, counts, .. } in spreads {
+        let constraint: &TopologySpreadConstraint = constraint;
+        let by_affinity =
+            constraint.node_affinity_policy.as_deref() == Some("Ignore") || node.is_selected(spec);
+        let by_taints =
+            constraint.node_taints_policy.as_deref() != Some("Honor") || node.tolerates_all(spec);
+        let Some(value) = node.labels().get(&constraint.topology_key) else { continue };
+        if by_affinity && by_taints {
+            let count = counts.entry(value.clone()).or_default();
+            if !is_empty(constraint, pod) {
+                counting.push((constraint, count));
             }
-            SpreadState { constraint, counts, own: i32::from(counted(constraint, pod)) }
-        })
-        .collect()
+        }
+    }
+    counting
 }

@@ -1,10 +1,12 @@
 //! The filters alone: where one pod could run, without binding it. The real scheduler judges the
 //! same objects in tests.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 
-use super::{Nominations, candidates, feasible};
+use super::Scheduler;
 use crate::cluster::index::Index;
 use crate::cluster::scheduler::volumes::VolumeNeeds;
 
@@ -46,11 +48,14 @@ pub fn verdict(objects: &SchedulingObjects, pod: &Pod) -> Verdict {
     objects.volumes.iter().for_each(|one| index.volumes.put(one.clone()));
     objects.storage_classes.iter().for_each(|one| index.storage_classes.put(one.clone()));
     objects.csi_nodes.iter().for_each(|one| index.csi_nodes.put(one.clone()));
-    let nodes = candidates(&index);
+    let mut scheduler = Scheduler::default();
+    scheduler.read(&mut index);
+    let pod = Arc::new(pod.clone());
     let spec = pod.spec.clone().unwrap_or_default();
-    let volumes = VolumeNeeds::of(pod, &index);
-    match feasible(pod, &spec, &nodes, &Nominations::of(&[]), &volumes, &index) {
-        Ok(nodes) => Verdict::Feasible(nodes.iter().map(|node| node.name.clone()).collect()),
+    let volumes = VolumeNeeds::of(&pod, &index);
+    let relations = scheduler.relations(&pod, &spec, &index);
+    match scheduler.feasible(&pod, &spec, &volumes, &relations) {
+        Ok(nodes) => Verdict::Feasible(nodes.iter().map(|node| node.name().to_owned()).collect()),
         Err(refusal) => Verdict::Unschedulable(refusal.message),
     }
 }

@@ -93,10 +93,6 @@ impl VolumeNeeds {
         (!self.creatable.iter().all(somewhere))
             .then_some("node(s) didn't find available persistent volumes to bind")
     }
-
-    pub(super) fn disks(&self) -> &BTreeSet<Disk> {
-        &self.disks
-    }
 }
 
 /// Disks of a node and how many it can hold.

@@ -16,12 +16,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(super) use claims::provision_for;
 pub use provision::storage_classes;
 
-use super::index::{Index, Key};
+use super::index::{Index, Key, Reader};
 use super::write::Writer;
 
 /// CSI driver of Azure disks.
@@ -33,11 +34,34 @@ const DISK_ZONE: &str = "topology.disk.csi.azure.com/zone";
 /// Annotation of the claim by which the scheduler names the node of the first consumer.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Reconciles claims, volumes and attachments once.
-pub(super) async fn pass(index: &mut Index, writer: &mut Writer) {
-    csi_nodes::pass(index, writer).await;
-    claims::pass(index, writer).await;
-    attachments::pass(index, writer).await;
+/// Reconciles claims, volumes and attachments, if something has changed for one of them.
+pub(super) async fn pass(index: &mut Index, writer: &mut Writer, all: bool) {
+    const READER: Reader = Reader::Storage;
+    let mut nodes: BTreeSet<Key> =
+        index.nodes.changes(READER).iter().map(|change| change.key.clone()).collect();
+    if all {
+        nodes.extend(index.nodes.keys().cloned());
+    }
+    csi_nodes::pass(nodes, index, writer).await;
+    let claimants = index.pods.changes(READER);
+    let changed = [
+        all,
+        claimants.iter().flat_map(|change| change.versions()).any(|pod| uses_claims(pod)),
+        !index.claims.changes(READER).is_empty(),
+        !index.volumes.changes(READER).is_empty(),
+        !index.attachments.changes(READER).is_empty(),
+        !index.storage_classes.changes(READER).is_empty(),
+    ];
+    if changed.contains(&true) {
+        claims::pass(index, writer).await;
+        attachments::pass(index, writer).await;
+    }
+}
+
+/// Whether a pod has volumes with claims.
+pub(super) fn uses_claims(pod: &Pod) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
 }
 
 /// Names of the claims that a pod uses.

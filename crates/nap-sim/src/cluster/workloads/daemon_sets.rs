@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{hash, owner};
 use crate::cluster::index::Index;
 use crate::cluster::pods;
-use crate::cluster::scheduler::Candidate;
+use crate::cluster::scheduler::wants_daemon;
 use crate::cluster::write::Writer;
 
 const HASH_LABEL: &str = "controller-revision-hash";
@@ -29,9 +29,8 @@ pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &
     let wanted: Vec<String> = index
         .nodes
         .values()
-        .map(|node| Candidate::new(node))
-        .filter(|node| node.wants_daemon(&daemon))
-        .map(|node| node.name)
+        .filter(|node| wants_daemon(node, &daemon))
+        .map(|node| node.name_any())
         .collect();
     let mut by_node = assigned(&uid, index);
     for name in &wanted {

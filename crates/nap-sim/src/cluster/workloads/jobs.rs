@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{count, owner};
-use crate::cluster::index::{Index, key};
+use crate::cluster::index::{Index, Key, key};
 use crate::cluster::write::Writer;
 use crate::cluster::{earliest, pods};
 
@@ -441,24 +441,29 @@ async fn release(pod: &Pod, index: &mut Index, writer: &mut Writer) {
     }
 }
 
-/// Releases the pods whose Job is gone or leaves: nobody counts them any more.
-pub(super) async fn release_orphans(index: &mut Index, writer: &mut Writer) {
-    let orphans: Vec<Arc<Pod>> = index
-        .pods
-        .values()
-        .filter(|pod| pod.finalizers().iter().any(|held| held == FINALIZER))
-        .filter(|pod| {
-            let owner = pods::controller_of(&***pod);
-            let job = owner.and_then(|owner| {
-                let key = (pod.namespace().unwrap_or_default(), owner.name.clone());
-                index.jobs.get(&key).filter(|job| job.uid().as_ref() == Some(&owner.uid))
-            });
-            job.is_none_or(|job| job.metadata.deletion_timestamp.is_some())
-        })
-        .cloned()
-        .collect();
-    for pod in orphans {
-        release(&pod, index, writer).await;
+/// Whether a pod carries the tracking finalizer.
+pub(super) fn is_tracked(pod: &Pod) -> bool {
+    pod.finalizers().iter().any(|held| held == FINALIZER)
+}
+
+/// Releases those of the pods whose Job is gone or leaves: nobody counts them any more.
+pub(super) async fn release_orphans(
+    candidates: BTreeSet<Key>,
+    index: &mut Index,
+    writer: &mut Writer,
+) {
+    for candidate in candidates {
+        let Some(pod) = index.pods.get(&candidate).filter(|pod| is_tracked(pod)).cloned() else {
+            continue;
+        };
+        let owner = pods::controller_of(&*pod);
+        let job = owner.and_then(|owner| {
+            let key = (pod.namespace().unwrap_or_default(), owner.name.clone());
+            index.jobs.get(&key).filter(|job| job.uid().as_ref() == Some(&owner.uid))
+        });
+        if job.is_none_or(|job| job.metadata.deletion_timestamp.is_some()) {
+            release(&pod, index, writer).await;
+        }
     }
 }
 
