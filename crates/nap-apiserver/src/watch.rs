@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +47,8 @@ pub(crate) struct Watch {
     pub(crate) bookmark: Option<Pin<Box<Sleep>>>,
     pub(crate) deadline: Pin<Box<Sleep>>,
     pub(crate) ended: bool,
+    /// The revision of the store at which the watch began to wait, and its waker.
+    pub(crate) waits: Option<(u64, Waker)>,
 }
 
 impl Watch {
@@ -63,6 +65,14 @@ impl Watch {
     fn collect(&mut self, context: &Context<'_>) -> Vec<u8> {
         let state = Arc::clone(&self.state);
         let mut state = lock(&state);
+        let revision = state.store.revision();
+        let still_waits = self
+            .waits
+            .as_ref()
+            .is_some_and(|(since, waker)| *since == revision && waker.will_wake(context.waker()));
+        if still_waits {
+            return Vec::new();
+        }
         let now = state.now();
         let mut out = std::mem::take(&mut self.initial);
         let served = state.registry.find(
@@ -109,6 +119,7 @@ impl Watch {
         self.position = collection.end();
         if out.is_empty() {
             collection.wakers.insert(self.id, context.waker().clone());
+            self.waits = Some((revision, context.waker().clone()));
         }
         out
     }

@@ -1,8 +1,7 @@
 //! The cloud controller manager's part: the Node of a VM that is gone is deleted.
 //!
 //! Like the real one it leaves Nodes alone that are still ready, so the Node goes once the node
-//! lifecycle controller has marked it `Unknown`. Without heartbeats nothing does that, and the Node
-//! goes at once.
+//! lifecycle controller has marked it `Unknown`. Where none does that, the Node goes at once.
 
 use std::collections::BTreeMap;
 
@@ -41,14 +40,14 @@ impl GoneVms {
         &mut self,
         name: &str,
         node: Option<&Node>,
-        heartbeats: bool,
+        is_monitored: bool,
     ) -> Option<Write> {
         let gone = self.0.get(name)?;
         match node {
             None if gone.coming => None,
             Some(node) if node::provider_id(node) == gone.provider_id => {
                 let leaves = node.metadata.deletion_timestamp.is_some();
-                let waits = heartbeats && node::is_ready(node);
+                let waits = is_monitored && node::is_ready(node);
                 (!leaves && !waits)
                     .then(|| Write::DeleteNode { name: name.to_owned(), uid: node.uid() })
             }

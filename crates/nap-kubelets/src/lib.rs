@@ -53,9 +53,12 @@ pub struct KubeletConfig {
     pub pod_start: Duration,
     /// Time that containers need to stop, after their preStop hooks.
     pub pod_stop: Duration,
-    /// Intervals of Lease and status updates. `None` where no node lifecycle controller watches
-    /// them, as in the embedded cluster, whose simulated hours would be filled with heartbeats.
+    /// Intervals of Lease and status updates; `None` in simulations, whose hours would be filled
+    /// with heartbeats.
     pub heartbeats: Option<Heartbeats>,
+    /// Whether a node lifecycle controller marks Nodes without heartbeats, so that the Node of a VM
+    /// that is gone stays until then.
+    pub is_monitored: bool,
     /// Kubernetes version of the kubelets, such as `v1.34.2`.
     pub version: String,
 }
@@ -81,6 +84,7 @@ impl Default for KubeletConfig {
                 lease: Duration::from_secs(10),
                 status: Duration::from_mins(5),
             }),
+            is_monitored: true,
             version: "v1.34.2".to_owned(),
         }
     }

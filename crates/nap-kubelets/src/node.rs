@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
+use std::time::Duration;
 
 use fnv::FnvHasher;
 use jiff::Timestamp;
@@ -12,8 +13,8 @@ use nap_api::Taint;
 use nap_units::Resources;
 use serde_json::{Value, json};
 
-/// `spec.leaseDurationSeconds` of a real kubelet.
-const LEASE_SECONDS: u32 = 40;
+/// Validity of a Lease in periods of its renewal, as of a real kubelet.
+const LEASE_PERIODS: u64 = 4;
 
 /// What a kubelet knows about its VM from the start.
 #[derive(Debug)]
@@ -157,7 +158,7 @@ pub(crate) fn provider_id(node: &Node) -> &str {
 }
 
 /// The Lease of a Node, renewed now. Its owner is the Node, so it goes with it.
-pub(crate) fn lease(node: &Node, now: Timestamp) -> serde_json::Result<Lease> {
+pub(crate) fn lease(node: &Node, period: Duration, now: Timestamp) -> serde_json::Result<Lease> {
     let name = node.name_any();
     serde_json::from_value(json!({
         "metadata": {
@@ -167,7 +168,7 @@ pub(crate) fn lease(node: &Node, now: Timestamp) -> serde_json::Result<Lease> {
             ],
         },
         "spec": {
-            "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS,
+            "holderIdentity": name, "leaseDurationSeconds": period.as_secs() * LEASE_PERIODS,
             "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
         },
     }))

@@ -274,8 +274,7 @@ impl State {
                 Work::Status(name) => self.status_write(name, now),
                 Work::Pod(key) => self.pod_write(key, now),
                 Work::GoneVm(name) => {
-                    let heartbeats = self.config.heartbeats.is_some();
-                    self.gone.write(name, self.nodes.get(name), heartbeats)
+                    self.gone.write(name, self.nodes.get(name), self.config.is_monitored)
                 }
             };
             writes.extend(write.map(|write| (work, write)));
@@ -315,7 +314,7 @@ impl State {
             self.due.at(now, Work::Status(name.to_owned()));
         }
         self.due.at(after(now, heartbeats.lease), Work::Lease(name.to_owned()));
-        node::lease(node, now).ok().map(|lease| Write::Lease(Box::new(lease)))
+        node::lease(node, heartbeats.lease, now).ok().map(|lease| Write::Lease(Box::new(lease)))
     }
 
     fn status_write(&mut self, name: &str, now: Timestamp) -> Option<Write> {

@@ -17,7 +17,7 @@ use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_clock::Clock;
 use nap_controllers::{Context, Settings};
-use nap_kubelets::VmEvent;
+use nap_kubelets::{Heartbeats, VmEvent};
 use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
@@ -90,6 +90,7 @@ pub struct World {
     settings: Settings,
     machines: Mutex<Option<mpsc::Receiver<VmEvent>>>,
     fixed: Vec<VmEvent>,
+    heartbeats: Option<Heartbeats>,
 }
 
 impl World {
@@ -120,13 +121,30 @@ impl World {
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
         let settings = Settings::default();
-        Ok(Self { server, azure, clock, trace, azure_config, settings, machines, fixed })
+        let heartbeats = None;
+        Ok(Self {
+            server,
+            azure,
+            clock,
+            trace,
+            azure_config,
+            settings,
+            machines,
+            fixed,
+            heartbeats,
+        })
     }
 
     /// Replaces the settings of the nap controllers.
     #[must_use]
     pub fn with_settings(self, settings: Settings) -> Self {
         Self { settings, ..self }
+    }
+
+    /// Lets the kubelets keep their Leases and update their Nodes at these intervals.
+    #[must_use]
+    pub fn with_heartbeats(self, heartbeats: Heartbeats) -> Self {
+        Self { heartbeats: Some(heartbeats), ..self }
     }
 
     /// A client of the in-process API server; its requests are traced.
@@ -188,7 +206,8 @@ impl World {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner).take();
         let machines = machines.ok_or(WorldError::AlreadyRunning)?;
         let (client, clock) = (self.client(), self.clock.clone());
-        let cluster = cluster::run_with(client, clock, machines, self.fixed.clone());
+        let (fixed, heartbeats) = (self.fixed.clone(), self.heartbeats);
+        let cluster = cluster::run_with(client, clock, machines, fixed, heartbeats);
         let nap = async {
             if with_controllers {
                 self.run_nap(std::future::pending()).await;

@@ -6,7 +6,9 @@ mod pruning;
 mod schema;
 mod validation;
 
-use kube::core::cel::{CompiledSchema, ErrorKind, compile_schema, validate_compiled};
+use kube::core::cel::{
+    CompiledSchema, ErrorKind, ValidationError, compile_schema, validate_compiled,
+};
 use serde_json::Value;
 
 pub(crate) use definition::{complete, resources_of};
@@ -19,6 +21,8 @@ pub(crate) use schema::Schema;
 pub(crate) struct CustomSchema {
     schema: Schema,
     rules: CompiledSchema,
+    /// The rules that compare with the past, for the parts of an object that did not change.
+    transition_rules: CompiledSchema,
     /// The schema as written in the CRD; `/openapi/v3` publishes it.
     pub(crate) raw: Value,
 }
@@ -40,10 +44,16 @@ impl CustomSchema {
         let schema = Schema::parse(raw, path)
             .map_err(|(path, why)| vec![FieldError::invalid(path, Value::Null, why)])?;
         let rules = compile_schema(raw);
+        let mut transitions = raw.clone();
+        keep_transition_rules(&mut transitions);
+        let transition_rules = compile_schema(&transitions);
         let mut broken = Vec::new();
         broken_rules(&rules, path, &mut broken);
         broken.sort_by(|a: &FieldError, b| a.field.cmp(&b.field));
-        if broken.is_empty() { Ok(Self { schema, rules, raw: raw.clone() }) } else { Err(broken) }
+        if !broken.is_empty() {
+            return Err(broken);
+        }
+        Ok(Self { schema, rules, transition_rules, raw: raw.clone() })
     }
 
     /// Prunes and defaults; returns the paths of the fields that were dropped.
@@ -84,12 +94,8 @@ impl CustomSchema {
     }
 
     fn check_rules(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let Err(failures) = validate_compiled(&self.rules, value, old) else {
-            return Vec::new();
-        };
         let mut errors = Vec::new();
-        for failure in failures.into_vec() {
-            let path = failure.field_path.trim_start_matches('.').to_owned();
+        for (path, failure) in self.failures(value, old) {
             let found = lookup(value, &path);
             // Ratcheting: what did not change is only judged by rules that compare with the past.
             let unchanged = old.is_some_and(|old| found.is_some() && lookup(old, &path) == found);
@@ -124,6 +130,52 @@ impl CustomSchema {
         // The validator walks hash maps; the answer must not show their order.
         errors.sort_by_cached_key(ToString::to_string);
         errors
+    }
+
+    /// The rules that fail, each with the path of its field. On an update, a property that did not
+    /// change is judged only by rules that compare with the past.
+    fn failures(&self, value: &Value, old: Option<&Value>) -> Vec<(String, ValidationError)> {
+        let judge = |rules: &CompiledSchema, value: &Value, old: Option<&Value>, at: &str| {
+            let failed = validate_compiled(rules, value, old).err();
+            let failed = failed.map(|failures| failures.into_vec()).unwrap_or_default();
+            let path = |failure: &ValidationError| {
+                let below = failure.field_path.trim_start_matches('.');
+                match (at.is_empty(), below.is_empty(), below.starts_with('[')) {
+                    (true, ..) => below.to_owned(),
+                    (false, true, _) => at.to_owned(),
+                    (false, false, true) => format!("{at}{below}"),
+                    (false, false, false) => format!("{at}.{below}"),
+                }
+            };
+            failed.into_iter().map(|failure| (path(&failure), failure)).collect::<Vec<_>>()
+        };
+        let whole = self.raw.get("x-kubernetes-validations").is_some();
+        let (Some(old), false) = (old, whole) else { return judge(&self.rules, value, old, "") };
+        let mut failures = Vec::new();
+        for (name, rules) in &self.rules.properties {
+            let Some(now) = value.get(name) else { continue };
+            let before = old.get(name);
+            let rules = match self.transition_rules.properties.get(name) {
+                Some(transitions) if before == Some(now) => transitions,
+                _ => rules,
+            };
+            failures.extend(judge(rules, now, before, name));
+        }
+        failures
+    }
+}
+
+/// Removes the rules that do not compare with the past.
+fn keep_transition_rules(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::Array(rules)) = fields.get_mut("x-kubernetes-validations") {
+                rules.retain(|rule| rule["rule"].as_str().is_some_and(|r| r.contains("oldSelf")));
+            }
+            fields.values_mut().for_each(keep_transition_rules);
+        }
+        Value::Array(items) => items.iter_mut().for_each(keep_transition_rules),
+        _ => {}
     }
 }
 

@@ -171,6 +171,7 @@ impl State {
             bookmark: bookmarks.then(|| Watch::next_bookmark(&deadline)).flatten(),
             deadline,
             ended: false,
+            waits: None,
         };
         let mut response = Response::new(watch.boxed_unsync());
         response

@@ -38,6 +38,7 @@ pub(super) fn key(object: &impl ResourceExt) -> Key {
 pub(super) enum Reader {
     Workloads,
     NodeLifecycle,
+    TaintEviction,
     Storage,
     DisruptionBudgets,
     Services,
@@ -45,7 +46,7 @@ pub(super) enum Reader {
 }
 
 /// Number of [`Reader`]s.
-const READERS: usize = 6;
+const READERS: usize = 7;
 
 /// One change of an object: what was known before it, and what after it.
 #[derive(Debug)]

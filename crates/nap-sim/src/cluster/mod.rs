@@ -12,8 +12,7 @@
 //! same events in the same order lead to the same writes. Passes follow each other until one changes
 //! nothing.
 //!
-//! Not implemented: ReplicationControllers (they can be stored, but get no pods), preemption, and
-//! the eviction of running pods for a later `NoExecute` taint.
+//! Not implemented: ReplicationControllers (they can be stored, but get no pods) and preemption.
 
 mod disruption_budgets;
 mod index;
@@ -22,6 +21,7 @@ mod pods;
 mod scheduler;
 mod services;
 mod storage;
+mod taint_eviction;
 mod workloads;
 mod write;
 
@@ -31,7 +31,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use nap_clock::Clock;
-use nap_kubelets::{KubeletConfig, VmEvent};
+use nap_kubelets::{Heartbeats, KubeletConfig, VmEvent};
 use tokio::sync::mpsc;
 
 use disruption_budgets::DisruptionBudgets;
@@ -41,6 +41,7 @@ use scheduler::Scheduler;
 pub use scheduler::verdict::{SchedulingObjects, Verdict, verdict};
 use services::Services;
 pub use storage::storage_classes;
+use taint_eviction::TaintEviction;
 use workloads::Workloads;
 use write::Writer;
 
@@ -52,18 +53,20 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs the components and the kubelets until the future is dropped.
 pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>) -> Infallible {
-    run_with(client, clock, machines, Vec::new()).await
+    run_with(client, clock, machines, Vec::new(), None).await
 }
 
-/// Runs the components and the kubelets, with machines that are there from the start.
+/// Runs the components and the kubelets, with machines that are there from the start, and with
+/// heartbeats if nodes are to have Leases.
 pub async fn run_with(
     client: Client,
     clock: Clock,
     machines: mpsc::Receiver<VmEvent>,
     fixed: Vec<VmEvent>,
+    heartbeats: Option<Heartbeats>,
 ) -> Infallible {
     let (vms, events) = mpsc::channel(MAX_WAITING_EVENTS);
-    let config = KubeletConfig { heartbeats: None, ..KubeletConfig::default() };
+    let config = KubeletConfig { heartbeats, is_monitored: false, ..KubeletConfig::default() };
     let kubelets = nap_kubelets::run(client.clone(), clock.clone(), config, events);
     tokio::select! {
         biased;
@@ -125,6 +128,7 @@ async fn components(
 struct Controllers {
     workloads: Workloads,
     nodes: NodeLifecycle,
+    evictions: TaintEviction,
     budgets: DisruptionBudgets,
     services: Services,
     scheduler: Scheduler,
@@ -138,6 +142,7 @@ impl Controllers {
         let all = self.retry.take_if(|at| *at <= writer.now()).is_some();
         let mut wake = self.workloads.pass(index, writer, all).await;
         wake = earliest(wake, self.nodes.pass(index, writer, all).await);
+        wake = earliest(wake, self.evictions.pass(index, writer, all).await);
         storage::pass(index, writer, all).await;
         wake = earliest(wake, self.budgets.pass(index, writer, all).await);
         self.services.pass(index, writer, all).await;

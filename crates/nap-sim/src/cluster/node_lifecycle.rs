@@ -1,14 +1,14 @@
-//! The parts of the node lifecycle controller and of pod garbage collection that matter: the
-//! not-ready taint is removed from ready nodes, a Node without a kubelet is marked, and the pods of
-//! a deleted VM or of a missing Node are removed.
+//! The parts of the node lifecycle controller and of pod garbage collection that matter: nodes that
+//! are not ready are tainted and ready ones are not, a Node without a kubelet is marked, and the pods
+//! of a deleted VM or of a missing Node are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use kube::ResourceExt as _;
 use nap_kubelets::VmEvent;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::index::{Index, Reader};
 use super::pods;
@@ -17,6 +17,8 @@ use super::write::Writer;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Time after which a node that is not ready is tainted; one that boots is ready by then.
+const NOT_READY_AFTER: SignedDuration = SignedDuration::from_secs(10);
 /// Time in which the kubelet of a new Node must report.
 const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
 /// Time after which the pods of a Node that does not exist are removed.
@@ -31,8 +33,9 @@ pub(super) struct NodeLifecycle {
     missing: BTreeMap<String, Timestamp>,
     /// Nodes that have changed.
     changed: BTreeSet<String>,
-    /// Nodes whose kubelet has not reported yet, with the time when it must have.
-    silent: BTreeMap<String, Timestamp>,
+    /// Nodes that are not ready, or whose kubelet has not reported yet, with the time at which that
+    /// has lasted for too long.
+    due: BTreeMap<String, Timestamp>,
 }
 
 impl NodeLifecycle {
@@ -75,22 +78,22 @@ impl NodeLifecycle {
                 remove_pods(&node, index, writer).await;
             }
         }
-        let silent = self.silent.iter().filter(|(_, due)| is_due(due));
-        self.changed.extend(silent.map(|(name, _)| name.clone()));
+        let due = self.due.iter().filter(|(_, due)| is_due(due));
+        self.changed.extend(due.map(|(name, _)| name.clone()));
         for name in std::mem::take(&mut self.changed) {
-            self.silent.remove(&name);
+            self.due.remove(&name);
             let Some(node) = index.nodes.get(&(String::new(), name.clone())).cloned() else {
                 continue;
             };
-            if is_ready(&node) {
-                drop_not_ready(&node, index, writer).await;
-            } else if ready_condition(&node).is_none()
-                && let Some(due) = mark_silent(&node, index, writer).await
-            {
-                self.silent.insert(name, due);
+            let later = match ready_condition(&node) {
+                None => mark_silent(&node, index, writer).await,
+                Some(ready) => taint(&node, ready, index, writer).await,
+            };
+            if let Some(later) = later {
+                self.due.insert(name, later);
             }
         }
-        let later = self.missing.values().chain(self.silent.values());
+        let later = self.missing.values().chain(self.due.values());
         later.filter(|due| **due > now).min().copied()
     }
 
@@ -144,32 +147,53 @@ async fn mark_silent(node: &Node, index: &mut Index, writer: &mut Writer) -> Opt
         "lastHeartbeatTime": writer.stamp(), "lastTransitionTime": writer.stamp(),
     });
     writer.patch_node_status(&mut index.nodes, &name, &json!({ "conditions": [condition] })).await;
-    let mut taints: Vec<serde_json::Value> = node
-        .spec
-        .iter()
-        .flat_map(|spec| spec.taints.iter().flatten())
-        .map(|taint| json!(taint))
-        .collect();
-    taints.push(json!({ "key": UNREACHABLE, "effect": "NoSchedule" }));
-    writer.patch_node(&mut index.nodes, &name, &json!({ "spec": { "taints": taints } })).await;
     let message = "No kubelet runs for this Node: the embedded cluster has kubelets for the VMs of \
                    its Azure only. `nap try --system-nodes N` gives it nodes that are not nap's.";
     writer.event(node, "node-controller", "Warning", "NodeNotReady", message).await;
     None
 }
 
-async fn drop_not_ready(node: &Node, index: &mut Index, writer: &mut Writer) {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let Some(taints) = taints.filter(|taints| taints.iter().any(|taint| taint.key == NOT_READY))
-    else {
-        return;
+/// Sets the taints that go with the condition `Ready`; returns the time if that is not due yet.
+async fn taint(
+    node: &Node,
+    ready: &NodeCondition,
+    index: &mut Index,
+    writer: &mut Writer,
+) -> Option<Timestamp> {
+    let wanted = match ready.status.as_str() {
+        "True" => None,
+        "False" => Some(NOT_READY),
+        _ => Some(UNREACHABLE),
     };
-    let kept: Vec<_> = taints.iter().filter(|taint| taint.key != NOT_READY).collect();
+    let held: Vec<&Taint> = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).collect();
+    let is_ours = |taint: &Taint| matches!(taint.key.as_str(), NOT_READY | UNREACHABLE);
+    let has = |key: &str, effect: &str| {
+        held.iter().any(|taint| taint.key == key && taint.effect == effect)
+    };
+    if let Some(key) = wanted {
+        if has(key, "NoSchedule") && has(key, "NoExecute") {
+            return None;
+        }
+        let since = ready.last_transition_time.as_ref().map_or(writer.now(), |time| time.0);
+        let due = since.checked_add(NOT_READY_AFTER).unwrap_or(since);
+        if due > writer.now() {
+            return Some(due);
+        }
+    } else if !held.iter().any(|taint| is_ours(taint)) {
+        return None;
+    }
+    let mut taints: Vec<Value> =
+        held.iter().filter(|taint| !is_ours(taint)).map(|taint| json!(taint)).collect();
+    if let Some(key) = wanted {
+        taints.push(json!({ "key": key, "effect": "NoSchedule", "timeAdded": writer.stamp() }));
+        taints.push(json!({ "key": key, "effect": "NoExecute", "timeAdded": writer.stamp() }));
+    }
     let patch = json!({
         "metadata": { "resourceVersion": node.resource_version() },
-        "spec": { "taints": kept },
+        "spec": { "taints": taints },
     });
     writer.patch_node(&mut index.nodes, &node.name_any(), &patch).await;
+    None
 }
 
 pub(super) fn is_ready(node: &Node) -> bool {

@@ -1,7 +1,7 @@
 //! Node repair: a node that stays unhealthy is replaced, within budgets and while most others of
 //! its NodePool are well.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::ResourceExt;
 use nap_api::{NodeClaim, NodePool, conditions};
 use nap_controllers::Settings;
@@ -26,7 +26,11 @@ async fn scale_up(user: &User, nodes: usize) -> Vec<String> {
         "consolidationPolicy": "WhenEmpty",
     });
     user.default_pool(json!({ "spec": { "disruption": disruption } })).await;
-    user.deploy("web", nodes, json!({})).await;
+    // Pods that stay on a node that is not ready, so that only a repair moves them.
+    let stays = json!([
+        { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute" },
+    ]);
+    user.deploy("web", nodes, json!({ "spec": { "tolerations": stays } })).await;
     user.until_running(nodes).await;
     let initialized = async || {
         let claims = user.claims().await;
@@ -70,6 +74,40 @@ async fn a_node_that_is_not_ready_for_ten_minutes_is_replaced_first_and_removed_
         assert_eq!((user.machines(), user.machines_ever(), user.running().await), (3, 4, 3));
         let events = user.events("DisruptionTerminating").await;
         assert!(events.iter().any(|text| text.contains("Unhealthy: replace")), "{events:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_a_node_that_is_not_ready_for_five_minutes() {
+    let user = world(Settings::default()).await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("web", 1, json!({})).await;
+        user.until_running(1).await;
+        let broken = node_names(&user).await[0].clone();
+        let node_of = async || {
+            let pods = user.list::<Pod>().await;
+            pods.iter().filter_map(|pod| pod.spec.clone()?.node_name).collect::<Vec<_>>()
+        };
+        break_node(&user, &broken, "");
+        user.pass(290).await;
+        assert_eq!(node_of().await, [broken.clone()], "tolerated for five minutes");
+        let node = user.nodes().await.into_iter().find(|node| node.name_any() == broken).unwrap();
+        let taints = node.spec.unwrap().taints.unwrap();
+        let effects: Vec<&str> = taints
+            .iter()
+            .filter(|taint| taint.key == "node.kubernetes.io/not-ready")
+            .map(|taint| taint.effect.as_str())
+            .collect();
+        assert_eq!(effects, ["NoSchedule", "NoExecute"]);
+        user.until("the pod runs elsewhere", async || {
+            user.running().await == 1 && !node_of().await.contains(&broken)
+        })
+        .await;
+        let events = user.list::<Event>().await;
+        let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.as_deref()).collect();
+        assert!(reasons.contains(&"TaintManagerEviction"), "{reasons:?}");
     })
     .await;
 }

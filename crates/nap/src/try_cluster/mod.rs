@@ -10,9 +10,11 @@ pub(crate) mod files;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use nap_clock::Clock;
 use nap_controllers::Settings;
+use nap_kubelets::Heartbeats;
 use nap_sim::azure::Emulator;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
@@ -52,7 +54,12 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         sizes: BTreeSet::new(),
         retired_sizes: args.retired_sizes,
     };
-    let world = World::new(&config).map_err(explain_region)?.with_settings(settings(args));
+    // Heartbeats at the intervals of real kubelets by the wall clock, whatever the speed.
+    let every = |seconds: u64| Duration::from_secs(seconds * u64::from(args.embedded.speed));
+    let world = World::new(&config)
+        .map_err(explain_region)?
+        .with_settings(settings(args))
+        .with_heartbeats(Heartbeats { lease: every(10), status: every(300) });
     faults::schedule_file(world.azure(), args.faults.as_deref())?;
     let kubernetes = serve::bind(args.listen).await?;
     let azure = serve::bind(std::net::SocketAddr::new(args.listen.ip(), 0)).await?;

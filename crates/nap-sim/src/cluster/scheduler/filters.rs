@@ -235,7 +235,8 @@ fn tolerates(spec: &PodSpec, taint: &Taint) -> bool {
     spec.tolerations.iter().flatten().any(|toleration| matches_taint(toleration, taint))
 }
 
-fn matches_taint(toleration: &Toleration, taint: &Taint) -> bool {
+/// Whether a toleration matches a taint.
+pub(in crate::cluster) fn matches_taint(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or_default();
     let key = toleration.key.as_deref().unwrap_or_default();
     let same_value = toleration.value.as_deref().unwrap_or_default()

@@ -29,8 +29,8 @@ use super::index::{Change, Index, Key, Reader, key};
 use super::pods;
 use super::storage;
 use super::write::Writer;
-pub(super) use filters::wants_daemon;
 use filters::{Candidate, PodInfo};
+pub(super) use filters::{matches_taint, wants_daemon};
 use queue::{ClassId, Queue};
 use relations::Relations;
 use volumes::{Disks, VolumeNeeds};
@@ -57,8 +57,11 @@ pub(super) struct Scheduler {
 
 /// Which waiting pods a change may help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Helps {
+enum Helps<'n> {
     All,
+    /// Pods that are nominated to this node, or to none. Others wait for their own node: an attempt
+    /// would cost them the nomination, which kube-scheduler's back-off mostly spares them.
+    Through(&'n str),
     /// Pods with rules about other pods, or with claims.
     WithRules,
 }
@@ -75,12 +78,12 @@ impl Scheduler {
         self.read(index);
         for key in std::mem::take(&mut self.aside) {
             if let Some(pod) = index.pods.get(&key).filter(|pod| is_waiting(pod)) {
-                self.queue.put(pod);
+                self.wait(pod);
             }
         }
         if all {
             let waiting = index.pods.values().filter(|pod| is_waiting(pod));
-            waiting.for_each(|pod| self.queue.put(pod));
+            waiting.for_each(|pod| self.wait(pod));
             self.queue.wake(Helps::All);
         }
         while let Some((class, pod)) = self.queue.next() {
@@ -103,7 +106,7 @@ impl Scheduler {
         writer: &mut Writer,
     ) {
         let of = key(&**pod);
-        let Some(spec) = pod.spec.as_ref() else { return self.queue.remove(&of) };
+        let Some(spec) = pod.spec.as_ref() else { return self.queue.remove(&of, None) };
         let volumes = VolumeNeeds::of(pod, index);
         let mut relations = match self.counted.take() {
             Some((counted, version, relations)) if counted == *class && version == self.version => {
@@ -119,7 +122,7 @@ impl Scheduler {
         if !volumes::provision(&volumes, &name, index, writer).await
             || !writer.bind(&mut index.pods, pod, &name).await
         {
-            self.queue.remove(&of);
+            self.queue.remove(&of, None);
             self.aside.insert(of);
             return;
         }
@@ -133,7 +136,7 @@ impl Scheduler {
         }
         // A pod that is still not bound here has been replaced by another of its name.
         if !self.bound.contains_key(&of) {
-            self.queue.remove(&of);
+            self.queue.remove(&of, None);
         }
         let message = format!("Successfully assigned {}/{} to {name}", of.0, of.1);
         writer.event(&**pod, NAME, "Normal", "Scheduled", &message).await;
@@ -147,7 +150,7 @@ impl Scheduler {
         }
         for change in index.csi_nodes.changes(READER) {
             self.refresh_disks(&change.key.1, index);
-            self.queue.wake(Helps::All);
+            self.queue.wake(Helps::WithRules);
         }
         for change in index.pods.changes(READER) {
             self.put_pod(&change, index);
@@ -174,7 +177,7 @@ impl Scheduler {
         let Some(node) = node.filter(|node| node.metadata.deletion_timestamp.is_none()) else {
             if self.nodes.remove(name).is_some() {
                 self.version += 1;
-                self.queue.wake(Helps::All);
+                self.queue.wake(Helps::Through(name));
             }
             return;
         };
@@ -190,7 +193,7 @@ impl Scheduler {
         self.nodes.insert(name.to_owned(), candidate);
         self.refresh_disks(name, index);
         self.version += 1;
-        self.queue.wake(Helps::All);
+        self.queue.wake(Helps::Through(name));
     }
 
     fn put_pod(&mut self, change: &Change<Pod>, index: &Index) {
@@ -203,12 +206,16 @@ impl Scheduler {
         };
         if old.as_ref().map(looks) != new.map(looks) {
             self.version += 1;
-            let leaves = old.as_ref().is_some_and(|old| {
-                new.is_none_or(|new| {
-                    new.uid() != old.uid() || pods::node_of(new) != pods::node_of(old)
-                })
+            let left = old.as_ref().filter(|old| {
+                let stays = |new: &Arc<Pod>| {
+                    new.uid() == old.uid() && pods::node_of(new) == pods::node_of(old)
+                };
+                !new.is_some_and(stays)
             });
-            self.queue.wake(if leaves { Helps::All } else { Helps::WithRules });
+            self.queue.wake(match left {
+                Some(old) => Helps::Through(pods::node_of(old)),
+                None => Helps::WithRules,
+            });
         }
         if let Some(old) = self.bound.remove(&change.key) {
             let node = old.node().to_owned();
@@ -234,9 +241,17 @@ impl Scheduler {
             }
         }
         match change.after.as_ref().filter(|pod| is_waiting(pod)) {
-            Some(pod) => self.queue.put(pod),
-            None => self.queue.remove(&change.key),
+            Some(pod) => self.wait(pod),
+            None => self.queue.remove(&change.key, new.map(|pod| pods::node_of(pod))),
         }
+    }
+
+    /// Queues a pod. One that is nominated to a node which is still closed is not tried before the
+    /// node opens.
+    fn wait(&mut self, pod: &Arc<Pod>) {
+        let node = nomination(pod).map(|name| self.nodes.get(name));
+        let opens = |node: &Candidate| pod.spec.as_ref().is_some_and(|s| node.tolerates_all(s));
+        self.queue.put(pod, node.is_some_and(|node| !node.is_some_and(opens)));
     }
 
     fn repel(&mut self, pod: &PodInfo, more: bool) {
@@ -415,12 +430,11 @@ async fn refuse(pod: &Pod, refusal: &Refusal, index: &mut Index, writer: &mut Wr
     if held.is_none_or(|(status, _)| status != "False") {
         condition["lastTransitionTime"] = json!(stamp);
     }
-    writer
-        .patch_status(
-            &mut index.pods,
-            &key(pod),
-            &json!({ "conditions": [condition], "nominatedNodeName": null }),
-        )
-        .await;
+    let mut status = json!({ "conditions": [condition] });
+    // A nomination that came since this version of the pod is not this attempt's to clear.
+    if nomination(pod).is_some() {
+        status["nominatedNodeName"] = json!(null);
+    }
+    writer.patch_status(&mut index.pods, &key(pod), &status).await;
     writer.event(pod, NAME, "Warning", "FailedScheduling", &refusal.message).await;
 }

@@ -41,6 +41,7 @@ struct Waiting {
 struct Class {
     members: BTreeSet<Order>,
     has_rules: bool,
+    nominated_to: Option<String>,
     /// Why all members are unschedulable in the unchanged cluster; `None` if they are to be tried.
     refusal: Option<Refusal>,
     /// Members that have not been told.
@@ -65,16 +66,22 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a pod, or its new version.
-    pub(super) fn put(&mut self, pod: &Arc<Pod>) {
+    /// Adds a pod, or its new version; one that was refused before may wait for its nominated node.
+    pub(super) fn put(&mut self, pod: &Arc<Pod>, awaits_node: bool) {
         let of = key(&**pod);
         let class = class_of(pod);
         let held = self.pods.get(&of).map(|held| (held.class.clone(), held.pod.uid()));
-        // Neither a nomination nor its loss is a reason to try again.
+        // The loss of a nomination is no reason to try again, nor is one to a node that is closed.
         let refusal = held
             .filter(|(held, uid)| held.0 == class.0 && *uid == pod.uid())
+            .filter(|_| awaits_node || nomination(pod).is_none())
             .and_then(|(held, _)| self.classes.get(&held)?.refusal.clone());
-        self.remove(&of);
+        let shown = pods::condition(pod, "PodScheduled").filter(|(status, _)| *status == "False");
+        let refusal = refusal.or_else(|| {
+            let (_, message) = shown.filter(|_| awaits_node)?;
+            Some(Refusal { reason: "Unschedulable", message: message.to_owned() })
+        });
+        self.take(&of);
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let order = (Reverse(priority(pod)), created, of.clone());
         if let (Some(node), Some(spec)) = (nomination(pod), pod.spec.as_ref()) {
@@ -86,23 +93,36 @@ impl Queue {
         if is_new {
             let rules = pod.spec.as_ref().is_some_and(relations::has_rules);
             group.has_rules = rules || storage::uses_claims(pod);
+            group.nominated_to = nomination(pod).map(str::to_owned);
             group.refusal = refusal;
             group.pause = PAUSE;
         }
-        let shown = pods::condition(pod, "PodScheduled");
-        if shown.is_none_or(|(status, _)| status != "False") {
-            group.untold.insert(of.clone());
-        } else if let (Some((_, message)), Some(refusal)) = (shown, &group.refusal) {
-            group.is_stale |= message != refusal.message;
+        match (shown, &group.refusal) {
+            (None, _) => {
+                group.untold.insert(of.clone());
+            }
+            // The message of a nominated pod waits: writing it would end the nomination.
+            (Some((_, message)), Some(refusal)) if group.nominated_to.is_none() => {
+                group.is_stale |= message != refusal.message;
+            }
+            (Some(_), _) => {}
         }
         group.members.insert(order.clone());
         self.pods.insert(of, Waiting { pod: Arc::clone(pod), class: class.clone(), order });
         self.update_ready(&class);
     }
 
-    /// Removes a pod that waits no longer.
-    pub(super) fn remove(&mut self, of: &Key) {
-        let Some(held) = self.pods.remove(of) else { return };
+    /// Removes a pod that waits no longer. If it does not run on its nominated node, its place
+    /// there may help others.
+    pub(super) fn remove(&mut self, of: &Key, bound_to: Option<&str>) {
+        let Some(held) = self.take(of) else { return };
+        if let Some(node) = nomination(&held.pod).filter(|node| Some(*node) != bound_to) {
+            self.wake(Helps::Through(node));
+        }
+    }
+
+    fn take(&mut self, of: &Key) -> Option<Waiting> {
+        let held = self.pods.remove(of)?;
         if let Some(node) = nomination(&held.pod)
             && let Some(nominated) = self.nominated.get_mut(node)
         {
@@ -121,6 +141,7 @@ impl Queue {
                 self.update_ready(&held.class);
             }
         }
+        Some(held)
     }
 
     /// Enters the first member of a class that is to be tried.
@@ -142,9 +163,16 @@ impl Queue {
     }
 
     /// Has the classes tried again that a change may help.
-    pub(super) fn wake(&mut self, helps: Helps) {
+    pub(super) fn wake(&mut self, helps: Helps<'_>) {
         for (id, class) in &mut self.classes {
-            if class.refusal.is_some() && (helps == Helps::All || class.has_rules) {
+            let is_helped = match helps {
+                Helps::All => true,
+                Helps::Through(node) => {
+                    class.nominated_to.as_ref().is_none_or(|nominated| nominated == node)
+                }
+                Helps::WithRules => class.has_rules && class.nominated_to.is_none(),
+            };
+            if class.refusal.is_some() && is_helped {
                 class.refusal = None;
                 let first = class.members.first().cloned();
                 self.ready.extend(first.map(|first| (first, id.clone())));
@@ -220,6 +248,6 @@ fn class_of(pod: &Pod) -> ClassId {
     let mut hasher = DefaultHasher::new();
     (&pod.metadata.namespace, pod.labels()).hash(&mut hasher);
     hasher.write(&serde_json::to_vec(&pod.spec).unwrap_or_default());
-    let own = nomination(pod).and_then(|_| pod.uid());
+    let own = nomination(pod).map(|node| format!("{node} {}", pod.uid().unwrap_or_default()));
     (hasher.finish(), own)
 }
