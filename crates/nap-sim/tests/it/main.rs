@@ -21,6 +21,7 @@ mod following;
 mod harness;
 mod labelling;
 mod lagging;
+mod launch_errors;
 mod launching;
 mod life;
 mod machines_api;
