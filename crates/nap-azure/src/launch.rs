@@ -50,6 +50,11 @@ impl AzureProvider {
         if let Some(machine) = self.fleet.find_created(&name).await? {
             return self.adopt(&machine, claim).await;
         }
+        if let Some(message) = self.why_held(claim, class) {
+            // The condition of the class says the same, some seconds later.
+            let (class, code) = (ErrorClass::NodeClassNotReady, "NodeClassNotReady");
+            return Err(CloudError::new(class, operation, code, message));
+        }
         let status = class.status.clone().unwrap_or_default();
         let (Some(version), false) = (status.kubernetes_version, status.images.is_empty()) else {
             let message = "the node class has no Kubernetes version or no images yet";
@@ -112,6 +117,7 @@ impl AzureProvider {
                         zone,
                         capacity_type = capacity_type.as_str(),
                         price = %offering.price,
+                        price_is_estimate = self.price_estimates().covers(capacity_type),
                         attempt,
                         "launched instance"
                     );
@@ -265,6 +271,13 @@ impl AzureProvider {
             self.class_holds().fail(class, &failure, machine.created(), now);
         }
         CloudError { class: ErrorClass::CreationFailed, ..failure }
+    }
+
+    /// Why no machine of a class would come to exist now; `None` if one may.
+    fn why_held(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {
+        let (name, now) = (&claim.spec.node_class_ref.name, self.arm.clock().now());
+        let held = self.class_holds().active(name, now).map(str::to_owned);
+        held.or_else(|| self.full_subnet(class))
     }
 
     /// Classes whose machines fail, whatever their size.

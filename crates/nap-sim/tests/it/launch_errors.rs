@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use nap_api::{NodeClaim, NodeClaimStatus, OfferingRef};
+use nap_api::{NodeClaimStatus, OfferingRef};
 use nap_cloud::{CloudError, CloudProvider, Creation, ErrorClass};
 use nap_engine::{CapacityType, Catalogue};
 use nap_units::UsdPerHour;
@@ -117,7 +117,9 @@ async fn launch(world: &World, name: &str, offerings: &[OfferingRef]) -> Result<
     let mut claim = claim(name, "1", &[]);
     let made = world.provider.create(&claim, &world.class, offerings).await?;
     until_created(&world.clock).await;
-    set_provider_id(&mut claim, made.provider_id);
+    claim.metadata.annotations = Some(made.annotations);
+    let provider_id = Some(made.provider_id);
+    claim.status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
     match world.provider.creation(&claim).await? {
         Creation::Succeeded => Ok(()),
         Creation::Failed(error) => {
@@ -127,11 +129,6 @@ async fn launch(world: &World, name: &str, offerings: &[OfferingRef]) -> Result<
         }
         Creation::InProgress => panic!("the machine takes longer than a minute"),
     }
-}
-
-fn set_provider_id(claim: &mut NodeClaim, provider_id: String) {
-    let provider_id = Some(provider_id);
-    claim.status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
 }
 
 /// Meets the error with the tried offering alone. Returns the world after it, and the error.
@@ -325,6 +322,7 @@ async fn what_names_no_offering_blocks_none() {
         assert_eq!(marks_now(&world, &case).await, ".......", "{case}");
         assert!(error.correlation_id.is_some(), "{case}");
         world.emulator.clear_faults();
+        world.clock.sleep(Duration::from_mins(5)).await;
         launch(&world, "default-00001", &case.offerings()[..1]).await.unwrap();
     }
 }

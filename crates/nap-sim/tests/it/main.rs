@@ -2,6 +2,7 @@
 
 mod arm;
 mod azure_sdk;
+mod class_troubles;
 mod cluster;
 mod consolidating;
 mod creating;
