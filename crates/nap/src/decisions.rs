@@ -201,3 +201,33 @@ fn describe(node: &RecordedNode) -> String {
         parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
     parts.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use nap_engine::{Plan, PriceEstimates};
+
+    use super::*;
+
+    #[test]
+    fn estimated_prices_of_a_decision_are_marked() {
+        let node = |price_is_estimate| RecordedNode {
+            instance_type: "D4".to_owned(),
+            micro_usd_per_hour: Some(100_000),
+            price_is_estimate,
+            ..RecordedNode::default()
+        };
+        let record = |price_is_estimate| {
+            let (kind, plan) = (Kind::Disruption, Plan::default());
+            let time = jiff::Timestamp::UNIX_EPOCH;
+            let record = DecisionRecord::new(kind, "x", &plan, &[], PriceEstimates::None, time);
+            let saving = Some(UsdPerHour::from_micros(100_000));
+            record.removing(vec![node(price_is_estimate)], 1, saving, "x")
+        };
+        let price = UsdPerHour::from_micros(100_000);
+        let listed = table(&[record(false)], price, price);
+        assert!(!listed.contains('~'), "{listed}");
+        let estimated = table(&[record(true)], price, price);
+        assert!(estimated.contains("D4 ~$0.1") && estimated.contains("~ marks"), "{estimated}");
+        assert!(estimated.contains("disruption ~$0.1/h, realised ~$0.1/h"), "{estimated}");
+    }
+}

@@ -29,6 +29,8 @@ pub struct FaultPlan {
     pub throttles_until_a_date: bool,
     /// Number of authorized requests from now on that get status 503.
     pub unavailable_next: u32,
+    /// Whether the price API gets status 503.
+    pub no_prices: bool,
     /// Whether the kubelets of VMs that are created from now on never join.
     pub never_boots: bool,
     /// Faults of a plan file, in its order; of several that apply the last counts.

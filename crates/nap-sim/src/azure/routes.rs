@@ -34,7 +34,12 @@ fn route(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
             count(inner, request, "token", metadata_token(inner, request))
         }
         ["api", "retail", "prices"] if request.method == Method::GET => {
-            count(inner, request, "prices", inner.region.prices(&inner.config, request))
+            let answer = if inner.state().faults.no_prices {
+                refuse(503, "ServiceUnavailable", "The price list is being published.")
+            } else {
+                inner.region.prices(&inner.config, request)
+            };
+            count(inner, request, "prices", answer)
         }
         _ => arm(inner, request, &parts),
     }

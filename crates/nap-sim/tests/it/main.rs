@@ -13,6 +13,7 @@ mod draining;
 mod drifting;
 mod dry_running;
 mod editing_classes;
+mod embedded_prices;
 mod emptying;
 mod emulator;
 mod expiring;
