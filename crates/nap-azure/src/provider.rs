@@ -222,7 +222,7 @@ impl AzureProvider {
             .into(),
             capacity,
             allocatable,
-            created: machine.created(),
+            created: self.fleet.created(machine),
             deleting: machine.is_deleting(),
             lost: machine.is_lost(),
         })
@@ -314,6 +314,7 @@ impl CloudProvider for AzureProvider {
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {
         let listed = self.fleet.list().await?;
+        self.fleet.see(&listed);
         let ours = listed.machines().filter(|one| one.is_of_cluster(&self.config.cluster_name));
         let mut instances = Vec::new();
         // A machine without a VM id is too young to be listed.
