@@ -228,6 +228,6 @@ mod tests {
         assert!(!listed.contains('~'), "{listed}");
         let estimated = table(&[record(true)], price, price);
         assert!(estimated.contains("D4 ~$0.1") && estimated.contains("~ marks"), "{estimated}");
-        assert!(estimated.contains("disruption ~$0.1/h, realised ~$0.1/h"), "{estimated}");
+        assert!(estimated.contains("disruption ~$0.100/h, realised ~$0.100/h"), "{estimated}");
     }
 }

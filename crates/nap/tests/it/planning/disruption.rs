@@ -145,7 +145,7 @@ fn estimated_prices_are_marked_in_every_form() {
     let (table, _) = said(&["plan", "disruption"], "disruption-spot", &yaml);
     assert!(table.starts_with("2 nodes for ~$") && table.contains("would save ~$"), "{table}");
     let step = table.lines().find(|line| line.starts_with("1  ")).unwrap();
-    assert!(step.split("  ").last().unwrap().starts_with("~$") && note(&table), "{table}");
+    assert!(step.split_whitespace().last().unwrap().starts_with("~$") && note(&table), "{table}");
     let (document, _) = said(&["plan", "disruption", "-o", "json"], "disruption-spot-json", &yaml);
     let document: Value = serde_json::from_str(&document).unwrap();
     assert_eq!(document["prices"]["estimates"], serde_json::json!(["spotPrices", "zones"]));
