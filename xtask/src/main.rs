@@ -77,10 +77,10 @@ fn tidy(workspace: &Workspace) -> Result<Vec<Violation>> {
         let Some(text) = workspace.read(path)? else { continue };
         violations.extend(sources::check(path, &text));
         violations.extend(stages::check(path, &text));
-        if path.ends_with(".rs") {
-            functions.extend(named_tests::functions(&text).map(str::to_owned));
-        } else if path.ends_with(".md") {
-            documents.push((path, text));
+        match path.rsplit_once('.').map_or("", |(_, extension)| extension) {
+            "rs" => functions.extend(named_tests::functions(&text).map(str::to_owned)),
+            "md" => documents.push((path, text)),
+            _ => {}
         }
     }
     for (path, text) in &documents {
