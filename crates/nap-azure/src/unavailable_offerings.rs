@@ -305,12 +305,11 @@ impl UnavailableOfferings {
             Failure::SkuNotAvailable => (scope, &this_type, if spot { HOUR } else { ALMOST_A_DAY }),
             Failure::ZonalCapacity => (this_zone, &both, HOUR),
             Failure::RegionalCapacity => (scope, &both, HOUR),
-            Failure::OverconstrainedZonal => (this_zone, &this_type, HOUR),
+            Failure::OverconstrainedZonal | Failure::ZoneRefused => (this_zone, &this_type, HOUR),
             Failure::Overconstrained => (scope, &this_type, HOUR),
             Failure::SkuNotSupported => (every, &both, ALMOST_A_DAY),
             Failure::Policy => (every, &both, HOUR),
             Failure::SizeRefused => (every, &this_type, HOUR),
-            Failure::ZoneRefused => (this_zone, &this_type, HOUR),
             Failure::RegionalQuota
             | Failure::Throttled
             | Failure::NotFound

@@ -53,6 +53,7 @@ struct Entry {
     lost_creates: Option<PlaceFields>,
     slow_creates: Option<SlowFields>,
     never_join: Option<PlaceFields>,
+    no_prices: Option<NoFields>,
     quota: Option<QuotaFields>,
     throttle: Option<ThrottleFields>,
     unavailable: Option<RequestFields>,
@@ -65,8 +66,12 @@ struct Entry {
 
 /// The kinds, for the error of an entry without one.
 const KINDS: &str = "stockOut, notAvailable, refusedCreates, failedCreates, lostCreates, \
-                     slowCreates, neverJoin, quota, throttle, unavailable, internalErrors, evict, \
-                     notReady, newImage, upgrade";
+                     slowCreates, neverJoin, noPrices, quota, throttle, unavailable, \
+                     internalErrors, evict, notReady, newImage, upgrade";
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoFields {}
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -256,6 +261,9 @@ impl Emulator {
         }
         if let Some(fields) = entry.never_join {
             actions.push(Action::Lasting(Fault::NeverJoin(place("neverJoin", fields)?)));
+        }
+        if let Some(NoFields {}) = entry.no_prices {
+            actions.push(Action::Lasting(Fault::NoPrices));
         }
         if let Some(QuotaFields { of, vcpus }) = entry.quota {
             self.check_quota_name(&of)?;

@@ -29,8 +29,6 @@ pub struct FaultPlan {
     pub throttles_until_a_date: bool,
     /// Number of authorized requests from now on that get status 503.
     pub unavailable_next: u32,
-    /// Whether the price API gets status 503.
-    pub no_prices: bool,
     /// Whether the kubelets of VMs that are created from now on never join.
     pub never_boots: bool,
     /// Faults of a plan file, in its order; of several that apply the last counts.
@@ -73,6 +71,8 @@ pub enum Fault {
     LostCreates(Place),
     /// Creations take longer by this factor.
     SlowCreates(u32),
+    /// The price API answers with status 503.
+    NoPrices,
     /// Kubelets never join.
     NeverJoin(Place),
     /// Another vCPU quota.

@@ -19,7 +19,8 @@ fn both() -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn the_provider_tells_which_prices_are_estimates() {
-    let world = World::with(|config| config.faults.no_prices = true).await;
+    let world = World::new().await;
+    world.emulator.schedule_fault("noPrices: {}").unwrap();
     assert_eq!(world.provider.price_estimates(), PriceEstimates::None, "there are none yet");
     world.provider.instance_types(&world.class).await.unwrap();
     assert_eq!(world.provider.price_estimates(), PriceEstimates::Spot);
@@ -33,7 +34,7 @@ async fn the_provider_tells_which_prices_are_estimates() {
 #[tokio::test(start_paused = true)]
 async fn events_mark_estimated_prices_until_azure_states_them() {
     let user = User::new().await;
-    user.world.azure().set_faults(|faults| faults.no_prices = true);
+    user.world.azure().schedule_fault("noPrices: {}").unwrap();
     user.run(async {
         user.default_pool(both()).await;
         user.deploy("web", 1, json!({})).await;
@@ -64,7 +65,7 @@ async fn events_mark_estimated_prices_until_azure_states_them() {
 #[tokio::test(start_paused = true)]
 async fn events_of_disruption_mark_estimated_prices() {
     let user = User::new().await;
-    user.world.azure().set_faults(|faults| faults.no_prices = true);
+    user.world.azure().schedule_fault("noPrices: {}").unwrap();
     user.run(async {
         user.default_pool(both()).await;
         user.deploy("web", 20, json!({})).await;

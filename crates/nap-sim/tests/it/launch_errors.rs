@@ -38,6 +38,7 @@ enum Answer {
 use Answer::{FailedLater, Refused};
 
 /// An error for the first offering that is tried.
+#[derive(Clone, Copy)]
 struct Case {
     answer: Answer,
     code: &'static str,
