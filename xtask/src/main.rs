@@ -9,10 +9,12 @@
 mod dependencies;
 mod generate;
 mod image;
+mod named_tests;
 mod sources;
 mod stages;
 mod workspace;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -69,11 +71,20 @@ fn main() -> Result<ExitCode> {
 
 fn tidy(workspace: &Workspace) -> Result<Vec<Violation>> {
     let mut violations = dependencies::check(workspace);
+    let mut functions = BTreeSet::new();
+    let mut documents = Vec::new();
     for path in &workspace.files {
-        if let Some(text) = workspace.read(path)? {
-            violations.extend(sources::check(path, &text));
-            violations.extend(stages::check(path, &text));
+        let Some(text) = workspace.read(path)? else { continue };
+        violations.extend(sources::check(path, &text));
+        violations.extend(stages::check(path, &text));
+        match path.rsplit_once('.').map_or("", |(_, extension)| extension) {
+            "rs" => functions.extend(named_tests::functions(&text).map(str::to_owned)),
+            "md" => documents.push((path, text)),
+            _ => {}
         }
+    }
+    for (path, text) in &documents {
+        violations.extend(named_tests::check(path, text, &functions));
     }
     violations.extend(generate::check(&workspace.root)?);
     violations.sort();

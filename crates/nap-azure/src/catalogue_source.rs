@@ -1,6 +1,7 @@
 //! Where the data of a region comes from, and the prices to use if Azure states none.
 
 use jiff::Timestamp;
+use nap_engine::PriceEstimates;
 
 use crate::embedded::EmbeddedCatalogue;
 use crate::prices::Prices;
@@ -21,6 +22,15 @@ pub enum PriceSource {
 }
 
 impl PriceSource {
+    /// Prices that are estimates.
+    pub fn estimates(self) -> PriceEstimates {
+        match self {
+            Self::Live => PriceEstimates::None,
+            Self::BuiltIn => PriceEstimates::Spot,
+            Self::Reference => PriceEstimates::All,
+        }
+    }
+
     /// Prices that are used while newer ones cannot be fetched, for logs.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

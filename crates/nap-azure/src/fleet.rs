@@ -30,6 +30,18 @@ struct Memory {
     requested: BTreeMap<String, Timestamp>,
     /// Spot machines that were seen evicted.
     evicted: BTreeSet<String>,
+    /// Times at which machines without a time of creation were first listed.
+    first_seen: BTreeMap<String, Timestamp>,
+}
+
+impl Memory {
+    /// Takes the machines of a list that have no time of creation.
+    fn see(&mut self, undated: &[&str], now: Timestamp) {
+        self.first_seen.retain(|name, _| undated.contains(&name.as_str()));
+        for name in undated {
+            self.first_seen.entry((*name).to_owned()).or_insert(now);
+        }
+    }
 }
 
 impl Fleet {
@@ -72,6 +84,19 @@ impl Fleet {
     /// All machines now.
     pub(crate) async fn list(&self) -> Result<Arc<Listed>, CloudError> {
         self.list.since(self.clock.now()).await
+    }
+
+    /// Time of creation of a machine, or else the time at which it was first listed: without one
+    /// it would never be old enough to be collected as garbage.
+    pub(crate) fn created(&self, machine: &Machine) -> Option<Timestamp> {
+        machine.created().or_else(|| self.memory().first_seen.get(&machine.name).copied())
+    }
+
+    /// Remembers when machines without a time of creation were first listed.
+    pub(crate) fn see(&self, listed: &Listed) {
+        let undated = listed.machines().filter(|machine| machine.created().is_none());
+        let undated: Vec<&str> = undated.map(|machine| machine.name.as_str()).collect();
+        self.memory().see(&undated, self.clock.now());
     }
 
     /// All machines, at most so long ago.
@@ -136,5 +161,21 @@ impl Fleet {
         let known = &mut self.memory().evicted;
         known.retain(|name| evicted.iter().any(|machine| machine.name == *name));
         evicted.into_iter().filter(|machine| known.insert(machine.name.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_time_of_creation_is_as_old_as_its_first_listing() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut memory = Memory::default();
+        memory.see(&["a", "b"], at(0));
+        memory.see(&["a"], at(300));
+        assert_eq!(memory.first_seen, [("a".to_owned(), at(0))].into(), "`b` is gone");
+        memory.see(&["a", "b"], at(600));
+        assert_eq!(memory.first_seen["b"], at(600), "another one of that name");
     }
 }

@@ -4,7 +4,7 @@
 //! at once. What fails later takes the name of the NodeClaim with it, so that its pods are planned
 //! again with what was learnt.
 
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -14,6 +14,7 @@ use nap_engine::InstanceType;
 use nap_units::{Resources, Rounding};
 
 use crate::arm::{Failure, operation_failure};
+use crate::class_holds::ClassHolds;
 use crate::machines::{
     Created, Machine, MachineRequest, NewMachine, ProvisioningState, machine_name, machine_name_of,
 };
@@ -47,7 +48,12 @@ impl AzureProvider {
         let name = machine_name(&claim_name)?;
         let operation = format!("create machine {name}");
         if let Some(machine) = self.fleet.find_created(&name).await? {
-            return self.adopt(&machine, &claim_name).await;
+            return self.adopt(&machine, claim).await;
+        }
+        if let Some(message) = self.why_held(claim, class) {
+            // The condition of the class says the same, some seconds later.
+            let (class, code) = (ErrorClass::NodeClassNotReady, "NodeClassNotReady");
+            return Err(CloudError::new(class, operation, code, message));
         }
         let status = class.status.clone().unwrap_or_default();
         let (Some(version), false) = (status.kubernetes_version, status.images.is_empty()) else {
@@ -97,7 +103,12 @@ impl AzureProvider {
                 kubernetes_version: &version,
             };
             let new = NewMachine { name: name.clone(), body: request.body()? };
-            match self.request(new, &claim_name).await {
+            let requested = self.request(new, claim).await;
+            let is_about_offering = |error: &CloudError| {
+                error.class != ErrorClass::CreationFailed
+                    && Failure::of_launch(error, &sku.name, zone).is_about_offering()
+            };
+            match requested {
                 Ok(instance) => {
                     hold.keep();
                     tracing::info!(
@@ -106,12 +117,13 @@ impl AzureProvider {
                         zone,
                         capacity_type = capacity_type.as_str(),
                         price = %offering.price,
+                        price_is_estimate = self.price_estimates().covers(capacity_type),
                         attempt,
                         "launched instance"
                     );
                     return Ok(instance);
                 }
-                Err(error) if matches!(error.class, ErrorClass::Capacity | ErrorClass::Quota) => {
+                Err(error) if is_about_offering(&error) => {
                     tracing::info!(
                         nodeclaim = claim_name,
                         instance_type = instance_type.name,
@@ -122,14 +134,16 @@ impl AzureProvider {
                         "offering unavailable"
                     );
                     drop(hold);
-                    if !self.region.learn(&error, &sku, zone, capacity_type) {
+                    let is_learnt = self.region.learn(&error, &sku, zone, capacity_type);
+                    let error = with_remedy(error);
+                    if !is_learnt {
                         return Err(error);
                     }
                     last = Some(error);
                 }
                 Err(error) => {
                     self.note_full_subnet(class, &error);
-                    return Err(error);
+                    return Err(with_remedy(error));
                 }
             }
         }
@@ -160,13 +174,13 @@ impl AzureProvider {
     }
 
     /// Requests a machine, and returns it once its VM is known.
-    async fn request(&self, new: NewMachine, claim: &str) -> Result<Instance, CloudError> {
+    async fn request(&self, new: NewMachine, claim: &NodeClaim) -> Result<Instance, CloudError> {
         let created = match self.fleet.create(new.clone()).await {
             Ok(created) => created,
             // A process before this one may have created the machine with another size.
             Err(error) if error.class == ErrorClass::Invalid => {
                 return match self.fleet.machines().get(&new.name).await {
-                    Ok(machine) if machine.owner() == Some(claim) => {
+                    Ok(machine) if machine.owner() == claim.metadata.name.as_deref() => {
                         self.adopt(&machine, claim).await
                     }
                     _ => Err(error),
@@ -214,12 +228,12 @@ impl AzureProvider {
     }
 
     /// The instance of a machine that exists, if it belongs to the NodeClaim.
-    async fn adopt(&self, machine: &Machine, claim: &str) -> Result<Instance, CloudError> {
+    async fn adopt(&self, machine: &Machine, claim: &NodeClaim) -> Result<Instance, CloudError> {
         let operation = format!("create machine {}", machine.name);
         let error = |class, code: &str, message: &str| {
             Err(CloudError::new(class, operation.as_str(), code, message))
         };
-        if machine.owner() != Some(claim) {
+        if machine.owner() != Some(claim.metadata.name.as_deref().unwrap_or_default()) {
             let message = "a machine of this name exists and belongs to another owner";
             return error(ErrorClass::Invalid, "MachineNameTaken", message);
         }
@@ -228,22 +242,47 @@ impl AzureProvider {
             return error(ErrorClass::Transient, "MachineDeleting", message);
         }
         if let Some(failure) = machine.failure(&operation) {
-            return Err(self.failed(machine, failure).await);
+            return Err(self.failed(claim, machine, failure).await);
         }
         self.instance(machine).await
     }
 
     /// The failure of an accepted machine, after what it tells was learnt. Azure counts its vCPUs
     /// until it is deleted, so its quota stays held.
-    async fn failed(&self, machine: &Machine, failure: CloudError) -> CloudError {
+    async fn failed(
+        &self,
+        claim: &NodeClaim,
+        machine: &Machine,
+        failure: CloudError,
+    ) -> CloudError {
         let mut class = AKSNodeClass::default();
         class.spec.vnet_subnet_id.clone_from(&machine.properties.network.vnet_subnet_id);
         self.note_full_subnet(&class, &failure);
-        if let Ok(Some(sku)) = self.region.sku(&machine.properties.hardware.vm_size).await {
-            let zone = machine.zone(&self.config.location);
+        let (size, zone) =
+            (&machine.properties.hardware.vm_size, machine.zone(&self.config.location));
+        if let Ok(Some(sku)) = self.region.sku(size).await {
             self.region.learn(&failure, &sku, &zone, machine.capacity_type());
         }
+        let cause = Failure::of_launch(&failure, size, &zone);
+        let failure = with_remedy(failure);
+        if !cause.is_about_offering() && cause != Failure::SubnetFull {
+            let now = self.arm.clock().now();
+            let class = &claim.spec.node_class_ref.name;
+            self.class_holds().fail(class, &failure, machine.created(), now);
+        }
         CloudError { class: ErrorClass::CreationFailed, ..failure }
+    }
+
+    /// Why no machine of a class would come to exist now; `None` if one may.
+    fn why_held(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {
+        let (name, now) = (&claim.spec.node_class_ref.name, self.arm.clock().now());
+        let held = self.class_holds().active(name, now).map(str::to_owned);
+        held.or_else(|| self.full_subnet(class))
+    }
+
+    /// Classes whose machines fail, whatever their size.
+    pub(crate) fn class_holds(&self) -> MutexGuard<'_, ClassHolds> {
+        self.class_holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Progress of the machine of a launched NodeClaim.
@@ -271,7 +310,7 @@ impl AzureProvider {
                 failure = self.cause(claim, &operation).await.unwrap_or(failure);
             }
             let failure = with_request_of(claim, failure);
-            return Ok(Creation::Failed(self.failed(&machine, failure).await));
+            return Ok(Creation::Failed(self.failed(claim, &machine, failure).await));
         }
         if machine.properties.provisioning_state != ProvisioningState::Succeeded {
             return Ok(Creation::InProgress);
@@ -279,6 +318,7 @@ impl AzureProvider {
         let zone = machine.zone(&self.config.location);
         let size = &machine.properties.hardware.vm_size;
         self.region.learn_success(size, &zone, machine.capacity_type());
+        self.class_holds().succeed(&claim.spec.node_class_ref.name);
         Ok(Creation::Succeeded)
     }
 
@@ -296,6 +336,13 @@ fn with_request_of(claim: &NodeClaim, failure: CloudError) -> CloudError {
     let own = annotations.and_then(|all| all.get(labels::AZURE_CORRELATION_ID)).cloned();
     let correlation_id = failure.correlation_id.clone().or(own);
     failure.with_correlation_id(correlation_id)
+}
+
+/// An error of Azure with what a user can do about it.
+fn with_remedy(error: CloudError) -> CloudError {
+    let Some(remedy) = Failure::of_error(&error).remedy() else { return error };
+    let message = format!("{}; {remedy}", error.message.trim_end_matches('.'));
+    CloudError { message, ..error }
 }
 
 /// The error when no offering of a NodeClaim can be launched.

@@ -12,7 +12,8 @@
 //!   creates a machine with the first that Azure accepts, and [`AzureProvider`] implements
 //!   [`nap_cloud::CloudProvider`] with them.
 //! - `node_class` finds the version, images and subnet of a node class, with the windows of
-//!   [`maintenance`]; `drift` compares machines with it.
+//!   [`maintenance`]; `drift` compares machines with it; `class_holds` stops classes whose machines
+//!   fail whatever their size.
 //! - `notices` reads the conditions of Nodes that announce the loss of a VM.
 //! - [`prerequisites`] checks what a cluster and its subscription need.
 //! - [`embedded`] is a built-in copy of sizes and list prices for use without a subscription, and
@@ -20,6 +21,7 @@
 
 pub mod arm;
 mod catalogue_source;
+mod class_holds;
 mod clouds;
 mod config;
 mod drift;

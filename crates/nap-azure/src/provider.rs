@@ -13,10 +13,11 @@ use nap_cloud::{
     CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
     NodeClassFinding, NodeClassReport, QuotaCharge, QuotaCount, RepairPolicy, TerminationNotice,
 };
-use nap_engine::{CapacityType, Catalogue, InstanceType};
+use nap_engine::{CapacityType, Catalogue, InstanceType, PriceEstimates};
 use nap_units::Resources;
 
 use crate::arm::{ArmClient, HttpService, TokenProvider, https_client, tokens_from_env};
+use crate::class_holds::ClassHolds;
 use crate::drift;
 use crate::embedded::{EmbeddedCatalogue, Lifecycle};
 use crate::fleet::Fleet;
@@ -42,6 +43,7 @@ pub struct AzureProvider {
     pub(crate) fleet: Fleet,
     /// Subnets that had no address left for a VM, with Azure's words and how long they count.
     pub(crate) full_subnets: Mutex<BTreeMap<String, (String, Timestamp)>>,
+    pub(crate) class_holds: Mutex<ClassHolds>,
 }
 
 impl AzureProvider {
@@ -58,6 +60,7 @@ impl AzureProvider {
             fleet: Fleet::new(Machines::new(arm.clone(), &config), arm.clock().clone()),
             region: RegionCatalogue::new(config.clone(), arm.clone(), prices),
             full_subnets: Mutex::default(),
+            class_holds: Mutex::default(),
             arm,
             config,
         }
@@ -219,7 +222,7 @@ impl AzureProvider {
             .into(),
             capacity,
             allocatable,
-            created: machine.created(),
+            created: self.fleet.created(machine),
             deleting: machine.is_deleting(),
             lost: machine.is_lost(),
         })
@@ -311,6 +314,7 @@ impl CloudProvider for AzureProvider {
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {
         let listed = self.fleet.list().await?;
+        self.fleet.see(&listed);
         let ours = listed.machines().filter(|one| one.is_of_cluster(&self.config.cluster_name));
         let mut instances = Vec::new();
         // A machine without a VM id is too young to be listed.
@@ -349,6 +353,10 @@ impl CloudProvider for AzureProvider {
 
     fn next_retry(&self) -> Option<Timestamp> {
         self.region.next_retry()
+    }
+
+    fn price_estimates(&self) -> PriceEstimates {
+        self.region.source().map_or(PriceEstimates::None, |source| source.prices.estimates())
     }
 
     fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {
@@ -391,6 +399,11 @@ impl CloudProvider for AzureProvider {
         if let Some(message) = self.full_subnet(class) {
             let finding = NodeClassFinding::violated("SubnetFull", message);
             report.findings.insert(NodeClassCondition::Subnets, finding);
+        }
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        if let Some(message) = self.class_holds().active(name, self.arm.clock().now()) {
+            let finding = NodeClassFinding::violated("MachineCreationFailed", message);
+            report.findings.insert(NodeClassCondition::Validation, finding);
         }
         report
     }

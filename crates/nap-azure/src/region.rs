@@ -220,7 +220,8 @@ impl RegionCatalogue {
             return false;
         }
         let now = self.region.arm.clock().now();
-        let (failure, location) = (Failure::of_error(error), &self.region.config.location);
+        let failure = Failure::of_launch(error, &sku.name, zone);
+        let location = &self.region.config.location;
         if failure == Failure::RegionalQuota {
             self.region.change_quota(|quota| quota.exhausted(REGIONAL_CORES));
             return true;

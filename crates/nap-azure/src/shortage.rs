@@ -39,7 +39,9 @@ impl Cause {
             Failure::SpotQuota | Failure::FamilyQuota { .. } | Failure::RegionalQuota => {
                 Self::Quota
             }
-            Failure::SkuNotAvailable => Self::NotAvailable,
+            Failure::SkuNotAvailable | Failure::SizeRefused | Failure::ZoneRefused => {
+                Self::NotAvailable
+            }
             Failure::SkuNotSupported => Self::NotSupported,
             Failure::Policy => Self::Policy,
             Failure::ZonalCapacity

@@ -305,22 +305,26 @@ impl UnavailableOfferings {
             Failure::SkuNotAvailable => (scope, &this_type, if spot { HOUR } else { ALMOST_A_DAY }),
             Failure::ZonalCapacity => (this_zone, &both, HOUR),
             Failure::RegionalCapacity => (scope, &both, HOUR),
-            Failure::OverconstrainedZonal => (this_zone, &this_type, HOUR),
+            Failure::OverconstrainedZonal | Failure::ZoneRefused => (this_zone, &this_type, HOUR),
             Failure::Overconstrained => (scope, &this_type, HOUR),
             Failure::SkuNotSupported => (every, &both, ALMOST_A_DAY),
             Failure::Policy => (every, &both, HOUR),
+            Failure::SizeRefused => (every, &this_type, HOUR),
             Failure::RegionalQuota
             | Failure::Throttled
             | Failure::NotFound
             | Failure::Auth
             | Failure::SubnetFull
+            | Failure::DiskEncryption
             | Failure::Invalid
             | Failure::Conflict
             | Failure::Transient => return false,
         };
         let cause = Cause::of(failure);
-        // A policy allows sizes by name; a lack of capacity concerns larger ones of the family too.
-        let with_family = failure != Failure::Policy;
+        // A lack of capacity concerns larger sizes of the family too; what refuses a size by its
+        // name does not.
+        let by_name = [Failure::Policy, Failure::SizeRefused, Failure::ZoneRefused];
+        let with_family = !by_name.contains(&failure);
         for zone in zones {
             for capacity_type in types {
                 self.mark(sku, &zone, *capacity_type, (cause, lifetime), now);

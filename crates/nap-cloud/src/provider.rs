@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use nap_api::aksnodeclass::{NodeImage, condition};
 use nap_api::disruption::{Maintenance, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef};
-use nap_engine::{CapacityType, Catalogue};
+use nap_engine::{CapacityType, Catalogue, PriceEstimates};
 use nap_units::Resources;
 
 use crate::CloudError;
@@ -261,6 +261,11 @@ pub trait CloudProvider: Send + Sync {
     /// are none.
     fn next_retry(&self) -> Option<Timestamp> {
         None
+    }
+
+    /// Prices of the instance types that are estimates. None before they are asked for.
+    fn price_estimates(&self) -> PriceEstimates {
+        PriceEstimates::None
     }
 
     /// Number of offerings, and of groups of them, that are not tried for a while, by capacity type

@@ -256,6 +256,8 @@ impl Limits {
             "FailedScheduling" => (QUIET_UNSCHEDULABLE, true),
             "Unconsolidatable" => (QUIET_STAYING, true),
             "NodeRepairBlocked" => (QUIET_STAYING, false),
+            // Published once per generation, each of which counts.
+            "ExtremePriceReachable" => (SignedDuration::ZERO, false),
             _ => (QUIET, false),
         };
         let text = hash([message]);
@@ -402,6 +404,8 @@ mod tests {
         assert!(admit(&mut limits, "Node/a", "Draining", "x", 120));
         assert!(admit(&mut limits, "Pod/a", "FailedScheduling", "x", 0));
         assert!(!admit(&mut limits, "Pod/a", "FailedScheduling", "x", 299));
+        assert!(admit(&mut limits, "NodePool/a", "ExtremePriceReachable", "x", 0));
+        assert!(admit(&mut limits, "NodePool/a", "ExtremePriceReachable", "x", 0));
     }
 
     #[test]

@@ -50,9 +50,10 @@ pub async fn find(context: &Context, pool: &NodePool, class: &AKSNodeClass) -> O
     }
     let catalogue = context.cloud.instance_types(class).await.ok()?;
     let found = dearest(pool, catalogue.types()).filter(|(price, _)| *price > EXTREME_PRICE);
+    let mark = context.cloud.price_estimates().mark(CapacityType::OnDemand);
     let message = found.map(|(price, size)| {
         format!(
-            "the requirements allow nodes of up to {price}/h (`{size}`); limit the sizes, or set \
+            "the requirements allow nodes of up to {mark}{price}/h (`{size}`); limit the sizes, or set \
              the annotation `{}`",
             labels::MAX_PRICE_PER_NODE_HOUR
         )

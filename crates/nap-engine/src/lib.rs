@@ -138,6 +138,7 @@ pub use model::plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};
 pub use model::pod_rules::{
     HostPort, LabelRule, Namespaces, PodTerm, RunningPods, Selector, Spread,
 };
+pub use model::price_estimates::PriceEstimates;
 pub use model::refusal::{
     PoolReason, PoolRejection, Refusal, RequirementsConflict, Rule, Shortage, Unsupported,
     VolumeProblem,

@@ -11,7 +11,7 @@ use nap_azure::instance_types::{Settings, from_catalogue_where};
 use nap_azure::{
     AzureConfig, AzureError, CatalogueSource, PriceSource, REFERENCE_REGION, Shortage,
 };
-use nap_engine::CapacityType;
+use nap_engine::{CapacityType, PriceEstimates};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::CatalogueArgs;
@@ -89,6 +89,10 @@ pub enum Source {
     Live,
 }
 
+/// Note below costs of the emulated Azure with spot VMs.
+pub const SPOT_NOTE: &str =
+    "~ marks estimated prices: spot prices are list prices times the spot ratio of 2024.";
+
 /// Where sizes, prices, zones and quota come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
@@ -148,14 +152,23 @@ impl Origin {
         all.into_iter().filter_map(|(is_estimate, name)| is_estimate.then_some(name)).collect()
     }
 
-    /// Whether a price is an estimate: published tables have no spot prices.
+    /// Prices that are estimates: published tables have no spot prices.
+    pub fn price_estimates(&self) -> PriceEstimates {
+        match (&self.reference, self.is_live) {
+            (Some(_), _) => PriceEstimates::All,
+            (None, true) => PriceEstimates::None,
+            (None, false) => PriceEstimates::Spot,
+        }
+    }
+
+    /// Whether a price is an estimate.
     pub fn is_estimate(&self, capacity_type: CapacityType) -> bool {
-        self.reference.is_some() || (!self.is_live && capacity_type == CapacityType::Spot)
+        self.price_estimates().covers(capacity_type)
     }
 
     /// `~` before an estimated price.
     pub fn mark(&self, capacity_type: CapacityType) -> &'static str {
-        if self.is_estimate(capacity_type) { "~" } else { "" }
+        self.price_estimates().mark(capacity_type)
     }
 
     /// What is known about sizes, prices, zones and quota, for people. `estimated`: whether an

@@ -126,8 +126,12 @@ fn table(records: &[DecisionRecord], predicted: UsdPerHour, realised: UsdPerHour
     let pending = records.iter().filter(|one| one.outcome == Outcome::Pending).count();
     let under_way =
         if pending == 0 { String::new() } else { format!("; {pending} still under way") };
+    let is_estimated = records.iter().any(is_estimate);
+    let mark = if is_estimated { "~" } else { "" };
+    let note = if is_estimated { "~ marks estimated prices\n" } else { "" };
     format!(
-        "{}\nPredicted saving of disruption {predicted}/h, realised {realised}/h{under_way}\n",
+        "{}\nPredicted saving of disruption {mark}{predicted}/h, realised {mark}{realised}/h\
+         {under_way}\n{note}",
         columns(&rows)
     )
 }
@@ -155,8 +159,10 @@ fn rows_of(record: &DecisionRecord) -> Vec<Vec<String>> {
         (None, 0) => "–".to_owned(),
         (None, _) => String::new(),
     };
-    let saving = |micros: Option<i64>| {
-        micros.map_or_else(|| "–".to_owned(), |it| UsdPerHour::from_micros(it).to_string())
+    let mark = if is_estimate(record) { "~" } else { "" };
+    let saving = |micros: Option<i64>| match micros {
+        Some(saved) => format!("{mark}{}", UsdPerHour::from_micros(saved)),
+        None => "–".to_owned(),
     };
     let reason = match record.kind {
         Kind::Provisioning => "Pending pods",
@@ -179,12 +185,49 @@ fn rows_of(record: &DecisionRecord) -> Vec<Vec<String>> {
         .collect()
 }
 
+/// Whether the price of a node of a decision is an estimate.
+fn is_estimate(record: &DecisionRecord) -> bool {
+    record.removed.iter().chain(&record.launched).any(|node| node.price_is_estimate)
+}
+
 /// `default-dxlds Standard_D4als_v6 eastus-2 on-demand $0.161`.
 fn describe(node: &RecordedNode) -> String {
-    let price = node.micro_usd_per_hour.map(|price| UsdPerHour::from_micros(price).to_string());
+    let mark = if node.price_is_estimate { "~" } else { "" };
+    let price = node.micro_usd_per_hour;
+    let price = price.map(|price| format!("{mark}{}", UsdPerHour::from_micros(price)));
     let price = price.unwrap_or_default();
     let parts = [&node.node_claim, &node.instance_type, &node.zone, &node.capacity_type, &price];
     let parts: Vec<&str> =
         parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
     parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use nap_engine::{Plan, PriceEstimates};
+
+    use super::*;
+
+    #[test]
+    fn estimated_prices_of_a_decision_are_marked() {
+        let node = |price_is_estimate| RecordedNode {
+            instance_type: "D4".to_owned(),
+            micro_usd_per_hour: Some(100_000),
+            price_is_estimate,
+            ..RecordedNode::default()
+        };
+        let record = |price_is_estimate| {
+            let (kind, plan) = (Kind::Disruption, Plan::default());
+            let time = jiff::Timestamp::UNIX_EPOCH;
+            let record = DecisionRecord::new(kind, "x", &plan, &[], PriceEstimates::None, time);
+            let saving = Some(UsdPerHour::from_micros(100_000));
+            record.removing(vec![node(price_is_estimate)], 1, saving, "x")
+        };
+        let price = UsdPerHour::from_micros(100_000);
+        let listed = table(&[record(false)], price, price);
+        assert!(!listed.contains('~'), "{listed}");
+        let estimated = table(&[record(true)], price, price);
+        assert!(estimated.contains("D4 ~$0.1") && estimated.contains("~ marks"), "{estimated}");
+        assert!(estimated.contains("disruption ~$0.100/h, realised ~$0.100/h"), "{estimated}");
+    }
 }

@@ -4,6 +4,8 @@ use http::StatusCode;
 use nap_cloud::{CloudError, ErrorClass};
 use serde::{Deserialize, Deserializer};
 
+use crate::unavailable_offerings::REGIONAL;
+
 /// The error object of ARM: `{"error": {"code", "message", "details"}}`, or the same without its
 /// envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -61,12 +63,17 @@ pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// The code inside a text of the form `Code="X" Message="…"`; `None` if the text has none.
+fn wrapped_code(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("Code=\"")?;
+    rest.split_once('"').map(|(code, _)| code)
+}
+
 /// A failure of Azure, as far as the provider acts on it. The only place that knows Azure's codes
 /// and phrases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// `SkuNotAvailable`, `AvailabilityZoneNotSupported`: the size is not sold in the tried
-    /// placement (zonal or regional).
+    /// `SkuNotAvailable`: the size is not sold in the tried placement (zonal or regional).
     SkuNotAvailable,
     /// `ZonalAllocationFailed`: the zone is full, for both priorities.
     ZonalCapacity,
@@ -80,6 +87,10 @@ pub enum Failure {
     SkuNotSupported,
     /// `RequestDisallowedByPolicy`: an Azure Policy refuses the request, most often for its size.
     Policy,
+    /// Any other refusal whose text names the size.
+    SizeRefused,
+    /// `AvailabilityZoneNotSupported`, and any other refusal of a zonal VM that speaks of zones.
+    ZoneRefused,
     /// The quota of cores of the size's family is used up; `limit_zero` if there never was any.
     FamilyQuota {
         /// Whether the quota is zero.
@@ -97,6 +108,8 @@ pub enum Failure {
     Auth,
     /// The subnet has no address left: another size would be refused too.
     SubnetFull,
+    /// The disk encryption set of the cluster, or its key, cannot be used.
+    DiskEncryption,
     /// The request is refused for its own content: another size would be refused too.
     Invalid,
     /// Another operation holds the resource, such as a NIC that is reserved for 180 s.
@@ -112,19 +125,28 @@ impl Failure {
     }
 
     fn of_code(code: &str, message: &str) -> Option<Self> {
+        // AKS wraps errors of other services: `Code="…" Message="…"`.
+        Self::of_own_code(code, message)
+            .or_else(|| Self::of_own_code(wrapped_code(message)?, message))
+    }
+
+    fn of_own_code(code: &str, message: &str) -> Option<Self> {
+        let text = message.to_lowercase();
+        let has = |part: &str| text.contains(part);
+        // Quotas have a name in errors, and another in the portal: `LowPriorityCores` is `Total
+        // Regional Spot vCPUs` there.
         let quota = || {
-            if message.contains("LowPriorityCores") {
+            if ["lowprioritycores", "low-priority", "spot"].iter().any(|part| has(part)) {
                 Self::SpotQuota
-            } else if message.contains("Family Cores quota") {
-                Self::FamilyQuota { limit_zero: message.contains("Current Limit: 0") }
+            } else if has("family") {
+                Self::FamilyQuota { limit_zero: has("current limit: 0") }
             } else {
                 Self::RegionalQuota
             }
         };
-        let is_quota =
-            || message.to_lowercase().contains("quota") || message.contains("LowPriorityCores");
         Some(match code {
-            "SkuNotAvailable" | "AvailabilityZoneNotSupported" => Self::SkuNotAvailable,
+            "SkuNotAvailable" => Self::SkuNotAvailable,
+            "AvailabilityZoneNotSupported" => Self::ZoneRefused,
             "ZonalAllocationFailed" => Self::ZonalCapacity,
             "AllocationFailed" => Self::RegionalCapacity,
             "OverconstrainedZonalAllocationRequest" => Self::OverconstrainedZonal,
@@ -139,7 +161,7 @@ impl Failure {
                 Self::FamilyQuota { limit_zero: false }
             }
             "QuotaExceeded" => quota(),
-            "OperationNotAllowed" if is_quota() => quota(),
+            "OperationNotAllowed" if has("quota") || has("lowprioritycores") => quota(),
             "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
                 Self::Throttled
             }
@@ -149,6 +171,9 @@ impl Failure {
             }
             "InsufficientSubnetSize" | "SubnetIsFull" => Self::SubnetFull,
             "InvalidParameter" => Self::Invalid,
+            code if code.starts_with("KeyVault") || code.starts_with("DiskEncryption") => {
+                Self::DiskEncryption
+            }
             "AuthorizationFailed"
             | "AuthenticationFailed"
             | "InvalidAuthenticationToken"
@@ -178,7 +203,56 @@ impl Failure {
 
     /// Recognises the failure behind an error that came from ARM.
     pub fn of_error(error: &CloudError) -> Self {
-        Self::of_code(&error.code, &error.message).unwrap_or(Self::Transient)
+        Self::of_code(&error.code, &error.message).unwrap_or(match error.class {
+            ErrorClass::Auth => Self::Auth,
+            ErrorClass::Invalid => Self::Invalid,
+            ErrorClass::NotFound => Self::NotFound,
+            ErrorClass::Throttled => Self::Throttled,
+            _ => Self::Transient,
+        })
+    }
+
+    /// As [`Failure::of_error`], for the launch of a size in a zone, by its label. A refusal that
+    /// names the size, or the zone of a zonal VM, is about this offering, whatever its code.
+    pub fn of_launch(error: &CloudError, size: &str, zone: &str) -> Self {
+        let failure = Self::of_error(error);
+        let text = error.message.to_lowercase();
+        match failure {
+            Self::Invalid | Self::Transient if zone != REGIONAL && text.contains("zone") => {
+                Self::ZoneRefused
+            }
+            Self::Invalid | Self::Transient if text.contains(&size.to_lowercase()) => {
+                Self::SizeRefused
+            }
+            other => other,
+        }
+    }
+
+    /// Whether another offering may succeed.
+    pub fn is_about_offering(self) -> bool {
+        matches!(self.class(), ErrorClass::Capacity | ErrorClass::Quota)
+    }
+
+    /// Whether the same request may succeed later although nobody acts.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::Throttled | Self::Conflict | Self::Transient)
+    }
+
+    /// What a user can do about it; `None` if nothing is known to help.
+    pub fn remedy(self) -> Option<&'static str> {
+        Some(match self {
+            Self::FamilyQuota { .. } => {
+                "request more quota for the family, or allow other families in the NodePool"
+            }
+            Self::SpotQuota => "request more quota for spot vCPUs, or allow on-demand",
+            Self::RegionalQuota => "request more quota for the vCPUs of the region",
+            Self::Policy => "allow the size in the Azure Policy, or leave it out of the NodePool",
+            Self::Auth => "give nap's identity its roles: `nap azure check` names those missing",
+            Self::DiskEncryption => {
+                "give the cluster's disk encryption set access to its key, or restore them"
+            }
+            _ => return None,
+        })
     }
 
     /// The class that the controllers act on.
@@ -190,13 +264,15 @@ impl Failure {
             | Self::OverconstrainedZonal
             | Self::Overconstrained
             | Self::SkuNotSupported
+            | Self::SizeRefused
+            | Self::ZoneRefused
             | Self::Policy => ErrorClass::Capacity,
             Self::FamilyQuota { .. } | Self::SpotQuota | Self::RegionalQuota => ErrorClass::Quota,
             Self::Throttled => ErrorClass::Throttled,
             Self::NotFound => ErrorClass::NotFound,
             Self::Auth => ErrorClass::Auth,
             Self::SubnetFull => ErrorClass::NodeClassNotReady,
-            Self::Invalid => ErrorClass::Invalid,
+            Self::Invalid | Self::DiskEncryption => ErrorClass::Invalid,
             Self::Conflict | Self::Transient => ErrorClass::Transient,
         }
     }
@@ -302,6 +378,39 @@ mod tests {
         assert_eq!(quota("exceeding approved LowPriorityCores quota"), Failure::SpotQuota);
         assert_eq!(quota("exceeding approved Total Regional Cores quota"), Failure::RegionalQuota);
         assert_eq!(Failure::of(None, "QuotaExceeded", ""), Failure::RegionalQuota);
+        let other = |text: &str| quota(&format!("The limit of {text} is reached. Request quota."));
+        assert_eq!(other("Standard DSv5 Family vCPUs"), Failure::FamilyQuota { limit_zero: false });
+        assert_eq!(other("Total Regional Spot vCPUs"), Failure::SpotQuota);
+        assert_eq!(other("Total Regional vCPUs"), Failure::RegionalQuota);
+    }
+
+    #[test]
+    fn a_code_that_aks_wraps_is_found() {
+        let wrapped = |code: &str| {
+            let message = format!("Code=\"{code}\" Message=\"x\"");
+            Failure::of(None, "CreateVMSSAgentPoolFailed", &message)
+        };
+        assert_eq!(wrapped("ZonalAllocationFailed"), Failure::ZonalCapacity);
+        assert_eq!(wrapped("KeyVaultAccessForbidden"), Failure::DiskEncryption);
+        assert_eq!(wrapped("Whatever"), Failure::Transient);
+    }
+
+    #[test]
+    fn a_refusal_that_names_the_size_or_zones_is_about_the_offering() {
+        let launch = |class, code: &str, message: &str, zone: &str| {
+            let error = CloudError::new(class, "create machine a", code, message);
+            Failure::of_launch(&error, "Standard_D4s_v5", zone)
+        };
+        let (invalid, passing) = (ErrorClass::Invalid, ErrorClass::Transient);
+        let size = "The VM size standard_d4s_v5 cannot be used here";
+        assert_eq!(launch(invalid, "X", size, "eastus-1"), Failure::SizeRefused);
+        assert_eq!(launch(passing, "X", size, REGIONAL), Failure::SizeRefused);
+        let zone = "no such availability zone";
+        assert_eq!(launch(invalid, "X", zone, "eastus-1"), Failure::ZoneRefused);
+        assert_eq!(launch(invalid, "X", zone, REGIONAL), Failure::Invalid);
+        assert_eq!(launch(invalid, "X", "a label is reserved", "eastus-1"), Failure::Invalid);
+        let denied = launch(ErrorClass::Auth, "AuthorizationFailed", size, "eastus-1");
+        assert_eq!(denied, Failure::Auth, "the code says more than the text");
     }
 
     #[test]

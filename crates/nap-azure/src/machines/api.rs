@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use http::Method;
+use http::{Method, StatusCode};
 use nap_cloud::{CloudError, ErrorClass};
 use serde_json::{Value, json};
 
@@ -144,12 +144,12 @@ fn refused_machines(
     machines: &[NewMachine],
 ) -> Option<BTreeMap<String, CloudError>> {
     let ArmFailure { error, body } = failure;
-    let details = match body.code.as_str() {
-        "BatchMachineClientError" => body.details.clone(),
+    let (status, details) = match body.code.as_str() {
+        "BatchMachineClientError" => (StatusCode::BAD_REQUEST, body.details.clone()),
         // The details are JSON inside the message.
         "BatchMachineInternalServerError" => {
             let inner: ArmErrorBody = serde_json::from_str(&body.message).ok()?;
-            inner.details
+            (StatusCode::INTERNAL_SERVER_ERROR, inner.details)
         }
         _ => return None,
     };
@@ -157,7 +157,7 @@ fn refused_machines(
     for detail in &details {
         let name = detail.target.as_deref()?;
         let machine = machines.iter().find(|machine| machine.name == name)?;
-        let refusal = detail.to_error(None, &format!("create machine {name}"), &body.code);
+        let refusal = detail.to_error(Some(status), &format!("create machine {name}"), &body.code);
         let refusal = refusal.with_correlation_id(error.correlation_id.clone());
         refused.insert(machine.name.clone(), refusal);
     }

@@ -119,14 +119,21 @@ impl DecisionLog {
 
 #[cfg(test)]
 mod tests {
-    use nap_engine::Plan;
+    use nap_engine::{Plan, PriceEstimates};
 
     use super::*;
     use crate::decisions::{Kind, RecordedNode};
     use crate::testing::at;
 
     fn record(seconds: i64) -> DecisionRecord {
-        DecisionRecord::new(Kind::Provisioning, "Pending", &Plan::default(), &[], at(seconds))
+        DecisionRecord::new(
+            Kind::Provisioning,
+            "Pending",
+            &Plan::default(),
+            &[],
+            PriceEstimates::None,
+            at(seconds),
+        )
     }
 
     fn stored(log: &DecisionLog) -> Vec<DecisionRecord> {

@@ -106,7 +106,7 @@ fn saving(record: &DecisionRecord) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use nap_engine::Plan;
+    use nap_engine::{Plan, PriceEstimates};
     use serde_json::json;
 
     use super::*;
@@ -117,7 +117,8 @@ mod tests {
         let launch = launch("D4", 100);
         let plan = Plan { launches: vec![launch.clone()], ..Plan::default() };
         let (kind, reason) = (Kind::Disruption, "Underutilized");
-        let record = DecisionRecord::new(kind, reason, &plan, &[&launch], at(0));
+        let record =
+            DecisionRecord::new(kind, reason, &plan, &[&launch], PriceEstimates::None, at(0));
         let removed = RecordedNode {
             node_claim: "claim-0".to_owned(),
             micro_usd_per_hour: Some(300),
@@ -168,8 +169,14 @@ mod tests {
     fn new_nodes_are_realised_when_initialized_and_failed_when_gone_or_never_created() {
         let launch = launch("D4", 100);
         let plan = Plan { launches: vec![launch.clone()], ..Plan::default() };
-        let mut record =
-            DecisionRecord::new(Kind::Provisioning, "Pending", &plan, &[&launch], at(0));
+        let mut record = DecisionRecord::new(
+            Kind::Provisioning,
+            "Pending",
+            &plan,
+            &[&launch],
+            PriceEstimates::None,
+            at(0),
+        );
         assert_eq!(settled(&record, &Index::default(), 300), None);
         assert_eq!(settled(&record, &Index::default(), 301).unwrap().outcome, Outcome::Failed);
         "new".clone_into(&mut record.launched[0].node_claim);

@@ -1,7 +1,7 @@
 //! The record of one decision, and the document of all of them.
 
 use jiff::Timestamp;
-use nap_engine::{Launch, Plan};
+use nap_engine::{Launch, Plan, PriceEstimates};
 use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
@@ -142,17 +142,21 @@ pub struct RecordedNode {
     /// Price; `None` if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_usd_per_hour: Option<i64>,
+    /// Whether the price is an estimate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub price_is_estimate: bool,
 }
 
 impl RecordedNode {
     /// A node that is to be launched.
-    pub fn of_launch(launch: &Launch) -> Self {
+    pub fn of_launch(launch: &Launch, estimates: PriceEstimates) -> Self {
         Self {
             node_pool: launch.pool.clone(),
             instance_type: launch.instance_type.clone(),
             zone: launch.zone.clone(),
             capacity_type: launch.capacity_type.to_string(),
             micro_usd_per_hour: Some(launch.price.micros()),
+            price_is_estimate: estimates.covers(launch.capacity_type),
             ..Self::default()
         }
     }
@@ -165,9 +169,11 @@ impl DecisionRecord {
         reason: &str,
         plan: &Plan,
         launches: &[&Launch],
+        estimates: PriceEstimates,
         time: Timestamp,
     ) -> Self {
-        let why = launches.iter().take(MAX_REASONS).map(|launch| plan.explain_launch(launch));
+        let explain = |launch: &&Launch| plan.explain_launch(launch, estimates);
+        let why = launches.iter().take(MAX_REASONS).map(explain);
         Self {
             id: 0,
             time,
@@ -177,7 +183,7 @@ impl DecisionRecord {
             launched: launches
                 .iter()
                 .take(MAX_NODES)
-                .map(|one| RecordedNode::of_launch(one))
+                .map(|one| RecordedNode::of_launch(one, estimates))
                 .collect(),
             further_launches: launches.len().saturating_sub(MAX_NODES),
             pods: launches.iter().map(|launch| launch.pods.len()).sum(),

@@ -138,7 +138,7 @@ pub fn is_waived(blocker: &Blocker, claim: &NodeClaim) -> bool {
         && claim_is(claim, DRIFTED)
 }
 
-fn capacity_type(claim: &NodeClaim) -> Option<CapacityType> {
+pub fn capacity_type(claim: &NodeClaim) -> Option<CapacityType> {
     claim.labels().get(labels::CAPACITY_TYPE).and_then(|value| CapacityType::parse(value))
 }
 

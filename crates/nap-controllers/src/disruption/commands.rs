@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use nap_api::labels;
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::nodepool::DisruptionReason;
-use nap_engine::Launch;
+use nap_engine::{Launch, PriceEstimates};
 use nap_units::UsdPerHour;
 
 use super::candidates::Candidate;
@@ -33,7 +33,8 @@ pub async fn start(
     (catalogues, replicas): (&Catalogues, &Replicas),
 ) -> Result<(), Error> {
     let Command { candidates, plan } = command;
-    let message = describe(command, reason);
+    let estimates = context.cloud.price_estimates();
+    let message = describe(command, reason, estimates);
     for candidate in candidates {
         let node = candidate.name();
         tracing::info!(node, reason = reason.as_str(), message, "disrupting node");
@@ -49,7 +50,7 @@ pub async fn start(
             let is_consolidation = reason == DisruptionReason::Underutilized;
             memory.moves.record(pods, replicas, is_consolidation.then_some(pool.as_str()), now);
         }
-        memory.decisions.add(record(command, reason, &message, input, now))
+        memory.decisions.add(record(command, reason, (&message, estimates), input, now))
     };
     count(context, command, reason);
     let (severity, event) = (Severity::Normal, "DisruptionTerminating");
@@ -75,7 +76,7 @@ pub async fn start(
         context.memory().decisions.created(decision, position, &claim.name_any());
         let text = format!("Launching NodeClaim: {}", reason.as_str());
         context.events.publish(&claim, severity, "DisruptionLaunching", &text);
-        let why = plan.explain_launch(launch);
+        let why = plan.explain_launch(launch, estimates);
         context.events.publish(&claim, severity, "Launching", &why);
     }
     if plan.launches.is_empty() {
@@ -117,7 +118,7 @@ fn count(context: &Context, command: &Command, reason: DisruptionReason) {
 fn record(
     command: &Command,
     reason: DisruptionReason,
-    message: &str,
+    (message, estimates): (&str, PriceEstimates),
     input: &str,
     now: Timestamp,
 ) -> DecisionRecord {
@@ -132,12 +133,14 @@ fn record(
             zone: label(labels::ZONE),
             capacity_type: label(labels::CAPACITY_TYPE),
             micro_usd_per_hour: candidate.price.map(UsdPerHour::micros),
+            price_is_estimate: candidate.capacity_type.is_some_and(|one| estimates.covers(one)),
         }
     });
     let launches: Vec<&Launch> = plan.launches.iter().collect();
     let pods = candidates.iter().map(|one| one.pods.len()).sum();
     let saving = price(command).map(|price| price - plan.cost);
-    let record = DecisionRecord::new(Kind::Disruption, reason.as_str(), plan, &launches, now);
+    let record =
+        DecisionRecord::new(Kind::Disruption, reason.as_str(), plan, &launches, estimates, now);
     let record = record.removing(removed.collect(), pods, saving, message);
     DecisionRecord { input: input.to_owned(), ..record }
 }
@@ -157,13 +160,15 @@ fn price_bound(command: &Command, launch: &Launch) -> Option<UsdPerHour> {
 
 /// `Underutilized: replace Standard_D16s_v5 ($0.768/h) by Standard_D2s_v5 ($0.096/h), saving
 /// $0.672/h`.
-pub fn describe(command: &Command, reason: DisruptionReason) -> String {
+pub fn describe(command: &Command, reason: DisruptionReason, estimates: PriceEstimates) -> String {
     let Command { candidates, plan } = command;
     let old: Vec<String> = candidates
         .iter()
         .map(|candidate| {
             let instance_type = candidate.claim.labels().get(labels::INSTANCE_TYPE);
-            let price = candidate.price.map(|price| format!(" ({price}/h)")).unwrap_or_default();
+            let mark = estimates.mark_sum(candidate.capacity_type);
+            let price = candidate.price.map(|price| format!(" ({mark}{price}/h)"));
+            let price = price.unwrap_or_default();
             format!("{}{price}", instance_type.map_or("", String::as_str))
         })
         .collect();
@@ -171,7 +176,10 @@ pub fn describe(command: &Command, reason: DisruptionReason) -> String {
     let launches: Vec<String> = plan
         .launches
         .iter()
-        .map(|launch| format!("{} ({}/h)", launch.instance_type, launch.price))
+        .map(|launch| {
+            let mark = estimates.mark(launch.capacity_type);
+            format!("{} ({mark}{}/h)", launch.instance_type, launch.price)
+        })
         .collect();
     let what = if launches.is_empty() {
         format!("delete {old}")
@@ -179,8 +187,14 @@ pub fn describe(command: &Command, reason: DisruptionReason) -> String {
         format!("replace {old} by {}", launches.join(", "))
     };
     let saving = price(command).map_or(UsdPerHour::ZERO, |price| price - plan.cost);
-    let tail =
-        if saving > UsdPerHour::ZERO { format!(", saving {saving}/h") } else { String::new() };
+    let old_types = candidates.iter().filter_map(|one| one.capacity_type);
+    let all_types = old_types.chain(plan.launches.iter().map(|launch| launch.capacity_type));
+    let mark = estimates.mark_sum(all_types);
+    let tail = if saving > UsdPerHour::ZERO {
+        format!(", saving {mark}{saving}/h")
+    } else {
+        String::new()
+    };
     format!("{}: {what}{tail}", reason.as_str())
 }
 

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use nap_api::nodepool::DisruptionReason;
 use nap_api::{NodePool, labels};
+use nap_engine::PriceEstimates;
 
 use super::candidates::Candidate;
 use super::commands::describe;
@@ -54,6 +55,7 @@ impl Reports {
     fn observe<'c>(
         &mut self,
         commands: &'c [(DisruptionReason, Command)],
+        estimates: PriceEstimates,
         now: Timestamp,
     ) -> (Vec<(&'c Candidate, String)>, Option<Duration>) {
         let candidates = commands.iter().flat_map(|(_, command)| &command.candidates);
@@ -61,7 +63,7 @@ impl Reports {
         let mut due = Vec::new();
         let mut found = BTreeSet::new();
         for (reason, command) in commands {
-            let text = describe(command, *reason);
+            let text = describe(command, *reason, estimates);
             for candidate in &command.candidates {
                 let key = candidate.key();
                 found.insert(key.clone());
@@ -82,7 +84,8 @@ impl Reports {
 /// Reports commands that are not carried out. Returns the time until the next report is due.
 pub fn report(context: &Context, commands: &[(DisruptionReason, Command)]) -> Option<Duration> {
     let now = context.clock.now();
-    let (due, wait) = context.memory().dry_run.observe(commands, now);
+    let estimates = context.cloud.price_estimates();
+    let (due, wait) = context.memory().dry_run.observe(commands, estimates, now);
     for (candidate, text) in due {
         let node = candidate.name();
         tracing::info!(node, message = text, "dry run: node would be disrupted");
@@ -141,16 +144,30 @@ mod tests {
         let plan = Plan { launches: vec![launch("D4", 100)], ..Plan::default() };
         let replace = command(plan);
         let mut reports = Reports::default();
-        assert_eq!(texts(&reports.observe(&delete, at(0))), [""; 0], "it has not held yet");
-        let first = texts(&reports.observe(&delete, at(15)));
+        assert_eq!(
+            texts(&reports.observe(&delete, PriceEstimates::None, at(0))),
+            [""; 0],
+            "it has not held yet"
+        );
+        let first = texts(&reports.observe(&delete, PriceEstimates::None, at(15)));
         assert!(first.len() == 1 && first[0].starts_with("node-0 Underutilized: delete"));
         for seconds in [25, 600, 3314] {
-            assert_eq!(texts(&reports.observe(&delete, at(seconds))), [""; 0], "{seconds}");
+            assert_eq!(
+                texts(&reports.observe(&delete, PriceEstimates::None, at(seconds))),
+                [""; 0],
+                "{seconds}"
+            );
         }
-        assert_eq!(texts(&reports.observe(&delete, at(3315))), first);
-        assert!(texts(&reports.observe(&replace, at(3316)))[0].contains("by D4"));
-        reports.observe(&[], at(3320));
-        reports.observe(&replace, at(3330));
-        assert_eq!(reports.observe(&replace, at(3345)).0.len(), 1, "it was gone in between");
+        assert_eq!(texts(&reports.observe(&delete, PriceEstimates::None, at(3315))), first);
+        assert!(
+            texts(&reports.observe(&replace, PriceEstimates::None, at(3316)))[0].contains("by D4")
+        );
+        reports.observe(&[], PriceEstimates::None, at(3320));
+        reports.observe(&replace, PriceEstimates::None, at(3330));
+        assert_eq!(
+            reports.observe(&replace, PriceEstimates::None, at(3345)).0.len(),
+            1,
+            "it was gone in between"
+        );
     }
 }

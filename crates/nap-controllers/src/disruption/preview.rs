@@ -7,12 +7,12 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{NodePool, conditions, labels};
-use nap_engine::{Consolidation, ConsolidationOptions, Fleet, Options, Plan};
+use nap_engine::{CapacityType, Consolidation, ConsolidationOptions, Fleet, Options, Plan};
 use nap_units::UsdPerHour;
 
 use super::blockers::{Blocked, blockers};
 use super::budgets::{Budgets, REASONS};
-use super::candidates::{Candidate, collect, is_waived, price};
+use super::candidates::{Candidate, capacity_type, collect, is_waived, price};
 use super::pass::{Command, Pass};
 use crate::cluster::{Index, NodeView, claim_conditions, claim_is, pods, pool_of};
 use crate::decision_memory::DecisionMemory;
@@ -57,6 +57,8 @@ pub struct NodePreview {
     pub pool: String,
     /// VM size.
     pub instance_type: String,
+    /// Capacity type; `None` if the NodeClaim does not tell.
+    pub capacity_type: Option<CapacityType>,
     /// Price; `None` if its offering is no longer known.
     pub price: Option<UsdPerHour>,
     /// Number of pods that would have to move.
@@ -168,6 +170,7 @@ fn describe(index: &Index, view: &NodeView, catalogues: &Catalogues) -> Option<N
         claim: claim.name_any(),
         pool,
         instance_type: claim.labels().get(labels::INSTANCE_TYPE).cloned().unwrap_or_default(),
+        capacity_type: capacity_type(claim),
         price: price(claim, types),
         pods: movable,
         step: None,

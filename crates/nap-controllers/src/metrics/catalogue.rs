@@ -301,6 +301,8 @@ metrics! {
 
     FLEET_COST = "nap_fleet_cost", Gauge, &["nodepool", "capacity_type"],
         "Price of the nodes in dollars per hour";
+    PRICES_ESTIMATED = "nap_prices_estimated", Gauge, &["capacity_type"],
+        "1 if prices of the capacity type are estimates, in every cost of these metrics";
     PLAN_COST = "nap_plan_cost", Gauge, &[],
         "Price of the nodes that the last plan launches in dollars per hour";
     PLAN_GAP = "nap_plan_gap_ratio", Gauge, &[],

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, labels};
+use nap_engine::CapacityType;
 use nap_units::{CPU, Resources, Rounding, UsdPerHour};
 
 use super::{PROVISIONER, label, number, snake, status, table};
@@ -133,6 +134,11 @@ fn quota(context: &Context, index: &Index, registry: &mut Registry) {
     for (quota, left) in quota_left(context.cloud.as_ref(), index) {
         #[expect(clippy::cast_precision_loss, reason = "samples are floats")]
         registry.set(&table::QUOTA_LEFT, &[&quota], left as f64);
+    }
+    let estimates = context.cloud.price_estimates();
+    for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
+        let sample = f64::from(u8::from(estimates.covers(capacity_type)));
+        registry.set(&table::PRICES_ESTIMATED, &[capacity_type.as_str()], sample);
     }
     for ((capacity_type, cause), count) in context.cloud.unavailable_offerings() {
         registry.set(&table::UNAVAILABLE, &[capacity_type.as_str(), cause], number(count));

@@ -212,6 +212,7 @@ fn decide(
     let mut index = context.index();
     let mut quota = QuotaLedger::of(context.cloud.as_ref(), &index);
     let (mut creations, mut launches) = (Vec::new(), Vec::new());
+    let estimates = context.cloud.price_estimates();
     for (launch, release) in plan.launches.iter().zip(slots) {
         let pool = index.pool(&launch.pool).cloned();
         let (Some(pool), Some(catalogue)) = (pool, catalogues.of(&launch.pool)) else { continue };
@@ -223,7 +224,7 @@ fn decide(
             continue;
         }
         let claim = nodeclaims::node_claim(&pool, launch, &offerings, release, None);
-        let (pods, why) = (launch.pods.clone(), plan.explain_launch(launch));
+        let (pods, why) = (launch.pods.clone(), plan.explain_launch(launch, estimates));
         let id = index.decide(&claim, pods.clone());
         creations.push(Creation { id, pool: launch.pool.clone(), claim, pods, why });
         launches.push(launch);
@@ -232,7 +233,7 @@ fn decide(
         return None;
     }
     let now = context.clock.now();
-    let record = DecisionRecord::new(Kind::Provisioning, PENDING, plan, &launches, now);
+    let record = DecisionRecord::new(Kind::Provisioning, PENDING, plan, &launches, estimates, now);
     let mut memory = context.memory();
     let decision = memory.decisions.add(record);
     memory.creations.push(Creations::new(creations, decision));

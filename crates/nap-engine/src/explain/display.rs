@@ -6,8 +6,8 @@ use nap_units::{CPU, MEMORY};
 
 use crate::model::refusal::VolumeProblem;
 use crate::model::{
-    Launch, Plan, PoolReason, PoolRejection, Refusal, RequirementsConflict, Rule, Shortage,
-    Unsupported,
+    Launch, Plan, PoolReason, PoolRejection, PriceEstimates, Refusal, RequirementsConflict, Rule,
+    Shortage, Unsupported,
 };
 use crate::plan::launches::MAX_ALTERNATIVES;
 
@@ -135,7 +135,7 @@ impl Plan {
     }
 
     /// Explains a launch: the offering, the number of alternatives, its pods, and the next best.
-    pub fn explain_launch(&self, launch: &Launch) -> String {
+    pub fn explain_launch(&self, launch: &Launch, estimates: PriceEstimates) -> String {
         let Launch { instance_type, capacity_type, zone, price, .. } = launch;
         let pods = match launch.pods.len() {
             1 => "1 pod".to_owned(),
@@ -153,14 +153,19 @@ impl Plan {
         let other_type =
             launch.alternatives.iter().find(|other| *other.instance_type != **instance_type);
         let next = match (other_type, launch.alternatives.iter().next()) {
-            (Some(next), _) => format!("; next: {} at {}/h", next.instance_type, next.price),
+            (Some(next), _) => {
+                let mark = estimates.mark(next.capacity_type);
+                format!("; next: {} at {mark}{}/h", next.instance_type, next.price)
+            }
             (None, Some(next)) => {
-                format!("; next: {} in {} at {}/h", next.capacity_type, next.zone, next.price)
+                let mark = estimates.mark(next.capacity_type);
+                format!("; next: {} in {} at {mark}{}/h", next.capacity_type, next.zone, next.price)
             }
             (None, None) => String::new(),
         };
+        let mark = estimates.mark(*capacity_type);
         format!(
-            "{instance_type} {capacity_type} in {zone} at {price}/h: {choice} {pods} ({cpu} vCPU, {memory} GiB){next}"
+            "{instance_type} {capacity_type} in {zone} at {mark}{price}/h: {choice} {pods} ({cpu} vCPU, {memory} GiB){next}"
         )
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`snapshot`] and [`pod_rules`] hold the cluster, [`catalogue`] the instance types on sale,
 //! [`options`] the settings, [`plan`] the decision and [`refusal`] the reasons for pods that could
-//! not be placed. [`fleet`] is the input and output of consolidation. Nothing here decides
-//! anything.
+//! not be placed. [`fleet`] is the input and output of consolidation. [`price_estimates`] tells
+//! which prices are not certain. Nothing here decides anything.
 
 pub(crate) mod alternatives;
 pub(crate) mod catalogue;
@@ -11,6 +11,7 @@ pub(crate) mod fleet;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod pod_rules;
+pub(crate) mod price_estimates;
 pub(crate) mod refusal;
 pub(crate) mod snapshot;
 
@@ -22,6 +23,7 @@ pub(crate) use fleet::{
 pub(crate) use options::{MinValuesPolicy, Options, PreferencePolicy};
 pub(crate) use plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};
 pub(crate) use pod_rules::{HostPort, PodTerm, RunningPods, Selector, Spread};
+pub(crate) use price_estimates::PriceEstimates;
 pub(crate) use refusal::{
     PoolReason, PoolRejection, Refusal, RequirementsConflict, Rule, Shortage, Unsupported,
 };

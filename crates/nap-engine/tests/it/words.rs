@@ -1,7 +1,9 @@
 //! Refusals and explanations in English.
 
 use nap_api::{Effect, Taint};
-use nap_engine::{Options, PoolReason, PoolRejection, Refusal, Shortage, Unsupported, solve};
+use nap_engine::{
+    Options, PoolReason, PoolRejection, PriceEstimates, Refusal, Shortage, Unsupported, solve,
+};
 
 use crate::build::{catalogue, instance_type, pod, pods, pool, snapshot};
 
@@ -51,7 +53,7 @@ fn a_launch_is_explained_by_its_alternatives() {
     let plan =
         solve(&snapshot(pods("web", 2, 550, 1), catalogue(), vec![pool("a")]), &Options::default());
     assert_eq!(
-        plan.explain_launch(&plan.launches[0]),
+        plan.explain_launch(&plan.launches[0], PriceEstimates::None),
         "d2 on-demand in z-1 at $0.096/h: cheapest of 18 offerings that hold 2 pods (1.1 vCPU, 2.0 GiB); next: d4 at $0.192/h"
     );
     let mut only = instance_type("d2", 2, 8, 96_000);
@@ -61,7 +63,18 @@ fn a_launch_is_explained_by_its_alternatives() {
         &Options::default(),
     );
     assert_eq!(
-        plan.explain_launch(&plan.launches[0]),
+        plan.explain_launch(&plan.launches[0], PriceEstimates::None),
         "d2 on-demand in z-1 at $0.096/h: the only offering that holds 1 pod (2.0 vCPU, 1.0 GiB)"
     );
+}
+
+#[test]
+fn estimated_prices_of_a_launch_are_marked() {
+    let plan =
+        solve(&snapshot(pods("web", 2, 550, 1), catalogue(), vec![pool("a")]), &Options::default());
+    let launch = &plan.launches[0];
+    let all = plan.explain_launch(launch, PriceEstimates::All);
+    assert!(all.contains(" at ~$0.096/h: ") && all.ends_with(" at ~$0.192/h"), "{all}");
+    let spot = plan.explain_launch(launch, PriceEstimates::Spot);
+    assert_eq!(spot, plan.explain_launch(launch, PriceEstimates::None), "nothing is spot");
 }

@@ -180,19 +180,31 @@ impl Inner {
             evicted: false,
             drift_action: None,
         };
-        let refused = state
-            .faults
-            .active(machine.created)
-            .any(|fault| matches!(fault, Fault::NotAvailable(place) if place.strikes(&state.machines, &machine)));
-        if refused {
-            let message = format!(
-                "The requested size for resource '{name}' is currently not available in location \
-                 '{}'. Please try another size or deploy to a different location or zones.",
-                config.region
-            );
-            return Err(Refusal::new(409, "SkuNotAvailable", message));
+        let mut faults = state.faults.active(machine.created);
+        match faults.find_map(|fault| self.refusal(state, fault, &machine)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(machine),
         }
-        Ok(machine)
+    }
+
+    /// The answer to a machine that a fault refuses at once; `None` if it does not.
+    fn refusal(&self, state: &State, fault: &Fault, machine: &MachineRecord) -> Option<Refusal> {
+        match fault {
+            Fault::NotAvailable(place) if place.strikes(&state.machines, machine) => {
+                let message = format!(
+                    "The requested size for resource '{}' is currently not available in location \
+                     '{}'. Please try another size or deploy to a different location or zones.",
+                    machine.name, self.config.region
+                );
+                Some(Refusal::new(409, "SkuNotAvailable", message))
+            }
+            Fault::RefusedCreates { place, status, error: (code, message) }
+                if place.strikes(&state.machines, machine) =>
+            {
+                Some(Refusal::new(*status, code.clone(), message.clone()))
+            }
+            _ => None,
+        }
     }
 
     /// Refuses a VM beyond a quota: that of spot, or those of the size's family and of the region.

@@ -48,10 +48,12 @@ struct Entry {
     r#for: Option<String>,
     stock_out: Option<PlaceFields>,
     not_available: Option<PlaceFields>,
+    refused_creates: Option<RefusalFields>,
     failed_creates: Option<FailureFields>,
     lost_creates: Option<PlaceFields>,
     slow_creates: Option<SlowFields>,
     never_join: Option<PlaceFields>,
+    no_prices: Option<NoFields>,
     quota: Option<QuotaFields>,
     throttle: Option<ThrottleFields>,
     unavailable: Option<RequestFields>,
@@ -63,9 +65,13 @@ struct Entry {
 }
 
 /// The kinds, for the error of an entry without one.
-const KINDS: &str = "stockOut, notAvailable, failedCreates, lostCreates, slowCreates, neverJoin, \
-                     quota, throttle, unavailable, internalErrors, evict, notReady, newImage, \
-                     upgrade";
+const KINDS: &str = "stockOut, notAvailable, refusedCreates, failedCreates, lostCreates, \
+                     slowCreates, neverJoin, noPrices, quota, throttle, unavailable, \
+                     internalErrors, evict, notReady, newImage, upgrade";
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoFields {}
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -83,6 +89,19 @@ struct FailureFields {
     zone: Option<String>,
     capacity_type: Option<String>,
     room: Option<Value>,
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RefusalFields {
+    size: Option<String>,
+    zone: Option<String>,
+    capacity_type: Option<String>,
+    room: Option<Value>,
+    status: Value,
     code: String,
     #[serde(default)]
     message: String,
@@ -217,6 +236,15 @@ impl Emulator {
         if let Some(fields) = entry.not_available {
             actions.push(Action::Lasting(Fault::NotAvailable(place("notAvailable", fields)?)));
         }
+        if let Some(fields) = entry.refused_creates {
+            let RefusalFields { size, zone, capacity_type, room, status, code, message } = fields;
+            let place = PlaceFields { size, zone, capacity_type, room };
+            let place = self.place("refusedCreates", place)?;
+            let status = number("refusedCreates.status", &status, 400..=599)?;
+            let status = u16::try_from(status).unwrap_or(500);
+            let error = (code, message);
+            actions.push(Action::Lasting(Fault::RefusedCreates { place, status, error }));
+        }
         if let Some(fields) = entry.failed_creates {
             let FailureFields { size, zone, capacity_type, room, code, message } = fields;
             let place = PlaceFields { size, zone, capacity_type, room };
@@ -233,6 +261,9 @@ impl Emulator {
         }
         if let Some(fields) = entry.never_join {
             actions.push(Action::Lasting(Fault::NeverJoin(place("neverJoin", fields)?)));
+        }
+        if let Some(NoFields {}) = entry.no_prices {
+            actions.push(Action::Lasting(Fault::NoPrices));
         }
         if let Some(QuotaFields { of, vcpus }) = entry.quota {
             self.check_quota_name(&of)?;

@@ -51,6 +51,15 @@ pub struct TimedFault {
 pub enum Fault {
     /// VMs are refused at once.
     NotAvailable(Place),
+    /// VMs are refused at once with this error.
+    RefusedCreates {
+        /// The VMs.
+        place: Place,
+        /// Status of the answer.
+        status: u16,
+        /// Code and text of the error.
+        error: (String, String),
+    },
     /// Creations of VMs are accepted and then fail. Without a code: for lack of capacity.
     FailedCreates {
         /// The VMs.
@@ -62,6 +71,8 @@ pub enum Fault {
     LostCreates(Place),
     /// Creations take longer by this factor.
     SlowCreates(u32),
+    /// The price API answers with status 503.
+    NoPrices,
     /// Kubelets never join.
     NeverJoin(Place),
     /// Another vCPU quota.

@@ -39,6 +39,7 @@ use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use nap_azure::arm::{HttpService, ManagedIdentity, http_service};
 use nap_azure::{AzureError, AzureProvider};
+use nap_engine::PriceEstimates;
 use nap_kubelets::VmEvent;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -139,6 +140,17 @@ impl Emulator {
     /// All VMs that ever ran, in the order of their creation.
     pub fn bill(&self) -> Vec<BilledMachine> {
         self.0.state().bill.clone()
+    }
+
+    /// Prices that are estimates: the embedded catalogue has no spot prices of Azure.
+    pub fn price_estimates(&self) -> PriceEstimates {
+        self.0.region.estimates
+    }
+
+    /// `~` if a VM on the bill has an estimated price.
+    pub fn bill_mark(&self) -> &'static str {
+        let state = self.0.state();
+        self.0.region.estimates.mark_sum(state.bill.iter().map(|machine| machine.capacity_type))
     }
 
     /// Cost of all VMs until `now`, in micro-dollars.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use nap_azure::AzureError;
 use nap_azure::embedded::EmbeddedCatalogue;
-use nap_engine::CapacityType;
+use nap_engine::{CapacityType, PriceEstimates};
 use nap_units::UsdPerHour;
 use serde_json::{Value, json};
 
@@ -21,6 +21,7 @@ pub(crate) struct RegionCatalogue {
     prices: BTreeMap<String, Price>,
     /// Rows of the retail price API.
     meters: Vec<Value>,
+    pub estimates: PriceEstimates,
 }
 
 /// Prices of a size.
@@ -49,7 +50,8 @@ impl RegionCatalogue {
             prices.insert(sku.name.clone(), Price { on_demand: sale.on_demand, spot });
         }
         let meters = price_meters(&region.name, &prices);
-        Ok(Self { sizes: Sizes::new(config, region), prices, meters })
+        let estimates = if region.is_live { PriceEstimates::None } else { PriceEstimates::Spot };
+        Ok(Self { sizes: Sizes::new(config, region), prices, meters, estimates })
     }
 
     /// The VM size with this exact name; `None` if AKS nodes cannot have it.

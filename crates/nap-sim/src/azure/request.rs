@@ -1,5 +1,6 @@
 //! Requests and responses in ARM's format.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -114,17 +115,21 @@ fn answer(status: u16, body: Bytes, headers: &[(&'static str, String)]) -> Answe
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub status: u16,
-    pub code: &'static str,
+    pub code: Cow<'static, str>,
     pub message: String,
 }
 
 impl Refusal {
-    pub(crate) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+    pub(crate) fn new(
+        status: u16,
+        code: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { status, code: code.into(), message: message.into() }
     }
 
     pub(crate) fn answer(&self) -> Answer {
-        refuse(self.status, self.code, &self.message)
+        refuse(self.status, &self.code, &self.message)
     }
 }
 

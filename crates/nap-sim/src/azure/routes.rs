@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use serde_json::json;
 
+use super::faults::Fault;
 use super::images::list_images;
 use super::prerequisites;
 use super::request::{Answer, ArmRequest, Refusal, refuse, reply, reply_with};
@@ -34,7 +35,14 @@ fn route(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
             count(inner, request, "token", metadata_token(inner, request))
         }
         ["api", "retail", "prices"] if request.method == Method::GET => {
-            count(inner, request, "prices", inner.region.prices(&inner.config, request))
+            let now = inner.config.clock.now();
+            let is_closed = inner.state().faults.active(now).any(|one| *one == Fault::NoPrices);
+            let answer = if is_closed {
+                refuse(503, "ServiceUnavailable", "The price list is being published.")
+            } else {
+                inner.region.prices(&inner.config, request)
+            };
+            count(inner, request, "prices", answer)
         }
         _ => arm(inner, request, &parts),
     }

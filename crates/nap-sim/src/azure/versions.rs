@@ -81,7 +81,7 @@ mod tests {
         let check = |namespace: &str, path: &str, version: &str| {
             let rest: Vec<&str> = path.split('/').collect();
             let checked = check_version(namespace, &rest, version, "eastus");
-            checked.err().map(|refusal| (refusal.code, refusal.message))
+            checked.err().map(|refusal| (refusal.code.into_owned(), refusal.message))
         };
         let aks = "microsoft.containerservice";
         let pool = "managedclusters/nap/agentpools/aksmanagedap";

@@ -61,6 +61,13 @@ async fn a_pool_that_can_reach_an_extreme_price_is_told_once_per_generation() {
         user.patch::<NodePool>("default", json!({ "spec": requirements })).await;
         user.pass(60).await;
         assert_eq!(events(&user).await, 2, "another generation reaches another price");
+        // The same message at once, for generations of the same minute.
+        for (count, team) in [(3, "a"), (4, "b")] {
+            let labels = json!({ "template": { "metadata": { "labels": { "team": team } } } });
+            user.patch::<NodePool>("default", json!({ "spec": labels })).await;
+            user.pass(20).await;
+            assert_eq!(events(&user).await, count, "each generation is told");
+        }
 
         let limits = json!({ "spec": { "limits": { "cpu": "64" } } });
         user.patch::<NodePool>("default", limits).await;

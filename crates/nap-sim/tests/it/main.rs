@@ -2,6 +2,7 @@
 
 mod arm;
 mod azure_sdk;
+mod class_troubles;
 mod cluster;
 mod consolidating;
 mod creating;
@@ -12,6 +13,7 @@ mod draining;
 mod drifting;
 mod dry_running;
 mod editing_classes;
+mod embedded_prices;
 mod emptying;
 mod emulator;
 mod expiring;
@@ -21,6 +23,7 @@ mod following;
 mod harness;
 mod labelling;
 mod lagging;
+mod launch_errors;
 mod launching;
 mod life;
 mod machines_api;

@@ -18,7 +18,7 @@ async fn text(user: &User) -> String {
     map.and_then(|map| map.data?.remove(store::KEY)).unwrap_or_default()
 }
 
-async fn records(user: &User) -> Vec<DecisionRecord> {
+pub async fn records(user: &User) -> Vec<DecisionRecord> {
     Document::parse(&text(user).await).map(|document| document.records).unwrap_or_default()
 }
 

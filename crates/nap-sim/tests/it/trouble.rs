@@ -217,6 +217,24 @@ async fn throttled_requests_are_retried_after_retry_after() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_completed_is_an_error_and_never_empty() {
+    let world = World::new().await;
+    launch(&world, &[SIZE, ON_DEMAND]).await.unwrap();
+    assert_eq!(world.provider.list().await.unwrap().len(), 1);
+    // A process that has just started knows no sizes, which instances are read with.
+    for requests in [1, 4, 8, 100] {
+        let fresh = world.emulator.provider();
+        world.emulator.set_faults(|faults| faults.unavailable_next = requests);
+        match fresh.list().await {
+            Ok(listed) => assert_eq!(listed.len(), 1, "after {requests} failures"),
+            Err(error) => assert_eq!(error.class, ErrorClass::Transient, "{error}"),
+        }
+    }
+    world.emulator.set_faults(|faults| faults.unavailable_next = 0);
+    assert_eq!(world.emulator.provider().list().await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn tokens_are_renewed_before_expiry_and_after_a_401() {
     let world = World::new().await;
     world.provider.list().await.unwrap();

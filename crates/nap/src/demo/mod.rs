@@ -156,9 +156,10 @@ async fn scale_up(observer: &Observer<'_>) -> anyhow::Result<Fleet> {
         .await?;
     let fleet = observer.until("10 pods run", PATIENCE, |fleet| fleet.running() == 10).await?;
     observer.say(&format!(
-        "{} node(s) joined, {} pods run. The fleet costs {}/h.",
+        "{} node(s) joined, {} pods run. The fleet costs {}{}/h.",
         fleet.nodes.len(),
         fleet.running(),
+        fleet.mark(),
         fleet.price()
     ));
     observe::table(&fleet);
@@ -190,8 +191,9 @@ async fn shrink(
         })
         .await?;
     let saved = old - fleet.price();
+    let mark = before.mark().max(fleet.mark());
     observer.say(&format!(
-        "Settled: {} node(s) at {}/h instead of {old}/h. That saves {saved}/h.",
+        "Settled: {} node(s) at {mark}{}/h instead of {mark}{old}/h. That saves {mark}{saved}/h.",
         fleet.nodes.len(),
         fleet.price()
     ));

@@ -11,9 +11,12 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use nap_api::nodeclaim::condition::{DISRUPTION_REASON, LAUNCHED};
 use nap_api::{NodeClaim, NodePool, conditions, labels};
+use nap_engine::{CapacityType, PriceEstimates};
 use nap_sim::world::World;
 use nap_units::{Rounding, UsdPerHour};
 use serde_json::json;
+
+use crate::catalogue::SPOT_NOTE;
 
 /// Polling interval, in simulated time.
 const STEP: Duration = Duration::from_secs(1);
@@ -46,7 +49,8 @@ pub struct Fleet {
     /// Number of VMs that Azure has.
     pub machines: usize,
     pools: Vec<NodePool>,
-    prices: Vec<(String, UsdPerHour)>,
+    prices: Vec<(String, UsdPerHour, CapacityType)>,
+    estimates: PriceEstimates,
 }
 
 impl<'a> Observer<'a> {
@@ -145,8 +149,9 @@ impl<'a> Observer<'a> {
             machines: machines.len(),
             prices: machines
                 .into_iter()
-                .map(|machine| (machine.provider_id, machine.price))
+                .map(|machine| (machine.provider_id, machine.price, machine.capacity_type))
                 .collect(),
+            estimates: self.world.azure().price_estimates(),
         })
     }
 
@@ -227,8 +232,9 @@ pub fn bill(world: &World) -> anyhow::Result<()> {
         let seconds = end.duration_since(machine.created).as_secs();
         let cost = machine.price.cost_micros(seconds);
         total += cost;
+        let mark = world.azure().price_estimates().mark(machine.capacity_type);
         println!(
-            "        {:<24} {:<10} {:>4} s at {}/h = ${:.6}",
+            "        {:<24} {:<10} {:>4} s at {mark}{}/h = {mark}${:.6}",
             machine.size,
             machine.zone,
             seconds,
@@ -237,7 +243,11 @@ pub fn bill(world: &World) -> anyhow::Result<()> {
         );
         anyhow::ensure!(machine.deleted.is_some(), "VM {} was never deleted", machine.name);
     }
-    println!("        {:<24} {:>41}", "total", format!("${:.6}", dollars(total)));
+    let mark = world.azure().bill_mark();
+    println!("        {:<24} {:>41}", "total", format!("{mark}${:.6}", dollars(total)));
+    if !mark.is_empty() {
+        println!("        {SPOT_NOTE}");
+    }
     Ok(())
 }
 
@@ -297,18 +307,25 @@ impl Fleet {
     }
 
     /// Price of the instance of a NodeClaim.
-    pub fn price_of(&self, claim: &NodeClaim) -> UsdPerHour {
+    pub fn price_of(&self, claim: &NodeClaim) -> String {
         let id =
             claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
         self.prices
             .iter()
-            .find(|(one, _)| one.eq_ignore_ascii_case(&id))
-            .map_or(UsdPerHour::ZERO, |(_, price)| *price)
+            .find(|(one, ..)| one.eq_ignore_ascii_case(&id))
+            .map_or_else(String::new, |(_, price, capacity_type)| {
+                format!("{}{price}", self.estimates.mark(*capacity_type))
+            })
     }
 
     /// Price of all instances together.
     pub fn price(&self) -> UsdPerHour {
-        self.prices.iter().map(|(_, price)| *price).sum()
+        self.prices.iter().map(|(_, price, _)| *price).sum()
+    }
+
+    /// `~` if one of the prices is an estimate.
+    pub fn mark(&self) -> &'static str {
+        self.estimates.mark_sum(self.prices.iter().map(|(.., capacity_type)| *capacity_type))
     }
 
     /// Allocatable CPU of all nodes, in milli-cores.

@@ -38,6 +38,16 @@ impl State {
         nodes + self.decision.plan.cost - saved
     }
 
+    /// Whether an estimated price is in the cost.
+    fn is_estimate(&self) -> bool {
+        let nodes = fleet::nodes(&self.cluster, &self.problem);
+        let steps = self.preview.steps.iter().map(|step| &step.plan);
+        !fleet::mark(&nodes, &self.problem).is_empty()
+            || steps
+                .chain([&self.decision.plan])
+                .any(|plan| !self.problem.mark_launches(&plan.launches).is_empty())
+    }
+
     /// `namespace/name` of all pods that run or are to be placed.
     fn pods(&self) -> BTreeSet<PodKey> {
         self.cluster.state.pods().map(|(key, _)| key.clone()).collect()
@@ -58,6 +68,7 @@ pub struct ChangeDocument {
     moved_pods: usize,
     cost_before_usd_per_hour: f64,
     cost_after_usd_per_hour: f64,
+    cost_is_estimate: bool,
     #[serde(skip)]
     lines: Vec<String>,
     #[serde(skip)]
@@ -117,6 +128,7 @@ impl ChangeDocument {
             moved_pods: moved,
             cost_before_usd_per_hour: super::document::dollars(costs.0),
             cost_after_usd_per_hour: super::document::dollars(costs.1),
+            cost_is_estimate: before.is_estimate() || after.is_estimate(),
             lines: all,
             costs,
         }
@@ -132,8 +144,13 @@ impl ChangeDocument {
         self.costs.1
     }
 
+    /// `~` if an estimated price is in the costs.
+    pub fn mark(&self) -> &'static str {
+        if self.cost_is_estimate { "~" } else { "" }
+    }
+
     /// The lines and the cost before and after.
-    pub fn text(&self, problem: &Problem) -> String {
+    pub fn text(&self) -> String {
         let mut text = String::new();
         if self.is_empty() {
             text.push_str("No change to pods, nodes or cost.\n");
@@ -141,7 +158,7 @@ impl ChangeDocument {
         for line in &self.lines {
             let _ = writeln!(text, "{line}");
         }
-        let mark = if problem.origin.estimates().contains(&"listPrices") { "~" } else { "" };
+        let mark = self.mark();
         let (old, new) = self.costs;
         let (sign, by) = if new < old { ("-", old - new) } else { ("+", new - old) };
         let _ = writeln!(

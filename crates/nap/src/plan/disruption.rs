@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 
 use nap_clock::Clock;
 use nap_controllers::preview::{self, NodePreview, Preview, PreviewStep};
-use nap_engine::{CapacityType, PodKey};
+use nap_engine::PodKey;
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
 use super::Problem;
 use super::cluster::{Cluster, count};
+use super::document::PricesDocument;
 use super::format::{cents, columns, wrap};
 use crate::cli::Format;
 
@@ -25,7 +26,7 @@ pub fn preview(cluster: &Cluster, problem: &Problem) -> Preview {
 
 /// Renders the steps and the nodes that stay.
 pub fn render(problem: &Problem, preview: &Preview, format: Format) -> anyhow::Result<String> {
-    let document = || Document::of(preview);
+    let document = || Document::of(problem, preview);
     Ok(match format {
         Format::Table => table(problem, preview, false),
         Format::Wide => table(problem, preview, true),
@@ -38,11 +39,41 @@ fn saving(step: &PreviewStep) -> Option<UsdPerHour> {
     step.price.map(|price| price - step.plan.cost)
 }
 
+/// `~` if a price of the nodes is an estimate.
+pub fn mark_nodes<'p>(
+    problem: &Problem,
+    nodes: impl IntoIterator<Item = &'p NodePreview>,
+) -> &'static str {
+    let priced = nodes.into_iter().filter(|node| node.price.is_some());
+    problem.origin.price_estimates().mark_sum(priced.filter_map(|node| node.capacity_type))
+}
+
+/// `~` if a price of what a step removes or launches is an estimate.
+pub fn mark_step(problem: &Problem, preview: &Preview, step: &PreviewStep) -> &'static str {
+    let removed = preview.nodes.iter().filter(|node| step.nodes.contains(&node.name));
+    match mark_nodes(problem, removed) {
+        "" => problem.mark_launches(&step.plan.launches),
+        mark => mark,
+    }
+}
+
+/// `~` if a price of any step is an estimate.
+fn mark_steps(problem: &Problem, preview: &Preview) -> &'static str {
+    let marks = preview.steps.iter().map(|step| mark_step(problem, preview, step));
+    marks.max().unwrap_or_default()
+}
+
+/// The origin of prices and zones, as a paragraph.
+pub fn origin_note(problem: &Problem, preview: &Preview) -> String {
+    let marks = [mark_nodes(problem, &preview.nodes), mark_steps(problem, preview)];
+    format!("\n{}", wrap(&problem.origin.text(marks.contains(&"~")), 0))
+}
+
 fn table(problem: &Problem, preview: &Preview, wide: bool) -> String {
     let before: UsdPerHour = preview.nodes.iter().filter_map(|node| node.price).sum();
     let saved: UsdPerHour = preview.steps.iter().filter_map(saving).sum();
     let evictions: usize = preview.steps.iter().map(|step| step.evictions).sum();
-    let mark = problem.origin.mark(CapacityType::OnDemand);
+    let mark = mark_nodes(problem, &preview.nodes);
     let mut text = format!(
         "{} for {mark}{before}/h ({mark}{}/month)\n",
         count(preview.nodes.len(), "node"),
@@ -51,6 +82,7 @@ fn table(problem: &Problem, preview: &Preview, wide: bool) -> String {
     if preview.steps.is_empty() {
         text.push_str("Nothing to disrupt now\n");
     } else {
+        let mark = mark_steps(problem, preview);
         let _ = writeln!(
             text,
             "{} would save {mark}{saved}/h ({mark}{}/month) and move {}\n",
@@ -62,16 +94,23 @@ fn table(problem: &Problem, preview: &Preview, wide: bool) -> String {
             ["STEP", "REASON", "REMOVE", "LAUNCH", "PODS", "SAVES/H"].map(str::to_owned).to_vec(),
         ];
         for (number, step) in preview.steps.iter().enumerate() {
-            rows.extend(step_rows(preview, number, step));
+            rows.extend(step_rows(problem, preview, number, step));
         }
         text.push_str(&columns(&rows));
     }
-    text.push_str(&staying(preview, wide));
+    text.push_str(&staying(problem, preview, wide));
+    text.push_str(&origin_note(problem, preview));
     text
 }
 
 /// The rows of a step: one for each node that it removes or launches.
-fn step_rows(preview: &Preview, number: usize, step: &PreviewStep) -> Vec<Vec<String>> {
+fn step_rows(
+    problem: &Problem,
+    preview: &Preview,
+    number: usize,
+    step: &PreviewStep,
+) -> Vec<Vec<String>> {
+    let mark = mark_step(problem, preview, step);
     let of_node = |name: &String| {
         let node = preview.nodes.iter().find(|node| node.name == *name);
         let size = node.map(|node| node.instance_type.as_str()).unwrap_or_default();
@@ -101,14 +140,14 @@ fn step_rows(preview: &Preview, number: usize, step: &PreviewStep) -> Vec<Vec<St
                     cell(&launched, row)
                 },
                 first(step.evictions.to_string()),
-                first(saving(step).map_or_else(|| "–".to_owned(), |saving| saving.to_string())),
+                first(saving(step).map_or_else(|| "–".to_owned(), |it| format!("{mark}{it}"))),
             ]
         })
         .collect()
 }
 
 /// The nodes that stay: all of them, or how many for each reason.
-fn staying(preview: &Preview, wide: bool) -> String {
+fn staying(problem: &Problem, preview: &Preview, wide: bool) -> String {
     let stays: Vec<&NodePreview> =
         preview.nodes.iter().filter(|node| node.step.is_none()).collect();
     if stays.is_empty() {
@@ -139,20 +178,25 @@ fn staying(preview: &Preview, wide: bool) -> String {
         let _ = writeln!(text, "  {number:>5}  {why}");
     }
     if held > UsdPerHour::ZERO {
-        text.push_str(&holding(&stays, held));
+        text.push_str(&holding(problem, &stays, held));
     }
     text
 }
 
 /// What pods and annotations that block disruption cost, the dearest first.
-fn holding(stays: &[&NodePreview], held: UsdPerHour) -> String {
-    let mut text = format!("\nWithout what blocks them: {} a month\n", cents(held.per_month()));
+fn holding(problem: &Problem, stays: &[&NodePreview], held: UsdPerHour) -> String {
+    let is_held = |node: &&&NodePreview| node.held_saving.is_some();
+    let mark = mark_nodes(problem, stays.iter().filter(is_held).copied());
+    let month = cents(held.per_month());
+    let mut text = format!("\nWithout what blocks them: {mark}{month} a month\n");
     let mut nodes: Vec<(UsdPerHour, &NodePreview)> =
         stays.iter().filter_map(|node| Some((node.held_saving?, *node))).collect();
     nodes.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.cmp(&b.1.name)));
     for (saving, node) in nodes.iter().take(MAX_HELD) {
         let why = node.reasons.first().map_or("", String::as_str);
-        let _ = writeln!(text, "  {:>10}  {}: {why}", cents(saving.per_month()), node.name);
+        let mark = mark_nodes(problem, [*node]);
+        let month = format!("{mark}{}", cents(saving.per_month()));
+        let _ = writeln!(text, "  {month:>10}  {}: {why}", node.name);
     }
     if nodes.len() > MAX_HELD {
         let _ = writeln!(text, "  and {} more", count(nodes.len() - MAX_HELD, "node"));
@@ -170,7 +214,7 @@ fn reasons(node: &NodePreview) -> Vec<String> {
 
 /// Renders the explanation of one node.
 pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> String {
-    let mark = problem.origin.mark(CapacityType::OnDemand);
+    let mark = mark_nodes(problem, [node]);
     let price = node.price.map_or_else(
         || "at a price that is not known".to_owned(),
         |price| format!("at {mark}{price}/h ({mark}{}/month)", cents(price.per_month())),
@@ -190,9 +234,11 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
         }
         if let Some(saving) = node.held_saving {
             let month = cents(saving.per_month());
-            let line = format!("Without what blocks it, consolidation would save {month} a month");
+            let line =
+                format!("Without what blocks it, consolidation would save {mark}{month} a month");
             text.push_str(&wrap(&line, 2));
         }
+        text.push_str(&origin_note(problem, preview));
         return text;
     };
     let others: Vec<&str> =
@@ -202,6 +248,7 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
     } else {
         format!(" together with {}", others.join(", "))
     };
+    let mark = mark_step(problem, preview, step);
     let saved = saving(step).map(|saving| format!(", saving {mark}{saving}/h"));
     let _ = writeln!(
         text,
@@ -222,6 +269,7 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
     for (target, pods) in moves {
         text.push_str(&wrap(&format!("{} to {target}", count(pods, "pod")), 2));
     }
+    text.push_str(&origin_note(problem, preview));
     text
 }
 
@@ -229,6 +277,7 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'p> {
+    prices: PricesDocument,
     steps: Vec<StepDocument<'p>>,
     nodes: Vec<NodeDocument<'p>>,
 }
@@ -244,6 +293,7 @@ struct StepDocument<'p> {
     evictions: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     saving_micro_usd_per_hour: Option<i64>,
+    saving_is_estimate: bool,
 }
 
 #[derive(Serialize)]
@@ -254,6 +304,7 @@ struct LaunchDocument<'p> {
     zone: &'p str,
     capacity_type: &'p str,
     micro_usd_per_hour: i64,
+    price_is_estimate: bool,
     pods: Vec<&'p str>,
 }
 
@@ -266,6 +317,7 @@ struct NodeDocument<'p> {
     instance_type: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
     micro_usd_per_hour: Option<i64>,
+    price_is_estimate: bool,
     pods: usize,
     /// Number of the step that removes it, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,11 +330,12 @@ struct NodeDocument<'p> {
 }
 
 impl<'p> Document<'p> {
-    fn of(preview: &'p Preview) -> Self {
+    fn of(problem: &Problem, preview: &'p Preview) -> Self {
+        let launch = |launch| LaunchDocument::of(problem, launch);
         let steps = preview.steps.iter().map(|step| StepDocument {
             reason: step.reason.as_str(),
             remove: &step.nodes,
-            launch: step.plan.launches.iter().map(LaunchDocument::of).collect(),
+            launch: step.plan.launches.iter().map(launch).collect(),
             moves: step
                 .plan
                 .placements
@@ -291,6 +344,7 @@ impl<'p> Document<'p> {
                 .collect(),
             evictions: step.evictions,
             saving_micro_usd_per_hour: saving(step).map(UsdPerHour::micros),
+            saving_is_estimate: !mark_step(problem, preview, step).is_empty(),
         });
         let nodes = preview.nodes.iter().map(|node| NodeDocument {
             name: &node.name,
@@ -298,23 +352,26 @@ impl<'p> Document<'p> {
             node_pool: &node.pool,
             instance_type: &node.instance_type,
             micro_usd_per_hour: node.price.map(UsdPerHour::micros),
+            price_is_estimate: !mark_nodes(problem, [node]).is_empty(),
             pods: node.pods,
             step: node.step.map(|number| number + 1),
             reasons: &node.reasons,
             held_saving_micro_usd_per_hour: node.held_saving.map(UsdPerHour::micros),
         });
-        Self { steps: steps.collect(), nodes: nodes.collect() }
+        let prices = PricesDocument::new(problem);
+        Self { prices, steps: steps.collect(), nodes: nodes.collect() }
     }
 }
 
 impl<'p> LaunchDocument<'p> {
-    fn of(launch: &'p nap_engine::Launch) -> Self {
+    fn of(problem: &Problem, launch: &'p nap_engine::Launch) -> Self {
         Self {
             node_pool: &launch.pool,
             instance_type: &launch.instance_type,
             zone: &launch.zone,
             capacity_type: launch.capacity_type.as_str(),
             micro_usd_per_hour: launch.price.micros(),
+            price_is_estimate: problem.origin.is_estimate(launch.capacity_type),
             pods: launch.pods.iter().map(PodKey::as_str).collect(),
         }
     }

@@ -9,7 +9,7 @@ use nap_engine::{Consolidation, ConsolidationCache, ConsolidationOptions, Fleet,
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::format::columns;
+use super::format::{columns, wrap};
 use super::record::{self, DISRUPTION_KIND, Stored, VERSION};
 use super::{Problem, show};
 use crate::catalogue::Origin;
@@ -57,15 +57,15 @@ impl DisruptionRecord {
 /// Decides again with an empty cache, and compares.
 pub fn replay(stored: &Stored, format: Format) -> anyhow::Result<()> {
     let record: DisruptionRecord = stored.parse()?;
-    let DisruptionRecord { fleet, options, decision: before, .. } = record;
+    let DisruptionRecord { fleet, options, decision: before, origin, .. } = record;
     let decision = if fleet.candidates.is_empty() {
         Consolidation::default()
     } else {
         consolidate(&fleet, &options, &mut ConsolidationCache::default())
     };
     show(&match format {
-        Format::Table => table(&fleet, &decision, false),
-        Format::Wide => table(&fleet, &decision, true),
+        Format::Table => table(&fleet, &decision, &origin, false),
+        Format::Wide => table(&fleet, &decision, &origin, true),
         Format::Json => serde_json::to_string_pretty(&decision)? + "\n",
         Format::Yaml => serde_saphyr::to_string(&decision)?,
     })?;
@@ -73,11 +73,15 @@ pub fn replay(stored: &Stored, format: Format) -> anyhow::Result<()> {
     record::verdict(&stored.file, "decision", &differences, format)
 }
 
-fn table(fleet: &Fleet, decision: &Consolidation, wide: bool) -> String {
+fn table(fleet: &Fleet, decision: &Consolidation, origin: &Origin, wide: bool) -> String {
     let Consolidation { steps, kept, surplus, cost_before, cost_after } = decision;
     let input = Digests::default().fleet(fleet);
+    let estimates = origin.price_estimates();
+    let removed = fleet.candidates.iter().filter_map(|one| one.capacity_type);
+    let launched = steps.iter().flat_map(|step| &step.plan.launches);
+    let mark = estimates.mark_sum(removed.chain(launched.map(|one| one.capacity_type)));
     let mut text = format!(
-        "{} candidates for {cost_before}/h, {cost_after}/h after {} steps; input {input}\n",
+        "{} candidates for {mark}{cost_before}/h, {mark}{cost_after}/h after {} steps; input {input}\n",
         fleet.candidates.len(),
         steps.len()
     );
@@ -94,7 +98,7 @@ fn table(fleet: &Fleet, decision: &Consolidation, wide: bool) -> String {
                 step.remove.join(", "),
                 launches,
                 step.evictions.to_string(),
-                step.saving.to_string(),
+                format!("{mark}{}", step.saving),
             ]);
         }
         text.push('\n');
@@ -109,5 +113,7 @@ fn table(fleet: &Fleet, decision: &Consolidation, wide: bool) -> String {
     if wide && !surplus.is_empty() {
         let _ = writeln!(text, "\nsurplus, new pods avoid them: {}", surplus.join(", "));
     }
+    text.push('\n');
+    text.push_str(&wrap(&origin.text(!mark.is_empty()), 0));
     text
 }

@@ -31,6 +31,7 @@ pub struct PlanDocument {
     unschedulable: Vec<UnschedulableDocument>,
     left_out: Vec<Shortage>,
     cost_usd_per_hour: f64,
+    cost_is_estimate: bool,
     lower_bound_usd_per_hour: Option<f64>,
     gap_percent: Option<f64>,
     tier: nap_engine::Tier,
@@ -50,12 +51,24 @@ struct CatalogueDocument {
     has_quota: bool,
 }
 
+/// The origin of the prices of a document.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PricesDocument {
+pub(super) struct PricesDocument {
     date: String,
     region: String,
     estimates: Vec<&'static str>,
+}
+
+impl PricesDocument {
+    pub(super) fn new(problem: &Problem) -> Self {
+        let origin = &problem.origin;
+        Self {
+            date: origin.date.clone(),
+            region: origin.reference.as_ref().unwrap_or(&problem.region).clone(),
+            estimates: origin.estimates(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -151,11 +164,7 @@ impl PlanDocument {
                 time: origin.time,
                 has_quota: origin.has_quota,
             },
-            prices: PricesDocument {
-                date: origin.date.clone(),
-                region: origin.reference.as_ref().unwrap_or(&problem.region).clone(),
-                estimates: origin.estimates(),
-            },
+            prices: PricesDocument::new(problem),
             launches: plan.launches.iter().map(|one| launch(problem, one)).collect(),
             placements: placements
                 .map(|one| PlacementDocument { pod: one.pod.to_string(), node: one.node.clone() })
@@ -163,6 +172,7 @@ impl PlanDocument {
             unschedulable: unschedulable.collect(),
             left_out: problem.left_out.clone(),
             cost_usd_per_hour: dollars(plan.cost),
+            cost_is_estimate: !problem.mark_launches(&plan.launches).is_empty(),
             lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
             gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),
             tier: plan.tier,

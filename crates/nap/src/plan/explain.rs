@@ -102,7 +102,7 @@ pub fn explain(
             "{} gets a new VM of nodepool \"{}\" (asks for {asks})\n",
             pod.key, launch.pool
         );
-        text.push_str(&wrap(&plan.explain_launch(launch), 2));
+        text.push_str(&wrap(&plan.explain_launch(launch, problem.origin.price_estimates()), 2));
         let mark = problem.origin.mark(launch.capacity_type);
         let _ = writeln!(text, "  {mark}{}/month", cents(launch.price.per_month()));
         text.push_str(&footnotes(problem, [launch], 2));

@@ -75,9 +75,9 @@ pub fn cost(nodes: &[FleetNode]) -> UsdPerHour {
 }
 
 /// `~` if the price of a node is an estimate.
-fn mark(nodes: &[FleetNode], problem: &Problem) -> &'static str {
-    let estimated = nodes.iter().any(|node| problem.origin.is_estimate(node.capacity_type));
-    if estimated { "~" } else { "" }
+pub fn mark(nodes: &[FleetNode], problem: &Problem) -> &'static str {
+    let priced = nodes.iter().filter(|node| node.price.is_some());
+    problem.origin.price_estimates().mark_sum(priced.map(|node| node.capacity_type))
 }
 
 /// The fleet as a table: one row for equal nodes.
@@ -132,15 +132,17 @@ pub fn table(nodes: &[FleetNode], problem: &Problem) -> String {
 pub struct FleetDocument {
     nodes: usize,
     cost_usd_per_hour: f64,
+    cost_is_estimate: bool,
     nodes_without_price: usize,
 }
 
 impl FleetDocument {
     /// Renders a fleet.
-    pub fn new(nodes: &[FleetNode]) -> Self {
+    pub fn new(nodes: &[FleetNode], problem: &Problem) -> Self {
         Self {
             nodes: nodes.len(),
             cost_usd_per_hour: super::document::dollars(cost(nodes)),
+            cost_is_estimate: !mark(nodes, problem).is_empty(),
             nodes_without_price: nodes.iter().filter(|node| node.price.is_none()).count(),
         }
     }

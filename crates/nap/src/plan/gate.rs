@@ -20,16 +20,17 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Fails if the cost exceeds the ceiling; with `--exit-code`, ends the process if there are
+    /// `mark` is `~` if the cost is an estimate. Fails if the cost exceeds the ceiling; with `--exit-code`, ends the process if there are
     /// changes.
-    pub fn check(&self, cost: UsdPerHour, has_changes: bool) -> anyhow::Result<()> {
+    pub fn check(&self, cost: UsdPerHour, mark: &str, has_changes: bool) -> anyhow::Result<()> {
         match self.max_cost {
             Some(MaxCost::PerHour(most)) if cost > most => {
-                return Err(too_dear(&format!("{cost}/h"), &format!("{most}/h")));
+                return Err(too_dear(&format!("{mark}{cost}/h"), &format!("{most}/h")));
             }
             Some(MaxCost::PerMonth(most)) if cost.per_month() > most => {
                 let shown = |amount: UsdPerHour| format!("{}/month", cents(amount));
-                return Err(too_dear(&shown(cost.per_month()), &shown(most)));
+                let cost = format!("{mark}{}", shown(cost.per_month()));
+                return Err(too_dear(&cost, &shown(most)));
             }
             _ => {}
         }

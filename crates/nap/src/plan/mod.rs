@@ -37,7 +37,9 @@ use jiff::Timestamp;
 use nap_azure::{AzureProvider, Shortage};
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
-use nap_engine::{Catalogue, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve};
+use nap_engine::{
+    Catalogue, Launch, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve,
+};
 use nap_units::{Resources, Rounding};
 
 use crate::catalogue::Origin;
@@ -92,6 +94,12 @@ pub struct Decision {
 }
 
 impl Problem {
+    /// `~` if the price of a launch is an estimate.
+    fn mark_launches(&self, launches: &[Launch]) -> &'static str {
+        let types = launches.iter().map(|launch| launch.capacity_type);
+        self.origin.price_estimates().mark_sum(types)
+    }
+
     fn new(cluster: &mut Cluster, offered: Offered, options: Options, now: Timestamp) -> Self {
         let Offered { region, origin, of_classes, provider, left_out } = offered;
         let state = &cluster.state;
@@ -209,28 +217,31 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
         let (after, change) = on_cluster::decide(&args.source, &args.state).await?;
         let State { cluster, problem, decision, .. } = &after;
         let (cost, changes) = (change.cost_after(), !change.is_empty());
+        let mark = change.mark();
         finish(&args, problem, decision)?;
         let nodes = fleet::nodes(cluster, problem);
-        let head = change.text(problem) + "\n";
+        let head = change.text() + "\n";
         let mut document = PlanDocument::new(problem, decision);
-        document.fleet = Some(FleetDocument::new(&nodes));
+        document.fleet = Some(FleetDocument::new(&nodes, problem));
         document.change = Some(change);
         print(problem, decision, args.output, &head, &document)?;
-        return gate.check(cost, changes || has_changes(cluster, decision));
+        return gate.check(cost, mark, changes || has_changes(cluster, decision));
     }
     let (cluster, problem) = gather(&args.source).await?;
     let decision = problem.solve(None);
     finish(&args, &problem, &decision)?;
     let mut document = PlanDocument::new(&problem, &decision);
     let (mut head, mut cost) = (String::new(), decision.plan.cost);
+    let mut mark = problem.mark_launches(&decision.plan.launches);
     if args.source.files.is_empty() {
         let nodes = fleet::nodes(&cluster, &problem);
         head = fleet::table(&nodes, &problem) + "\n";
         cost += fleet::cost(&nodes);
-        document.fleet = Some(FleetDocument::new(&nodes));
+        mark = if mark.is_empty() { fleet::mark(&nodes, &problem) } else { mark };
+        document.fleet = Some(FleetDocument::new(&nodes, &problem));
     }
     print(&problem, &decision, args.output, &head, &document)?;
-    gate.check(cost, has_changes(&cluster, &decision))
+    gate.check(cost, mark, has_changes(&cluster, &decision))
 }
 
 /// Whether a plan creates VMs or leaves pods without a place.

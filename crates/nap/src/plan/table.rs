@@ -57,9 +57,10 @@ pub fn table(problem: &Problem, decision: &Decision) -> String {
 /// One block for each VM, with its pods and the reason of its choice.
 pub fn wide(problem: &Problem, decision: &Decision) -> String {
     let mut text = summary(problem, decision);
+    let estimates = problem.origin.price_estimates();
     for (index, launch) in decision.plan.launches.iter().enumerate() {
         let _ = writeln!(text, "\nVM {} of nodepool \"{}\"", index + 1, launch.pool);
-        text.push_str(&wrap(&decision.plan.explain_launch(launch), 2));
+        text.push_str(&wrap(&decision.plan.explain_launch(launch, estimates), 2));
         let mark = problem.origin.mark(launch.capacity_type);
         let _ = writeln!(text, "  {mark}{}/month; pods:", cents(launch.price.per_month()));
         let pods: Vec<String> = launch.pods.iter().map(ToString::to_string).collect();
@@ -84,8 +85,7 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
     if plan.launches.is_empty() {
         return "No new VM.\n".to_owned();
     }
-    let estimate = plan.launches.iter().any(|one| problem.origin.is_estimate(one.capacity_type));
-    let mark = if estimate { "~" } else { "" };
+    let mark = problem.mark_launches(&plan.launches);
     let mut text = format!(
         "{} in {} for {}: {mark}{}/h, {mark}{}/month\n",
         count(plan.launches.len(), "VM"),
@@ -102,7 +102,7 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
         };
         let _ = writeln!(
             text,
-            "No plan for these pods costs less than {bound}/h{ignored}: this one is at most {gap:.1} % above the best."
+            "No plan for these pods costs less than {mark}{bound}/h{ignored}: this one is at most {gap:.1} % above the best."
         );
     }
     text

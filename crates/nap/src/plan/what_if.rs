@@ -10,12 +10,11 @@ use nap_clock::Clock;
 use nap_controllers::preview::{Preview, PreviewStep};
 use nap_controllers::snapshot::Catalogues;
 use nap_controllers::what_if::{self, Change, WhatIf};
-use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
 
-use super::Problem;
 use super::cluster::{Cluster, count};
 use super::format::cents;
+use super::{Problem, disruption};
 use crate::manifests::{check, read};
 use crate::user_error::UserError;
 
@@ -90,9 +89,11 @@ pub fn render(problem: &Problem, before: &Preview, after: &WhatIf) -> String {
         launches,
         count(moved, "pod"),
     );
-    let mark = problem.origin.mark(CapacityType::OnDemand);
     let old = cost(before);
     let new = old - drift.iter().map(|step| saving(step)).sum();
+    let marks = drift.iter().map(|step| disruption::mark_step(problem, &after.preview, step));
+    let mark = marks.chain([disruption::mark_nodes(problem, &before.nodes)]).max();
+    let mark = mark.unwrap_or_default();
     let _ = writeln!(
         text,
         "{mark}{old}/h before, {mark}{new}/h after ({mark}{} and {mark}{} a month)",
@@ -137,5 +138,6 @@ pub fn render(problem: &Problem, before: &Preview, after: &WhatIf) -> String {
             let _ = writeln!(text, "  {}: {why}", node.name);
         }
     }
+    text.push_str(&disruption::origin_note(problem, &after.preview));
     text
 }

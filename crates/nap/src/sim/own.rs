@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::SimArgs;
+use crate::catalogue::SPOT_NOTE;
 use crate::manifests::read::Document;
 use crate::manifests::{self, check, read};
 use crate::plan::cluster::count;
@@ -67,6 +68,7 @@ struct Moment {
     pending: usize,
     #[serde(rename = "microUsdPerHour")]
     price: i64,
+    price_is_estimate: bool,
 }
 
 /// The report of `--json`.
@@ -77,6 +79,7 @@ struct Story {
     timeline: Vec<Moment>,
     machines: usize,
     cost_micros: i64,
+    cost_is_estimate: bool,
 }
 
 /// Simulates the manifests of the arguments on a fresh world, and prints the timeline.
@@ -111,7 +114,11 @@ pub async fn simulate(args: &SimArgs, world: &World) -> anyhow::Result<()> {
     }
     let cost = UsdPerHour::from_micros(story.cost_micros);
     let vms = count(story.machines, "VM");
-    println!("\n{vms} in {} h, {} in all", story.hours, cents(cost));
+    let mark = if story.cost_is_estimate { "~" } else { "" };
+    println!("\n{vms} in {} h, {mark}{} in all", story.hours, cents(cost));
+    if story.cost_is_estimate {
+        println!("{SPOT_NOTE}");
+    }
     Ok(())
 }
 
@@ -156,18 +163,20 @@ async fn tell(
         timeline,
         machines: world.azure().bill().len(),
         cost_micros: world.azure().total_cost_micros(now),
+        cost_is_estimate: !world.azure().bill_mark().is_empty(),
     })
 }
 
 fn line(moment: &Moment) -> String {
-    let Moment { seconds, event, nodes, running, pending, price } = moment;
+    let Moment { seconds, event, nodes, running, pending, price, price_is_estimate } = moment;
+    let mark = if *price_is_estimate { "~" } else { "" };
     let clock = format!("[{:02}:{:02}:{:02}]", seconds / 3600, seconds / 60 % 60, seconds % 60);
     let nodes: Vec<String> = nodes.iter().map(|(size, count)| format!("{count} {size}")).collect();
     let nodes = if nodes.is_empty() { "no nodes".to_owned() } else { nodes.join(", ") };
     let price = UsdPerHour::from_micros(*price);
     let event = event.as_ref().map(|event| format!("  ({event})")).unwrap_or_default();
     let running = count(*running, "pod");
-    format!("{clock} {price}/h  {running} run, {pending} wait; {nodes}{event}")
+    format!("{clock} {mark}{price}/h  {running} run, {pending} wait; {nodes}{event}")
 }
 
 async fn look(world: &World, seconds: i64, event: Option<String>) -> anyhow::Result<Moment> {
@@ -186,9 +195,13 @@ async fn look(world: &World, seconds: i64, event: Option<String>) -> anyhow::Res
         let size = node.labels().get(nap_api::labels::INSTANCE_TYPE).cloned().unwrap_or_default();
         *sizes.entry(size).or_default() += 1;
     }
-    let price: UsdPerHour = world.azure().machines().iter().map(|machine| machine.price).sum();
+    let machines = world.azure().machines();
+    let price: UsdPerHour = machines.iter().map(|machine| machine.price).sum();
+    let types = machines.iter().map(|machine| machine.capacity_type);
+    let price_is_estimate = !world.azure().price_estimates().mark_sum(types).is_empty();
     let (running, pending) = (phase("Running"), phase("Pending"));
-    Ok(Moment { seconds, event, nodes: sizes, running, pending, price: price.micros() })
+    let price = price.micros();
+    Ok(Moment { seconds, event, nodes: sizes, running, pending, price, price_is_estimate })
 }
 
 /// Applies the manifests, with the namespaces that they name.

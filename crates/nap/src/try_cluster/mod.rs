@@ -18,6 +18,7 @@ use nap_kubelets::Heartbeats;
 use nap_sim::azure::Emulator;
 use nap_sim::world::{World, WorldConfig, WorldError};
 
+use crate::catalogue::SPOT_NOTE;
 use crate::cli::{ControlPlane, TryArgs};
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
@@ -104,9 +105,14 @@ fn farewell(azure: &Emulator, clock: &Clock) {
     let (made, left) = (azure.bill().len(), azure.machines().len());
     let cost = azure.total_cost_micros(clock.now());
     let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
+    let mark = azure.bill_mark();
     println!(
-        "\nThe emulated Azure is gone: {made} VM(s) created, {left} left, ${dollars}.{micros:06} in all."
+        "\nThe emulated Azure is gone: {made} VM(s) created, {left} left, \
+         {mark}${dollars}.{micros:06} in all."
     );
+    if !mark.is_empty() {
+        println!("{SPOT_NOTE}");
+    }
 }
 
 /// Prints what to type in another terminal; without a kubeconfig the user has one already.

@@ -47,6 +47,7 @@ fn own_workloads_are_simulated_with_their_schedule_and_cost() {
     assert!(said.contains("(Deployment inflate is scaled to 20)") && said.contains(" in all\n"));
     let cents = report["costMicros"].as_i64().unwrap() / 10_000;
     assert!(cents > 0, "{report}");
+    assert!(!said.contains('~') && report["costIsEstimate"] == false, "{said}");
     for (schedule, expected) in [
         ("- { at: soon, scale: inflate, replicas: 1 }\n", "item 1: at: `soon` is not a duration"),
         ("- { at: 1m, scale: web, replicas: 1 }\n", "there is no Deployment `default/web`"),
@@ -56,4 +57,29 @@ fn own_workloads_are_simulated_with_their_schedule_and_cost() {
         let error = text(&refused.stderr);
         assert!(!refused.status.success() && error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn costs_with_spot_vms_are_marked_as_estimates() {
+    let inflate = include_str!("../../../../examples/inflate.yaml");
+    let pool = "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: { name: spot }\nspec:\n  \
+                template:\n    spec:\n      nodeClassRef: { group: karpenter.azure.com, kind: \
+                AKSNodeClass, name: default }\n      requirements:\n      - { key: \
+                karpenter.sh/capacity-type, operator: In, values: [spot] }\n---\napiVersion: \
+                karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata: { name: default }\n\
+                spec: {}\n";
+    let file = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("spot-inflate.yaml");
+    std::fs::write(&file, format!("{inflate}{pool}")).unwrap();
+    let run = |more: &[&str]| {
+        let file = file.display().to_string();
+        output(&[&["sim", "-f", &file, "--hours", "1"], more].concat())
+    };
+    let said = run(&[]);
+    let said = text(&said.stdout) + &text(&said.stderr);
+    assert!(said.contains("] ~$") && said.contains(", ~$"), "{said}");
+    assert!(said.contains("~ marks estimated prices"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
+    assert_eq!(report["costIsEstimate"], true);
+    let timeline = report["timeline"].as_array().unwrap();
+    assert!(timeline.iter().any(|one| one["priceIsEstimate"] == true), "{report}");
 }

@@ -32,10 +32,21 @@ spec:
 
 /// Plans a change of the Deployment on top of nine pods on two nodes.
 fn change(test: &str, arguments: &[&str], from: &str, to: &str) -> std::process::Output {
+    change_on("on-demand", test, arguments, from, to)
+}
+
+/// The same with nodes of a capacity type.
+fn change_on(
+    capacity_type: &str,
+    test: &str,
+    arguments: &[&str],
+    from: &str,
+    to: &str,
+) -> std::process::Output {
     let class = "---\napiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata: { name: default }\nspec: {}\n";
     let large = node("large", "Standard_D8s_v5", 8, 6, "");
     let small = node("small", "Standard_D4s_v5", 4, 3, "");
-    let state = format!("{POOL}{class}{large}{small}{WEB}");
+    let state = format!("{POOL}{class}{large}{small}{WEB}").replace("on-demand", capacity_type);
     let web = WEB.split("---\n").nth(1).unwrap().replace(", uid: d", "");
     assert!(web.contains(from), "{web}");
     let files = [("state.yaml", state.as_str()), ("web.yaml", &web.replace(from, to))];
@@ -65,6 +76,23 @@ fn more_replicas_add_pods_and_a_vm() {
     let grown = cost("costAfterUsdPerHour") - cost("costBeforeUsdPerHour");
     assert!((grown - launched).abs() < 1e-6, "{document}");
     assert_eq!(document["fleet"]["nodes"], 2);
+}
+
+#[test]
+fn estimated_prices_of_a_change_are_marked() {
+    let (from, to) = ("replicas: 9", "replicas: 2");
+    let said = text(&change_on("spot", "spot", &[], from, to).stdout);
+    assert!(said.contains("\n~$") && said.contains("after: -~$"), "{said}");
+    let document = |capacity_type: &str| -> Value {
+        let output = change_on(capacity_type, "spot-json", &["-o", "json"], from, to);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for (capacity_type, expected) in [("spot", true), ("on-demand", false)] {
+        let document = document(capacity_type);
+        assert_eq!(document["change"]["costIsEstimate"], expected, "{capacity_type}");
+        assert_eq!(document["fleet"]["costIsEstimate"], expected, "{capacity_type}");
+    }
+    assert!(!shown("listed", from, to).contains("~$"));
 }
 
 #[test]

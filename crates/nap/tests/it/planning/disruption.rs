@@ -137,6 +137,41 @@ fn a_node_that_stays_says_why_and_one_that_goes_says_where_its_pods_go() {
 }
 
 #[test]
+fn estimated_prices_are_marked_in_every_form() {
+    let spot = |yaml: &str| yaml.replace("on-demand", "spot");
+    let yaml = spot(&two_nodes(""));
+    let note = "~ marks estimated prices: list prices times the spot ratio of 2024.";
+    let note = |said: &str| said.replace('\n', " ").contains(note);
+    let (table, _) = said(&["plan", "disruption"], "disruption-spot", &yaml);
+    assert!(table.starts_with("2 nodes for ~$") && table.contains("would save ~$"), "{table}");
+    let step = table.lines().find(|line| line.starts_with("1  ")).unwrap();
+    assert!(step.split_whitespace().last().unwrap().starts_with("~$") && note(&table), "{table}");
+    let (document, _) = said(&["plan", "disruption", "-o", "json"], "disruption-spot-json", &yaml);
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["prices"]["estimates"], serde_json::json!(["spotPrices", "zones"]));
+    assert_eq!(document["nodes"][0]["priceIsEstimate"], true);
+    assert_eq!(document["steps"][0]["savingIsEstimate"], true);
+    let (node, _) = said(&["explain", "node", "small"], "explain-node-spot", &yaml);
+    assert!(node.contains("at ~$") && node.contains("saving ~$") && note(&node), "{node}");
+    let blocked = spot(&two_nodes(DO_NOT_DISRUPT));
+    let (table, _) = said(&["plan", "disruption"], "disruption-spot-blocked", &blocked);
+    assert!(table.contains("Without what blocks them: ~$") && table.contains("  ~$"), "{table}");
+    let (node, _) = said(&["explain", "node", "small"], "explain-spot-blocked", &blocked);
+    assert!(node.contains("would save ~$"), "{node}");
+
+    // List prices are certain, zones are not.
+    let (listed, _) = said(&["plan", "disruption"], "disruption-listed", &two_nodes(""));
+    assert!(
+        !listed.contains('~') && listed.contains("zones of a size are an estimate"),
+        "{listed}"
+    );
+    let (document, _) = said(&["plan", "disruption", "-o", "json"], "listed-json", &two_nodes(""));
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["nodes"][0]["priceIsEstimate"], false);
+    assert_eq!(document["steps"][0]["savingIsEstimate"], false);
+}
+
+#[test]
 fn an_unknown_node_is_one_clear_line() {
     let file = folder("explain-node-unknown", &[("m.yaml", &two_nodes(""))]).join("m.yaml");
     let output = output(&["explain", "node", "no-such", "-f", &file.display().to_string()]);
@@ -165,6 +200,18 @@ fn a_changed_nodepool_shows_what_would_drift() {
     assert!(said.contains("nodepool \"default\": RequirementsDrifted"), "{said}");
     assert!(said.contains("1 node would be replaced by 1, and 7 pods would move"), "{said}");
     assert!(said.contains("small: its pods have to wait"), "{said}");
+    assert!(!said.contains('~') && said.contains("zones of a size are an estimate"), "{said}");
+    let spot = folder.join("spot");
+    std::fs::create_dir_all(&spot).unwrap();
+    for name in ["state.yaml", "pool.yaml"] {
+        let yaml = std::fs::read_to_string(path(name)).unwrap().replace("on-demand", "spot");
+        std::fs::write(spot.join(name), yaml).unwrap();
+    }
+    let file = |name: &str| spot.join(name).display().to_string();
+    let spot = output(&["what-if", "-f", &file("pool.yaml"), "--state", &file("state.yaml")]);
+    let spot = text(&spot.stdout);
+    assert!(spot.contains("\n~$") && spot.contains("/h before, ~$"), "{spot}");
+    assert!(spot.contains("~ marks estimated prices"), "{spot}");
     let same = run("same.yaml");
     assert_eq!(same.status.code(), Some(0), "{}", text(&same.stderr));
     assert!(text(&same.stdout).contains("No node drifts by this change"));

@@ -1,6 +1,7 @@
 //! What is an estimate in a plan, or not for every subscription, is said in each of its forms.
 
-use super::{containers, plan, pod, pool, said};
+use super::{containers, plan, pod, pool, run, said};
+use crate::process::text;
 
 /// A pool of one capacity type and one size.
 fn only(capacity_type: &str, size: &str) -> String {
@@ -17,11 +18,15 @@ fn spot_prices_and_zones_are_marked_as_estimates() {
     assert!(table.contains("1 VM in eastus for 1 pod: ~$"), "{table}");
     assert!(table.contains("  ~$") && table.contains("~ marks estimated prices"), "{table}");
     let (wide, _) = said(&["plan", "-o", "wide"], "spot", &yaml);
-    assert!(wide.contains("~ marks estimated prices"), "{wide}");
+    assert!(wide.contains("~ marks estimated prices") && wide.contains(" at ~$"), "{wide}");
     let (explained, _) = said(&["explain", "pod", "one"], "spot", &yaml);
     assert!(explained.contains("~ marks estimated prices"), "{explained}");
+    assert!(explained.contains(" at ~$") && explained.contains("; next: spot"), "{explained}");
+    let dear = run(&["plan", "--max-cost", "0.001/h"], "spot-dear", &yaml);
+    assert!(text(&dear.stderr).contains("costs ~$"), "{}", text(&dear.stderr));
     let document = plan("spot", &yaml);
     assert_eq!(document["launches"][0]["priceIsEstimate"], true);
+    assert_eq!(document["costIsEstimate"], true);
     assert_eq!(document["prices"]["estimates"], serde_json::json!(["spotPrices", "zones"]));
 
     let yaml = only("on-demand", "Standard_D4s_v5") + &pod("one", &containers("1"));
@@ -30,7 +35,9 @@ fn spot_prices_and_zones_are_marked_as_estimates() {
         !table.contains('~') && table.contains("the zones of a size are an estimate"),
         "{table}"
     );
-    assert_eq!(plan("listed", &yaml)["launches"][0]["priceIsEstimate"], false);
+    let document = plan("listed", &yaml);
+    assert_eq!(document["launches"][0]["priceIsEstimate"], false);
+    assert_eq!(document["costIsEstimate"], false);
 }
 
 #[test]
