@@ -127,7 +127,7 @@ impl<'a, 'm> Search<'a, 'm> {
     fn fitting(&mut self, chosen: &[usize], rest: &[usize]) -> usize {
         let mut fits = |count: usize| {
             let all = chosen.iter().chain(&rest[..count]).copied().collect();
-            self.state.places_together(all).is_some()
+            self.state.fit_together(all)
         };
         let (mut fitting, mut too_many) = (0, rest.len() + 1);
         let mut doubles = true;
