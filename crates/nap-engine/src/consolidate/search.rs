@@ -22,8 +22,8 @@ use crate::plan::launches::LaunchWriter;
 /// Numbers of nodes that are removed together, in rotation.
 const GROUP_SIZES: [usize; 5] = [3, 2, 5, 8, 13];
 
-/// Upper limit on the groups that are tried in vain.
-const MAX_FAILED_GROUPS: usize = 48;
+/// Upper limit on the groups of each order that are tried in vain.
+const MAX_FAILED_GROUPS: usize = 12;
 
 /// Upper limit on the candidates that are passed over because their pods do not fit beside those
 /// of the candidates before them.
@@ -316,16 +316,14 @@ impl<'a, 'm> Search<'a, 'm> {
         if self.state.options.max_removed < 2 {
             return;
         }
-        let mut failures = 0;
-        for members in self.groups() {
-            self.try_group(members, &mut failures);
+        for order in self.groups() {
+            self.try_order(order);
         }
     }
 
-    fn try_group(&mut self, members: Vec<usize>, failures: &mut usize) {
-        let mut order = members;
-        let (mut round, mut start) = (0, 0);
-        while order.len() > 1 && start < order.len() && *failures < MAX_FAILED_GROUPS {
+    fn try_order(&mut self, mut order: Vec<usize>) {
+        let (mut round, mut start, mut failures) = (0, 0, 0);
+        while order.len() > 1 && start < order.len() && failures < MAX_FAILED_GROUPS {
             let max = self.state.options.max_removed.min(order.len());
             let size = GROUP_SIZES[round % GROUP_SIZES.len()].min(max);
             round += 1;
@@ -336,7 +334,7 @@ impl<'a, 'm> Search<'a, 'm> {
                 break;
             }
             if !self.has_prospect(&chosen) || self.try_step(chosen).is_err() {
-                *failures += 1;
+                failures += 1;
                 if round % GROUP_SIZES.len() == 0 {
                     start += GROUP_SIZES[0];
                 }
@@ -360,8 +358,8 @@ impl<'a, 'm> Search<'a, 'm> {
         node.candidate.price.micros() as f64 - self.state.value(&node.content)
     }
 
-    /// The candidates that may be removed together, the most wasteful first: those whose pods are
-    /// bound to the same domains.
+    /// Orders of the candidates that may be removed together, those whose pods are bound to the
+    /// same domains: what complements each other side by side, and the most wasteful first.
     fn groups(&self) -> Vec<Vec<usize>> {
         let state = &self.state;
         let mut groups: BTreeMap<BoundTo, Vec<(f64, usize)>> = BTreeMap::new();
@@ -373,11 +371,47 @@ impl<'a, 'm> Search<'a, 'm> {
             let Some(domains) = state.bound_to(&node.content, &[number]) else { continue };
             groups.entry(domains).or_default().push((self.waste(number), number));
         }
-        let in_order = |mut members: Vec<(f64, usize)>| {
+        let mut orders = Vec::with_capacity(2 * groups.len());
+        for mut members in groups.into_values() {
             members.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
-            members.into_iter().map(|(_, number)| number).collect()
+            let members: Vec<usize> = members.into_iter().map(|(_, number)| number).collect();
+            orders.push(self.complementary(&members));
+            orders.push(members);
+        }
+        orders
+    }
+
+    /// Candidates in turn from two sides, those with much CPU in use for their price and those with
+    /// little: what leaves memory unused on one node and CPU on another needs less together. Each
+    /// side keeps its order.
+    fn complementary(&self, members: &[usize]) -> Vec<usize> {
+        let cpu: Vec<f64> = members.iter().map(|number| self.cpu_for_price(*number)).collect();
+        let mut sorted = cpu.clone();
+        sorted.sort_by(f64::total_cmp);
+        let Some(middle) = sorted.get(sorted.len() / 2) else { return Vec::new() };
+        let side = |is_above: bool| {
+            let each = members.iter().zip(&cpu);
+            let of_side = each.filter(move |(_, cpu)| (*cpu > middle) == is_above);
+            of_side.map(|(number, _)| *number)
         };
-        groups.into_values().map(in_order).collect()
+        let (mut above, mut below) = (side(true), side(false));
+        let mut turns = Vec::with_capacity(members.len());
+        while turns.len() < members.len() {
+            turns.extend(above.next());
+            turns.extend(below.next());
+        }
+        turns
+    }
+
+    /// CPU that a candidate's pods request for its price.
+    #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
+    fn cpu_for_price(&self, number: usize) -> f64 {
+        let node = &self.state.nodes[number];
+        let amount = |(class, count): &(ClassId, usize)| {
+            self.state.classes[*class].cpu as f64 * *count as f64
+        };
+        let cpu: f64 = node.content.iter().map(amount).sum();
+        cpu / node.candidate.price.micros().max(1) as f64
     }
 }
 
