@@ -192,7 +192,7 @@ fn spread_of(
             topology_key: constraint.topology_key.clone(),
             max_skew: constraint.max_skew,
             min_domains: constraint.min_domains,
-            selector: counted,
+            selector: counted.counted_by_spread(),
             honor_affinity,
             honor_taints,
         })),

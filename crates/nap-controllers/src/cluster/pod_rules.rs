@@ -181,7 +181,7 @@ fn one_spread(pod: &Pod, constraint: &TopologySpreadConstraint) -> Spread {
         topology_key: constraint.topology_key.clone(),
         max_skew: u32::try_from(constraint.max_skew).unwrap_or(0),
         min_domains: constraint.min_domains.and_then(|least| u32::try_from(least).ok()),
-        selector,
+        selector: selector.counted_by_spread(),
         honor_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
         honor_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
     }
@@ -277,14 +277,37 @@ mod tests {
             },
             { "maxSkew": 1, "topologyKey": "host", "whenUnsatisfiable": "ScheduleAnyway" },
             { "maxSkew": 1, "topologyKey": "host", "whenUnsatisfiable": "DoNotSchedule" },
+            {
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {}, "matchLabelKeys": ["version"],
+            },
         ] }));
         let found = spread(&pod);
-        assert_eq!(found.len(), 2, "ScheduleAnyway is not a hard constraint");
+        assert_eq!(found.len(), 3, "ScheduleAnyway is not a hard constraint");
         assert_eq!(found[0].selector, Selector::label("app", "web").and("version", "7"));
         assert_eq!((found[0].max_skew, found[0].min_domains), (2, Some(3)));
         assert!(found[0].honor_taints && !found[0].honor_affinity);
         assert!(!found[1].selector.matches(pod.labels()), "an absent selector selects nothing");
         assert!(!found[1].honor_taints && found[1].honor_affinity);
+        assert_eq!(found[2].selector, Selector::default().and("version", "7"));
+    }
+
+    #[test]
+    fn a_spread_with_an_empty_selector_counts_no_pods_as_in_the_scheduler() {
+        let constraint = |when: &str, keys: Value| {
+            json!({ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when,
+                "labelSelector": {}, "matchLabelKeys": keys })
+        };
+        let pod = pod(&json!({ "containers": [], "topologySpreadConstraints": [
+            constraint("DoNotSchedule", json!(null)),
+            constraint("DoNotSchedule", json!(["absent"])),
+            constraint("ScheduleAnyway", json!(null)),
+        ] }));
+        let preferred = Index::default().preferences(&pod).spread;
+        for one in spread(&pod).iter().chain(&preferred) {
+            assert!(!one.selector.matches(pod.labels()), "{one:?}");
+        }
+        assert_eq!((spread(&pod).len(), preferred.len()), (2, 1));
     }
 
     #[test]

@@ -11,12 +11,14 @@
 //! |---|---|
 //! | `state` | the fleet as classes, free capacity and topology counts; removals on trial |
 //! | `receivers` | the nodes that may take pods of a class |
+//! | `placement` | pods on nodes that stay |
 //! | `replacements` | the cheapest new nodes for some pods |
 //! | `worth` | payback, the `Balanced` policy, spot rules |
 //! | `search` | the order in which candidates and groups of them are tried |
 //! | `cache` | what the next decision need not find out again |
 
 mod cache;
+mod placement;
 mod receivers;
 mod replacements;
 mod search;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nap_units::UsdPerHour;
+use nap_units::{CPU, MEMORY, UsdPerHour};
 
 use crate::classes::PodCounts;
 use crate::consolidate::cache::Memory;
@@ -22,8 +22,8 @@ use crate::plan::launches::LaunchWriter;
 /// Numbers of nodes that are removed together, in rotation.
 const GROUP_SIZES: [usize; 5] = [3, 2, 5, 8, 13];
 
-/// Upper limit on the groups that are tried in vain.
-const MAX_FAILED_GROUPS: usize = 48;
+/// Upper limit on the groups of each order that are tried in vain.
+const MAX_FAILED_GROUPS: usize = 12;
 
 /// Upper limit on the candidates that are passed over because their pods do not fit beside those
 /// of the candidates before them.
@@ -127,7 +127,7 @@ impl<'a, 'm> Search<'a, 'm> {
     fn fitting(&mut self, chosen: &[usize], rest: &[usize]) -> usize {
         let mut fits = |count: usize| {
             let all = chosen.iter().chain(&rest[..count]).copied().collect();
-            self.state.places_together(all).is_some()
+            self.state.fit_together(all)
         };
         let (mut fitting, mut too_many) = (0, rest.len() + 1);
         let mut doubles = true;
@@ -316,16 +316,14 @@ impl<'a, 'm> Search<'a, 'm> {
         if self.state.options.max_removed < 2 {
             return;
         }
-        let mut failures = 0;
-        for members in self.groups() {
-            self.try_group(members, &mut failures);
+        for order in self.groups() {
+            self.try_order(order);
         }
     }
 
-    fn try_group(&mut self, members: Vec<usize>, failures: &mut usize) {
-        let mut order = members;
-        let (mut round, mut start) = (0, 0);
-        while order.len() > 1 && start < order.len() && *failures < MAX_FAILED_GROUPS {
+    fn try_order(&mut self, mut order: Vec<usize>) {
+        let (mut round, mut start, mut failures) = (0, 0, 0);
+        while order.len() > 1 && start < order.len() && failures < MAX_FAILED_GROUPS {
             let max = self.state.options.max_removed.min(order.len());
             let size = GROUP_SIZES[round % GROUP_SIZES.len()].min(max);
             round += 1;
@@ -336,7 +334,7 @@ impl<'a, 'm> Search<'a, 'm> {
                 break;
             }
             if !self.has_prospect(&chosen) || self.try_step(chosen).is_err() {
-                *failures += 1;
+                failures += 1;
                 if round % GROUP_SIZES.len() == 0 {
                     start += GROUP_SIZES[0];
                 }
@@ -360,8 +358,8 @@ impl<'a, 'm> Search<'a, 'm> {
         node.candidate.price.micros() as f64 - self.state.value(&node.content)
     }
 
-    /// The candidates that may be removed together, the most wasteful first: those whose pods are
-    /// bound to the same domains.
+    /// Orders of the candidates that may be removed together, those whose pods are bound to the
+    /// same domains: what complements each other side by side, and the most wasteful first.
     fn groups(&self) -> Vec<Vec<usize>> {
         let state = &self.state;
         let mut groups: BTreeMap<BoundTo, Vec<(f64, usize)>> = BTreeMap::new();
@@ -373,11 +371,63 @@ impl<'a, 'm> Search<'a, 'm> {
             let Some(domains) = state.bound_to(&node.content, &[number]) else { continue };
             groups.entry(domains).or_default().push((self.waste(number), number));
         }
-        let in_order = |mut members: Vec<(f64, usize)>| {
+        let mut orders = Vec::with_capacity(2 * groups.len());
+        for mut members in groups.into_values() {
             members.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
-            members.into_iter().map(|(_, number)| number).collect()
+            let members: Vec<usize> = members.into_iter().map(|(_, number)| number).collect();
+            orders.push(self.complementary(&members));
+            orders.push(members);
+        }
+        orders
+    }
+
+    /// Candidates in turn from two sides, those whose pods request more CPU for their memory than
+    /// most and those with less: what leaves memory unused on one node and CPU on another needs
+    /// less together. Each side keeps its order.
+    fn complementary(&self, members: &[usize]) -> Vec<usize> {
+        let shares = self.cpu_shares(members);
+        let mut sorted = shares.clone();
+        sorted.sort_by(f64::total_cmp);
+        let Some(middle) = sorted.get(sorted.len() / 2) else { return Vec::new() };
+        let side = |is_above: bool| {
+            let each = members.iter().zip(&shares);
+            let of_side = each.filter(move |(_, share)| (*share > middle) == is_above);
+            of_side.map(|(number, _)| *number)
         };
-        groups.into_values().map(in_order).collect()
+        let (mut above, mut below) = (side(true), side(false));
+        let mut turns = Vec::with_capacity(members.len());
+        while turns.len() < members.len() {
+            turns.extend(above.next());
+            turns.extend(below.next());
+        }
+        turns
+    }
+
+    /// Share of CPU in what each candidate's pods request of CPU and memory, both measured by what
+    /// the pods of all of them request.
+    #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
+    fn cpu_shares(&self, members: &[usize]) -> Vec<f64> {
+        let state = &self.state;
+        let names = state.dimensions.resources();
+        let dimensions = [CPU, MEMORY].map(|name| names.iter().position(|one| *one == name));
+        let requested = |number: &usize| {
+            dimensions.map(|dimension| {
+                let Some(dimension) = dimension else { return 0.0 };
+                let content = state.nodes[*number].content.iter();
+                let amount = |(class, count): &(ClassId, usize)| {
+                    state.classes[*class].requests[dimension] as f64 * *count as f64
+                };
+                content.map(amount).sum::<f64>()
+            })
+        };
+        let each: Vec<[f64; 2]> = members.iter().map(requested).collect();
+        let total = |dimension: usize| each.iter().map(|one| one[dimension]).sum::<f64>().max(1.0);
+        let totals = [total(0), total(1)];
+        let share = |[cpu, memory]: &[f64; 2]| {
+            let (cpu, memory) = (cpu / totals[0], memory / totals[1]);
+            if cpu + memory > 0.0 { cpu / (cpu + memory) } else { 0.0 }
+        };
+        each.iter().map(share).collect()
     }
 }
 

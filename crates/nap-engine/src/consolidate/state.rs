@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::classes::dimensions::{Dimensions, add_requests, holds};
 use crate::classes::{Class, Classes};
-use crate::consolidate::receivers::Receivers;
+use crate::consolidate::receivers::{Divisions, Receivers};
 use crate::ids::{ClassId, EligibilityId, IndexVec, NodeIdx};
 use crate::intern::digest;
 use crate::model::{Candidate, ConsolidationOptions, Fleet, Pod, PodKey, Snapshot};
@@ -14,7 +14,7 @@ use crate::offerings::shadow_prices::shadow_prices;
 use crate::packing::existing::ExistingNodes;
 use crate::packing::packer::ClusterState;
 use crate::plan::launches::nodes_by_zone;
-use crate::topology::counts::{Host, HostQuery, Topology};
+use crate::topology::counts::{Host, Topology};
 use crate::topology::groups::TopologyRules;
 
 /// The fleet during a decision.
@@ -34,16 +34,19 @@ pub(super) struct FleetState<'a> {
     /// Content of each class that is the same in every decision.
     pub(super) digests: IndexVec<ClassId, u64>,
     /// The nodes that may take pods of a class, as far as it was asked.
-    receivers: IndexVec<ClassId, Option<Receivers>>,
+    pub(super) receivers: IndexVec<ClassId, Option<Receivers>>,
+    pub(super) divisions: Divisions,
     /// Initialized nodes in the order in which they are filled: those that stay in any case first,
     /// then the last candidates.
-    order: Vec<NodeIdx>,
+    pub(super) order: Vec<NodeIdx>,
     /// Nodes that are removed, for good or on trial.
-    leaving: IndexVec<NodeIdx, bool>,
+    pub(super) leaving: IndexVec<NodeIdx, bool>,
+    /// Nodes that are removed for good.
+    pub(super) gone: IndexVec<NodeIdx, bool>,
     /// Nodes that have taken pods.
     pub(super) receives: IndexVec<NodeIdx, bool>,
     /// Number of moves to each node that may still be undone.
-    on_trial: IndexVec<NodeIdx, usize>,
+    pub(super) on_trial: IndexVec<NodeIdx, usize>,
     /// Class of each template; `None` if it cannot be planned for.
     of_templates: Vec<Option<ClassId>>,
 }
@@ -121,8 +124,10 @@ impl<'a> FleetState<'a> {
             fleet,
             digests: classes.list.iter().map(of_class).collect(),
             receivers: IndexVec::from(classes.list.iter().map(|_| None).collect::<Vec<_>>()),
+            divisions: Divisions::default(),
             order,
             leaving: IndexVec::filled(false, cluster.existing.nodes.len()),
+            gone: IndexVec::filled(false, cluster.existing.nodes.len()),
             receives: IndexVec::filled(false, cluster.existing.nodes.len()),
             on_trial: IndexVec::filled(0, cluster.existing.nodes.len()),
             of_templates,
@@ -152,6 +157,20 @@ impl<'a> FleetState<'a> {
         trial
     }
 
+    /// Removes nodes on trial whose pods all fit on nodes that stay; `None`, with nothing removed,
+    /// if they do not.
+    fn remove_wholly(&mut self, removed: Vec<usize>) -> Option<Trial> {
+        let content = self.begin(&removed);
+        let mut trial = Trial { removed, moves: Vec::new(), remainder: Vec::new() };
+        for (class, count) in content {
+            if self.place(class, count, &mut trial.moves) > 0 {
+                self.undo(trial);
+                return None;
+            }
+        }
+        Some(trial)
+    }
+
     /// Takes nodes away; returns their pods by class.
     fn begin(&mut self, removed: &[usize]) -> BTreeMap<ClassId, usize> {
         let mut content: BTreeMap<ClassId, usize> = BTreeMap::new();
@@ -169,16 +188,23 @@ impl<'a> FleetState<'a> {
 
     /// Places on the other nodes for all pods of some nodes; `None` if a pod has none.
     pub(super) fn places_together(&mut self, removed: Vec<usize>) -> Option<Places> {
-        let trial = self.remove(removed);
-        let places = trial.remainder.is_empty().then(|| {
-            let mut places = Places::new();
-            for one in &trial.moves {
-                places.entry(one.class).or_default().push((one.node, one.count));
-            }
-            places
-        });
+        let trial = self.remove_wholly(removed)?;
+        let mut places = Places::new();
+        for one in &trial.moves {
+            places.entry(one.class).or_default().push((one.node, one.count));
+        }
         self.undo(trial);
-        places
+        Some(places)
+    }
+
+    /// Whether all pods of some nodes fit on the other nodes.
+    pub(super) fn fit_together(&mut self, removed: Vec<usize>) -> bool {
+        let trial = self.remove_wholly(removed);
+        let fit = trial.is_some();
+        if let Some(trial) = trial {
+            self.undo(trial);
+        }
+        fit
     }
 
     /// Removes a node on trial and moves its pods to some of the places, which are then taken.
@@ -197,47 +223,6 @@ impl<'a> FleetState<'a> {
             }
         }
         Some(trial)
-    }
-
-    /// Places pods of a class at given places; `false` if they do not suffice.
-    fn place_at(
-        &mut self,
-        class: ClassId,
-        mut count: usize,
-        places: &mut Vec<(NodeIdx, usize)>,
-        moves: &mut Vec<Move>,
-    ) -> bool {
-        while count > 0 {
-            let Some((node, room)) = places.last_mut() else { return false };
-            let node = *node;
-            let taken = self.allowed(class, node, count.min(*room));
-            if taken == 0 {
-                return false;
-            }
-            *room -= taken;
-            if *room == 0 {
-                places.pop();
-            }
-            let one = Move { class, node, count: taken };
-            self.take(one);
-            moves.push(one);
-            count -= taken;
-        }
-        true
-    }
-
-    /// Number of pods of a class, out of `count`, that room and rules allow on a node.
-    fn allowed(&self, class: ClassId, node: NodeIdx, count: usize) -> usize {
-        let room = self.room(class, node, count);
-        let of_class = &self.classes[class];
-        match &of_class.topology {
-            Some(profile) if of_class.is_constrained() => {
-                let domains = self.cluster.existing.domains_of(node, profile);
-                let query = HostQuery::On(Host::Existing(node));
-                self.cluster.topology.allowance(profile, &domains, query).of(room)
-            }
-            _ => room,
-        }
     }
 
     /// Undoes a trial.
@@ -261,7 +246,9 @@ impl<'a> FleetState<'a> {
             self.on_trial[one.node] -= 1;
         }
         for number in &trial.removed {
-            self.cluster.existing.close(self.nodes[*number].node);
+            let node = self.nodes[*number].node;
+            self.cluster.existing.close(node);
+            self.gone[node] = true;
         }
         let Some(first) = trial.removed.first().filter(|_| keeps_domains) else { return };
         let node = self.nodes[*first].node;
@@ -289,119 +276,6 @@ impl<'a> FleetState<'a> {
             add_requests(&mut sum, &self.classes[*class].requests, *count);
         }
         sum.iter().zip(&self.shadow_prices).map(|(amount, price)| *amount as f64 * price).sum()
-    }
-
-    /// Places pods of a class on nodes that stay; returns how many are left.
-    fn place(&mut self, class: ClassId, count: usize, moves: &mut Vec<Move>) -> usize {
-        let known = self.receivers[class].take();
-        let mut receivers = known.unwrap_or_else(|| {
-            Receivers::new(class, &self.classes, &self.cluster.existing, &self.order)
-        });
-        let mut left = count;
-        let mut from = 0;
-        while left > 0 {
-            let found = if receivers.is_constrained {
-                self.next_constrained(class, left, &mut receivers)
-            } else {
-                self.next_unconstrained(class, left, &mut receivers, &mut from)
-            };
-            let Some((node, count)) = found else { break };
-            let one = Move { class, node, count };
-            self.take(one);
-            moves.push(one);
-            left -= count;
-        }
-        self.receivers[class] = Some(receivers);
-        left
-    }
-
-    /// The next node with room. Those before position `from` have none.
-    fn next_unconstrained(
-        &self,
-        class: ClassId,
-        max: usize,
-        receivers: &mut Receivers,
-        from: &mut usize,
-    ) -> Option<(NodeIdx, usize)> {
-        let row = receivers.rows.first_mut()?;
-        *from = row.first.max(*from);
-        while let Some(node) = row.nodes.get(*from).copied() {
-            let room = self.room(class, node, max);
-            if room > 0 {
-                return Some((node, room));
-            }
-            if *from == row.first && self.is_full(node) {
-                row.first += 1;
-            }
-            *from += 1;
-        }
-        None
-    }
-
-    /// Whether a node without room will have none later either: room that is taken on trial, or a
-    /// node that is removed on trial, may come back.
-    fn is_full(&self, node: NodeIdx) -> bool {
-        !self.leaving[node] && self.on_trial[node] == 0
-    }
-
-    /// The next node in the emptiest domain that the rules of a class allow.
-    fn next_constrained(
-        &self,
-        class: ClassId,
-        max: usize,
-        receivers: &mut Receivers,
-    ) -> Option<(NodeIdx, usize)> {
-        let profile = Rc::clone(receivers.profile.as_ref()?);
-        let topology = &self.cluster.topology;
-        let mut order: Vec<(i64, usize)> = receivers
-            .rows
-            .iter()
-            .enumerate()
-            .map(|(number, row)| (topology.load(&profile, &row.domains), number))
-            .collect();
-        order.sort_unstable();
-        for (_, number) in order {
-            let row = &mut receivers.rows[number];
-            if topology.allowance(&profile, &row.domains, HostQuery::Any).is_none() {
-                continue;
-            }
-            let stride = topology.stride(&profile, &row.domains);
-            let mut position = row.first;
-            while let Some(node) = row.nodes.get(position).copied() {
-                let query = HostQuery::On(Host::Existing(node));
-                let allowed = topology.allowance(&profile, &row.domains, query).min(stride);
-                let room = self.room(class, node, allowed.of(max));
-                if room > 0 {
-                    return Some((node, room));
-                }
-                let is_full = self.is_full(node) && !allowed.is_none() && !receivers.retries_nodes;
-                if position == row.first && is_full {
-                    row.first += 1;
-                }
-                position += 1;
-            }
-        }
-        None
-    }
-
-    fn room(&self, class: ClassId, node: NodeIdx, max: usize) -> usize {
-        if self.leaving[node] {
-            return 0;
-        }
-        self.cluster.existing.room(node, &self.classes[class], max)
-    }
-
-    /// Places pods on trial.
-    fn take(&mut self, one: Move) {
-        self.cluster.existing.take(one.node, &self.classes[one.class], one.count);
-        self.count(one, true);
-        self.on_trial[one.node] += 1;
-    }
-
-    fn take_back(&mut self, one: Move) {
-        self.on_trial[one.node] -= 1;
-        self.cluster.existing.give_back(one.node, &self.classes[one.class], one.count);
-        self.count(one, false);
     }
 
     /// Counts the pods of a candidate on its node, or no longer.

@@ -43,6 +43,13 @@ impl Selector {
         }])
     }
 
+    /// The pods that a spread constraint with this selector counts. kube-scheduler counts none for
+    /// an empty one, although it matches every pod.
+    #[must_use]
+    pub fn counted_by_spread(self) -> Self {
+        if self.0.is_empty() { Self::nothing() } else { self }
+    }
+
     /// Adds a label that the pods must have.
     #[must_use]
     pub fn and(mut self, key: &str, value: &str) -> Self {

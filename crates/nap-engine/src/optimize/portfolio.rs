@@ -177,7 +177,9 @@ fn bound_for_all(
     cluster: &ClusterState<'_>,
     pod_duals: Option<&PodDuals>,
 ) -> UsdPerHour {
-    let mut free = cluster.existing.free().as_slice().to_vec();
+    let existing = &cluster.existing;
+    let mut free: Vec<Vec<i64>> =
+        existing.nodes.ids().map(|node| existing.free(node).to_vec()).collect();
     free.extend(reserved_capacity(offerings, problem.reservations));
     lower_bound(offerings, problem.classes, problem.pending, &free, pod_duals)
 }

@@ -13,9 +13,10 @@ use crate::classes::{Class, Classes, PodCounts};
 use crate::ids::{ClassId, Id, IndexVec, NodeConstraintsId, NodeIdx, TermId};
 use crate::model::{Node, Snapshot};
 use crate::offerings::index::OfferingIndex;
-use crate::topology::counts::{Host, HostQuery, Topology, covers};
+use crate::topology::counts::{Host, HostQuery, Topology};
 use crate::topology::domains::Domains;
 use crate::topology::groups::{TopologyGroup, TopologyProfile};
+use crate::topology::running::covers;
 
 /// Pods of a class on an existing node.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,9 @@ pub(crate) struct ExistingPlacement {
     pub(crate) count: usize,
 }
 
+/// What is known about each node.
+type KnownNodes = IndexVec<NodeIdx, Option<bool>>;
+
 /// The nodes that exist or are in flight, with their free capacity.
 #[derive(Clone, Default)]
 pub(crate) struct ExistingNodes<'a> {
@@ -33,9 +37,12 @@ pub(crate) struct ExistingNodes<'a> {
     pub(crate) labels: Rc<IndexVec<NodeIdx, Requirements>>,
     /// Domains of each node by every topology label.
     pub(crate) domains: Rc<IndexVec<NodeIdx, Domains>>,
-    free: IndexVec<NodeIdx, Vec<i64>>,
+    /// Free capacity of each node by dimension, one node after the other.
+    free: Vec<i64>,
+    /// Number of dimensions.
+    width: usize,
     /// Whether node constraints are compatible with a node, as far as it was asked.
-    compatible: Rc<RefCell<BTreeMap<(NodeConstraintsId, NodeIdx), bool>>>,
+    compatible: Rc<RefCell<IndexVec<NodeConstraintsId, KnownNodes>>>,
 }
 
 /// The existing nodes that suit a class, by domains.
@@ -64,7 +71,8 @@ impl<'a> ExistingNodes<'a> {
         let labels = nodes.iter().map(|node| Requirements::from_labels(&node.labels)).collect();
         let domains = nodes.iter().map(|node| offerings.domain_table().of_node(node)).collect();
         Self {
-            free: nodes.iter().map(|node| dimensions.free(node)).collect(),
+            free: nodes.iter().flat_map(|node| dimensions.free(node)).collect(),
+            width: dimensions.len(),
             labels: Rc::new(labels),
             domains: Rc::new(domains),
             nodes: Rc::new(nodes.into()),
@@ -124,7 +132,7 @@ impl<'a> ExistingNodes<'a> {
             if left == 0 {
                 break;
             }
-            let count = fitting(&self.free[node], class, left);
+            let count = fitting(self.free(node), class, left);
             if count > 0 && self.is_compatible(node, class, classes) {
                 self.take(node, class, count);
                 if let Some(profile) = &class.topology {
@@ -139,9 +147,13 @@ impl<'a> ExistingNodes<'a> {
         left
     }
 
-    /// Free capacity of each node by now.
-    pub(crate) fn free(&self) -> &IndexVec<NodeIdx, Vec<i64>> {
-        &self.free
+    /// Free capacity of a node by now.
+    pub(crate) fn free(&self, node: NodeIdx) -> &[i64] {
+        &self.free[node.index() * self.width..][..self.width]
+    }
+
+    fn free_mut(&mut self, node: NodeIdx) -> &mut [i64] {
+        &mut self.free[node.index() * self.width..][..self.width]
     }
 
     /// The nodes that a topology group covers.
@@ -154,7 +166,7 @@ impl<'a> ExistingNodes<'a> {
 
     /// Adds capacity of one dimension to every node.
     pub(crate) fn add_capacity(&mut self, dimension: usize, by: i64) {
-        for free in &mut self.free {
+        for free in self.free.chunks_exact_mut(self.width.max(1)) {
             free[dimension] = free[dimension].saturating_add(by);
         }
     }
@@ -168,7 +180,7 @@ impl<'a> ExistingNodes<'a> {
     ) -> CandidateNodes {
         let mut rows: BTreeMap<Domains, Vec<NodeIdx>> = BTreeMap::new();
         for node in self.nodes.ids() {
-            let fits = fitting(&self.free[node], class, 1) == 1;
+            let fits = fitting(self.free(node), class, 1) == 1;
             if fits && self.is_compatible(node, class, classes) {
                 rows.entry(self.domains_of(node, profile)).or_default().push(node);
             }
@@ -205,7 +217,7 @@ impl<'a> ExistingNodes<'a> {
                 let host = Host::Existing(node);
                 let allowed = topology.allowance(profile, domains, HostQuery::On(host));
                 let allowed = allowed.min(topology.stride(profile, domains)).of(max);
-                let count = fitting(&self.free[node], class, allowed);
+                let count = fitting(self.free(node), class, allowed);
                 if count > 0 {
                     topology.record(profile, &class.surely_counted, domains, host, count);
                     self.take(node, class, count);
@@ -222,20 +234,20 @@ impl<'a> ExistingNodes<'a> {
 
     /// Number of pods of a class that a node has room for, at most `max`.
     pub(crate) fn room(&self, node: NodeIdx, class: &Class<'_>, max: usize) -> usize {
-        fitting(&self.free[node], class, max)
+        fitting(self.free(node), class, max)
     }
 
     /// Gives back the room of pods.
     pub(crate) fn give_back(&mut self, node: NodeIdx, class: &Class<'_>, count: usize) {
         let times = i64::try_from(count).unwrap_or(i64::MAX);
-        for (free, request) in self.free[node].iter_mut().zip(&class.requests) {
+        for (free, request) in self.free_mut(node).iter_mut().zip(&class.requests) {
             *free = free.saturating_add(request.saturating_mul(times));
         }
     }
 
     /// Takes all room of a node, which is removed.
     pub(crate) fn close(&mut self, node: NodeIdx) {
-        self.free[node].fill(-1);
+        self.free_mut(node).fill(-1);
     }
 
     /// Takes all room of the nodes that do not run pods yet.
@@ -249,7 +261,7 @@ impl<'a> ExistingNodes<'a> {
     /// Takes the room of pods.
     pub(crate) fn take(&mut self, node: NodeIdx, class: &Class<'_>, count: usize) {
         let times = i64::try_from(count).unwrap_or(i64::MAX);
-        for (free, request) in self.free[node].iter_mut().zip(&class.requests) {
+        for (free, request) in self.free_mut(node).iter_mut().zip(&class.requests) {
             *free = free.saturating_sub(request.saturating_mul(times));
         }
     }
@@ -262,7 +274,8 @@ impl<'a> ExistingNodes<'a> {
         classes: &Classes<'_>,
     ) -> bool {
         let mut known = self.compatible.borrow_mut();
-        *known.entry((class.node_constraints, node)).or_insert_with(|| {
+        let known = known.grow_to(class.node_constraints, IndexVec::new()).grow_to(node, None);
+        *known.get_or_insert_with(|| {
             let labels = &self.labels[node];
             let suits =
                 |term: &TermId| labels.compatible(&classes.terms[*term], Undefined::Deny).is_ok();

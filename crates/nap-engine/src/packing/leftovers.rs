@@ -204,9 +204,7 @@ impl Packer<'_, '_> {
             CountedBy::Group(group) => self.cluster.topology.on(group, HostQuery::On(host)),
             CountedBy::Slot { dimension, capacity } => {
                 let used = match host {
-                    Host::Existing(node) => {
-                        capacity - self.cluster.existing.free()[node][dimension]
-                    }
+                    Host::Existing(node) => capacity - self.cluster.existing.free(node)[dimension],
                     Host::Bin(bin) => self.bins.used(bin)[dimension],
                 };
                 // Capacity that was added before is not free again.

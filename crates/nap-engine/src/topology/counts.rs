@@ -11,17 +11,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use nap_api::Requirements;
-use nap_api::requirement::Undefined;
-use nap_api::taints::first_untolerated;
-
-use crate::ids::{BinId, DomainId, GroupId, Id, IndexVec, KeyId, NodeIdx};
-use crate::intern::Interner;
-use crate::model::{Node, PodTerm, Rule};
-use crate::topology::domains::{Domain, Domains, label_of};
-use crate::topology::groups::{
-    At, Constraint, TopologyGroup, TopologyProfile, TopologyRules, is_host,
-};
+use crate::ids::{BinId, DomainId, GroupId, IndexVec, NodeIdx};
+use crate::model::Rule;
+use crate::topology::domains::{Domain, Domains};
+use crate::topology::groups::{At, Constraint, TopologyProfile, TopologyRules};
+use crate::topology::running::CoveredNodes;
 
 /// A node that pods are placed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +111,7 @@ pub(crate) struct Topology {
     on_bins: IndexVec<BinId, Vec<(GroupId, i64)>>,
     totals: IndexVec<GroupId, i64>,
     /// Whether a group covers each existing node.
-    covers: Rc<IndexVec<GroupId, IndexVec<NodeIdx, bool>>>,
+    covers: Rc<IndexVec<GroupId, CoveredNodes>>,
     /// Whether a group is restricted to the domains that have nodes.
     restricted: IndexVec<GroupId, bool>,
     /// Minimum over the hosts of each group; `None` while nodes may still be added.
@@ -125,61 +119,25 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Counts the running pods. `launchable` are the domains that new nodes can be in, for each
-    /// group.
-    pub(crate) fn new(
-        rules: &TopologyRules<'_>,
-        nodes: &IndexVec<NodeIdx, &Node>,
-        labels: &IndexVec<NodeIdx, Requirements>,
-        domains: &IndexVec<NodeIdx, Domains>,
-        launchable: &IndexVec<GroupId, Vec<DomainId>>,
-    ) -> Self {
-        let covers = |group: &TopologyGroup<'_>| {
-            nodes.iter().zip(labels).map(|(node, labels)| covers(group, node, labels)).collect()
-        };
-        let width = rules.groups.len();
-        let mut topology = Self {
+    /// Counts of no pods. `covers` are the nodes that each group covers.
+    pub(crate) fn empty(covers: IndexVec<GroupId, CoveredNodes>) -> Self {
+        let width = covers.len();
+        Self {
             counts: IndexVec::filled(IndexVec::new(), width),
             on_existing: IndexVec::new(),
             on_bins: IndexVec::new(),
             totals: IndexVec::filled(0, width),
-            covers: Rc::new(rules.groups.iter().map(covers).collect()),
+            covers: Rc::new(covers),
             restricted: IndexVec::filled(false, width),
             host_minimums: None,
-        };
-        for (id, domains) in launchable.enumerate() {
-            for domain in domains {
-                topology.count_mut(id, *domain).coverage = Coverage::Always;
-            }
         }
-        // Pods of one workload are counted by the same groups: each kind is looked up once.
-        let mut kinds: Interner<(&str, &BTreeMap<String, String>, &[PodTerm])> =
-            Interner::default();
-        let mut counted_by: Vec<Vec<GroupId>> = Vec::new();
-        let mut pods: IndexVec<GroupId, i64> = IndexVec::filled(0, width);
-        let keys: IndexVec<GroupId, Option<KeyId>> =
-            rules.groups.iter().map(|group| rules.key(group.key)).collect();
-        for (node, of_node) in nodes.enumerate() {
-            for running in &of_node.residents {
-                let kind = (running.namespace.as_str(), &running.labels, &*running.anti_affinity);
-                let number = kinds.intern(kind);
-                if number == counted_by.len() {
-                    let (namespace, labels, owned) = kind;
-                    let counts = |group: &TopologyGroup<'_>| group.counts(namespace, labels, owned);
-                    let each = rules.groups.enumerate().filter(|(_, group)| counts(group));
-                    counted_by.push(each.map(|(id, _)| id).collect());
-                }
-                for group in &counted_by[number] {
-                    pods[*group] += i64::from(running.count);
-                }
-            }
-            for (id, key) in keys.enumerate() {
-                let domain = key.map(|key| domains[node][key.index()]);
-                let count = std::mem::take(&mut pods[id]);
-                topology.add(id, domain, Host::Existing(node), count, true);
-            }
+    }
+
+    /// Declares the coverage of some domains by a group.
+    pub(crate) fn cover(&mut self, group: GroupId, domains: &[DomainId], coverage: Coverage) {
+        for domain in domains {
+            self.count_mut(group, *domain).coverage = coverage;
         }
-        topology
     }
 
     fn count_mut(&mut self, group: GroupId, domain: DomainId) -> &mut Count {
@@ -187,7 +145,7 @@ impl Topology {
     }
 
     /// Adds pods to the count of a domain, or of a node if `domain` is `None`.
-    fn add(
+    pub(crate) fn add(
         &mut self,
         group: GroupId,
         domain: Option<Domain>,
@@ -586,15 +544,4 @@ fn within(more: i64, counts_self: bool) -> Allowance {
         (true, true) => Allowance::AtMost(usize::try_from(more).unwrap_or(usize::MAX)),
         (true, false) => Allowance::Unlimited,
     }
-}
-
-/// Whether a group covers a node.
-pub(crate) fn covers(group: &TopologyGroup<'_>, node: &Node, labels: &Requirements) -> bool {
-    let Some(filter) = &group.filter else { return true };
-    filter.keys.iter().all(|key| is_host(key) || label_of(node, key).is_some())
-        && filter.tolerations.is_none_or(|one| first_untolerated(&node.taints, one).is_none())
-        && filter.terms.is_none_or(|terms| {
-            terms.is_empty()
-                || terms.iter().any(|term| labels.compatible(term, Undefined::Deny).is_ok())
-        })
 }

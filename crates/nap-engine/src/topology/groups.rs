@@ -18,6 +18,7 @@ use nap_api::{Requirements, Toleration, labels};
 use crate::ids::{GroupId, Id, IndexVec, KeyId};
 use crate::intern::Interner;
 use crate::model::{Pod, PodTerm, Preferences, RunningPods, Selector, Snapshot, Spread, Weighted};
+use crate::topology::lookup::GroupLookup;
 
 /// Upper limit on host slots: each makes every request vector longer.
 const MAX_SLOTS: usize = 16;
@@ -99,7 +100,7 @@ pub(crate) enum Counted<'a> {
 }
 
 /// Nodes that a spread constraint covers: `nodeAffinityPolicy` and `nodeTaintsPolicy`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeFilter<'a> {
     /// Terms of which a node must satisfy one; `None` or empty means any node.
     pub(crate) terms: Option<&'a [Requirements]>,
@@ -324,22 +325,19 @@ impl<'a> TopologyRules<'a> {
             slots,
             ..Self::default()
         };
+        let lookup = GroupLookup::of(&rules.groups);
         let mut memberships: Interner<Membership> = Interner::default();
         let of_rules: Vec<usize> =
-            distinct.iter().map(|pod| memberships.intern(rules.membership(pod))).collect();
+            distinct.iter().map(|pod| memberships.intern(rules.membership(pod, &lookup))).collect();
         rules.memberships = memberships.items;
         rules.membership_of = rules_of.into_iter().map(|rules| of_rules[rules]).collect();
         rules
     }
 
-    fn membership(&self, pod: &PodRules<'_>) -> Membership {
+    fn membership(&self, pod: &PodRules<'_>, lookup: &GroupLookup<'_>) -> Membership {
         let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.counts(pod));
         let mut profile = TopologyProfile::default();
-        let each = self.groups.enumerate();
-        let counts =
-            |group: &TopologyGroup<'_>| group.counts(pod.namespace, pod.labels, pod.anti_affinity);
-        let counted: Vec<GroupId> =
-            each.filter(|(_, group)| counts(group)).map(|(id, _)| id).collect();
+        let counted = lookup.counting(&self.groups, pod.namespace, pod.labels, pod.anti_affinity);
         let counts_self = |group: GroupId| counted.binary_search(&group).is_ok();
         for spread in pod.spread {
             let Some(group) = self.find(&spread_group(pod, spread)) else { continue };
@@ -372,8 +370,8 @@ impl<'a> TopologyRules<'a> {
             let counts_self = counts_self(group);
             profile.constraints.push(Constraint::AntiAffinity { group, at, counts_self });
         }
-        for (group, TopologyGroup { counted, .. }) in self.groups.enumerate() {
-            if let Counted::Owners(term) = counted
+        for group in lookup.repelling(pod.namespace, pod.labels) {
+            if let Counted::Owners(term) = &self.groups[group].counted
                 && term.matches(pod.namespace, pod.labels)
             {
                 let at = self.at(&mut profile, group);

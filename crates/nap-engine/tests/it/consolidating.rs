@@ -364,3 +364,24 @@ fn nodes_are_deleted_together_where_one_by_one_their_pods_would_be_in_each_other
     assert_eq!(removed, [["a"], ["b"]]);
     assert!(decision.steps.iter().all(|step| step.plan.launches.is_empty()));
 }
+
+#[test]
+fn nodes_that_lack_cpu_and_nodes_that_lack_memory_are_replaced_together() {
+    let mut world = World::new();
+    let high_memory = world.template(pod("high-memory", 1000, 8));
+    let high_cpu = world.template(pod("high-cpu", 1000, 2));
+    // Half of the CPU of thirty nodes and half of the memory of twenty is free: alone, neither kind
+    // can be had for less.
+    for number in 0..30 {
+        world.node(&format!("memory-{number:02}"), "d16", &[(high_memory, 8)]);
+    }
+    for number in 0..20 {
+        world.node(&format!("cpu-{number:02}"), "d16", &[(high_cpu, 16)]);
+    }
+    let decision = world.decide();
+    assert!(!decision.steps.is_empty());
+    for step in &decision.steps {
+        let of = |kind: &str| step.remove.iter().filter(|node| node.starts_with(kind)).count();
+        assert!(of("memory") > 0 && of("cpu") > 0, "{:?}", step.remove);
+    }
+}

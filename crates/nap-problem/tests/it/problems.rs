@@ -214,6 +214,19 @@ fn judge_reports_violated_spread_and_affinity() {
 }
 
 #[test]
+fn spread_with_an_empty_selector_counts_no_pods() {
+    let mut uneven = plan();
+    uneven["existing"]["old"] = json!({"plain": 3, "spread": 3});
+    uneven["nodes"][1]["pods"]["spread"] = json!(1);
+    let mut changed = base();
+    let position =
+        changed["pods"].as_array().unwrap().iter().position(|pod| pod["name"] == "spread");
+    let class = &mut changed["pods"][position.unwrap()];
+    class["topologySpread"][0]["labelSelector"] = json!({});
+    assert_eq!(violations(&changed, &uneven), [""; 0]);
+}
+
+#[test]
 fn counted_pods_are_bound_after_pods_with_rules() {
     // The plain pods are counted by the spread and all in one zone: they must be bound last.
     let mut changed = base();
