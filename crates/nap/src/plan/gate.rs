@@ -20,8 +20,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// `mark` is `~` if the cost is an estimate. Fails if the cost exceeds the ceiling; with `--exit-code`, ends the process if there are
-    /// changes.
+    /// Fails if the cost exceeds the ceiling; with `--exit-code`, ends the process if there are
+    /// changes. `mark` is `~` if the cost is an estimate.
     pub fn check(&self, cost: UsdPerHour, mark: &str, has_changes: bool) -> anyhow::Result<()> {
         match self.max_cost {
             Some(MaxCost::PerHour(most)) if cost > most => {
