@@ -7,10 +7,10 @@
 //!               └────────── responses of the writes ◄──────────────┘
 //! ```
 //!
-//! Everything runs in one task. All events are applied before a pass, a pass visits the objects that
-//! have changed in key order, and its writes are in the index before the next step reads it: the
-//! same events in the same order lead to the same writes. Passes follow each other until one changes
-//! nothing.
+//! Everything runs in one task. All events are applied before a pass, a pass visits the objects
+//! that have changed in key order, and its writes are in the index before the next step reads it:
+//! the same events in the same order lead to the same writes. Passes follow each other until one
+//! changes nothing.
 //!
 //! Not implemented: ReplicationControllers (they can be stored, but get no pods) and preemption.
 

@@ -1,6 +1,6 @@
-//! The parts of the node lifecycle controller and of pod garbage collection that matter: nodes that
-//! are not ready are tainted and ready ones are not, a Node without a kubelet is marked, and the pods
-//! of a deleted VM or of a missing Node are removed.
+//! The parts of the node lifecycle controller and of pod garbage collection that matter: nodes
+//! that are not ready are tainted and ready ones are not, a Node without a kubelet is marked, and
+//! the pods of a deleted VM or of a missing Node are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
