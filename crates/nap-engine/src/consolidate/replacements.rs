@@ -269,6 +269,10 @@ impl<'a> FleetState<'a> {
                 unplaced = Some((class, packing));
                 continue;
             }
+            // The steps after this one may add nodes and domains.
+            if packing.topology.depends_on_its_nodes() {
+                continue;
+            }
             let Some(cost) = packing.price(&self.offerings, true) else { continue };
             if best.as_ref().is_none_or(|best| cost < best.cost) {
                 let tier = strategy.tier();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nap_units::UsdPerHour;
+use nap_units::{CPU, MEMORY, UsdPerHour};
 
 use crate::classes::PodCounts;
 use crate::consolidate::cache::Memory;
@@ -381,17 +381,17 @@ impl<'a, 'm> Search<'a, 'm> {
         orders
     }
 
-    /// Candidates in turn from two sides, those with much CPU in use for their price and those with
-    /// little: what leaves memory unused on one node and CPU on another needs less together. Each
-    /// side keeps its order.
+    /// Candidates in turn from two sides, those whose pods request more CPU for their memory than
+    /// most and those with less: what leaves memory unused on one node and CPU on another needs
+    /// less together. Each side keeps its order.
     fn complementary(&self, members: &[usize]) -> Vec<usize> {
-        let cpu: Vec<f64> = members.iter().map(|number| self.cpu_for_price(*number)).collect();
-        let mut sorted = cpu.clone();
+        let shares = self.cpu_shares(members);
+        let mut sorted = shares.clone();
         sorted.sort_by(f64::total_cmp);
         let Some(middle) = sorted.get(sorted.len() / 2) else { return Vec::new() };
         let side = |is_above: bool| {
-            let each = members.iter().zip(&cpu);
-            let of_side = each.filter(move |(_, cpu)| (*cpu > middle) == is_above);
+            let each = members.iter().zip(&shares);
+            let of_side = each.filter(move |(_, share)| (*share > middle) == is_above);
             of_side.map(|(number, _)| *number)
         };
         let (mut above, mut below) = (side(true), side(false));
@@ -403,15 +403,31 @@ impl<'a, 'm> Search<'a, 'm> {
         turns
     }
 
-    /// CPU that a candidate's pods request for its price.
+    /// Share of CPU in what each candidate's pods request of CPU and memory, both measured by what
+    /// the pods of all of them request.
     #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
-    fn cpu_for_price(&self, number: usize) -> f64 {
-        let node = &self.state.nodes[number];
-        let amount = |(class, count): &(ClassId, usize)| {
-            self.state.classes[*class].cpu as f64 * *count as f64
+    fn cpu_shares(&self, members: &[usize]) -> Vec<f64> {
+        let state = &self.state;
+        let names = state.dimensions.resources();
+        let dimensions = [CPU, MEMORY].map(|name| names.iter().position(|one| *one == name));
+        let requested = |number: &usize| {
+            dimensions.map(|dimension| {
+                let Some(dimension) = dimension else { return 0.0 };
+                let content = state.nodes[*number].content.iter();
+                let amount = |(class, count): &(ClassId, usize)| {
+                    state.classes[*class].requests[dimension] as f64 * *count as f64
+                };
+                content.map(amount).sum::<f64>()
+            })
         };
-        let cpu: f64 = node.content.iter().map(amount).sum();
-        cpu / node.candidate.price.micros().max(1) as f64
+        let each: Vec<[f64; 2]> = members.iter().map(requested).collect();
+        let total = |dimension: usize| each.iter().map(|one| one[dimension]).sum::<f64>().max(1.0);
+        let totals = [total(0), total(1)];
+        let share = |[cpu, memory]: &[f64; 2]| {
+            let (cpu, memory) = (cpu / totals[0], memory / totals[1]);
+            if cpu + memory > 0.0 { cpu / (cpu + memory) } else { 0.0 }
+        };
+        each.iter().map(share).collect()
     }
 }
 
