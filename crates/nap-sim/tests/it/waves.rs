@@ -31,7 +31,12 @@ fn apart() -> Value {
 
 async fn nodes(user: &User, count: usize) {
     user.default_pool(pool()).await;
-    user.deploy("inflate", count, apart()).await;
+    // Pods that stay on a node that is not ready: their eviction would launch another new node.
+    let mut template = apart();
+    template["spec"]["tolerations"] = json!([
+        { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute" },
+    ]);
+    user.deploy("inflate", count, template).await;
     user.until_running(count).await;
 }
 
