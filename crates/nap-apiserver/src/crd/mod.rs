@@ -7,7 +7,7 @@ mod schema;
 mod validation;
 
 use kube::core::cel::{
-    CompiledSchema, ErrorKind, ValidationError, compile_schema, validate_compiled,
+    CompiledSchema, ErrorKind, ValidationError, ValidationErrors, compile_schema, validate_compiled,
 };
 use serde_json::Value;
 
@@ -137,7 +137,7 @@ impl CustomSchema {
     fn failures(&self, value: &Value, old: Option<&Value>) -> Vec<(String, ValidationError)> {
         let judge = |rules: &CompiledSchema, value: &Value, old: Option<&Value>, at: &str| {
             let failed = validate_compiled(rules, value, old).err();
-            let failed = failed.map(|failures| failures.into_vec()).unwrap_or_default();
+            let failed = failed.map(ValidationErrors::into_vec).unwrap_or_default();
             let path = |failure: &ValidationError| {
                 let below = failure.field_path.trim_start_matches('.');
                 match (at.is_empty(), below.is_empty(), below.starts_with('[')) {

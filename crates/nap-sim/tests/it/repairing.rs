@@ -92,7 +92,7 @@ async fn pods_leave_a_node_that_is_not_ready_for_five_minutes() {
         };
         break_node(&user, &broken, "");
         user.pass(290).await;
-        assert_eq!(node_of().await, [broken.clone()], "tolerated for five minutes");
+        assert_eq!(node_of().await, [broken.as_str()], "tolerated for five minutes");
         let node = user.nodes().await.into_iter().find(|node| node.name_any() == broken).unwrap();
         let taints = node.spec.unwrap().taints.unwrap();
         let effects: Vec<&str> = taints

@@ -89,7 +89,7 @@ impl Scheduler {
         while let Some((class, pod)) = self.queue.next() {
             self.attempt(&class, &pod, index, writer).await;
         }
-        for (key, refusal) in self.queue.to_show(writer.now()) {
+        for (key, refusal) in self.queue.take_untold(writer.now()) {
             if let Some(pod) = index.pods.get(&key).cloned() {
                 refuse(&pod, &refusal, index, writer).await;
             }
@@ -163,7 +163,9 @@ impl Scheduler {
         if storage.contains(&true) {
             let claimants = self.bound.values().filter(|pod| storage::uses_claims(&pod.pod));
             let nodes: BTreeSet<String> = claimants.map(|pod| pod.node().to_owned()).collect();
-            nodes.iter().for_each(|node| self.refresh_disks(node, index));
+            for node in &nodes {
+                self.refresh_disks(node, index);
+            }
             self.queue.wake(Helps::WithRules);
         }
         if !index.namespaces.changes(READER).is_empty() {

@@ -199,7 +199,7 @@ impl Queue {
     }
 
     /// The pods whose refusal is to be written now.
-    pub(super) fn to_show(&mut self, now: Timestamp) -> Vec<(Key, Refusal)> {
+    pub(super) fn take_untold(&mut self, now: Timestamp) -> Vec<(Key, Refusal)> {
         let mut all = Vec::new();
         for class in self.classes.values_mut() {
             let Some(refusal) = &class.refusal else { continue };
