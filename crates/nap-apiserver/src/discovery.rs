@@ -35,6 +35,10 @@ pub(crate) fn document(
     accept: &str,
 ) -> Option<(&'static str, Value)> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    // Most requests are for objects.
+    if !matches!(segments.as_slice(), ["api" | "apis"] | ["api" | "apis", _] | ["apis", _, _]) {
+        return None;
+    }
     let groups = groups(registry);
     let aggregated = accept.contains("as=APIGroupDiscoveryList") && accept.contains("v=v2;")
         || accept.contains("as=APIGroupDiscoveryList") && accept.ends_with("v=v2");

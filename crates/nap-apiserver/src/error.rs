@@ -38,6 +38,17 @@ impl ApiError {
         error
     }
 
+    /// A path below a group and version that nothing serves. The real server answers it with
+    /// text, because no API is asked.
+    pub(crate) fn unserved_group() -> Self {
+        Self::plain(404, "", "404 page not found")
+    }
+
+    /// Whether the answer is the message itself, not a `metav1.Status`.
+    pub(crate) fn is_text(&self) -> bool {
+        self.code == 404 && self.reason.is_empty()
+    }
+
     pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource.qualified());
         Self::plain(404, "NotFound", message).about(resource, name)
@@ -155,6 +166,14 @@ impl ApiError {
         error.details =
             Some(Box::new(json!({ "group": "meta.k8s.io", "kind": kind, "causes": causes })));
         Err(error)
+    }
+
+    /// A JSON patch that does not fit the object. The real server does not say why either.
+    pub(crate) fn patch_does_not_apply() -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        let mut error = Self::plain(422, "Invalid", message);
+        error.details = Some(Box::new(json!({})));
+        error
     }
 
     /// `422 Invalid` with one cause per field.

@@ -133,6 +133,9 @@ pub(crate) fn text(body: &'static str) -> Response<ResponseBody> {
 }
 
 pub(crate) fn failure(error: &ApiError) -> Response<ResponseBody> {
+    if error.is_text() {
+        return respond(error.code, "text/plain; charset=utf-8", error.message.clone().into());
+    }
     let body = error.to_status().to_string().into_bytes();
     let mut response = respond(error.code, "application/json", body);
     let retry =

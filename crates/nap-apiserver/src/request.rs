@@ -104,6 +104,16 @@ pub(crate) enum Include {
     Object,
 }
 
+/// Group and version of an API path; the version is empty where the path has none.
+pub(crate) fn group_version(path: &str) -> Option<(&str, &str)> {
+    let mut segments = path.trim_matches('/').split('/');
+    match segments.next()? {
+        "api" => Some(("", segments.next()?)),
+        "apis" => Some((segments.next()?, segments.next().unwrap_or_default())),
+        _ => None,
+    }
+}
+
 /// The resource a path points at.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Target {

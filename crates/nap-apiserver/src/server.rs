@@ -7,7 +7,7 @@ use http::{Method, Response};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
-use crate::request::{ApiRequest, Target};
+use crate::request::{self, ApiRequest, Target};
 use crate::resources::{self, GroupResource, Resource, Source};
 use crate::store::{Key, Store};
 use crate::verbs::{WriteOptions, reviews};
@@ -145,16 +145,26 @@ impl State {
 
 /// The served resources by group, version and plural name.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(BTreeMap<(String, String, String), Arc<Resource>>);
+pub(crate) struct Registry {
+    resources: BTreeMap<(String, String, String), Arc<Resource>>,
+    /// Number of changes so far.
+    changes: u64,
+}
 
 impl Registry {
     pub(crate) fn insert(&mut self, resource: Resource) {
         let key = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
-        self.0.insert(key, Arc::new(resource));
+        self.resources.insert(key, Arc::new(resource));
+        self.changes += 1;
     }
 
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        self.0.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
+        self.resources.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
+    }
+
+    /// Number of changes so far: what was served at the same number is served still.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Any served version of a collection, the storage version first.
@@ -171,11 +181,16 @@ impl Registry {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.0.values()
+        self.resources.values()
+    }
+
+    fn serves(&self, group: &str, version: &str) -> bool {
+        self.iter().any(|r| r.group == group && (version.is_empty() || r.version == version))
     }
 
     pub(crate) fn forget(&mut self, resource: &GroupResource) {
-        self.0.retain(|_, r| !r.is(&resource.group, &resource.plural));
+        self.resources.retain(|_, r| !r.is(&resource.group, &resource.plural));
+        self.changes += 1;
     }
 }
 
@@ -190,11 +205,17 @@ pub(crate) fn handle(
     {
         return answer;
     }
-    let target = Target::parse(&request.path).ok_or_else(ApiError::unknown_path)?;
+    let unknown = |state: &State| match request::group_version(&request.path) {
+        Some((group, version)) if !state.registry.serves(group, version) => {
+            ApiError::unserved_group()
+        }
+        _ => ApiError::unknown_path(),
+    };
+    let target = Target::parse(&request.path).ok_or_else(|| unknown(&state))?;
     let resource = state
         .registry
         .find(&target.group, &target.version, &target.plural)
-        .ok_or_else(ApiError::unknown_path)?;
+        .ok_or_else(|| unknown(&state))?;
     if !resource.namespaced && !target.namespace.is_empty() {
         return Err(ApiError::unknown_path());
     }

@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use crate::object;
 use crate::resources::GroupResource;
 
-/// Changes kept per collection. A watch or page that is further behind gets 410 Gone.
+/// Changes kept per collection, or as many as it has objects if these are more: the pages of a long
+/// list take long. A watch or page that is further behind gets 410 Gone.
 pub(crate) const HISTORY_LIMIT: usize = 4096;
 
 /// Namespace (empty for cluster-scoped objects) and name.
@@ -101,7 +102,7 @@ impl Collection {
 
     fn push(&mut self, change: Change) -> Vec<Waker> {
         self.history.push_back(Arc::new(change));
-        while self.history.len() > HISTORY_LIMIT {
+        while self.history.len() > HISTORY_LIMIT.max(self.objects.len()) {
             if let Some(change) = self.history.pop_front() {
                 self.dropped += 1;
                 self.dropped_revision = change.revision;
@@ -328,6 +329,22 @@ mod tests {
         let collection = store.collections.get(&resource).unwrap();
         assert!(collection.at_revision(then).is_none());
         assert!(collection.position_after(then).is_none());
+    }
+
+    #[test]
+    fn a_large_collection_keeps_as_many_changes_as_it_has_objects() {
+        let mut store = Store::new(1);
+        let resource = GroupResource::new("", "things");
+        let large = HISTORY_LIMIT + 1000;
+        for number in 0..large {
+            store.put(&resource, object(&number.to_string(), 0));
+        }
+        let then = store.revision();
+        for number in 0..large {
+            store.put(&resource, object(&number.to_string(), 1));
+        }
+        let collection = store.collections.get(&resource).unwrap();
+        assert_eq!(collection.at_revision(then).map(|past| past.len()), Some(large));
     }
 
     #[test]

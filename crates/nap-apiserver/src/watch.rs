@@ -49,6 +49,8 @@ pub(crate) struct Watch {
     pub(crate) ended: bool,
     /// The revision of the store at which the watch began to wait, and its waker.
     pub(crate) waits: Option<(u64, Waker)>,
+    /// The registry at which the resource was last found to be served, by its number of changes.
+    pub(crate) served_at: Option<u64>,
 }
 
 impl Watch {
@@ -75,13 +77,16 @@ impl Watch {
         }
         let now = state.now();
         let mut out = std::mem::take(&mut self.initial);
-        let served = state.registry.find(
-            &self.resource.group,
-            &self.resource.version,
-            &self.resource.plural,
-        );
-        let collection = state.store.collections.get_mut(&self.collection);
-        let (Some(collection), true) = (collection, served.is_some()) else {
+        let registry = &state.registry;
+        if self.served_at != Some(registry.changes()) {
+            let Resource { group, version, plural, .. } = &*self.resource;
+            if registry.find(group, version, plural).is_none() {
+                self.ended = true;
+                return out;
+            }
+            self.served_at = Some(registry.changes());
+        }
+        let Some(collection) = state.store.collections.get_mut(&self.collection) else {
             self.ended = true;
             return out;
         };

@@ -16,7 +16,7 @@ use nap_units::{Resources, Rounding};
 use crate::arm::{Failure, operation_failure};
 use crate::class_holds::ClassHolds;
 use crate::machines::{
-    Created, Machine, MachineRequest, NewMachine, ProvisioningState, machine_name, machine_name_of,
+    Created, Machine, MachineRequest, NewMachine, ProvisioningState, machine_name,
 };
 use crate::offering_selection::{self, Wanted};
 use crate::{AzureProvider, images};
@@ -288,9 +288,7 @@ impl AzureProvider {
     /// Progress of the machine of a launched NodeClaim.
     pub(crate) async fn progress(&self, claim: &NodeClaim) -> Result<Creation, CloudError> {
         let claim_name = claim.metadata.name.clone().unwrap_or_default();
-        let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
-        let recorded = id.and_then(|id| machine_name_of(id, &self.config.agent_pool));
-        let Some(name) = recorded else { return Ok(Creation::Succeeded) };
+        let Some(name) = self.name_of_claim(claim).await? else { return Ok(Creation::Succeeded) };
         let now = self.arm.clock().now();
         if self.fleet.requested(&name).is_some_and(|at| now.duration_since(at) < MIN_AGE) {
             return Ok(Creation::InProgress);

@@ -28,6 +28,7 @@ mod drift;
 pub mod embedded;
 mod error;
 mod fleet;
+mod identity;
 pub mod images;
 pub mod instance_types;
 mod kube_reserved;

@@ -21,10 +21,10 @@ use crate::class_holds::ClassHolds;
 use crate::drift;
 use crate::embedded::{EmbeddedCatalogue, Lifecycle};
 use crate::fleet::Fleet;
+use crate::identity::is_of_claim;
 use crate::instance_types::{Settings, instance_type};
 use crate::machines::{
-    API_VERSION, Machine, Machines, NODEPOOL_TAG, is_vm_in, machine_name, machine_name_of,
-    machine_tags, tags,
+    API_VERSION, Machine, Machines, NODEPOOL_TAG, machine_name, machine_tags, tags,
 };
 use crate::not_offered::replacements;
 use crate::prices::Prices;
@@ -77,7 +77,12 @@ impl AzureProvider {
     /// Creates a provider for the endpoints of the settings, with the identity of the environment.
     pub fn connect(config: AzureConfig, clock: Clock) -> Result<Self, AzureError> {
         let service = https_client()?;
-        let tokens = tokens_from_env(service.clone(), clock.clone(), &config.entra)?;
+        let tokens = tokens_from_env(
+            service.clone(),
+            clock.clone(),
+            &config.entra,
+            Some(&config.subscription_id),
+        )?;
         Ok(Self::new(config, clock, service, tokens))
     }
 
@@ -129,47 +134,12 @@ impl AzureProvider {
         })
     }
 
-    /// The machine name in a provider id. An id of another cloud, cluster or form is not found. A
-    /// VM of the cluster that is not a machine is an error: it may exist, and cannot be managed
-    /// here.
-    fn name_of(&self, provider_id: &str) -> Result<String, CloudError> {
-        let pool = &self.config.agent_pool;
-        if let Some(name) = machine_name_of(provider_id, pool) {
-            return Ok(name);
-        }
-        let is_vm = is_vm_in(provider_id, &self.config.node_resource_group);
-        let class = if is_vm { ErrorClass::Invalid } else { ErrorClass::NotFound };
-        let message = format!("`{provider_id}` is not a machine of agent pool `{pool}`");
-        Err(CloudError::new(class, "find a machine", "NotAMachine", message))
-    }
-
-    /// Name of the machine of a launched NodeClaim; `None` before it is launched.
-    fn name_of_claim(&self, claim: &NodeClaim) -> Option<String> {
-        let status = claim.status.as_ref()?;
-        self.name_of(status.provider_id.as_deref()?).ok()
-    }
-
-    /// Requests the deletion of a machine if it belongs to the NodeClaim. Returns whether there is
-    /// such a machine.
-    async fn delete_owned(
-        &self,
-        name: &str,
-        is_owned: impl Fn(&Machine) -> bool,
-    ) -> Result<bool, CloudError> {
-        let Some(machine) = self.fleet.find(name).await? else { return Ok(false) };
-        if !is_owned(&machine) {
-            return Ok(false);
-        }
-        if !machine.is_deleting() {
-            self.fleet.delete(name).await?;
-        }
-        Ok(true)
-    }
-
     pub(crate) async fn instance(&self, machine: &Machine) -> Result<Instance, CloudError> {
         let properties = &machine.properties;
         let operation = format!("get machine {}", machine.name);
-        let provider_id = machine.provider_id().ok_or_else(|| {
+        // A machine that failed before it had a VM is known by its own id: it can be deleted.
+        let failed = machine.is_failed_without_vm().then(|| format!("azure://{}", machine.id));
+        let provider_id = machine.provider_id().or(failed).ok_or_else(|| {
             CloudError::new(
                 ErrorClass::Transient,
                 operation,
@@ -263,21 +233,18 @@ impl CloudProvider for AzureProvider {
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError> {
         let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
-        let recorded = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
-        let recorded = match recorded.map(|id| self.name_of(id)) {
-            Some(Ok(name)) => Some(name),
-            Some(Err(error)) if !error.is_not_found() => return Err(error),
-            Some(Err(_)) | None => None,
+        let recorded = match self.name_of_claim(claim).await {
+            Ok(name) => name,
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
         };
         let mut exists = false;
         if let Some(name) = &recorded {
-            // A machine without the tag is the NodeClaim's, because its provider id says so.
-            let is_owned = |machine: &Machine| machine.owner().is_none_or(|one| one == claim_name);
-            exists |= self.delete_owned(name, is_owned).await?;
+            exists |= self.delete_owned(name, |machine| is_of_claim(machine, claim)).await?;
         }
         let own = machine_name(claim_name).ok().filter(|own| recorded.as_ref() != Some(own));
         if let Some(name) = own {
-            let is_owned = |machine: &Machine| machine.owner() == Some(claim_name);
+            let is_owned = |machine: &Machine| Ok(machine.owner() == Some(claim_name));
             exists |= self.delete_owned(&name, is_owned).await?;
         }
         if exists {
@@ -290,8 +257,8 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError> {
-        let name = self.name_of(provider_id)?;
-        let is_ours = |machine: &Machine| machine.is_of_cluster(&self.config.cluster_name);
+        let name = self.name_of(provider_id).await?;
+        let is_ours = |machine: &Machine| Ok(machine.is_of_cluster(&self.config.cluster_name));
         if self.delete_owned(&name, is_ours).await? {
             return Ok(());
         }
@@ -300,9 +267,15 @@ impl CloudProvider for AzureProvider {
     }
 
     async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
-        let machine = self.fleet.machines().get(&self.name_of(provider_id)?).await?;
-        let id = machine.provider_id();
-        let is_other = id.is_some_and(|id| !id.eq_ignore_ascii_case(provider_id));
+        let name = self.name_of(provider_id).await?;
+        let machine = match self.fleet.machines().get(&name).await {
+            Err(error) if error.is_not_found() => {
+                self.fleet.machines().confirm_cluster().await?;
+                return Err(error);
+            }
+            other => other?,
+        };
+        let is_other = machine.provider_id().is_some() && !machine.has_provider_id(provider_id);
         if is_other || machine.is_lost() {
             let message = format!("the VM `{provider_id}` is gone");
             let operation = format!("get machine {}", machine.name);
@@ -317,8 +290,9 @@ impl CloudProvider for AzureProvider {
         self.fleet.see(&listed);
         let ours = listed.machines().filter(|one| one.is_of_cluster(&self.config.cluster_name));
         let mut instances = Vec::new();
-        // A machine without a VM id is too young to be listed.
-        for machine in ours.filter(|machine| machine.provider_id().is_some()) {
+        // A machine without a VM id is too young to be listed, unless it has failed.
+        let is_listed = |one: &&Machine| one.provider_id().is_some() || one.is_failed_without_vm();
+        for machine in ours.filter(is_listed) {
             instances.push(self.instance(machine).await?);
         }
         for machine in self.fleet.newly_evicted(&listed) {
@@ -388,7 +362,7 @@ impl CloudProvider for AzureProvider {
         claim: &NodeClaim,
         class: &AKSNodeClass,
     ) -> Result<Option<InstanceDrift>, CloudError> {
-        let Some(name) = self.name_of_claim(claim) else { return Ok(None) };
+        let Some(name) = self.name_of_claim(claim).await? else { return Ok(None) };
         let listed = self.fleet.listed_within(DRIFT_AGE).await?;
         Ok(listed.get(&name).and_then(|machine| drift::drift(machine, class)))
     }
@@ -421,7 +395,7 @@ impl CloudProvider for AzureProvider {
         claim: &NodeClaim,
         class: &AKSNodeClass,
     ) -> Result<(), CloudError> {
-        let Some(name) = self.name_of_claim(claim) else { return Ok(()) };
+        let Some(name) = self.name_of_claim(claim).await? else { return Ok(()) };
         self.fleet.machines().set_tags(&name, &machine_tags(&self.config, claim, class)).await
     }
 

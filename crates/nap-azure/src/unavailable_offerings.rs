@@ -318,7 +318,9 @@ impl UnavailableOfferings {
             | Failure::DiskEncryption
             | Failure::Invalid
             | Failure::Conflict
-            | Failure::Transient => return false,
+            | Failure::Transient
+            | Failure::ScopeNotFound
+            | Failure::PolicyOnRequest => return false,
         };
         let cause = Cause::of(failure);
         // A lack of capacity concerns larger sizes of the family too; what refuses a size by its

@@ -72,6 +72,8 @@ pub struct Settings {
     pub leader_election: Option<LeaderElection>,
     /// Whether unhealthy nodes are replaced: the feature gate `NodeRepair`.
     pub node_repair: bool,
+    /// Whether spot nodes are replaced by cheaper spot nodes where a NodePool does not say.
+    pub spot_to_spot: bool,
     /// Whether decisions are only reported: nothing is written but events and the Lease.
     pub dry_run: bool,
     /// Whether new pods are made to avoid nodes that the fleet could do without.
@@ -93,6 +95,7 @@ impl Default for Settings {
             rate_limit: RateLimit::default(),
             leader_election: None,
             node_repair: false,
+            spot_to_spot: false,
             dry_run: false,
             avoid_surplus: true,
             observes_objects: true,

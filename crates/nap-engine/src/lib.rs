@@ -129,7 +129,7 @@ pub use model::alternatives::Alternatives;
 pub use model::catalogue::Catalogue;
 pub use model::fleet::{
     Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, RunningPod,
-    Step,
+    Step, WorkloadBudget,
 };
 pub use model::options::{
     DEFAULT_NODE_COST, DefaultSpread, MinValuesPolicy, Options, PreferencePolicy,

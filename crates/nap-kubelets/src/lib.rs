@@ -16,6 +16,7 @@
 //! Every write follows from the order of the events and the [`Clock`], so two runs on a paused
 //! clock are equal.
 
+mod by_hand;
 mod cloud_nodes;
 mod due;
 mod node;
@@ -59,6 +60,9 @@ pub struct KubeletConfig {
     /// Whether a node lifecycle controller marks Nodes without heartbeats, so that the Node of a VM
     /// that is gone stays until then.
     pub is_monitored: bool,
+    /// Whether a Node that was made by hand gets a kubelet, which ends with it. Only where no other
+    /// kubelets can come.
+    pub adopts_nodes: bool,
     /// Kubernetes version of the kubelets, such as `v1.34.2`.
     pub version: String,
 }
@@ -85,6 +89,7 @@ impl Default for KubeletConfig {
                 status: Duration::from_mins(5),
             }),
             is_monitored: true,
+            adopts_nodes: false,
             version: "v1.34.2".to_owned(),
         }
     }

@@ -30,6 +30,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// Whether its Node was made by hand: there is no VM, and the kubelet does not register.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.provider_id.is_empty()
+    }
+
     /// The Node as the kubelet registers it: labels and taints are on it from the first moment.
     pub(crate) fn node(&self, boots: u32, now: Timestamp) -> serde_json::Result<Node> {
         serde_json::from_value(json!({
@@ -63,16 +68,31 @@ impl Machine {
         let label = |key: &str, fallback: &str| {
             self.labels.get(key).cloned().unwrap_or_else(|| fallback.to_owned())
         };
-        let machine = uuid(&self.provider_id);
+        let id = if self.is_by_hand() { &self.name } else { &self.provider_id };
+        let machine = uuid(id);
+        let (system, kernel) = system(&label("kubernetes.azure.com/node-image-version", ""));
         json!({
             "architecture": label("kubernetes.io/arch", "amd64"),
             "operatingSystem": label("kubernetes.io/os", "linux"),
             "kubeletVersion": self.version, "kubeProxyVersion": "",
-            "osImage": "Ubuntu 22.04 LTS", "kernelVersion": "5.15.0",
+            "osImage": system, "kernelVersion": kernel,
             "containerRuntimeVersion": "containerd://1.7.0",
-            "bootID": uuid(&format!("{}/{boots}", self.provider_id)),
+            "bootID": uuid(&format!("{id}/{boots}")),
             "machineID": machine.replace('-', ""), "systemUUID": machine,
         })
+    }
+}
+
+/// Operating system and kernel that come with a node image, such as
+/// `AKSUbuntu-2404gen2containerd-202601.5.0`.
+fn system(image: &str) -> (&'static str, &'static str) {
+    let names = |part: &str| image.contains(part);
+    match () {
+        () if names("AzureLinux-V2") => ("CBL-Mariner/Linux", "5.15.186.1-1.cm2"),
+        () if names("AzureLinux") => ("Microsoft Azure Linux 3.0", "6.6.96.2-2.azl3"),
+        () if names("Ubuntu-2404") => ("Ubuntu 24.04.3 LTS", "6.8.0-1030-azure"),
+        () if names("Ubuntu-2004") => ("Ubuntu 20.04.6 LTS", "5.4.0-1146-azure-fips"),
+        () => ("Ubuntu 22.04.5 LTS", "5.15.0-1092-azure"),
     }
 }
 
@@ -148,6 +168,11 @@ pub(crate) fn is_ready(node: &Node) -> bool {
     find(node, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
+/// Whether a kubelet, or a controller in its place, has said if the Node is ready.
+pub(crate) fn has_reported(node: &Node) -> bool {
+    find(node, "Ready").is_some()
+}
+
 fn find<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == kind)
@@ -193,4 +218,23 @@ fn uuid(text: &str) -> String {
     let low = hasher.finish();
     let digits = format!("{high:016x}{low:016x}");
     [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_says_the_system_of_its_image() {
+        for (image, expected) in [
+            ("AKSUbuntu-2204gen2containerd-202601.5.0", "Ubuntu 22.04.5 LTS"),
+            ("AKSUbuntu-2404gen2arm64containerd-202601.5.0", "Ubuntu 24.04.3 LTS"),
+            ("AKSUbuntu-2004gen2fipscontainerd-202601.5.0", "Ubuntu 20.04.6 LTS"),
+            ("AKSAzureLinux-V2gen2-202601.5.0", "CBL-Mariner/Linux"),
+            ("AKSAzureLinux-V3gen2arm64-202601.5.0", "Microsoft Azure Linux 3.0"),
+            ("", "Ubuntu 22.04.5 LTS"),
+        ] {
+            assert_eq!(system(image).0, expected, "{image}");
+        }
+    }
 }

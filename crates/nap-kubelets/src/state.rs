@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use serde_json::json;
 
+use crate::by_hand;
 use crate::cloud_nodes::GoneVms;
 use crate::due::{Due, PodKey, Work};
 use crate::node::{self, Machine, Reported};
@@ -127,7 +128,7 @@ impl State {
                 let version = self.config.version.clone();
                 let machine = Machine {
                     provider_id,
-                    name: name.clone(),
+                    name,
                     labels,
                     taints,
                     capacity,
@@ -135,10 +136,7 @@ impl State {
                     address,
                     version,
                 };
-                self.due.at(after(now, boot), Work::Vm(name.clone()));
-                let life = Life::Booting { attempts: 0 };
-                let reported = BTreeMap::new();
-                self.vms.insert(name, Vm { machine, boots: 1, life, reported });
+                self.start(machine, boot, now);
             }
             VmEvent::Condition { node_name: name, condition, status, reason, message } => {
                 let Some(vm) = self.vms.get_mut(&name) else { return };
@@ -163,15 +161,34 @@ impl State {
                 let known = self.vms.get(&name).filter(|vm| vm.machine.provider_id == provider_id);
                 let registered = known.is_some_and(|vm| !matches!(vm.life, Life::Booting { .. }));
                 if known.is_some() {
-                    self.vms.remove(&name);
-                    for work in [Work::Vm, Work::Lease, Work::Status] {
-                        self.due.cancel(&work(name.clone()));
-                    }
+                    self.stop(&name);
                 }
                 let coming = registered && !self.nodes.contains_key(&name);
                 self.gone.insert(name.clone(), provider_id, coming);
                 self.due.at(now, Work::GoneVm(name));
             }
+        }
+    }
+
+    /// Starts the kubelet of a machine.
+    fn start(&mut self, machine: Machine, boot: Duration, now: Timestamp) {
+        let name = machine.name.clone();
+        self.due.at(after(now, boot), Work::Vm(name.clone()));
+        let life = Life::Booting { attempts: 0 };
+        self.vms.insert(name, Vm { machine, boots: 1, life, reported: BTreeMap::new() });
+    }
+
+    fn stop(&mut self, name: &str) {
+        self.vms.remove(name);
+        for work in [Work::Vm, Work::Lease, Work::Status] {
+            self.due.cancel(&work(name.to_owned()));
+        }
+    }
+
+    /// Ends the kubelet of a Node that was made by hand and is gone.
+    fn release(&mut self, name: &str) {
+        if self.vms.get(name).is_some_and(|vm| vm.machine.is_by_hand()) {
+            self.stop(name);
         }
     }
 
@@ -197,13 +214,19 @@ impl State {
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_nodes);
-                self.nodes.retain(|name, _| listed.contains(name));
+                let gone = self.nodes.keys().filter(|name| !listed.contains(*name));
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.nodes.remove(&name);
+                    self.release(&name);
+                }
                 self.complete.0 = true;
             }
             Event::Apply(node) => self.put_node(node, now),
             Event::Delete(node) => {
-                self.nodes.remove(&node.name_any());
-                self.gone.remove(&node.name_any());
+                let name = node.name_any();
+                self.nodes.remove(&name);
+                self.gone.remove(&name);
+                self.release(&name);
             }
         }
     }
@@ -234,6 +257,11 @@ impl State {
     fn put_node(&mut self, mut node: Node, now: Timestamp) {
         node.metadata.managed_fields = None;
         let name = node.name_any();
+        if self.config.adopts_nodes && !self.vms.contains_key(&name) && by_hand::is_by_hand(&node) {
+            self.gone.remove(&name);
+            let (address, version) = (self.address("10.224"), self.config.version.clone());
+            self.start(by_hand::machine(&node, address, version), Duration::ZERO, now);
+        }
         self.nodes.insert(name.clone(), node);
         if self.gone.contains(&name) {
             self.due.at(now, Work::GoneVm(name));
@@ -243,7 +271,7 @@ impl State {
     }
 
     fn put_pod(&mut self, mut pod: Pod, now: Timestamp) {
-        if !self.vms.contains_key(pod::node_name(&pod)) {
+        if !self.vms.contains_key(pod::node_name(&pod)) && !self.config.adopts_nodes {
             // Bound to a node that is not ours, or whose VM is gone: nobody runs it.
             return;
         }
@@ -300,7 +328,10 @@ impl State {
             Life::Joined => true,
             Life::Ready => return None,
         };
-        let patch = json!({ "status": vm.machine.status(vm.boots, ready, held, now) });
+        let mut patch = json!({ "status": vm.machine.status(vm.boots, ready, held, now) });
+        if vm.machine.is_by_hand() && !ready {
+            patch["metadata"] = json!({ "labels": vm.machine.labels });
+        }
         Some(Write::NodeStatus { name: name.to_owned(), patch })
     }
 

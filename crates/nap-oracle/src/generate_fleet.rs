@@ -110,7 +110,7 @@ pub fn generate_fleet(seed: u64) -> Fleet {
         Arc::new(node)
     });
     snapshot.nodes = nodes.collect();
-    Fleet { snapshot, templates: list, candidates, pools }
+    Fleet { snapshot, templates: list, candidates, pools, workloads: Vec::new() }
 }
 
 /// Number of offerings that are tried for a pod.

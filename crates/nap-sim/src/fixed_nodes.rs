@@ -9,7 +9,7 @@ use nap_kubelets::VmEvent;
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources};
 
 use crate::azure::SUBSCRIPTION;
-use crate::azure::node::{EVICTION_THRESHOLD, reserved_cpu, reserved_memory};
+use crate::azure::node::{EVICTION_THRESHOLD, reserved_cpu, reserved_memory, whole_kib};
 
 /// Name of the pool.
 const POOL: &str = "system";
@@ -46,7 +46,7 @@ fn machine(number: u32, region: &str) -> VmEvent {
     ];
     let labels: BTreeMap<String, String> =
         given.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    let memory = (MEMORY_GIB * 0.95 * f64::from(1 << 30)) as i64;
+    let memory = whole_kib((MEMORY_GIB * 0.95 * f64::from(1 << 30)) as i64);
     let capacity = Resources::new()
         .with(CPU, VCPUS * 1000)
         .with(MEMORY, memory)

@@ -10,7 +10,7 @@ use nap_units::UsdPerHour;
 use serde::Serialize;
 
 use crate::cli::ClusterArgs;
-use crate::connect::connect;
+use crate::connect::{connect_to, unreachable};
 use crate::plan::format::{columns, wrap};
 use crate::plan::show;
 use crate::user_error::UserError;
@@ -87,14 +87,11 @@ pub async fn decisions(args: DecisionsArgs) -> anyhow::Result<()> {
 
 /// Reads the records from whichever namespace nap has.
 async fn read(cluster: &ClusterArgs) -> anyhow::Result<Document> {
-    let api: Api<ConfigMap> = Api::all(connect(cluster).await?);
+    let (client, server) = connect_to(cluster).await?;
+    let api: Api<ConfigMap> = Api::all(client);
     let named = ListParams::default().fields(&format!("metadata.name={}", store::NAME));
-    let found = api.list(&named).await.map_err(|error| {
-        UserError::new(
-            format!("ConfigMap `{}` cannot be read: {error}", store::NAME),
-            "check the server address in your kubeconfig, and that you may list ConfigMaps",
-        )
-    })?;
+    let found = api.list(&named).await;
+    let found = found.map_err(|error| unreachable(&server, "list", "configmaps", &error))?;
     let mut texts = found.items.into_iter().filter_map(|map| map.data);
     let Some(text) = texts.find_map(|mut data| data.remove(store::KEY)) else {
         return Ok(Document::default());

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-/// Gates of the incumbent, and whether nap does what each stands for. Only `NodeRepair` is a
-/// choice.
+/// Gates of the incumbent, and whether nap does what each stands for. `NodeRepair` and
+/// `SpotToSpotConsolidation` are choices.
 const GATES: [(&str, bool); 9] = [
     ("NodeRepair", false),
     ("ReservedCapacity", false),
@@ -20,7 +20,7 @@ const GATES: [(&str, bool); 9] = [
 #[derive(Clone, Debug, Args)]
 pub struct FeatureGateArgs {
     /// Feature gates as `NAME=BOOL`, separated by commas; `NodeRepair=true` replaces unhealthy
-    /// nodes
+    /// nodes, `SpotToSpotConsolidation=true` replaces spot nodes by cheaper spot nodes
     #[arg(
         long,
         env = "FEATURE_GATES",
@@ -37,6 +37,8 @@ pub struct FeatureGateArgs {
 pub struct FeatureGates {
     /// Whether unhealthy nodes are replaced.
     pub node_repair: bool,
+    /// Whether spot nodes are replaced by cheaper spot nodes where a NodePool does not say.
+    pub spot_to_spot: bool,
     /// Gates that were set to a value that nap does not have.
     ignored: Vec<(&'static str, bool)>,
 }
@@ -65,6 +67,8 @@ fn parse(text: &str) -> Result<FeatureGates, String> {
         };
         if gate == "NodeRepair" {
             gates.node_repair = wanted;
+        } else if gate == "SpotToSpotConsolidation" {
+            gates.spot_to_spot = wanted;
         } else if wanted != given {
             gates.ignored.push((gate, wanted));
         }
@@ -102,6 +106,8 @@ mod tests {
             assert!(parse(on).unwrap().node_repair, "{on}");
         }
         assert!(!parse("NodeRepair=true,NodeRepair=false").unwrap().node_repair);
+        let gates = parse("SpotToSpotConsolidation=true").unwrap();
+        assert!(gates.spot_to_spot && gates.ignored.is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | LimitRanger | defaults and bounds of requests and limits, from LimitRanges |
 //! | DefaultStorageClass | the class of a claim that names none |
+//! | PodTopologyLabels | zone and region of the node, on pods that are bound |
 //! | StorageObjectInUseProtection | finalizers of claims and volumes |
 //! | ResourceQuota | refuses what would exceed a quota, and keeps its `status` |
 //! | ValidatingAdmissionPolicy | rules in CEL |
@@ -20,13 +21,18 @@ use crate::object;
 use crate::resources::{GroupResource, Resource};
 use crate::server::State;
 
+/// Labels of a node that its pods get.
+const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 impl State {
     /// Changes an object about to be created.
     pub(crate) fn mutate(&self, resource: &Resource, object: &mut Value) -> Result<()> {
         match (resource.group.as_str(), resource.plural.as_str()) {
-            ("", "pods") => self.apply_limit_ranges(resource, object)?,
+            ("", "pods") => {
+                self.apply_limit_ranges(resource, object)?;
+                self.label_by_node(object);
+            }
             ("", "persistentvolumeclaims") => {
                 self.default_storage_class(object);
                 protect(object, "kubernetes.io/pvc-protection");
@@ -47,6 +53,22 @@ impl State {
     ) -> Result<()> {
         self.check_policies(resource, old, object, warnings)?;
         self.check_quotas(resource, old, object)
+    }
+
+    /// Gives a pod that is bound the zone and the region of its node as labels.
+    pub(crate) fn label_by_node(&self, pod: &mut Value) {
+        let name = object::text(pod, &["spec", "nodeName"]);
+        if name.is_empty() {
+            return;
+        }
+        let nodes = GroupResource::new("", "nodes");
+        let Some(node) = self.store.get(&nodes, &(String::new(), name.to_owned())) else { return };
+        for key in TOPOLOGY {
+            if let Some(value) = object::at(&node, &["metadata", "labels", key]) {
+                object::fields_mut(object::child(object::child(pod, "metadata"), "labels"))
+                    .insert(key.to_owned(), value.clone());
+            }
+        }
     }
 
     /// The newest class that is marked as the default.

@@ -29,6 +29,7 @@ pub(crate) fn apply(
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => {
             pod_spec::defaults(object::child(object, "spec"));
+            pod_spec::status_defaults(object);
             if old.is_none() {
                 pod_spec::pod_defaults(state, object)?;
             }
@@ -47,10 +48,19 @@ pub(crate) fn apply(
             }
             template(spec);
         }
-        ("apps", "replicasets") | ("", "replicationcontrollers") => {
+        ("apps", "replicasets") => {
             let spec = object::child(object, "spec");
             object::default(spec, "replicas", || json!(1));
             template(spec);
+        }
+        ("", "replicationcontrollers") => {
+            let spec = object::child(object, "spec");
+            object::default(spec, "replicas", || json!(1));
+            template(spec);
+            if let Some(labels) = object::at(spec, &["template", "metadata", "labels"]).cloned() {
+                object::default(spec, "selector", || labels);
+            }
+            labels_of_template(object);
         }
         ("apps", "daemonsets") => {
             let spec = object::child(object, "spec");
@@ -86,7 +96,9 @@ pub(crate) fn apply(
             object::default(spec, "suspend", || json!(false));
             object::default(spec, "successfulJobsHistoryLimit", || json!(3));
             object::default(spec, "failedJobsHistoryLimit", || json!(1));
-            template(object::child(object::child(spec, "jobTemplate"), "spec"));
+            let job = object::child(spec, "jobTemplate");
+            object::default(job, "metadata", || json!({}));
+            template(object::child(job, "spec"));
         }
         ("", "namespaces") => {
             let name = object::name(object).to_owned();
@@ -139,7 +151,20 @@ pub(crate) fn apply(
 
 fn template(spec: &mut Value) {
     if spec.get("template").is_some() {
-        pod_spec::defaults(object::child(object::child(spec, "template"), "spec"));
+        let template = object::child(spec, "template");
+        object::default(template, "metadata", || json!({}));
+        pod_spec::defaults(object::child(template, "spec"));
+    }
+}
+
+/// An object that has no labels gets those of its pods.
+fn labels_of_template(object: &mut Value) {
+    let labels = object::at(object, &["spec", "template", "metadata", "labels"]).cloned();
+    let held = object::at(object, &["metadata", "labels"]).and_then(Value::as_object);
+    if let Some(labels) = labels
+        && held.is_none_or(serde_json::Map::is_empty)
+    {
+        object::metadata(object).insert("labels".to_owned(), labels);
     }
 }
 
@@ -176,6 +201,7 @@ fn job(object: &mut Value) {
         }
     }
     template(spec);
+    labels_of_template(object);
 }
 
 /// A new node is not ready until its kubelet says so; the taint keeps pods away meanwhile.

@@ -89,6 +89,22 @@ fn default_tolerations(spec: &mut Value) {
     }
 }
 
+/// A status always lists the address of the pod, and the states of its containers even when empty.
+pub(crate) fn status_defaults(pod: &mut Value) {
+    let Some(status) = pod.get_mut("status") else { return };
+    let address = object::text(status, &["podIP"]).to_owned();
+    if !address.is_empty() && object::list(status, &["podIPs"]).is_empty() {
+        object::fields_mut(status).insert("podIPs".to_owned(), json!([{ "ip": address }]));
+    }
+    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        let containers = status.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            object::default(container, "state", || json!({}));
+            object::default(container, "lastState", || json!({}));
+        }
+    }
+}
+
 fn resolve_priority(state: &State, spec: &mut Value, pod: &str) -> Result<()> {
     let classes = GroupResource::new("scheduling.k8s.io", "priorityclasses");
     let wanted = object::text(spec, &["priorityClassName"]).to_owned();

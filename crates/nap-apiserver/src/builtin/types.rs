@@ -152,7 +152,98 @@ fn field(word: &'static str) -> Option<Field> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
     use super::*;
+
+    /// Adds what JSON has under `schema` and the message has not.
+    fn compare(
+        root: &Value,
+        schema: &Value,
+        message: &'static str,
+        seen: &mut BTreeSet<(String, &'static str)>,
+        missing: &mut Vec<String>,
+    ) {
+        let definition = schema["$ref"].as_str().unwrap_or_default();
+        if !seen.insert((definition.to_owned(), message)) {
+            return;
+        }
+        let name = definition.rsplit('/').next().unwrap_or_default();
+        let schema = root["$defs"].get(name).unwrap_or(schema);
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            let Some(field) = find(message, name) else {
+                missing.push(format!("{message}.{name}"));
+                continue;
+            };
+            let inner = match field.shape {
+                Shape::List => &property["items"],
+                Shape::Map => &property["additionalProperties"],
+                Shape::One | Shape::Inline => property,
+            };
+            let inner = inner["allOf"].get(0).unwrap_or(inner);
+            match field.kind {
+                Kind::Message(target) => compare(root, inner, target, seen, missing),
+                Kind::Items(target) => {
+                    // In JSON such a message is the list itself.
+                    let item = &inner["items"];
+                    let kind = find(target, "items").map(|field| field.kind);
+                    if let Some(Kind::Message(target)) = kind {
+                        compare(root, item, target, seen, missing);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The field of this name, or that of an inlined message.
+    fn find(message: &str, name: &str) -> Option<&'static Field> {
+        let all = fields(message)?;
+        all.iter().find(|field| field.name == name).or_else(|| {
+            let inlined = all.iter().filter(|field| field.shape == Shape::Inline);
+            inlined.into_iter().find_map(|field| match field.kind {
+                Kind::Message(target) => find(target, name),
+                _ => None,
+            })
+        })
+    }
+
+    #[test]
+    fn every_field_of_every_built_in_kind_can_be_sent_as_protobuf() {
+        let (mut kinds, mut seen, mut missing) = (0, BTreeSet::new(), Vec::new());
+        let mut envelopes = BTreeSet::new();
+        for resource in crate::resources::builtin() {
+            let message = message_name(&resource.api_version(), &resource.kind);
+            let (Some(message), Some(schema)) = (name_of(&message), resource.json_schema) else {
+                continue;
+            };
+            let root = crate::builtin::shape::types(schema);
+            seen.clear();
+            compare(&root, &root, message, &mut seen, &mut missing);
+            // They are in the envelope.
+            envelopes.extend(["apiVersion", "kind"].map(|name| format!("{message}.{name}")));
+            kinds += 1;
+        }
+        missing.retain(|field| !envelopes.contains(field));
+        missing.sort();
+        missing.dedup();
+        assert!(kinds > 50 && seen.len() > 3, "{kinds} {seen:?}");
+        assert_eq!(missing, Vec::<String>::new());
+    }
+
+    #[test]
+    fn bodies_of_subresources_are_in_the_table() {
+        for name in [
+            "autoscaling.v1.Scale",
+            "core.v1.Binding",
+            "meta.v1.DeleteOptions",
+            "policy.v1.Eviction",
+        ] {
+            assert!(fields(name).is_some(), "{name}");
+        }
+    }
 
     #[test]
     fn every_message_that_a_field_names_is_in_the_table() {

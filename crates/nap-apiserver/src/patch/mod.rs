@@ -52,21 +52,11 @@ impl Patch {
     }
 
     /// The object after the patch.
-    pub(crate) fn apply(
-        &self,
-        resource: &Resource,
-        name: &str,
-        mut object: Value,
-    ) -> Result<Value> {
+    pub(crate) fn apply(&self, resource: &Resource, mut object: Value) -> Result<Value> {
         match self {
             Self::Json(patch) => {
-                json_patch::patch(&mut object, patch).map_err(|error| {
-                    let mut refusal = ApiError::invalid(resource, name, &[]);
-                    refusal.message = format!(
-                        "the server rejected our request due to an error in our request: {error}"
-                    );
-                    refusal
-                })?;
+                json_patch::patch(&mut object, patch)
+                    .map_err(|_| ApiError::patch_does_not_apply())?;
             }
             Self::Strategic(patch) => strategic::merge(&mut object, patch),
             Self::Apply(patch) if !resource.is_custom() => strategic::merge(&mut object, patch),

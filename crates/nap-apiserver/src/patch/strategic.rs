@@ -106,13 +106,16 @@ fn merge_list(map: &mut Map<String, Value>, parent: &str, field: &str, items: &[
                 .collect();
         }
         Strategy::Set => {
+            let live = list.clone();
             for item in items {
                 if !list.contains(item) {
                     list.push(item.clone());
                 }
             }
+            put_in_order(list, items, &live, None);
         }
         Strategy::ByKey(key) => {
+            let live = list.clone();
             for item in items {
                 let wanted = item.get(key);
                 let position =
@@ -130,11 +133,11 @@ fn merge_list(map: &mut Map<String, Value>, parent: &str, field: &str, items: &[
                     (_, None) => list.push(without_directives(item)),
                 }
             }
+            put_in_order(list, items, &live, Some(key));
         }
     }
 }
 
-/// Elements that the order names come in that order; the others keep their place at the end.
 fn reorder(map: &mut Map<String, Value>, parent: &str, field: &str, order: &[Value]) {
     let key = match strategy(parent, field) {
         Strategy::ByKey(key) => Some(key),
@@ -142,18 +145,34 @@ fn reorder(map: &mut Map<String, Value>, parent: &str, field: &str, order: &[Val
         Strategy::Replace => return,
     };
     if let Some(Value::Array(list)) = map.get_mut(field) {
-        let identity =
-            |item: &Value| key.map_or_else(|| Some(item.clone()), |key| item.get(key).cloned());
-        list.sort_by_key(|item| {
-            let identity = identity(item);
-            order
-                .iter()
-                .position(|wanted| {
-                    key.map_or(Some(wanted), |key| wanted.get(key)) == identity.as_ref()
-                })
-                .unwrap_or(usize::MAX)
-        });
+        let live = list.clone();
+        put_in_order(list, order, &live, key);
     }
+}
+
+/// Elements that the patch names come in its order. Each of the others comes before the first of
+/// them that it precedes in the live list, so that an element which is new comes before those that
+/// the patch does not name.
+fn put_in_order(list: &mut Vec<Value>, order: &[Value], live: &[Value], key: Option<&str>) {
+    let place = |among: &[Value], item: &Value| {
+        let identity = key.map_or(Some(item), |key| item.get(key));
+        among.iter().position(|held| key.map_or(Some(held), |key| held.get(key)) == identity)
+    };
+    let (mut named, others): (Vec<Value>, Vec<Value>) =
+        list.drain(..).partition(|item| place(order, item).is_some());
+    named.sort_by_key(|item| place(order, item));
+    let mut others = others.into_iter().peekable();
+    for item in named {
+        if let Some(here) = place(live, &item) {
+            while let Some(other) =
+                others.next_if(|other| place(live, other).is_some_and(|there| there < here))
+            {
+                list.push(other);
+            }
+        }
+        list.push(item);
+    }
+    list.extend(others);
 }
 
 fn directive(item: &Value) -> Option<&str> {
@@ -203,12 +222,30 @@ mod tests {
             merged(pod, &patch),
             json!({"spec": {
                 "containers": [
-                    {"name": "a", "image": "2", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]},
+                    {"name": "a", "image": "2", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]},
                     {"name": "c"},
                 ],
                 "tolerations": [{"key": "new"}],
             }})
         );
+    }
+
+    #[test]
+    fn new_elements_come_first_and_known_ones_keep_their_place() {
+        let containers = |names: &[&str]| {
+            let list: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+            json!({"spec": {"containers": list}})
+        };
+        for (live, patch, expected) in [
+            (&["a"][..], &["new"][..], &["new", "a"][..]),
+            (&["a", "b", "c"], &["b"], &["a", "b", "c"]),
+            (&["a", "b", "c"], &["b", "new"], &["a", "b", "new", "c"]),
+            (&["a", "b", "c"], &["new", "b"], &["new", "a", "b", "c"]),
+            (&["a", "b", "c"], &["c", "a"], &["b", "c", "a"]),
+        ] {
+            let found = merged(containers(live), &containers(patch));
+            assert_eq!(found, containers(expected), "{patch:?} in {live:?}");
+        }
     }
 
     #[test]

@@ -72,14 +72,14 @@ impl State {
                 "lastProbeTime": null, "lastTransitionTime": self.timestamp(),
             }),
         );
-        if let Some(annotations) =
-            object::at(&binding, &["metadata", "annotations"]).and_then(Value::as_object)
-        {
-            let held = object::metadata(&mut pod).entry("annotations").or_insert_with(|| json!({}));
-            for (name, value) in annotations {
-                held[name] = value.clone();
+        for field in ["annotations", "labels"] {
+            let given = object::at(&binding, &["metadata", field]).and_then(Value::as_object);
+            for (name, value) in given.into_iter().flatten() {
+                let held = object::child(object::child(&mut pod, "metadata"), field);
+                object::fields_mut(held).insert(name.clone(), value.clone());
             }
         }
+        self.label_by_node(&mut pod);
         if !options.dry_run {
             self.store.put(&pods, pod);
         }

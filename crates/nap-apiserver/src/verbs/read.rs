@@ -172,6 +172,7 @@ impl State {
             deadline,
             ended: false,
             waits: None,
+            served_at: None,
         };
         let mut response = Response::new(watch.boxed_unsync());
         response

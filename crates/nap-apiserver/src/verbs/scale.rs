@@ -37,7 +37,7 @@ impl State {
         let (mut object, scale) = self.scaled(resource, key)?;
         let current = view(&object, &scale);
         let wanted = if request.method == Method::PATCH {
-            Patch::parse(request, resource)?.apply(resource, &key.1, current.clone())?
+            Patch::parse(request, resource)?.apply(resource, current.clone())?
         } else {
             decode(request)?
         };

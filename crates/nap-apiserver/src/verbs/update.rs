@@ -92,7 +92,7 @@ impl State {
             apply::merged(resource, &old, applied, &manager, &self.timestamp())?
         } else {
             options.manager = Some(manager);
-            patch.apply(resource, &key.1, old)?
+            patch.apply(resource, old)?
         };
         let outcome = self.replace(resource, key, new, status, &mut options)?;
         self.written(request, resource, 200, outcome.object(), &options)

@@ -174,8 +174,10 @@ async fn a_definition_takes_its_objects_along() {
     .await
     .unwrap();
     assert!(definitions.get_opt("widgets.example.com").await.unwrap().is_none());
-    let (_, _, message) = refusal(api.get("held").await);
-    assert_eq!(message, "the server could not find the requested resource");
+    // Without its only definition, the group is not served.
+    let (code, reason, message) = refusal(api.get("held").await);
+    assert_eq!(code, 404);
+    assert!(format!("{reason}{message}").contains("404 page not found"), "{reason}: {message}");
     define_widgets(&client).await;
 }
 

@@ -1,6 +1,7 @@
 //! Create, read, update, patch, delete, and the subresources of built-in kinds.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{
@@ -453,4 +454,76 @@ async fn unserved_requests_are_refused() {
     let post =
         http::Request::post("/api/v1/namespaces/default/configmaps/x").body(Vec::new()).unwrap();
     assert_eq!(refusal(client.request::<Value>(post).await).0, 405);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_pod_has_the_zone_and_the_region_of_its_node() {
+    let client = client();
+    let node: Node = typed(json!({ "metadata": { "name": "node-1", "labels": {
+        "topology.kubernetes.io/zone": "westeurope-2", "topology.kubernetes.io/region": "westeurope",
+        "disk": "fast",
+    } } }));
+    Api::<Node>::all(client.clone()).create(&created(), &node).await.unwrap();
+    let api = pods(&client);
+    api.create(&created(), &pod("scheduled")).await.unwrap();
+    bind(&client, "scheduled", "node-1").await.unwrap();
+    let mut placed = pod("placed");
+    placed.spec.as_mut().unwrap().node_name = Some("node-1".to_owned());
+    placed.labels_mut().insert("topology.kubernetes.io/zone".to_owned(), "elsewhere".to_owned());
+    api.create(&created(), &placed).await.unwrap();
+    let in_zone = ListParams::default().labels(
+        "topology.kubernetes.io/zone=westeurope-2,topology.kubernetes.io/region=westeurope",
+    );
+    let found = api.list(&in_zone).await.unwrap();
+    assert_eq!(found.items.iter().map(Pod::name_any).collect::<Vec<_>>(), ["placed", "scheduled"]);
+    assert_eq!(found.items[1].labels().len(), 3, "{:?}", found.items[1].labels());
+    api.create(&created(), &pod("lost")).await.unwrap();
+    bind(&client, "lost", "no-such-node").await.unwrap();
+    assert_eq!(api.get("lost").await.unwrap().labels().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_address_of_a_pod_is_listed() {
+    let api = pods(&client());
+    api.create(&created(), &pod("web")).await.unwrap();
+    let status = json!({ "status": { "podIP": "10.0.0.7" } });
+    api.patch_status("web", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let status = api.get("web").await.unwrap().status.unwrap();
+    assert_eq!(status.pod_ips.unwrap()[0].ip, "10.0.0.7");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_without_labels_is_found_by_its_name() {
+    let api: Api<Job> = Api::namespaced(client(), "default");
+    let job = |name: &str, labels: Value| -> Job {
+        typed(json!({
+            "metadata": { "name": name, "labels": labels },
+            "spec": { "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "main", "image": "busybox" }],
+            } } },
+        }))
+    };
+    let sum = api.create(&created(), &job("sum", json!(null))).await.unwrap();
+    for key in ["job-name", "batch.kubernetes.io/job-name"] {
+        assert_eq!(sum.labels()[key], "sum");
+    }
+    assert_eq!(sum.labels()["controller-uid"], sum.uid().unwrap());
+    let labelled = api.create(&created(), &job("product", json!({ "team": "a" }))).await.unwrap();
+    assert_eq!(labelled.labels().len(), 1, "{:?}", labelled.labels());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_not_served_is_no_page() {
+    let client = client();
+    let text = async |path: &str| {
+        let request = http::Request::get(path).body(kube::client::Body::empty()).unwrap();
+        let answer = client.send(request).await.unwrap();
+        assert_eq!(answer.status(), 404);
+        let body = answer.into_body().collect_bytes().await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    };
+    for path in ["/apis/nothing.example.com/v1", "/apis/nothing.example.com", "/apis/apps/v9/x"] {
+        assert_eq!(text(path).await, "404 page not found", "{path}");
+    }
+    assert!(text("/apis/apps/v1/nothings").await.contains("could not find the requested resource"));
 }

@@ -22,6 +22,8 @@ pub struct AzureCli {
     pub program: PathBuf,
     /// Resource that the token is for, such as `https://management.azure.com/`.
     pub resource: String,
+    /// Subscription whose tenant issues the token; `None` for the one that `az` has selected.
+    pub subscription: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -38,6 +40,9 @@ impl TokenProvider for AzureCli {
         let mut command = Command::new(&self.program);
         command.args(["account", "get-access-token", "--output", "json", "--resource"]);
         command.arg(&self.resource).stdin(std::process::Stdio::null());
+        if let Some(subscription) = &self.subscription {
+            command.args(["--subscription", subscription]);
+        }
         // The thread outlives a CLI that hangs, and ends with it.
         let mut thread = JoinSet::new();
         thread.spawn_blocking(move || command.output());
@@ -86,6 +91,29 @@ mod tests {
         Output { status: ExitStatus::from_raw(code << 8), stdout, stderr }
     }
 
+    #[tokio::test]
+    async fn the_cli_is_asked_for_the_tenant_of_the_subscription() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = std::env::temp_dir().join(format!("nap-az-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (program, arguments) = (folder.join("az"), folder.join("arguments"));
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" > {}\necho '{{\"accessToken\":\"t\",\"expires_on\":9}}'\n",
+            arguments.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let subscription = Some("sub-1".to_owned());
+        let cli = AzureCli { program, resource: "https://arm/".to_owned(), subscription };
+        assert_eq!(cli.token().await.unwrap().secret, "t");
+        let said = std::fs::read_to_string(&arguments).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(
+            said.trim(),
+            "account get-access-token --output json --resource https://arm/ --subscription sub-1"
+        );
+    }
+
     #[test]
     fn a_token_is_read_with_its_expiry() {
         let text = r#"{"accessToken":"t","expiresOn":"2026-01-01 00:00:00.000000","expires_on":9,
@@ -107,7 +135,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_cli_is_named() {
-        let cli = AzureCli { program: "nap-no-such-program".into(), resource: "r".to_owned() };
+        let cli = AzureCli {
+            program: "nap-no-such-program".into(),
+            resource: "r".to_owned(),
+            subscription: None,
+        };
         assert_eq!(cli.token().await.map(|_| ()).unwrap_err().message, "`az` is not on the PATH");
     }
 }

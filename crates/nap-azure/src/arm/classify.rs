@@ -87,6 +87,8 @@ pub enum Failure {
     SkuNotSupported,
     /// `RequestDisallowedByPolicy`: an Azure Policy refuses the request, most often for its size.
     Policy,
+    /// `RequestDisallowedByPolicy` for tags or places: another size would be refused too.
+    PolicyOnRequest,
     /// Any other refusal whose text names the size.
     SizeRefused,
     /// `AvailabilityZoneNotSupported`, and any other refusal of a zonal VM that speaks of zones.
@@ -104,6 +106,9 @@ pub enum Failure {
     Throttled,
     /// The resource does not exist.
     NotFound,
+    /// The subscription, resource group or cluster that the resource is asked for in does not
+    /// exist: the settings are wrong, and nothing is known of the resource.
+    ScopeNotFound,
     /// The credentials are missing, expired or insufficient.
     Auth,
     /// The subnet has no address left: another size would be refused too.
@@ -155,6 +160,15 @@ impl Failure {
             "BadRequest" if message.contains("is not supported for subscription") => {
                 Self::SkuNotSupported
             }
+            // Policies name themselves in the text. One about sizes is told from one about tags or
+            // places, which no other size would satisfy.
+            "RequestDisallowedByPolicy"
+                if !has("size")
+                    && !has("sku")
+                    && ["tag", "location", "region"].iter().any(|part| has(part)) =>
+            {
+                Self::PolicyOnRequest
+            }
             "RequestDisallowedByPolicy" => Self::Policy,
             // AKS's own check: "… remaining 0 for family …".
             "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => {
@@ -179,10 +193,11 @@ impl Failure {
             | "InvalidAuthenticationToken"
             | "ExpiredAuthenticationToken"
             | "LinkedAuthorizationFailed" => Self::Auth,
-            "ResourceNotFound"
-            | "ResourceGroupNotFound"
-            | "NotFound"
-            | "ParentResourceNotFound" => Self::NotFound,
+            "ResourceNotFound" | "NotFound" => Self::NotFound,
+            "ResourceGroupNotFound"
+            | "ParentResourceNotFound"
+            | "SubscriptionNotFound"
+            | "InvalidSubscriptionId" => Self::ScopeNotFound,
             "NicReservedForAnotherVm"
             | "ConflictingConcurrentWriteNotAllowed"
             | "AnotherOperationInProgress"
@@ -246,8 +261,16 @@ impl Failure {
             }
             Self::SpotQuota => "request more quota for spot vCPUs, or allow on-demand",
             Self::RegionalQuota => "request more quota for the vCPUs of the region",
+            Self::PolicyOnRequest => {
+                "set in the AKSNodeClass what the Azure Policy asks for, such as `spec.tags`, or exempt \
+                 the cluster's resource groups from it"
+            }
             Self::Policy => "allow the size in the Azure Policy, or leave it out of the NodePool",
             Self::Auth => "give nap's identity its roles: `nap azure check` names those missing",
+            Self::ScopeNotFound => {
+                "check ARM_SUBSCRIPTION_ID, ARM_RESOURCE_GROUP and CLUSTER_NAME, and the tenant of \
+                 nap's identity"
+            }
             Self::DiskEncryption => {
                 "give the cluster's disk encryption set access to its key, or restore them"
             }
@@ -272,7 +295,9 @@ impl Failure {
             Self::NotFound => ErrorClass::NotFound,
             Self::Auth => ErrorClass::Auth,
             Self::SubnetFull => ErrorClass::NodeClassNotReady,
-            Self::Invalid | Self::DiskEncryption => ErrorClass::Invalid,
+            Self::Invalid | Self::DiskEncryption | Self::ScopeNotFound | Self::PolicyOnRequest => {
+                ErrorClass::Invalid
+            }
             Self::Conflict | Self::Transient => ErrorClass::Transient,
         }
     }
@@ -327,6 +352,21 @@ mod tests {
             ),
             (Some(409), "OperationNotAllowed", "the cluster is stopped", ErrorClass::Transient),
             (Some(403), "RequestDisallowedByPolicy", "", ErrorClass::Capacity),
+            (
+                Some(403),
+                "RequestDisallowedByPolicy",
+                "disallowed by policy 'Allowed virtual machine size SKUs'",
+                ErrorClass::Capacity,
+            ),
+            (
+                Some(403),
+                "RequestDisallowedByPolicy",
+                "disallowed by policy 'Require a tag on resources'",
+                ErrorClass::Invalid,
+            ),
+            (Some(404), "SubscriptionNotFound", "", ErrorClass::Invalid),
+            (Some(404), "ResourceGroupNotFound", "", ErrorClass::Invalid),
+            (Some(404), "ParentResourceNotFound", "", ErrorClass::Invalid),
             (Some(400), "AvailabilityZoneNotSupported", "", ErrorClass::Capacity),
             (
                 Some(400),

@@ -16,6 +16,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const MAX_REQUESTS: usize = 64;
 /// Wait of all requests of a kind after one was throttled without a `Retry-After`.
 const THROTTLED_WAIT: Duration = Duration::from_secs(5);
+/// Longest wait after a throttled request, whatever `Retry-After` says.
+const MAX_THROTTLED_WAIT: Duration = Duration::from_mins(10);
 /// One token, in thousandths.
 const TOKEN: i64 = 1000;
 
@@ -132,7 +134,7 @@ impl Limiter {
 
     /// Holds back all requests of a kind after one was throttled.
     pub(super) fn throttled(&self, kind: Kind, retry_after: Option<Duration>) {
-        let wait = retry_after.unwrap_or(THROTTLED_WAIT);
+        let wait = retry_after.unwrap_or(THROTTLED_WAIT).min(MAX_THROTTLED_WAIT);
         let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
         let until = self.clock.now().checked_add(wait).unwrap_or(Timestamp::MAX);
         let bucket = &mut self.buckets()[kind as usize];

@@ -136,11 +136,13 @@ impl TokenProvider for ManagedIdentity {
 }
 
 /// The identity that the environment describes: workload identity if its webhook has set
-/// `AZURE_FEDERATED_TOKEN_FILE`, else managed identity, else the login of the Azure CLI.
+/// `AZURE_FEDERATED_TOKEN_FILE`, else managed identity, else the login of the Azure CLI, which may
+/// have several tenants: the subscription tells which.
 pub fn tokens_from_env(
     service: HttpService,
     clock: Clock,
     entra: &Entra,
+    subscription: Option<&str>,
 ) -> Result<Arc<dyn TokenProvider>, AzureError> {
     let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(token_file) = get("AZURE_FEDERATED_TOKEN_FILE") else {
@@ -153,7 +155,8 @@ pub fn tokens_from_env(
             client_id: get("AZURE_CLIENT_ID"),
             resource: resource.clone(),
         };
-        let cli = AzureCli { program: "az".into(), resource };
+        let subscription = subscription.map(str::to_owned);
+        let cli = AzureCli { program: "az".into(), resource, subscription };
         return Ok(Arc::new(ChainedTokens::new(vec![
             ("managed identity", Arc::new(managed)),
             ("Azure CLI", Arc::new(cli)),

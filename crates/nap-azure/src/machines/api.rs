@@ -20,6 +20,7 @@ pub const API_VERSION: &str = "2026-05-02-preview";
 pub struct Machines {
     pub(super) arm: ArmClient,
     pool_path: String,
+    cluster_path: String,
 }
 
 /// An accepted request to create machines.
@@ -37,7 +38,7 @@ pub struct Accepted {
 impl Machines {
     /// Creates a client of the cluster's agent pool.
     pub fn new(arm: ArmClient, config: &AzureConfig) -> Self {
-        Self { arm, pool_path: config.agent_pool_path() }
+        Self { arm, pool_path: config.agent_pool_path(), cluster_path: config.cluster_path() }
     }
 
     pub(super) fn path(&self, name: &str) -> String {
@@ -53,12 +54,37 @@ impl Machines {
         })
     }
 
-    /// Lists every machine of the pool; none if the pool does not exist yet.
+    /// Lists every machine of the pool; none if the pool does not exist yet, in a cluster that
+    /// does.
     pub async fn list(&self) -> Result<Vec<Machine>, CloudError> {
         let path = format!("{}/machines?api-version={API_VERSION}", self.pool_path);
         match self.arm.list_all("list machines", &path).await {
-            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            Err(error) if error.is_not_found() => {
+                self.confirm_cluster().await?;
+                Ok(Vec::new())
+            }
             other => other,
+        }
+    }
+
+    /// Fails unless the cluster exists. What is not found in a cluster that is not found either may
+    /// exist all the same: the settings, or the rights of the identity, may be wrong.
+    pub async fn confirm_cluster(&self) -> Result<(), CloudError> {
+        let operation = "get the managed cluster";
+        let path = format!("{}?api-version={API_VERSION}", self.cluster_path);
+        match self.arm.get(operation, &path).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => {
+                let message = format!(
+                    "{}; check ARM_SUBSCRIPTION_ID, ARM_RESOURCE_GROUP and \
+                    CLUSTER_NAME",
+                    error.message
+                );
+                let (class, code) = (ErrorClass::Invalid, "ClusterNotFound");
+                let unknown = CloudError::new(class, operation, code, message);
+                Err(unknown.with_correlation_id(error.correlation_id))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -113,17 +139,21 @@ impl Machines {
     }
 }
 
-/// Value of the `BatchPutMachine` header. Header values are ASCII: other characters of tags are
-/// escaped, as JSON allows.
+/// Value of the `BatchPutMachine` header.
 fn batch_header(machines: &[NewMachine]) -> String {
-    let each = machines.iter().map(|machine| {
-        json!({
-            "machineName": machine.name,
-            "zones": machine.body["zones"],
-            "tags": machine.body["properties"]["tags"],
-        })
+    let each: Vec<String> = machines.iter().map(batch_entry).collect();
+    format!(r#"{{"batchMachines":[{}]}}"#, each.join(","))
+}
+
+/// A machine in the `BatchPutMachine` header. Header values are ASCII: other characters of tags are
+/// escaped, as JSON allows.
+pub(super) fn batch_entry(machine: &NewMachine) -> String {
+    let entry = json!({
+        "machineName": machine.name,
+        "zones": machine.body["zones"],
+        "tags": machine.body["properties"]["tags"],
     });
-    let text = json!({ "batchMachines": each.collect::<Vec<Value>>() }).to_string();
+    let text = entry.to_string();
     let mut ascii = String::with_capacity(text.len());
     for character in text.chars() {
         if character.is_ascii() {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::api::Accepted;
+use super::api::{Accepted, batch_entry};
 use super::{Machine, Machines};
 
 /// Time for which further machines are waited for. NodeClaims of one plan come within milliseconds;
@@ -23,6 +23,10 @@ use super::{Machine, Machines};
 const WINDOW: Duration = Duration::from_millis(200);
 /// Most machines of one request.
 pub const MAX_BATCH: usize = 50;
+
+/// Most bytes of zones and tags in one request: they go into a header, and servers refuse a header
+/// of 16 KiB.
+const MAX_HEADER: usize = 8 << 10;
 
 /// A machine to create: the template that it shares with others, and what is its own.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +49,17 @@ impl NewMachine {
         template["properties"]["tags"] = Value::Null;
         template.to_string()
     }
+}
+
+/// Takes from the end as many machines as one request may have: at least one.
+fn take_batch(waiting: &mut Waiting) -> Waiting {
+    let mut bytes = 0;
+    let fits = |(machine, _): &&(NewMachine, Reply<Created>)| {
+        bytes += batch_entry(machine).len() + 1;
+        bytes <= MAX_HEADER
+    };
+    let count = waiting.iter().rev().take(MAX_BATCH).take_while(fits).count().max(1);
+    waiting.split_off(waiting.len().saturating_sub(count))
 }
 
 /// Answer to the request of one machine.
@@ -142,7 +157,7 @@ impl Shared {
         waiting.retain(|(_, reply)| !reply.is_closed());
         let mut batches = Vec::new();
         while !waiting.is_empty() {
-            batches.push(waiting.split_off(waiting.len().saturating_sub(MAX_BATCH)));
+            batches.push(take_batch(&mut waiting));
         }
         let sent = batches.into_iter().map(|batch| self.send_batch(batch));
         futures::future::join_all(sent).await;
@@ -191,4 +206,33 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn interrupted(operation: String) -> CloudError {
     let message = "the request was interrupted";
     CloudError::new(ErrorClass::Transient, operation, "Interrupted", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn waiting(count: usize, tags: usize) -> Waiting {
+        let tags: BTreeMap<String, String> =
+            (0..tags).map(|number| (format!("tag-{number}"), "x".repeat(20))).collect();
+        let body = json!({ "zones": ["1"], "properties": { "tags": tags } });
+        let machine = |number| NewMachine { name: format!("m-{number}"), body: body.clone() };
+        (0..count).map(|number| (machine(number), oneshot::channel().0)).collect()
+    }
+
+    #[test]
+    fn a_batch_ends_at_fifty_machines_or_where_its_header_would_be_too_long() {
+        let sizes = |count, tags| {
+            let mut waiting = waiting(count, tags);
+            std::iter::from_fn(|| (!waiting.is_empty()).then(|| take_batch(&mut waiting).len()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(60, 1), [50, 10]);
+        let many_tags = sizes(50, 30);
+        assert!(many_tags.len() > 4, "{many_tags:?}");
+        assert_eq!(many_tags.iter().sum::<usize>(), 50);
+        assert_eq!(sizes(2, 1000), [1, 1], "one machine has no header");
+    }
 }

@@ -16,7 +16,7 @@ pub use model::{
     Machine, MachineHardware, MachineKubernetes, MachineNetwork, MachineOperatingSystem,
     MachineProperties, MachineStatus, ProvisioningState, VmState,
 };
-pub use names::{is_vm_in, machine_name, machine_name_of};
+pub use names::{is_vm_in, machine_name, machine_name_in, machine_name_of};
 pub use request::MachineRequest;
 pub(crate) use request::machine_tags;
 

@@ -201,11 +201,26 @@ impl Machine {
     }
 
     /// Whether it was created for a NodeClaim of a cluster. Machines of older versions carry only
-    /// the name of their NodePool.
+    /// the name of their NodePool; one that names another cluster is never of this one.
     pub fn is_of_cluster(&self, cluster: &str) -> bool {
         let tags = &self.properties.tags;
-        let same = tags.get(CLUSTER_TAG).is_some_and(|name| name == cluster);
-        (same && self.owner().is_some()) || tags.contains_key(NODEPOOL_TAG)
+        match tags.get(CLUSTER_TAG) {
+            Some(name) => {
+                name == cluster && (self.owner().is_some() || tags.contains_key(NODEPOOL_TAG))
+            }
+            None => tags.contains_key(NODEPOOL_TAG),
+        }
+    }
+
+    /// Whether its VM has a provider id, in any case.
+    pub fn has_provider_id(&self, provider_id: &str) -> bool {
+        self.provider_id().is_some_and(|id| id.eq_ignore_ascii_case(provider_id))
+    }
+
+    /// Whether it failed before it had a VM.
+    pub fn is_failed_without_vm(&self) -> bool {
+        self.properties.provisioning_state == ProvisioningState::Failed
+            && self.properties.resource_id.is_none()
     }
 
     /// Time of creation; `None` if the API does not tell.
@@ -241,6 +256,19 @@ mod tests {
             (machine.name.as_str(), machine.properties.hardware.vm_size.as_str()),
             ("m", "S")
         );
+    }
+
+    #[test]
+    fn a_machine_of_another_cluster_is_never_of_this_one() {
+        let of = |tags: serde_json::Value| -> bool {
+            let machine = json!({ "properties": { "tags": tags } });
+            serde_json::from_value::<Machine>(machine).unwrap().is_of_cluster("mine")
+        };
+        assert!(of(json!({ CLUSTER_TAG: "mine", NODECLAIM_TAG: "c" })));
+        assert!(of(json!({ NODEPOOL_TAG: "default" })));
+        assert!(!of(json!({ CLUSTER_TAG: "other", NODECLAIM_TAG: "c", NODEPOOL_TAG: "default" })));
+        assert!(!of(json!({ CLUSTER_TAG: "mine" })), "a user's own machine");
+        assert!(!of(json!({})));
     }
 
     #[test]

@@ -40,6 +40,17 @@ pub fn machine_name_of(provider_id: &str, pool: &str) -> Option<String> {
     (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.to_owned())
 }
 
+/// Machine name in the ARM id of a machine; `None` if it is not one of the pool at a path.
+pub fn machine_name_in(resource_id: &str, pool_path: &str) -> Option<String> {
+    let (pool, rest) = resource_id.split_at_checked(pool_path.len())?;
+    let name = rest.strip_prefix('/')?.split_once('/')?;
+    let is_machine = pool.eq_ignore_ascii_case(pool_path)
+        && name.0.eq_ignore_ascii_case("machines")
+        && !name.1.is_empty()
+        && !name.1.contains('/');
+    is_machine.then(|| name.1.to_ascii_lowercase())
+}
+
 /// Whether a provider id is that of a VM in a resource group, of whatever name.
 pub fn is_vm_in(provider_id: &str, resource_group: &str) -> bool {
     let Some(path) = provider_id.strip_prefix("azure://") else { return false };
@@ -86,6 +97,19 @@ mod tests {
         for other in ["x/aks-default-abc12", "x/aks-aksmanagedap-default-abc12-1234567-vm"] {
             assert_eq!(machine_name_of(&format!("azure:///{other}"), "aksmanagedap"), None);
         }
+    }
+
+    #[test]
+    fn machine_ids_lead_to_machine_names_of_the_own_pool_only() {
+        let pool = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.ContainerService/managedClusters/c/agentPools/p";
+        let name = |id: &str| machine_name_in(id, pool);
+        let id = format!("{pool}/machines/default-abc12");
+        assert_eq!(name(&id).as_deref(), Some("default-abc12"));
+        assert_eq!(name(&id.to_uppercase()).as_deref(), Some("default-abc12"));
+        assert_eq!(name(&id.replace("agentPools/p", "agentPools/q")), None);
+        assert_eq!(name(&format!("{pool}/machines/")), None);
+        assert_eq!(name(&format!("{pool}/machines/a/b")), None);
+        assert_eq!(name("ä"), None);
     }
 
     #[test]

@@ -23,10 +23,10 @@ impl Digests {
 
     /// Digest of the input of a disruption.
     pub fn fleet(&mut self, fleet: &Fleet) -> String {
-        let Fleet { snapshot, templates, candidates, pools } = fleet;
+        let Fleet { snapshot, templates, candidates, pools, workloads } = fleet;
         let mut writer = HashWriter::default();
         self.write_snapshot(&mut writer, snapshot);
-        writer.add(&(templates, candidates, pools));
+        writer.add(&(templates, candidates, pools, workloads));
         writer.text()
     }
 

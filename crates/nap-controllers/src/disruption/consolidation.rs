@@ -96,6 +96,8 @@ pub struct Memory<'p> {
     pub held: &'p BTreeSet<String>,
     /// NodePools that have grown a short while ago.
     pub growing: &'p BTreeSet<String>,
+    /// Whether spot nodes may be replaced by spot nodes, where the NodePool does not say.
+    pub spot_to_spot: bool,
 }
 
 /// The fleet that the engine decides about.
@@ -106,7 +108,7 @@ pub fn fleet(
     memory: &Memory<'_>,
     now: Timestamp,
 ) -> Fleet {
-    let Memory { totals, settling, held, growing } = memory;
+    let Memory { totals, settling, held, growing, spot_to_spot } = memory;
     let mut fleet = removals.fleet(candidates.iter().map(Candidate::name));
     for node in fleet.snapshot.nodes.iter_mut().filter(|node| settling.contains(&node.name)) {
         Arc::make_mut(node).free.set(PODS, 0);
@@ -134,7 +136,7 @@ pub fn fleet(
         let rules = PoolRules {
             budget,
             balanced: is_balanced(&candidate.pool),
-            spot_to_spot: allows_spot_to_spot(&candidate.pool),
+            spot_to_spot: allows_spot_to_spot(&candidate.pool, *spot_to_spot),
             ..of_pool
         };
         fleet.pools.insert(name, rules);
@@ -146,9 +148,10 @@ fn is_balanced(pool: &NodePool) -> bool {
     pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced
 }
 
-/// Whether spot nodes of a NodePool may be replaced by cheaper spot nodes.
-fn allows_spot_to_spot(pool: &NodePool) -> bool {
-    pool.annotations().get(labels::SPOT_TO_SPOT).is_some_and(|value| value == "true")
+/// Whether spot nodes of a NodePool may be replaced by cheaper spot nodes: as it says, or else as
+/// the feature gate does.
+fn allows_spot_to_spot(pool: &NodePool, gate: bool) -> bool {
+    pool.annotations().get(labels::SPOT_TO_SPOT).map_or(gate, |value| value == "true")
 }
 
 /// Time for which a node is expected to go on costing its price.

@@ -21,6 +21,9 @@ const PER_POD: usize = 24;
 /// Upper limit on remembered evictions of a workload; beyond it the oldest are forgotten.
 const MAX_EVICTIONS: usize = 10_000;
 
+/// Label of a Deployment's pods whose value ends the name of their ReplicaSet.
+const POD_TEMPLATE_HASH: &str = "pod-template-hash";
+
 /// Namespace, kind and name of the controller of pods.
 pub type Workload = (String, String, String);
 
@@ -51,10 +54,17 @@ pub fn replicas(index: &Index) -> Replicas {
     replicas
 }
 
-/// The workload of a pod; `None` if it has no controller.
+/// The workload of a pod; `None` if it has no controller. The ReplicaSets of a Deployment are one
+/// workload, or every rollout would start to count again.
 pub fn workload_of(pod: &Pod) -> Option<Workload> {
     let owner = pod.owners().iter().find(|owner| owner.is_controller)?;
-    Some((pod.namespace().to_owned(), owner.kind.clone(), owner.name.clone()))
+    let namespace = pod.namespace().to_owned();
+    let hash = pod.labels().get(POD_TEMPLATE_HASH).filter(|_| owner.kind == "ReplicaSet");
+    let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
+    Some(match deployment {
+        Some(name) => (namespace, "Deployment".to_owned(), name.to_owned()),
+        None => (namespace, owner.kind.clone(), owner.name.clone()),
+    })
 }
 
 impl EvictionLedger {
@@ -83,18 +93,23 @@ impl EvictionLedger {
         });
     }
 
-    /// Whether one more eviction of a pod is within the budget of its workload, of which `replicas`
-    /// pods run.
-    pub fn allows(&self, pod: &Pod, replicas: usize, now: Timestamp) -> bool {
-        let Some(workload) = workload_of(pod) else { return true };
-        let Some(evictions) = self.evictions.get(&workload) else { return true };
-        let recent = evictions.iter().filter(|one| now.duration_since(one.at) < WINDOW).count();
-        recent < budget(pod, replicas)
+    /// Further evictions within the budget of a pod's workload, of which `replicas` pods run.
+    pub fn left(&self, pod: &Pod, replicas: usize, now: Timestamp) -> usize {
+        let evictions = workload_of(pod).and_then(|workload| self.evictions.get(&workload));
+        let recent = |one: &&Eviction| now.duration_since(one.at) < WINDOW;
+        let recent = evictions.map_or(0, |evictions| evictions.iter().filter(recent).count());
+        budget(pod, replicas).saturating_sub(recent)
     }
 
     /// Whether there is nothing to count.
     pub fn is_empty(&self) -> bool {
         self.evictions.is_empty()
+    }
+
+    /// Whether pods of a pod's workload were moved.
+    pub fn knows(&self, pod: &Pod) -> bool {
+        !self.is_empty()
+            && workload_of(pod).is_some_and(|workload| self.evictions.contains_key(&workload))
     }
 
     /// The NodePool whose consolidation evicted a pod of the same workload a short while ago, and
@@ -158,16 +173,34 @@ mod tests {
     #[test]
     fn a_workload_is_moved_once_an_hour_for_each_of_its_pods() {
         let web = owned(&json!({}));
-        assert!(after(&web, 71).allows(&web, 3, at(60)));
-        assert!(!after(&web, 72).allows(&web, 3, at(60)));
-        assert!(after(&web, 72).allows(&web, 3, at(86_400)), "a day later");
+        assert_eq!(after(&web, 71).left(&web, 3, at(60)), 1);
+        assert_eq!(after(&web, 72).left(&web, 3, at(60)), 0);
+        assert_eq!(after(&web, 72).left(&web, 3, at(86_400)), 72, "a day later");
     }
 
     #[test]
     fn pods_can_state_their_budget() {
         let web = owned(&json!({ labels::MAX_EVICTIONS_PER_DAY: "2" }));
-        assert!(after(&web, 1).allows(&web, 100, at(60)));
-        assert!(!after(&web, 2).allows(&web, 100, at(60)));
+        assert_eq!(after(&web, 1).left(&web, 100, at(60)), 1);
+        assert_eq!(after(&web, 2).left(&web, 100, at(60)), 0);
+    }
+
+    #[test]
+    fn a_rollout_does_not_start_to_count_again() {
+        let of = |replica_set: &str, hash: &str| {
+            let owner = json!([{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "uid": "u",
+                "controller": true,
+            }]);
+            let labels = json!({ POD_TEMPLATE_HASH: hash });
+            let metadata = json!({ "ownerReferences": owner, "labels": labels });
+            let mut index = index([]);
+            index.apply(pod("shop", "web", json!({ "metadata": metadata })), at(0));
+            workload_of(index.pod(&"shop/web".into()).unwrap()).unwrap()
+        };
+        assert_eq!(of("web-6d4b", "6d4b"), of("web-77f9", "77f9"));
+        assert_eq!(of("web-6d4b", "6d4b").1, "Deployment");
+        assert_eq!(of("alone", "6d4b").1, "ReplicaSet");
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod pass;
 pub mod preview;
 mod progress;
 pub(crate) mod repair;
+mod scarce_evictions;
 mod surplus;
 mod waves;
 pub mod what_if;
@@ -88,8 +89,11 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let is_dry = |one: &Candidate| reports_only || dry_run::is_dry_run(&one.pool);
         let (dry, candidates) = candidates.into_iter().partition(is_dry);
         let (dry_unhealthy, unhealthy) = unhealthy.into_iter().partition(|_| reports_only);
-        let mut pass =
-            |candidates| Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
+        let spot_to_spot = context.settings.spot_to_spot;
+        let mut pass = |candidates| {
+            let pass = Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
+            pass.with_spot_to_spot(spot_to_spot)
+        };
         (pass((candidates, unhealthy)), pass((dry, dry_unhealthy)), blocked, repairs)
     };
     dry_run::report_problems(context);

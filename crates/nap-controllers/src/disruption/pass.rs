@@ -24,14 +24,18 @@ use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
 use super::dry_run::is_dry_run;
-use super::eviction_ledger::{self, workload_of};
+use super::scarce_evictions::ScarceEvictions;
 use super::{consolidation, drift, emptiness, repair};
-use crate::cluster::{Index, Pod, claim_is};
+use crate::cluster::{Index, claim_is};
 use crate::decision_memory::DecisionMemory;
 use crate::metrics::snake;
 use crate::node::taint;
 use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
+
+/// Why a node stays whose NodePool rests.
+const RESTS: &str = "its NodePool rests from consolidation: pods that were moved needed a new node, or \
+                     a replacement did not come up";
 
 /// Candidates to disrupt together, and the plan for their pods.
 pub struct Command {
@@ -62,10 +66,12 @@ pub struct Pass {
     /// Nodes that take no pods of others yet.
     settling: BTreeSet<String>,
     backoff: Backoff,
-    /// Candidates with pods that were moved too often.
-    restless: BTreeSet<String>,
+    /// Evictions that the workloads of the candidates may still have, where they are few.
+    evictions: ScarceEvictions,
     /// NodePools that have grown a short while ago.
     growing: BTreeSet<String>,
+    /// The feature gate `SpotToSpotConsolidation`.
+    spot_to_spot: bool,
     seen: Seen,
     now: Timestamp,
 }
@@ -130,7 +136,7 @@ impl Pass {
         let (budgets, backoff) = (Budgets::new(index, now), memory.backoff.clone());
         let totals = consolidation::totals(index, catalogues);
         let seen = memory.seen.clone();
-        let restless = restless(index, memory, &candidates, now);
+        let evictions = ScarceEvictions::new(index, &memory.moves, &candidates, now);
         let growing = memory.growing(now);
         let settling = consolidation::settling(index);
         Self {
@@ -141,11 +147,18 @@ impl Pass {
             totals,
             settling,
             backoff,
-            restless,
+            evictions,
             growing,
+            spot_to_spot: false,
             seen,
             now,
         }
+    }
+
+    /// Lets spot nodes be replaced by spot nodes where their NodePool does not say otherwise.
+    #[must_use]
+    pub fn with_spot_to_spot(self, spot_to_spot: bool) -> Self {
+        Self { spot_to_spot, ..self }
     }
 
     /// NodePools that may not be disrupted for a reason that concerns one of their nodes.
@@ -280,19 +293,24 @@ impl Pass {
 
     /// Whether consolidation may not disrupt a candidate that it looks at.
     fn is_held(&self, candidate: &Candidate) -> bool {
+        !consolidation::is_underutilizable(candidate) || self.is_resting(candidate)
+    }
+
+    fn is_resting(&self, candidate: &Candidate) -> bool {
         let (pool, reason) = (candidate.pool_name(), DisruptionReason::Underutilized);
-        !consolidation::is_underutilizable(candidate)
-            || self.backoff.is_resting(&pool, reason, self.now)
-            || self.restless.contains(candidate.name())
+        self.backoff.is_resting(&pool, reason, self.now)
     }
 
     /// The cluster with these candidates.
     fn fleet(&self, candidates: &[Candidate]) -> Fleet {
-        let Self { removals, budgets, totals, settling, growing, .. } = self;
+        let Self { removals, budgets, totals, settling, growing, spot_to_spot, .. } = self;
         let held = candidates.iter().filter(|one| self.is_held(one));
         let held = held.map(|one| one.name().to_owned()).collect();
-        let memory = consolidation::Memory { totals, settling, held: &held, growing };
-        consolidation::fleet(candidates, removals, budgets, &memory, self.now)
+        let (held, spot_to_spot) = (&held, *spot_to_spot);
+        let memory = consolidation::Memory { totals, settling, held, growing, spot_to_spot };
+        let mut fleet = consolidation::fleet(candidates, removals, budgets, &memory, self.now);
+        self.evictions.write_into(&mut fleet, candidates);
+        fleet
     }
 
     fn consolidation(&self, solver: &Solver, eligible: &[Candidate]) -> (Fleet, Consolidation) {
@@ -337,6 +355,10 @@ impl Pass {
                 found.kept.push((objects.0, objects.1, reason.to_string()));
             }
         }
+        for one in eligible.iter().filter(|one| self.is_resting(one)) {
+            let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
+            found.kept.push((objects.0, objects.1, RESTS.to_owned()));
+        }
         let wait = &mut found.wait;
         let steps: Vec<(Vec<Candidate>, Plan)> =
             steps.into_iter().map(|step| (of_step(&step, &eligible), step.plan)).collect();
@@ -356,25 +378,6 @@ impl Pass {
 
 fn digest(solver: &Solver, input: Option<Fleet>) -> String {
     input.map(|fleet| solver.digests().fleet(&fleet)).unwrap_or_default()
-}
-
-/// Candidates with a pod whose workload was moved as often as it may be in a day.
-fn restless(
-    index: &Index,
-    memory: &DecisionMemory,
-    candidates: &[Candidate],
-    now: Timestamp,
-) -> BTreeSet<String> {
-    if memory.moves.is_empty() {
-        return BTreeSet::new();
-    }
-    let replicas = eviction_ledger::replicas(index);
-    let is_restless = |pod: &Pod| {
-        let running = workload_of(pod).and_then(|workload| replicas.get(&workload).copied());
-        !memory.moves.allows(pod, running.unwrap_or(0), now)
-    };
-    let found = candidates.iter().filter(|one| one.pods.iter().any(|pod| is_restless(pod)));
-    found.map(|one| one.name().to_owned()).collect()
 }
 
 /// The candidates that a step removes.
@@ -398,6 +401,10 @@ pub fn still_standing(
         DisruptionReason::Unhealthy => repair::collect(index, policies, catalogues, now).candidates,
         _ => collect(index, memory, catalogues, now).0,
     };
+    let mut evictions = ScarceEvictions::default();
+    if reason == DisruptionReason::Underutilized {
+        evictions = ScarceEvictions::new(index, &memory.moves, &current, now);
+    }
     let current: BTreeMap<_, &Candidate> = current.iter().map(|one| (one.key(), one)).collect();
     let mut budgets = Budgets::new(index, now);
     let repairs = reason == DisruptionReason::Unhealthy;
@@ -412,6 +419,7 @@ pub fn still_standing(
     let mut standing = commands;
     standing.retain(|command| {
         command.candidates.iter().all(&stands)
+            && evictions.take_all(&command.candidates)
             && take_all(&mut budgets, &command.candidates, reason)
     });
     standing

@@ -144,6 +144,7 @@ impl Removals {
             templates: self.templates.clone(),
             candidates: candidates.filter_map(candidate).collect(),
             pools: BTreeMap::new(),
+            workloads: Vec::new(),
         }
     }
 

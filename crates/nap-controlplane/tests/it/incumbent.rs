@@ -16,7 +16,7 @@ use crate::support::{How, Verdict, api, merged, pool, send};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 #[cfg_attr(
-    no_incumbent,
+    all(no_incumbent, not(no_control_plane)),
     ignore = "the incumbent's definitions are not there; `make controlplane` fetches them"
 )]
 async fn what_the_incumbent_accepts_nap_accepts() {

@@ -18,6 +18,7 @@
 //! | `cache` | what the next decision need not find out again |
 
 mod cache;
+mod evictions;
 mod placement;
 mod receivers;
 mod replacements;

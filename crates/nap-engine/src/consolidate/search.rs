@@ -6,6 +6,7 @@ use nap_units::{CPU, MEMORY, UsdPerHour};
 
 use crate::classes::PodCounts;
 use crate::consolidate::cache::Memory;
+use crate::consolidate::evictions::EvictionsLeft;
 use crate::consolidate::replacements::{BoundTo, Found, Replacement};
 use crate::consolidate::state::{FleetState, Trial};
 use crate::consolidate::worth::Proposal;
@@ -38,6 +39,8 @@ pub(super) struct Search<'a, 'm> {
     memory: &'m mut Memory,
     /// Nodes of each pool that may still be disrupted.
     budgets: BTreeMap<&'a str, usize>,
+    /// Pods of each workload that may still be moved.
+    evictions: EvictionsLeft,
     steps: Vec<Step>,
     kept: BTreeMap<&'a str, KeepReason>,
 }
@@ -46,7 +49,8 @@ impl<'a, 'm> Search<'a, 'm> {
     pub(super) fn new(state: FleetState<'a>, memory: &'m mut Memory) -> Self {
         let pools = state.fleet.pools.iter();
         let budgets = pools.map(|(name, rules)| (name.as_str(), rules.budget)).collect();
-        Self { state, memory, budgets, steps: Vec::new(), kept: BTreeMap::new() }
+        let evictions = EvictionsLeft::new(state.fleet);
+        Self { state, memory, budgets, evictions, steps: Vec::new(), kept: BTreeMap::new() }
     }
 
     /// Examines every candidate, then groups of them.
@@ -102,7 +106,7 @@ impl<'a, 'm> Search<'a, 'm> {
 
     /// Candidates within the budgets whose deletion would pay, in order.
     fn deletable(&self) -> Vec<usize> {
-        let mut left = self.budgets.clone();
+        let (mut left, mut evictions_left) = (self.budgets.clone(), self.evictions.clone());
         let mut deletable = Vec::new();
         for (number, node) in self.state.nodes.iter().enumerate() {
             let candidate = node.candidate;
@@ -112,9 +116,12 @@ impl<'a, 'm> Search<'a, 'm> {
             let removed = [candidate];
             let cost = UsdPerHour::ZERO;
             let proposal = Proposal { removed: &removed, cost, evictions, launches: 0 };
-            let is_free = !candidate.is_held && node.unsupported.is_none();
+            let is_free = !candidate.is_held
+                && node.unsupported.is_none()
+                && evictions_left.allow(&removed).is_ok();
             if is_free && proposal.check(self.state.fleet, self.state.options).is_ok() {
                 *budget -= 1;
+                evictions_left.take(candidate);
                 deletable.push(number);
             }
         }
@@ -191,6 +198,9 @@ impl<'a, 'm> Search<'a, 'm> {
         if self.steps.len() >= self.state.options.max_steps || !self.is_within_budget(&removed) {
             return Err(KeepReason::Budget);
         }
+        let candidates: Vec<&Candidate> =
+            removed.iter().map(|number| self.state.nodes[*number].candidate).collect();
+        self.evictions.allow(&candidates)?;
         let trial = self.state.remove(removed);
         match self.judge(&trial) {
             Ok((replacement, launches)) => {
@@ -301,6 +311,7 @@ impl<'a, 'm> Search<'a, 'm> {
             if let Some(left) = self.budgets.get_mut(one.pool.as_str()) {
                 *left = left.saturating_sub(1);
             }
+            self.evictions.take(one);
             self.kept.remove(one.node.as_str());
         }
         let mut remove: Vec<String> = removed().map(|one| one.node.clone()).collect();

@@ -52,7 +52,12 @@ impl Proposal<'_> {
     ) -> Result<(), KeepReason> {
         let price = self.price(options);
         let saving = price - self.cost;
-        if saving <= UsdPerHour::ZERO {
+        // Whatever a node costs beside its price, the bill must get smaller.
+        let bill: UsdPerHour = self.removed.iter().map(|one| one.price).sum();
+        let launched = i64::try_from(self.launches).unwrap_or(i64::MAX);
+        let node_cost = options.solve.node_cost.micros().saturating_mul(launched);
+        let new_bill = self.cost - UsdPerHour::from_micros(node_cost);
+        if saving <= UsdPerHour::ZERO || (self.launches > 0 && new_bill >= bill) {
             return Err(KeepReason::NoCheaper { cost: self.cost });
         }
         if self.launches > 0 {
@@ -116,20 +121,28 @@ impl Proposal<'_> {
         if !self.removed.iter().all(allows) {
             return Err(KeepReason::SpotToSpot);
         }
-        let ([old], [new]) = (self.removed, launches) else { return Ok(()) };
-        let others = new.alternatives.iter();
-        let mut types: Vec<&str> = others
-            .filter(|one| one.capacity_type == CapacityType::Spot && one.price < old.price)
-            .map(|one| &*one.instance_type)
-            .chain([new.instance_type.as_str()])
-            .collect();
-        types.sort_unstable();
-        types.dedup();
-        if types.len() < MIN_SPOT_TYPES {
-            return Err(KeepReason::FewSpotTypes { types: types.len() });
+        let [old] = self.removed else { return Ok(()) };
+        // Of several new nodes, the one with the fewest cheaper types counts.
+        let spot = launches.iter().filter(|one| one.capacity_type == CapacityType::Spot);
+        let types = spot.map(|new| cheaper_spot_types(old, new)).min().unwrap_or(0);
+        if types < MIN_SPOT_TYPES {
+            return Err(KeepReason::FewSpotTypes { types });
         }
         Ok(())
     }
+}
+
+/// Number of spot types that hold the pods of a new node for less than an old one costs.
+fn cheaper_spot_types(old: &Candidate, new: &Launch) -> usize {
+    let others = new.alternatives.iter();
+    let mut types: Vec<&str> = others
+        .filter(|one| one.capacity_type == CapacityType::Spot && one.price < old.price)
+        .map(|one| &*one.instance_type)
+        .chain([new.instance_type.as_str()])
+        .collect();
+    types.sort_unstable();
+    types.dedup();
+    types.len()
 }
 
 /// Saving over disruption, each as a share of the pool's, in thousandths.

@@ -11,6 +11,13 @@ impl fmt::Display for KeepReason {
         match self {
             Self::Receives => f.write_str("it takes pods of nodes that are removed"),
             Self::Budget => f.write_str("the disruption budgets of its NodePool are used up"),
+            Self::EvictionBudget { workload, evictions: 0 } => {
+                write!(f, "the pods of {workload} have been moved as often as they may be in a day")
+            }
+            Self::EvictionBudget { workload, evictions } => write!(
+                f,
+                "it has more pods of {workload} than the {evictions} that may still be moved today"
+            ),
             Self::Unplaced { pod, refusal } => {
                 write!(f, "pod {pod} would have no place: {refusal}")
             }

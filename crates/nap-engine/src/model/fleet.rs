@@ -19,6 +19,18 @@ pub struct Fleet {
     pub candidates: Vec<Candidate>,
     /// Rules of every NodePool that has candidates. Nodes of any other pool are kept.
     pub pools: BTreeMap<String, PoolRules>,
+    /// Workloads whose evictions are so few that they bind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<WorkloadBudget>,
+}
+
+/// Evictions that a workload may still have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkloadBudget {
+    /// Its namespace, kind and name, for messages.
+    pub workload: String,
+    /// Pods of it that may be moved.
+    pub evictions: usize,
 }
 
 /// A node that may be removed or replaced.
@@ -39,6 +51,9 @@ pub struct Candidate {
     /// Pods that would have to move. They are part of the node's residents, and their requests are
     /// not part of its free capacity.
     pub pods: Vec<RunningPod>,
+    /// Number of its pods by workload, as indices in [`Fleet::workloads`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<(usize, usize)>,
     /// Disruption cost of the node by Karpenter's formula, in thousandths: 1000 for the node and
     /// about 1000 for each pod.
     pub disruption_cost: i64,
@@ -158,6 +173,13 @@ pub enum KeepReason {
     Receives,
     /// The budgets of its NodePool allow no further disruption.
     Budget,
+    /// The pods of a workload have been moved as often as they may be in a day.
+    EvictionBudget {
+        /// Its namespace, kind and name.
+        workload: String,
+        /// Pods of it that may still be moved.
+        evictions: usize,
+    },
     /// A pod would have no place.
     Unplaced {
         /// The pod.

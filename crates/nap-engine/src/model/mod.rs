@@ -19,6 +19,7 @@ pub(crate) use alternatives::Alternatives;
 pub(crate) use catalogue::Catalogue;
 pub(crate) use fleet::{
     Candidate, Consolidation, ConsolidationOptions, Fleet, KeepReason, Kept, PoolRules, Step,
+    WorkloadBudget,
 };
 pub(crate) use options::{MinValuesPolicy, Options, PreferencePolicy};
 pub(crate) use plan::{Alternative, Launch, Placement, Plan, Tier, Unplaced};

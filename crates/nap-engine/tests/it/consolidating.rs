@@ -7,7 +7,7 @@ use nap_api::labels;
 use nap_engine::{
     Candidate, CapacityType, Consolidation, ConsolidationCache, ConsolidationOptions, Fleet,
     KeepReason, Node, Pod, PodKey, PoolRules, RunningPod, RunningPods, Selector, Spread,
-    consolidate,
+    WorkloadBudget, consolidate,
 };
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -267,6 +267,70 @@ fn a_spot_node_is_replaced_by_spot_only_if_the_pool_allows_it() {
     assert_eq!(reason(&world.decide(), "a"), &KeepReason::SpotToSpot);
     world.fleet.pools.get_mut("p").unwrap().spot_to_spot = true;
     assert_eq!(steps(&world.decide()), ["-a +s00"]);
+}
+
+/// Spot types `s00` … of two vCPUs, and one of sixteen.
+fn spot_types(count: i64) -> Vec<nap_engine::InstanceType> {
+    let spot = |name: &str, cpu, price| {
+        let mut one = instance_type(name, cpu, 4 * cpu, 3 * price);
+        one.offerings = vec![offering("z-1", CapacityType::Spot, price)];
+        one
+    };
+    let small = (0..count).map(|number| spot(&format!("s{number:02}"), 2, 30_000 + number));
+    small.chain([spot("large", 16, 250_000)]).collect()
+}
+
+#[test]
+fn a_spot_node_is_replaced_by_spot_only_if_fifteen_cheaper_types_are_on_sale() {
+    // One pod needs one small node, two pods need two.
+    for pods in [1, 2] {
+        let decide = |types| {
+            let mut world = World::new();
+            let types = Arc::new(spot_types(types).into());
+            world.fleet.snapshot.catalogues = BTreeMap::from([("all".to_owned(), types)]);
+            world.fleet.pools.get_mut("p").unwrap().spot_to_spot = true;
+            let web = world.template(pod("web", 1500, 4));
+            world.node("a", "large", &[(web, pods)]);
+            world.fleet.candidates[0].capacity_type = Some(CapacityType::Spot);
+            world.decide()
+        };
+        assert_eq!(reason(&decide(14), "a"), &KeepReason::FewSpotTypes { types: 14 }, "{pods}");
+        assert_eq!(steps(&decide(15)), [format!("-a{}", " +s00".repeat(pods))]);
+    }
+}
+
+#[test]
+fn one_decision_moves_no_more_pods_of_a_workload_than_it_may_have_evicted() {
+    let mut world = World::new();
+    let web = world.template(pod("web", 1000, 4));
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        world.node(name, "d4", &[(web, 1)]);
+    }
+    assert_eq!(steps(&world.decide()).len(), 4, "six pods fit two nodes");
+    for candidate in &mut world.fleet.candidates {
+        candidate.workloads = vec![(0, 1)];
+    }
+    let of = |evictions| {
+        let workload = "Deployment shop/web".to_owned();
+        vec![WorkloadBudget { workload, evictions }]
+    };
+    world.fleet.workloads = of(2);
+    let decision = world.decide();
+    let moved: usize = decision.steps.iter().map(|step| step.evictions).sum();
+    assert_eq!(moved, 2, "{:?}", steps(&decision));
+    let is_budget = |one: &&nap_engine::Kept| {
+        matches!(&one.reason, KeepReason::EvictionBudget { evictions: 0, .. })
+    };
+    assert!(decision.kept.iter().filter(is_budget).count() > 0, "{:?}", decision.kept);
+    world.fleet.workloads = of(0);
+    let decision = world.decide();
+    assert_eq!(steps(&decision), [""; 0]);
+    let kept = reason(&decision, "a").to_string();
+    assert_eq!(
+        kept,
+        "the pods of Deployment shop/web have been moved as often as they may be in a day"
+    );
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use nap_engine::CapacityType;
 use serde_json::Value;
 
-use super::Inner;
 use super::faults::Fault;
 use super::images::choose_image;
 use super::maintenance::Changes;
@@ -15,6 +14,7 @@ use super::region::{family_cores, family_limit, regional_limit, spot_limit};
 use super::request::{ArmRequest, Refusal};
 use super::sizes::VmSize;
 use super::state::{MachineRecord, MachineState, State};
+use super::{Inner, VmIds};
 
 /// Maximum length of a machine's name.
 const MAX_NAME: usize = 34;
@@ -155,7 +155,11 @@ impl Inner {
         self.check_quota(state, size, template.capacity_type)?;
         let incarnation = state.next();
         let digits = self.hash(&format!("vm/{name}/{incarnation}")) % 100_000_000;
-        let vm_name = format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool);
+        let vm_name = if config.vm_ids == VmIds::Opaque {
+            format!("vm-{digits:08}")
+        } else {
+            format!("aks-{}-{name}-{digits:08}-vm", config.agent_pool)
+        };
         let zone_label =
             zones.first().map_or("0".to_owned(), |zone| format!("{}-{zone}", config.region));
         let machine = MachineRecord {

@@ -14,6 +14,9 @@ use super::request::{Answer, Refusal, reply};
 /// Maximum number of machines in a batch.
 pub(crate) const MAX_BATCH: usize = 50;
 
+/// Maximum length of the header, as that of the servers in front of ARM.
+const MAX_HEADER: usize = 16 << 10;
+
 /// The header.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -39,6 +42,13 @@ pub(crate) fn read_header(text: &str, url_name: &str) -> Result<Vec<BatchMachine
     let invalid = |message: String| {
         Refusal::new(400, "InvalidParameter", format!("The header BatchPutMachine: {message}"))
     };
+    if text.len() > MAX_HEADER {
+        return Err(Refusal::new(
+            400,
+            "BadRequest",
+            "Request Header Or Cookie Too Large".to_owned(),
+        ));
+    }
     let header: Header =
         serde_json::from_str(text).map_err(|error| invalid(format!("{error}.")))?;
     let machines = header.batch_machines;

@@ -12,6 +12,18 @@ use super::{FaultPlan, RequestLimits, Surroundings};
 /// Id of the emulated subscription, by which the nodes of its VMs are known.
 pub const SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000001";
 
+/// What the ids of VMs tell about their machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VmIds {
+    /// A VM's name has the name of its machine in it.
+    #[default]
+    NamedByMachine,
+    /// Names of VMs do not lead back to their machines.
+    Opaque,
+    /// As by default, but a machine whose creation fails has no VM id.
+    MissingIfFailed,
+}
+
 /// The emulated AKS cluster, its delays and its faults.
 #[derive(Clone, Debug)]
 pub struct EmulatorConfig {
@@ -75,6 +87,8 @@ pub struct EmulatorConfig {
     pub surroundings: Surroundings,
     /// Faults from the start.
     pub faults: FaultPlan,
+    /// What machines say of their VMs.
+    pub vm_ids: VmIds,
 }
 
 impl EmulatorConfig {
@@ -116,6 +130,7 @@ impl EmulatorConfig {
             any_subnet: false,
             surroundings: Surroundings::default(),
             faults: FaultPlan::default(),
+            vm_ids: VmIds::default(),
         }
     }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Inner;
 use super::accept::{Place, tags_of, zones_of};
 use super::batch::{batch_error, read_header};
 use super::lifecycle::Created;
 use super::members::{check_deletion, check_machine};
 use super::request::{Answer, ArmRequest, Refusal, page, refuse, reply, reply_with};
 use super::state::{MachineRecord, MachineState, State};
+use super::{Inner, VmIds};
 
 /// Time that an update of tags takes.
 const TAG_UPDATE: Duration = Duration::from_secs(4);
@@ -248,7 +248,10 @@ impl Inner {
     fn show(&self, machine: &MachineRecord) -> Value {
         let mut properties = machine.properties.clone();
         properties["provisioningState"] = machine.state.as_str().into();
-        properties["resourceId"] = machine.vm_id.clone().into();
+        let is_missing = self.config.vm_ids == VmIds::MissingIfFailed;
+        if !(is_missing && machine.state == MachineState::Failed) {
+            properties["resourceId"] = machine.vm_id.clone().into();
+        }
         properties["eTag"] = self.etag(machine).into();
         if !machine.tags.is_empty() {
             properties["tags"] = json!(machine.tags);

@@ -38,14 +38,14 @@ use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use nap_azure::arm::{HttpService, ManagedIdentity, http_service};
-use nap_azure::{AzureError, AzureProvider};
+use nap_azure::{AzureConfig, AzureError, AzureProvider};
 use nap_engine::PriceEstimates;
 use nap_kubelets::VmEvent;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tower::Service;
 
-pub use config::{EmulatorConfig, SUBSCRIPTION};
+pub use config::{EmulatorConfig, SUBSCRIPTION, VmIds};
 pub use fault_file::FaultFileError;
 pub use faults::{Fault, FaultPlan, Place, TimedFault};
 pub use members::published_members;
@@ -101,6 +101,11 @@ impl Emulator {
 
     /// The production provider, connected to this emulator in process.
     pub fn provider(&self) -> AzureProvider {
+        self.provider_with(self.0.config.azure_config())
+    }
+
+    /// The production provider with settings that may be wrong, connected to the emulator.
+    pub fn provider_with(&self, config: AzureConfig) -> AzureProvider {
         let service = self.http_service();
         let clock = self.0.config.clock.clone();
         let tokens = ManagedIdentity {
@@ -110,7 +115,7 @@ impl Emulator {
             client_id: None,
             resource: "https://management.azure.com/".to_owned(),
         };
-        AzureProvider::new(self.0.config.azure_config(), clock, service, Arc::new(tokens))
+        AzureProvider::new(config, clock, service, Arc::new(tokens))
     }
 
     /// Changes the injected faults.

@@ -93,7 +93,7 @@ pub(crate) fn node_resources(
     let size = &machine.size;
     let number = |pointer: &str| machine.properties.pointer(pointer).and_then(Value::as_i64);
     // Kernel and firmware use about 5 % of the memory.
-    let memory = (size.memory_gib * 0.95 * f64::from(1 << 30)) as i64;
+    let memory = whole_kib((size.memory_gib * 0.95 * f64::from(1 << 30)) as i64);
     let mut capacity = Resources::new()
         .with(CPU, size.vcpus * 1000)
         .with(MEMORY, memory)
@@ -112,6 +112,11 @@ pub(crate) fn node_resources(
     let reserved = reserved_memory(size.memory_gib) + EVICTION_THRESHOLD;
     allocatable.set(MEMORY, (memory - reserved).max(0));
     (capacity, allocatable)
+}
+
+/// Memory as a kubelet reports it, in whole KiB.
+pub(crate) fn whole_kib(bytes: i64) -> i64 {
+    bytes / 1024 * 1024
 }
 
 /// Memory in whole MiB, as the label has it.

@@ -66,7 +66,12 @@ pub async fn run_with(
     heartbeats: Option<Heartbeats>,
 ) -> Infallible {
     let (vms, events) = mpsc::channel(MAX_WAITING_EVENTS);
-    let config = KubeletConfig { heartbeats, is_monitored: false, ..KubeletConfig::default() };
+    let config = KubeletConfig {
+        heartbeats,
+        is_monitored: false,
+        adopts_nodes: true,
+        ..KubeletConfig::default()
+    };
     let kubelets = nap_kubelets::run(client.clone(), clock.clone(), config, events);
     tokio::select! {
         biased;

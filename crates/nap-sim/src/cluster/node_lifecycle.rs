@@ -147,8 +147,8 @@ async fn mark_silent(node: &Node, index: &mut Index, writer: &mut Writer) -> Opt
         "lastHeartbeatTime": writer.stamp(), "lastTransitionTime": writer.stamp(),
     });
     writer.patch_node_status(&mut index.nodes, &name, &json!({ "conditions": [condition] })).await;
-    let message = "No kubelet runs for this Node: the embedded cluster has kubelets for the VMs of \
-                   its Azure only. `nap try --system-nodes N` gives it nodes that are not nap's.";
+    let message = "No kubelet runs for this Node: it has a provider ID or belongs to a NodePool, and \
+                   the embedded Azure has no such VM. A Node without both gets a kubelet.";
     writer.event(node, "node-controller", "Warning", "NodeNotReady", message).await;
     None
 }

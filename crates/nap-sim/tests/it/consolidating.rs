@@ -1,5 +1,7 @@
 //! Consolidation of a whole fleet: many nodes at once, several by fewer, and then quiet.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use nap_api::NodePool;
@@ -43,6 +45,38 @@ async fn a_half_empty_fleet_reaches_its_packing_within_five_minutes() {
         user.pass(300).await;
         assert_eq!(user.machines(), 15, "thirty pods fit fifteen nodes");
         user.until_running(30).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_is_moved_no_more_often_in_a_day_than_it_says() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        user.default_pool(one_size("Standard_D4s_v5")).await;
+        let mut template = asks("1500m");
+        let limit = json!({ "nap.karpenter.sh/max-evictions-per-day": "2" });
+        template["metadata"] = json!({ "annotations": limit });
+        // Each node has one of either.
+        user.deploy("goes", 10, asks("2300m")).await;
+        user.until_running(10).await;
+        user.deploy("stays", 10, template).await;
+        user.until_running(20).await;
+        assert_eq!(user.machines(), 10);
+        let names = async || {
+            let pods = user.list::<Pod>().await;
+            let names = pods.iter().filter_map(|pod| pod.metadata.name.clone());
+            names.filter(|name| name.starts_with("stays")).collect::<BTreeSet<_>>()
+        };
+        let before = names().await;
+        user.scale("goes", 0).await;
+        user.pass(12 * 3600).await;
+        let moved = before.difference(&names().await).count();
+        assert_eq!(moved, 2, "ten pods would fit five nodes");
+        assert_eq!(user.machines(), 8);
+        let told = user.events("Unconsolidatable").await;
+        let text = "the pods of Deployment default/stays have been moved as often";
+        assert!(told.iter().any(|one| one.contains(text)), "{told:?}");
     })
     .await;
 }

@@ -1,7 +1,9 @@
-//! Labels that requirements stand for: on the NodeClaim, on the Node, and no drift because of them.
+//! Labels that requirements stand for: on the NodeClaim, on the Node, and no drift because of them;
+//! and what else a Node says about itself.
 
 use kube::ResourceExt;
-use nap_api::{conditions, nodeclaim::condition::DRIFTED};
+use kube::api::{Patch, PatchParams};
+use nap_api::{AKSNodeClass, conditions, nodeclaim::condition::DRIFTED};
 use serde_json::{Value, json};
 
 use crate::harness::User;
@@ -78,4 +80,26 @@ async fn labels_of_a_size_that_can_be_either_are_those_of_the_machine() {
         "key": "kubernetes.azure.com/mode", "operator": "In", "values": ["system", "user"],
     });
     assert_eq!(label_by(mode, json!({})).await, both("user"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_says_the_system_of_its_image_and_its_memory_in_ki() {
+    for (family, expected) in [("Ubuntu2404", "Ubuntu 24.04"), ("AzureLinux", "Azure Linux 3")] {
+        let user = User::new().await;
+        user.run(async {
+            let change = json!({ "spec": { "imageFamily": family } });
+            let classes = user.api::<AKSNodeClass>();
+            classes.patch("default", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+            user.default_pool(json!({})).await;
+            user.deploy("inflate", 1, json!({})).await;
+            user.until_running(1).await;
+            let status = user.nodes().await[0].status.clone().unwrap();
+            let system = status.node_info.unwrap().os_image;
+            assert!(system.contains(expected), "{family}: {system}");
+            for list in [status.capacity.unwrap(), status.allocatable.unwrap()] {
+                assert!(list["memory"].0.ends_with("Ki"), "{list:?}");
+            }
+        })
+        .await;
+    }
 }

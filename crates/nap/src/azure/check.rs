@@ -88,7 +88,9 @@ impl Cluster {
         });
         let config = config.map_err(|error| unreadable(&first_line(&error.to_string())))?;
         let service = https_client().map_err(|error| unreadable(&error.to_string()))?;
-        let tokens = tokens_from_env(service.clone(), clock.clone(), &config.entra)
+        let known = !unset.contains(&"ARM_SUBSCRIPTION_ID");
+        let of = known.then_some(config.subscription_id.as_str());
+        let tokens = tokens_from_env(service.clone(), clock.clone(), &config.entra, of)
             .map_err(|error| unreadable(&first_line(&error.to_string())))?;
         let arm = ArmClient::new(service.clone(), tokens, clock.clone(), &config.arm_endpoint);
         let prices = ArmClient::anonymous(service, clock, &config.prices_endpoint);

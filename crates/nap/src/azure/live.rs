@@ -33,7 +33,8 @@ pub fn connect(args: &LiveArgs) -> anyhow::Result<Option<Live>> {
     let Some(subscription) = subscription(args) else { return Ok(None) };
     let cloud = AzureCloud::from_variables(|name| variable(args, name)).map_err(unusable)?;
     let (clock, service) = (Clock::wall(), https_client()?);
-    let tokens = tokens_from_env(service.clone(), clock.clone(), &cloud.entra).map_err(unusable)?;
+    let (of, at) = (Some(subscription.as_str()), clock.clone());
+    let tokens = tokens_from_env(service.clone(), at, &cloud.entra, of).map_err(unusable)?;
     let arm = ArmClient::new(service.clone(), tokens, clock.clone(), &cloud.arm_endpoint);
     let prices = ArmClient::anonymous(service, clock, &args.prices_endpoint);
     Ok(Some(Live { subscription, arm, prices }))

@@ -359,6 +359,8 @@ impl Transcript {
             let message = format!("--transcript: {}: {error}", args.transcript.display());
             UserError::new(message, "name a file that can be written")
         })?;
+        // A full disk or a closed pipe must not keep the machine from being deleted.
+        crate::output::outlive_reader();
         let begun = clock.now();
         Ok(Self { file, masks: Masks::new(config), clock, begun })
     }
@@ -367,8 +369,7 @@ impl Transcript {
     fn say(&mut self, text: &str) {
         let seconds = self.clock.now().duration_since(self.begun).as_secs().max(0);
         let line = format!("[{:02}:{:02}] {text}\n", seconds / 60, seconds % 60);
-        // A full disk or a closed pipe must not keep the machine from being deleted.
-        let _ = std::io::stdout().write_all(line.as_bytes());
+        crate::output::write(format_args!("{line}"));
         if let Err(error) = self.file.write_all(line.as_bytes()) {
             tracing::error!(%error, "cannot write the transcript");
         }

@@ -212,8 +212,8 @@ pub fn main() -> anyhow::Result<()> {
     let matches = crate::run::args::group(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let default = match &cli.command {
-        Command::Try(_) => "warn,kube_client=off",
-        _ => "error,kube_client=off",
+        Command::Try(_) => "warn,kube_client=off,rustls_platform_verifier=off",
+        _ => "error,kube_client=off,rustls_platform_verifier=off",
     };
     match &cli.command {
         Command::Run(args) => crate::run::logging::start(&args.operator, cli.log.as_deref())?,

@@ -28,8 +28,33 @@ pub struct Autoscaler {
 }
 
 impl Autoscaler {
+    /// The autoscaler that an object is; `None` if it is something else.
+    pub fn read(document: &Document) -> Option<Self> {
+        let group = document.text("/apiVersion").split_once('/').map_or("", |(group, _)| group);
+        match (group, document.text("/kind")) {
+            ("autoscaling", "HorizontalPodAutoscaler") => Some(Self::horizontal(document)),
+            ("keda.sh", "ScaledObject") => Some(Self::scaled_object(document)),
+            _ => None,
+        }
+    }
+
+    /// Kind, namespace and name, for people.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Whether it scales a workload.
+    pub fn scales(&self, workload: &Document) -> bool {
+        self.target == identity(workload)
+    }
+
+    /// Whether it acts on a workload with this number of pods.
+    pub fn acts_on(&self, pods: i64) -> bool {
+        pods > 0 || self.from_zero
+    }
+
     /// A HorizontalPodAutoscaler.
-    pub fn horizontal(document: &Document) -> Self {
+    fn horizontal(document: &Document) -> Self {
         let number = |pointer: &str| document.value.pointer(pointer).and_then(Value::as_i64);
         let status = number("/status/desiredReplicas").or(number("/status/currentReplicas"));
         Self {
@@ -43,7 +68,7 @@ impl Autoscaler {
     }
 
     /// A ScaledObject of KEDA.
-    pub fn scaled_object(document: &Document) -> Self {
+    fn scaled_object(document: &Document) -> Self {
         let number = |name: &str| document.value.pointer(&format!("/spec/{name}"))?.as_i64();
         let annotations = document.value.pointer("/metadata/annotations");
         let paused = annotations.and_then(|all| all.get(PAUSED)?.as_str()?.parse().ok());
@@ -59,6 +84,19 @@ impl Autoscaler {
         }
     }
 
+    /// The number of pods that it gives a workload for which so many are written, and which
+    /// number that is; `None` if it does nothing.
+    pub fn pods(&self, written: i64, replicas: Replicas) -> Option<(i64, &'static str)> {
+        self.acts_on(written).then(|| match replicas {
+            Replicas::Min => (self.least, "its minimum"),
+            Replicas::Max => (self.most, "its maximum"),
+            Replicas::Current => {
+                let now = self.current.unwrap_or(written);
+                (now.clamp(self.least, self.most.max(self.least)), "its current number")
+            }
+        })
+    }
+
     /// Sets the number of pods of its workload. Returns a note.
     pub fn apply(&self, workloads: &mut Workloads, replicas: Replicas) -> String {
         let (kind, namespace, name) = &self.target;
@@ -67,16 +105,8 @@ impl Autoscaler {
             return format!("{} scales {target}, which is not given", self.title);
         };
         let written = i64::try_from(workload.wanted()).unwrap_or(i64::MAX);
-        if written == 0 && !self.from_zero {
+        let Some((pods, which)) = self.pods(written, replicas) else {
             return format!("{} does nothing: {target} has 0 replicas", self.title);
-        }
-        let (pods, which) = match replicas {
-            Replicas::Min => (self.least, "its minimum"),
-            Replicas::Max => (self.most, "its maximum"),
-            Replicas::Current => {
-                let now = self.current.unwrap_or(written);
-                (now.clamp(self.least, self.most.max(self.least)), "its current number")
-            }
         };
         let pods = usize::try_from(pods).unwrap_or(0);
         workload.set_wanted(pods);

@@ -10,6 +10,7 @@ use kube::api::ObjectMeta;
 use nap_api::{AKSNodeClass, NodePool, conditions, labels, validation};
 use nap_controllers::cluster::{self, Index, Indexed, VolumeSource, pods};
 
+use super::asked::KnownWorkload;
 use crate::manifests::DEFAULT_NODEPOOL;
 use crate::manifests::read;
 
@@ -24,6 +25,10 @@ pub struct Cluster {
     pub state: Index,
     /// Notes for the user, one line each.
     pub notes: Vec<String>,
+    /// Notes about autoscalers, one line each. A cluster may have very many.
+    pub autoscaler_notes: Vec<String>,
+    /// Workloads, as far as they were read.
+    pub workloads: Vec<KnownWorkload>,
     /// Number of pods that admission would refuse.
     pub refused: usize,
     /// What the controllers have learnt about the capacity of Azure; `None` if nothing is known.

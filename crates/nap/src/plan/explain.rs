@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::PodSpec;
-use nap_engine::{Funnel, Pod, PodKey, Refusal, after, funnel};
+use nap_engine::{Daemon, Funnel, Pod, PodKey, Refusal, after, funnel};
 use serde_json::{Value, json};
 
+use super::asked::{self, KnownWorkload};
 use super::cluster::count;
 use super::document::{self, VERSION};
 use super::footnotes::footnotes;
@@ -78,6 +79,43 @@ pub fn json(
 pub fn settled_json(pod: &PodKey, why: &str) -> anyhow::Result<String> {
     let document = json!({
         "version": VERSION, "pod": pod.to_string(), "outcome": "settled", "message": why,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+/// The document of a workload without pods.
+pub fn no_pods_json(workload: &KnownWorkload, why: &str) -> anyhow::Result<String> {
+    let document = json!({
+        "version": VERSION, "workload": workload.title(), "outcome": "noPods", "message": why,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+/// Renders where the pods of a DaemonSet run.
+pub fn daemon(problem: &Problem, daemon: &Daemon) -> String {
+    let mut text = format!(
+        "DaemonSet `{}` places its pods by itself, one on each node (each asks for {})\n",
+        daemon.name,
+        requests_text(&daemon.requests)
+    );
+    for pool in &problem.snapshot.pools {
+        let line = format!("nodepool \"{}\": {}", pool.name, asked::daemon_on(daemon, pool));
+        text.push_str(&wrap(&line, 2));
+    }
+    text
+}
+
+/// The same as a JSON document.
+pub fn daemon_json(problem: &Problem, daemon: &Daemon) -> anyhow::Result<String> {
+    let pools: Vec<Value> = problem
+        .snapshot
+        .pools
+        .iter()
+        .map(|pool| json!({ "nodePool": pool.name, "runsOn": asked::daemon_on(daemon, pool) }))
+        .collect();
+    let workload = format!("DaemonSet `{}`", daemon.name);
+    let document = json!({
+        "version": VERSION, "workload": workload, "outcome": "eachNode", "nodePools": pools,
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

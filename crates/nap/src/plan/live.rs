@@ -3,7 +3,10 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
     ReplicationController, ResourceQuota, Service,
@@ -12,7 +15,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, labels};
 use nap_controllers::capacity_memory;
@@ -21,6 +24,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use super::asked::KnownWorkload;
 use super::cluster::Cluster;
 use crate::cli::ClusterArgs;
 use crate::connect::{connect_to, unreachable};
@@ -67,9 +71,25 @@ pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result
     Ok(cluster)
 }
 
-/// Every object of a cluster that a change may touch, and what the controllers have learnt about
-/// the capacity of Azure. Jobs and CronJobs are left out: their pods are there.
-pub async fn documents(args: &ClusterArgs) -> anyhow::Result<(Vec<Document>, Option<String>)> {
+/// Autoscalers that a cluster has only if it runs their controller: group, version, kind, plural.
+const AUTOSCALERS: [[&str; 4]; 2] = [
+    ["keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"],
+    ["autoscaling.k8s.io", "v1", "VerticalPodAutoscaler", "verticalpodautoscalers"],
+];
+
+/// The objects of a cluster as they are.
+#[derive(Default)]
+pub struct LiveObjects {
+    /// Every object that a change may touch. Jobs and CronJobs are left out: their pods are there.
+    pub documents: Vec<Document>,
+    /// What the controllers have learnt about the capacity of Azure; `None` if nothing is known.
+    pub capacity_memory: Option<String>,
+    /// Notes for the user about what could not be read.
+    pub notes: Vec<String>,
+}
+
+/// Reads the objects of a cluster.
+pub async fn objects(args: &ClusterArgs) -> anyhow::Result<LiveObjects> {
     let (client, url) = connect_to(args).await?;
     let server = &Server { client, url };
     let mut found = Vec::new();
@@ -94,9 +114,47 @@ pub async fn documents(args: &ClusterArgs) -> anyhow::Result<(Vec<Document>, Opt
     raw::<PersistentVolume>(server, &mut found).await?;
     raw::<StorageClass>(server, &mut found).await?;
     raw::<CSINode>(server, &mut found).await?;
+    // Those that KEDA makes are before its own objects, which have the last word.
+    raw::<HorizontalPodAutoscaler>(server, &mut found).await?;
     let mut cluster = Cluster::default();
+    for [group, version, kind, plural] in AUTOSCALERS {
+        let kind = GroupVersionKind::gvk(group, version, kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+        let api = Api::<DynamicObject>::all_with(server.client.clone(), &resource);
+        match pages(&api).await {
+            Ok(objects) => append(objects, &resource.api_version, &resource.kind, &mut found)?,
+            // Few may read kinds of others, and a plan can be made without.
+            Err(kube::Error::Api(status)) if status.code == 403 => cluster.notes.push(format!(
+                "workloads count as if there were no {}: {}",
+                resource.kind, status.message
+            )),
+            Err(error) => return Err(unreachable(&server.url, "list", plural, &error)),
+        }
+    }
     read_capacity_memory(&server.client, &mut cluster).await;
-    Ok((found, cluster.capacity_memory))
+    let Cluster { capacity_memory, notes, .. } = cluster;
+    Ok(LiveObjects { documents: found, capacity_memory, notes })
+}
+
+/// The workloads of a namespace that create pods; empty where they may not be read, as their pods
+/// say enough in most cases.
+pub async fn workloads(args: &ClusterArgs, namespace: &str) -> anyhow::Result<Vec<KnownWorkload>> {
+    let (client, _) = connect_to(args).await?;
+    let mut found = Vec::new();
+    known::<Deployment>(&client, namespace, &mut found).await?;
+    known::<StatefulSet>(&client, namespace, &mut found).await?;
+    known::<ReplicaSet>(&client, namespace, &mut found).await?;
+    known::<Job>(&client, namespace, &mut found).await?;
+    Ok(found.iter().map(KnownWorkload::read).collect())
+}
+
+async fn known<K>(client: &Client, namespace: &str, found: &mut Vec<Document>) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + DeserializeOwned + Serialize + Debug,
+{
+    let api = Api::<K>::namespaced(client.clone(), namespace);
+    append(pages(&api).await.unwrap_or_default(), &K::api_version(&()), &K::kind(&()), found)
 }
 
 /// Appends every object of a kind as it is.
@@ -104,10 +162,19 @@ async fn raw<K>(server: &Server, documents: &mut Vec<Document>) -> anyhow::Resul
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug,
 {
-    for object in list::<K>(server).await? {
+    append(list::<K>(server).await?, &K::api_version(&()), &K::kind(&()), documents)
+}
+
+fn append(
+    objects: Vec<impl Serialize>,
+    api_version: &str,
+    kind: &str,
+    documents: &mut Vec<Document>,
+) -> anyhow::Result<()> {
+    for object in objects {
         let mut value = serde_json::to_value(object)?;
-        value["apiVersion"] = json!(K::api_version(&()));
-        value["kind"] = json!(K::kind(&()));
+        value["apiVersion"] = json!(api_version);
+        value["kind"] = json!(kind);
         documents.push(Document::of_cluster(value, documents.len() + 1));
     }
     Ok(())
@@ -143,7 +210,15 @@ async fn list<K>(server: &Server) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::all(server.client.clone());
+    let found = pages(&Api::<K>::all(server.client.clone())).await;
+    found.map_err(|error| unreachable(&server.url, "list", &K::plural(&()), &error))
+}
+
+/// All objects, page by page; empty if the server does not serve the kind.
+async fn pages<K>(api: &Api<K>) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
     let mut found = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
@@ -156,7 +231,7 @@ where
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-            Err(error) => return Err(unreachable(&server.url, "list", &K::plural(&()), &error)),
+            Err(error) => return Err(error),
         }
     }
 }

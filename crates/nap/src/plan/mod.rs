@@ -6,6 +6,7 @@
 //! solved again to the same plan.
 
 mod admission;
+mod asked;
 mod autoscaling;
 mod catalogues;
 mod change;
@@ -49,6 +50,7 @@ use crate::cli::{
 use crate::manifests::{check, read};
 pub use crate::output::write_last as show;
 use crate::user_error::UserError;
+use asked::Asked;
 use catalogues::{Offered, exceeded_quota};
 use change::State;
 use cluster::Cluster;
@@ -194,7 +196,7 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
     };
     let offered = catalogues::choose(source, &mut cluster, now).await?;
     let problem = Problem::new(&mut cluster, offered, options, now);
-    for note in &cluster.notes {
+    for note in cluster.autoscaler_notes.iter().chain(&cluster.notes) {
         eprintln!("note: {note}");
     }
     Ok((cluster, problem))
@@ -308,36 +310,6 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     record::verdict(&args.file, "plan", &differences, args.output)
 }
 
-/// Kinds before a name, as kubectl takes them.
-const KINDS: [&str; 14] = [
-    "pod",
-    "pods",
-    "po",
-    "deployment",
-    "deployments",
-    "deploy",
-    "statefulset",
-    "statefulsets",
-    "sts",
-    "replicaset",
-    "replicasets",
-    "rs",
-    "job",
-    "jobs",
-];
-
-/// `namespace/name` of what was asked for: `name`, `namespace/name` or `kind/name`.
-fn asked_for(name: &str, namespace: Option<&str>) -> String {
-    let namespace = namespace.unwrap_or("default");
-    match name.split_once('/') {
-        Some((kind, name)) if KINDS.contains(&kind) && !name.contains('/') => {
-            format!("{namespace}/{name}")
-        }
-        Some(_) => name.to_owned(),
-        None => format!("{namespace}/{name}"),
-    }
-}
-
 /// `nap explain pod`.
 pub async fn explain_pod(
     name: &str,
@@ -345,25 +317,56 @@ pub async fn explain_pod(
     output: ExplainFormat,
     source: SourceArgs,
 ) -> anyhow::Result<()> {
-    let (cluster, problem) = gather(&source).await?;
-    let wanted = asked_for(name, namespace.as_deref());
-    let is_of = |key: &PodKey| key.as_str() == wanted || format::stem(key.as_str()) == wanted;
-    let exactly = problem.snapshot.pods.iter().find(|pod| pod.key.as_str() == wanted);
-    if let Some(pod) = exactly.or_else(|| problem.snapshot.pods.iter().find(|pod| is_of(&pod.key)))
+    let (mut cluster, problem) = gather(&source).await?;
+    let asked = Asked::parse(name, namespace.as_deref());
+    if source.files.is_empty() {
+        cluster.workloads = live::workloads(&source.cluster, &asked.namespace).await?;
+    }
+    let wanted = asked.key();
+    let pods = &problem.snapshot.pods;
+    let exactly = pods.iter().any(|pod| pod.key.as_str() == wanted)
+        || cluster.state.pods().any(|(key, _)| key.as_str() == wanted);
+    let exactly = exactly && asked.may_be("Pod");
+    let workload = asked.among(&cluster.workloads).filter(|_| !exactly);
+    let daemon = problem.snapshot.daemons.iter().find(|one| one.name == wanted);
+    if let Some(daemon) = daemon.filter(|_| !exactly && asked.may_be("DaemonSet"))
+        && workload.is_none()
     {
+        return show(&match output {
+            ExplainFormat::Text => explain::daemon(&problem, daemon),
+            ExplainFormat::Json => explain::daemon_json(&problem, daemon)?,
+        });
+    }
+    let is_of = |key: &PodKey, pod: Option<&nap_controllers::cluster::Pod>| match workload {
+        _ if exactly => key.as_str() == wanted,
+        Some(workload) => pod.is_some_and(|pod| workload.owns(pod, &cluster.workloads)),
+        // A workload that could not be read is known by the names of its pods.
+        None => asked.kind.is_none() && format::stem(key.as_str()) == wanted,
+    };
+    let known: BTreeMap<&PodKey, _> = cluster.state.pods().collect();
+    let known_pod = |key: &PodKey| known.get(key).map(|pod| &***pod);
+    if let Some(pod) = pods.iter().find(|pod| is_of(&pod.key, known_pod(&pod.key))) {
         let decision = problem.solve(Some(&pod.key));
-        let known = cluster.state.pods().find(|(key, _)| **key == pod.key);
-        let spec = known.map(|(_, pod)| pod.spec());
+        let spec = known_pod(&pod.key).map(nap_controllers::cluster::Pod::spec);
         return show(&match output {
             ExplainFormat::Text => explain::explain(&problem, &decision, pod, spec),
             ExplainFormat::Json => explain::json(&problem, &decision, pod, spec)?,
         });
     }
-    if let Some((key, pod)) = cluster.state.pods().find(|(key, _)| is_of(key)) {
+    if let Some((key, pod)) = cluster.state.pods().find(|(key, pod)| is_of(key, Some(pod))) {
         let why = cluster::settled(pod);
         return show(&match output {
             ExplainFormat::Text => format!("{key} needs no new place: {why}\n"),
             ExplainFormat::Json => explain::settled_json(key, &why)?,
+        });
+    }
+    if let Some(workload) = workload {
+        let why = workload.without_pods();
+        return show(&match output {
+            ExplainFormat::Text => {
+                format!("{} has no pods\n{}", workload.title(), format::wrap(&why, 2))
+            }
+            ExplainFormat::Json => explain::no_pods_json(workload, &why)?,
         });
     }
     let last = wanted.rsplit('/').next().unwrap_or_default();
@@ -376,7 +379,8 @@ pub async fn explain_pod(
     } else {
         format!("give NAMESPACE/NAME or -n; there are {}, …", some.join(", "))
     };
-    Err(UserError::new(format!("there is no pod `{wanted}`"), hint).into())
+    let kind = asked.kind.filter(|kind| *kind != "Pod").unwrap_or("pod");
+    Err(UserError::new(format!("there is no {kind} `{wanted}`"), hint).into())
 }
 
 /// `nap explain node`.

@@ -118,7 +118,7 @@ pub fn from_manifests(
     objects.check_pools()?;
     for autoscaler in std::mem::take(&mut objects.autoscalers) {
         let note = autoscaler.apply(&mut objects.workloads, objects.replicas);
-        objects.note(note);
+        objects.cluster.autoscaler_notes.push(note);
     }
     objects.make_pods()?;
     let mut cluster = objects.cluster;
@@ -211,11 +211,8 @@ impl Objects {
                 let controller = Workload::replication_controller(named(document)?);
                 self.workload(controller, document)?;
             }
-            ("autoscaling", "HorizontalPodAutoscaler") => {
-                self.autoscalers.push(Autoscaler::horizontal(document));
-            }
-            ("keda.sh", "ScaledObject") => {
-                self.autoscalers.push(Autoscaler::scaled_object(document));
+            ("autoscaling", "HorizontalPodAutoscaler") | ("keda.sh", "ScaledObject") => {
+                self.autoscalers.extend(Autoscaler::read(document));
             }
             ("keda.sh", "ScaledJob") => {
                 let Some((workload, note)) = autoscaling::scaled_job(document, self.replicas)
@@ -227,9 +224,7 @@ impl Objects {
                 self.workload(workload, document)?;
             }
             ("autoscaling.k8s.io", "VerticalPodAutoscaler") => {
-                if let Some(note) = autoscaling::vertical(document) {
-                    self.note(note);
-                }
+                self.cluster.autoscaler_notes.extend(autoscaling::vertical(document));
             }
             ("", "LimitRange") => {
                 let range: LimitRange = named(document)?;
@@ -337,7 +332,7 @@ impl Objects {
         }
         let mut gated = 0;
         for mut pod in std::mem::take(&mut self.pods).into_iter().chain(expanded.pods) {
-            let (was_there, maker) = (is_there(&pod), maker(&pod));
+            let (was_there, maker) = (is_there(&pod), maker(&pod, &self.workloads));
             let namespace = pod.namespace().unwrap_or_default();
             let spec = pod.spec.get_or_insert_default();
             admit(spec, &self.priorities, &self.runtimes);
@@ -360,6 +355,13 @@ impl Objects {
             }
             apply(&mut self.cluster.state, pod);
         }
+        for workload in self.workloads.values() {
+            let (kind, namespace, name) = &workload.owner;
+            let title = format!("{kind} `{namespace}/{name}`");
+            let refused = self.refused.keys().find(|(maker, _)| *maker == title);
+            let refusal = refused.map(|(_, reason)| reason.clone());
+            self.cluster.workloads.push(workload.known(refusal));
+        }
         for ((maker, reason), pods) in std::mem::take(&mut self.refused) {
             self.cluster.refused += pods;
             let pods = count(pods, "pod");
@@ -373,9 +375,13 @@ impl Objects {
 }
 
 /// The workload of a pod, for people.
-fn maker(pod: &Pod) -> String {
+fn maker(pod: &Pod, workloads: &Workloads) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let deployment = |name: &str| ("Deployment", namespace.clone(), name.to_owned());
     match pod.owner_references().first() {
+        Some(owner) if workloads.contains_key(&deployment(&owner.name)) => {
+            format!("Deployment `{namespace}/{}`", owner.name)
+        }
         Some(owner) => format!("{} `{namespace}/{}`", owner.kind, owner.name),
         None => format!("Pod `{namespace}/{name}`"),
     }

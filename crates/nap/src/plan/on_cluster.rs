@@ -7,7 +7,8 @@ use nap_clock::Clock;
 use serde_json::Value;
 
 use super::change::{ChangeDocument, State};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, count};
+use super::live::LiveObjects;
 use super::{Problem, catalogues, live, objects, overlay};
 use crate::cli::{Replicas, SourceArgs, SystemDaemons};
 use crate::manifests::read::Document;
@@ -20,31 +21,40 @@ pub async fn decide(
     state: &[PathBuf],
 ) -> anyhow::Result<(State, ChangeDocument)> {
     let changes = read::read(&source.files)?;
-    let (documents, memory, now) = if state.is_empty() {
-        let (documents, memory) = live::documents(&source.cluster).await?;
-        (documents, memory, Clock::wall().now())
+    let (objects, now) = if state.is_empty() {
+        (live::objects(&source.cluster).await?, Clock::wall().now())
     } else {
-        (read::read(state)?, None, Timestamp::MAX)
+        (LiveObjects { documents: read::read(state)?, ..LiveObjects::default() }, Timestamp::MAX)
     };
+    let LiveObjects { documents, capacity_memory: memory, notes } = objects;
     let is_class =
         |document: &&Document| ["PriorityClass", "RuntimeClass"].contains(&document.text("/kind"));
     let classes = documents.iter().filter(is_class).map(|document| document.value.clone());
     check::refuse(&changes, &classes.collect::<Vec<Value>>())?;
-    let overlaid = overlay::overlay(&documents, changes);
+    let replicas = source.hpa.unwrap_or(Replicas::Current);
+    let overlaid = overlay::overlay(&documents, changes, replicas);
     let source = &SourceArgs {
         // A cluster has its own daemons, and its workloads their current number of pods.
         system_daemons: match &source.system_daemons {
             SystemDaemons::Aks => SystemDaemons::None,
             other => other.clone(),
         },
-        hpa: source.hpa.or(Some(Replicas::Current)),
+        hpa: Some(replicas),
         files: state.to_vec(),
         ..source.clone()
     };
     let before = state_of(source, documents, memory.clone(), now).await?;
     let after = state_of(source, overlaid.documents, memory, now).await?;
-    for note in &after.cluster.notes {
+    // Those of the cluster that have nothing to do with the change are only counted.
+    let known = &before.cluster.autoscaler_notes;
+    let (known, new): (Vec<&String>, Vec<&String>) =
+        after.cluster.autoscaler_notes.iter().partition(|note| known.contains(note));
+    for note in notes.iter().chain(&overlaid.notes).chain(new).chain(&after.cluster.notes) {
         eprintln!("note: {note}");
+    }
+    if !known.is_empty() {
+        let autoscalers = count(known.len(), "autoscaler");
+        eprintln!("note: {autoscalers} of the cluster counted as before (--hpa min|max|current)");
     }
     let change = ChangeDocument::new(&before, &after, &overlaid.lines, &overlaid.ended);
     Ok((after, change))

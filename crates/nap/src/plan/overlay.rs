@@ -7,14 +7,16 @@ use k8s_openapi::api::core::v1::{PodTemplateSpec, Volume};
 use nap_controllers::cluster::pods;
 use serde_json::Value;
 
+use super::autoscaling::Autoscaler;
 use super::cluster::count;
+use crate::cli::Replicas;
 use crate::manifests::read::Document;
 
 /// Kind, namespace and name, with the group.
 type Identity = (String, String, String, String);
 
 /// Workloads whose pods a change may end.
-const WORKLOADS: [&str; 3] = ["Deployment", "ReplicaSet", "StatefulSet"];
+const WORKLOADS: [&str; 4] = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"];
 
 /// The objects of a cluster after a change.
 pub struct Overlaid {
@@ -25,6 +27,8 @@ pub struct Overlaid {
     /// One line for each workload whose pods are replaced or removed, and for each object that is
     /// not understood in full.
     pub lines: Vec<String>,
+    /// One line for each workload whose number of pods an autoscaler holds, whatever is written.
+    pub notes: Vec<String>,
 }
 
 fn identity(value: &Value) -> Identity {
@@ -39,25 +43,31 @@ fn identity(value: &Value) -> Identity {
     (group, kind, namespace, name)
 }
 
-/// Applies changed objects to those of a cluster.
-pub fn overlay(live: &[Document], changes: Vec<Document>) -> Overlaid {
+/// Applies changed objects to those of a cluster, with the number of pods that autoscalers come to.
+pub fn overlay(live: &[Document], changes: Vec<Document>, replicas: Replicas) -> Overlaid {
     let mut documents: Vec<Document> = live.to_vec();
     let places: BTreeMap<Identity, usize> =
         documents.iter().enumerate().map(|(at, one)| (identity(&one.value), at)).collect();
-    let mut ended = BTreeSet::new();
+    let before: Vec<Autoscaler> = live.iter().filter_map(Autoscaler::read).collect();
     let mut lines = Vec::new();
     let mut added = Vec::new();
+    let mut changed = BTreeSet::new();
+    // The number of pods that is written for a workload, where an autoscaler holds it at another.
+    let mut unused = BTreeMap::new();
+    let mut scaling: Vec<Autoscaler> = Vec::new();
     for mut change in changes {
+        scaling.extend(Autoscaler::read(&change));
+        let kind = change.text("/kind").to_owned();
         let Some(at) = places.get(&identity(&change.value)).copied() else {
+            if kind == "DaemonSet" {
+                let title = change.title();
+                lines.push(format!("+ {title}: a pod on every node that it may run on"));
+            }
             added.push(change);
             continue;
         };
-        let old = documents[at].clone();
+        let old = &documents[at];
         carry_over(&old.value, &mut change.value);
-        let kind = change.text("/kind").to_owned();
-        if WORKLOADS.contains(&kind.as_str()) {
-            end_pods(live, &old, &change, &mut ended, &mut lines);
-        }
         if ["NodePool", "AKSNodeClass"].contains(&kind.as_str())
             && old.value.get("spec") != change.value.get("spec")
         {
@@ -66,13 +76,78 @@ pub fn overlay(live: &[Document], changes: Vec<Document>) -> Overlaid {
                 "~ {title} changes: `nap what-if` shows the nodes that are replaced for it"
             ));
         }
+        if WORKLOADS.contains(&kind.as_str()) {
+            changed.insert(at);
+            if let Some(written) = keep_scaled(&before, old, &mut change) {
+                unused.insert(at, written);
+            }
+        }
         documents[at] = change;
+    }
+    for (at, document) in documents.iter().enumerate() {
+        if WORKLOADS.contains(&document.text("/kind"))
+            && scaling.iter().any(|one| one.scales(document))
+        {
+            changed.insert(at);
+        }
+    }
+    let all = documents.iter().chain(&added);
+    let after: Vec<Autoscaler> = all.filter_map(Autoscaler::read).collect();
+    let mut ended = BTreeSet::new();
+    let mut notes = Vec::new();
+    for at in changed {
+        let (old, new) = (&live[at], &documents[at]);
+        let (wanted_before, _) = wanted(&before, old, replicas);
+        let (wanted_after, by) = wanted(&after, new, replicas);
+        if let (Some(written), Some(by)) = (unused.get(&at), by)
+            && *written != wanted_after
+        {
+            let pods = count(wanted_after, "pod");
+            notes.push(format!(
+                "{}: `replicas: {written}` makes no difference: {by} keeps it at {pods}",
+                new.title()
+            ));
+        }
+        let fewer = (wanted_after < wanted_before).then_some(wanted_after);
+        end_pods(live, old, new, fewer, &mut ended, &mut lines);
     }
     documents.retain(|document| {
         document.text("/kind") != "Pod" || !ended.contains(&pod_key(&document.value))
     });
     documents.extend(added);
-    Overlaid { documents, ended, lines }
+    Overlaid { documents, ended, lines, notes }
+}
+
+/// The number of pods that is written for a workload.
+fn written(workload: &Document) -> i64 {
+    workload.value.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1)
+}
+
+/// Keeps the number of pods that the autoscalers of a cluster have come to: they would set it
+/// again. Returns the number that is written instead.
+fn keep_scaled(autoscalers: &[Autoscaler], old: &Document, new: &mut Document) -> Option<usize> {
+    let (now, next) = (written(old), written(new));
+    let holds = |one: &Autoscaler| one.scales(old) && one.acts_on(now) && one.acts_on(next);
+    if !autoscalers.iter().any(holds) {
+        return None;
+    }
+    new.value.pointer_mut("/spec")?.as_object_mut()?.insert("replicas".to_owned(), now.into());
+    usize::try_from(next).ok()
+}
+
+/// The number of pods of a workload once its autoscalers have acted, and the last that does.
+fn wanted<'a>(
+    autoscalers: &'a [Autoscaler],
+    workload: &Document,
+    replicas: Replicas,
+) -> (usize, Option<&'a str>) {
+    let (mut pods, mut by) = (written(workload), None);
+    for one in autoscalers.iter().filter(|one| one.scales(workload)) {
+        if let Some((number, _)) = one.pods(pods, replicas) {
+            (pods, by) = (number, Some(one.title()));
+        }
+    }
+    (usize::try_from(pods).unwrap_or(0), by)
 }
 
 /// What stays as it is in the cluster: fields that the manifest does not name, and the status.
@@ -91,10 +166,12 @@ fn carry_over(old: &Value, new: &mut Value) {
     }
 }
 
+/// Ends the pods of a workload whose template changes, or those beyond `fewer`.
 fn end_pods(
     live: &[Document],
     old: &Document,
     new: &Document,
+    fewer: Option<usize>,
     ended: &mut BTreeSet<String>,
     lines: &mut Vec<String>,
 ) {
@@ -102,14 +179,22 @@ fn end_pods(
     let title = new.title();
     if shape(&old.value) != shape(&new.value) {
         ended.extend(own.iter().map(|pod| pod_key(&pod.value)));
-        if !own.is_empty() {
-            let pods = count(own.len(), "pod");
-            lines.push(format!("~ {title}: its template changes, so {pods} are replaced"));
+        match own.len() {
+            // New nodes are planned with the new one.
+            0 if new.text("/kind") == "DaemonSet" => {
+                lines.push(format!("~ {title}: its template changes"));
+            }
+            0 => {}
+            1 => lines.push(format!("~ {title}: its template changes, so 1 pod is replaced")),
+            pods => {
+                let line = format!("~ {title}: its template changes, so {pods} pods are replaced");
+                lines.push(line);
+            }
         }
         return;
     }
-    let wanted = new.value.pointer("/spec/replicas").and_then(Value::as_u64).unwrap_or(1);
-    let surplus = own.len().saturating_sub(usize::try_from(wanted).unwrap_or(usize::MAX));
+    let Some(wanted) = fewer.filter(|_| new.text("/kind") != "DaemonSet") else { return };
+    let surplus = own.len().saturating_sub(wanted);
     // A StatefulSet ends its highest ordinals; the others end pods without a node, then new ones.
     own.sort_by_key(|pod| {
         let bound = !pod.text("/spec/nodeName").is_empty();

@@ -6,7 +6,7 @@
 //! with Azure CNI that users have published since 2023 (azure-cns 40m and 250Mi; the others agree).
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use nap_controllers::cluster::Index;
+use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::cluster::{Cluster, apply, count};
@@ -29,12 +29,12 @@ const AKS: [(&str, u32, u32); 6] = [
 /// The same with the monitoring add-on (Container insights).
 const MONITORING: (&str, u32, u32) = ("ama-logs", 150, 550);
 
-/// Adds the daemons that were asked for, and says so. Manifests that have nodes or DaemonSets of
-/// `kube-system` describe a cluster, which has its own.
+/// Adds the daemons that were asked for, and says so. Those that the manifests have too are left to
+/// them; manifests with nodes describe a cluster, which has its own.
 pub fn add(cluster: &mut Cluster, which: &SystemDaemons) -> anyhow::Result<()> {
-    let daemons = match which {
+    let mut daemons = match which {
         SystemDaemons::None => return Ok(()),
-        SystemDaemons::Aks if describes_cluster(&cluster.state) => return Ok(()),
+        SystemDaemons::Aks if cluster.state.nodes().next().is_some() => return Ok(()),
         SystemDaemons::Aks => AKS.iter().map(daemon_set).collect::<Result<_, _>>()?,
         SystemDaemons::AksMonitoring => {
             AKS.iter().chain([&MONITORING]).map(daemon_set).collect::<Result<Vec<_>, _>>()?
@@ -53,6 +53,19 @@ pub fn add(cluster: &mut Cluster, which: &SystemDaemons) -> anyhow::Result<()> {
             daemons
         }
     };
+    let mut given = Vec::new();
+    if !matches!(which, SystemDaemons::File(_)) {
+        let is_given = |name: &str| {
+            let name = format!("{NAMESPACE}/{name}");
+            cluster.state.daemon_sets().any(|(known, _)| *known == name)
+        };
+        daemons.retain(|daemon| {
+            let name = daemon.name_any();
+            let is_given = is_given(&name);
+            given.extend(is_given.then_some(name));
+            !is_given
+        });
+    }
     let mut requests = nap_units::Resources::new();
     for daemon in &daemons {
         let template = daemon.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
@@ -72,17 +85,16 @@ pub fn add(cluster: &mut Cluster, which: &SystemDaemons) -> anyhow::Result<()> {
             "; with the monitoring add-on, add --system-daemons aks-monitoring".to_owned(),
         ),
     };
+    let given = match given.as_slice() {
+        [] => String::new(),
+        [one] => format!("; {one} is that of the manifests"),
+        many => format!("; {} are those of the manifests", many.join(", ")),
+    };
     cluster.notes.push(format!(
-        "{daemons_text}{whose} counted on every node: {}{hint}",
+        "{daemons_text}{whose} counted on every node: {}{given}{hint}",
         size_text(&requests)
     ));
     Ok(())
-}
-
-fn describes_cluster(index: &Index) -> bool {
-    let of_system = format!("{NAMESPACE}/");
-    index.nodes().next().is_some()
-        || index.daemon_sets().any(|(name, _)| name.starts_with(&of_system))
 }
 
 fn daemon_set((name, cpu, memory): &(&str, u32, u32)) -> Result<DaemonSet, serde_json::Error> {

@@ -15,6 +15,9 @@ use super::{Decision, Problem, left_out};
 /// Maximum number of lines of pods below equal VMs.
 const POD_LINES: usize = 3;
 
+/// Percentage above the lower bound from which on a plan does not reach it.
+const REACHED: f64 = 0.05;
+
 /// One row for equal VMs.
 pub fn table(problem: &Problem, decision: &Decision) -> String {
     // In the order of the plan, by the first of equal VMs.
@@ -95,15 +98,14 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
         cents(plan.cost.per_month())
     );
     if let (Some(bound), Some(gap)) = (plan.lower_bound, plan.gap_percent()) {
-        let ignored = if problem.snapshot.pods.iter().any(has_zone_rules) {
-            ", rules over zones aside"
+        // A bound that leaves out rules says how good the plan is only if the plan reaches it.
+        let unknown = gap >= REACHED && problem.snapshot.pods.iter().any(has_zone_rules);
+        let how_good = if unknown {
+            "; this bound leaves out their rules over zones".to_owned()
         } else {
-            ""
+            format!(": this one is at most {gap:.1} % above the best")
         };
-        let _ = writeln!(
-            text,
-            "No plan for these pods costs less than {mark}{bound}/h{ignored}: this one is at most {gap:.1} % above the best."
-        );
+        let _ = writeln!(text, "No plan for these pods costs less than {mark}{bound}/h{how_good}.");
     }
     text
 }

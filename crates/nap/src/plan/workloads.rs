@@ -12,6 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use nap_controllers::cluster::{self, pods};
 
+use super::asked::KnownWorkload;
+
 /// Label that distinguishes the pods of a Deployment's revisions.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
@@ -132,6 +134,19 @@ impl Workload {
     pub fn jobs(owner: Owner, spec: JobSpec, jobs: usize) -> Self {
         let one = Self::of_job(owner, spec, 0);
         Self { wanted: one.wanted.saturating_mul(jobs), ..one }
+    }
+
+    /// The workload for people who ask about it.
+    pub fn known(&self, refusal: Option<String>) -> KnownWorkload {
+        let (kind, namespace, name) = &self.owner;
+        KnownWorkload {
+            kind: (*kind).to_owned(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            owner: self.parent.as_ref().map(|(kind, _, name)| ((*kind).to_owned(), name.clone())),
+            wanted: self.wanted,
+            refusal,
+        }
     }
 
     /// Desired number of pods.

@@ -5,12 +5,15 @@ pub mod logging;
 mod profiling;
 mod server;
 
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 use nap_azure::{AzureConfig, AzureProvider};
 use nap_clock::Clock;
+use nap_cloud::ErrorClass;
 use nap_controllers::{Context, LeaderElection, RateLimit, Settings};
 
 use crate::cli::RunArgs;
@@ -34,6 +37,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         rate_limit: RateLimit { qps: args.kube_client_qps, burst: args.kube_client_burst },
         leader_election: (!args.disable_leader_election).then(|| leader_election(&args)),
         node_repair: args.gates.feature_gates.node_repair,
+        spot_to_spot: args.gates.feature_gates.spot_to_spot,
         dry_run: args.dry_run,
         avoid_surplus: args.avoid_surplus_nodes,
         observes_objects: !args.operator.disable_cluster_state_observability,
@@ -56,9 +60,14 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let location = azure.location.clone();
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
     // A dry run beside the incumbent is how to see what nap would do instead.
-    if !args.take_over && !args.dry_run {
+    let is_alone = !args.take_over && !args.dry_run;
+    if is_alone {
         refuse_beside_managed(&cloud).await?;
     }
+    let managed = {
+        let (cloud, clock) = (Arc::clone(&cloud), clock.clone());
+        async move { if is_alone { managed_turned_on(&cloud, &clock).await } else { pending().await } }
+    };
     let context = Arc::new(Context::new(client, cloud, clock, settings));
     context.metrics.set_commit(logging::COMMIT);
     tracing::info!(
@@ -71,28 +80,54 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     tokio::select! {
         biased;
         () = nap_controllers::run(&context, interrupted()?) => {}
+        error = managed => return Err(error.into()),
         () = listeners.serve(served) => {}
     }
     tracing::info!("stopped");
     Ok(())
 }
 
+/// Interval at which a running nap asks whether AKS's own node auto-provisioning was turned on.
+const MANAGED_CHECK: Duration = Duration::from_mins(5);
+
 /// Fails if AKS itself runs node auto-provisioning in the cluster: both would act on the same
-/// NodeClaims. What cannot be read refuses nothing, or a restart during an outage of Azure would
-/// leave the cluster alone.
+/// NodeClaims. An outage of Azure refuses nothing, or a restart during it would leave the cluster
+/// alone; a cluster that may not be read or does not exist is a mistake in the settings.
 async fn refuse_beside_managed(cloud: &AzureProvider) -> anyhow::Result<()> {
     match cloud.is_managed_provisioning_on().await {
-        Ok(true) => Err(UserError::new(
-            "AKS runs node auto-provisioning in this cluster (`nodeProvisioningProfile.mode` is `Auto`)",
-            "disable it with `az aks update --node-provisioning-mode Manual`, or take its nodes over with `--take-over`",
-        )
-        .into()),
+        Ok(true) => Err(beside_managed().into()),
         Ok(false) => Ok(()),
-        Err(error) => {
+        Err(error) if matches!(error.class, ErrorClass::Throttled | ErrorClass::Transient) => {
             tracing::warn!(%error, "cannot tell whether AKS runs node auto-provisioning itself");
             Ok(())
         }
+        Err(error) => Err(UserError::new(
+            format!("cannot tell whether AKS runs node auto-provisioning itself: {error}"),
+            "`nap azure check` names the settings and roles that are missing; `--take-over` starts all the same",
+        )
+        .into()),
     }
+}
+
+/// Ends when AKS's own node auto-provisioning is turned on.
+async fn managed_turned_on(cloud: &AzureProvider, clock: &Clock) -> UserError {
+    loop {
+        clock.sleep(MANAGED_CHECK).await;
+        match cloud.is_managed_provisioning_on().await {
+            Ok(true) => return beside_managed(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell whether AKS runs node auto-provisioning itself");
+            }
+        }
+    }
+}
+
+fn beside_managed() -> UserError {
+    UserError::new(
+        "AKS runs node auto-provisioning in this cluster (`nodeProvisioningProfile.mode` is `Auto`)",
+        "disable it with `az aks update --node-provisioning-mode Manual`, or take its nodes over with `--take-over`",
+    )
 }
 
 /// The Lease to compete for. A dry run has one of its own, so that it never keeps a replica that
@@ -143,4 +178,37 @@ pub async fn missing_crds(client: &Client) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use jiff::Timestamp;
+    use nap_azure::arm::{StaticToken, http_service};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nap_stops_when_managed_provisioning_is_turned_on_beside_it() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&asked);
+        let service = http_service(tower::service_fn(move |_: Request<Full<Bytes>>| {
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            let mode = if number < 3 { "Manual" } else { "Auto" };
+            let body =
+                format!(r#"{{"properties":{{"nodeProvisioningProfile":{{"mode":"{mode}"}}}}}}"#);
+            async move { Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(body)))) }
+        }));
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH, 1);
+        let (config, token) = (AzureConfig::new("s", "rg", "c", "eastus"), "t".to_owned());
+        let token = Arc::new(StaticToken(token));
+        let cloud = AzureProvider::new(config, clock.clone(), service, token);
+        let error = managed_turned_on(&cloud, &clock).await;
+        assert!(error.to_string().contains("AKS runs node auto-provisioning"), "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), 4);
+    }
 }

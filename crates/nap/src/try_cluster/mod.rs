@@ -97,7 +97,9 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
 /// Settings of the controllers.
 fn settings(args: &TryArgs) -> Settings {
     args.gates.feature_gates.warn();
-    Settings { node_repair: args.gates.feature_gates.node_repair, ..Settings::default() }
+    let gates = &args.gates.feature_gates;
+    let (node_repair, spot_to_spot) = (gates.node_repair, gates.spot_to_spot);
+    Settings { node_repair, spot_to_spot, ..Settings::default() }
 }
 
 /// Prints the number and the cost of the VMs.

@@ -218,6 +218,12 @@ fn nap_starts_beside_managed_node_auto_provisioning_only_to_take_over() {
     assert!(error.contains("error: AKS runs node auto-provisioning in this cluster"), "{error}");
     assert!(error.contains("hint: ") && error.contains("--take-over"), "{error}");
 
+    // A cluster that does not exist is a wrong setting, not an outage.
+    let wrong = azure.nap(&run).env("CLUSTER_NAME", "another").output().unwrap();
+    let error = text(&wrong.stderr);
+    assert!(!wrong.status.success() && error.contains("cannot tell whether AKS runs"), "{error}");
+    assert!(error.contains("hint: `nap azure check`"), "{error}");
+
     let mut command = azure.nap(&[&run[..], &["--take-over"]].concat());
     command.env("NAP_LOG", "info,kube_client=off");
     let mut started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

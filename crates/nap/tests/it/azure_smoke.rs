@@ -47,6 +47,20 @@ fn a_machine_is_created_joins_and_is_deleted() {
     assert!(farewell.contains("1 VM(s) created, 0 left"), "{farewell}");
 }
 
+#[test]
+fn a_reader_that_has_gone_keeps_no_machine() {
+    let azure = AzureServer::start("smoke-closed", |_| {});
+    let path = azure.path("transcript.txt");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = azure.nap_azure(&["smoke", "--transcript", path.to_str().unwrap()]);
+    let output = command.stdout(writer).output().unwrap();
+    let transcript = read(&path);
+    assert!(transcript.contains("the machine is gone"), "{transcript}{}", text(&output.stderr));
+    assert!(transcript.ends_with("result: passed\n"), "{transcript}");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 /// Starts a smoke run, sends SIGINT when a machine is announced or, with `exists`, when it exists,
 /// and waits for the end.
 fn interrupted(azure: &AzureServer, exists: bool) -> (Output, String) {

@@ -1,10 +1,18 @@
 //! Errors of the command line: one line and a hint; help and version.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+
 use crate::process::{nap, output, text};
 
 pub(crate) fn refused(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    assert!(!output.status.success(), "nap {arguments:?} succeeded");
+    refused_by(&mut nap(arguments))
+}
+
+fn refused_by(command: &mut std::process::Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success(), "{command:?} succeeded");
     let error = text(&output.stderr);
     assert!(error.starts_with("error: "), "{error}");
     assert!(error.contains("\nhint: "), "{error}");
@@ -126,7 +134,13 @@ fn closed(arguments: &[&str]) -> std::process::Output {
 #[test]
 fn output_that_nobody_reads_ends_every_command_quietly() {
     let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/shop.yaml");
-    let commands: [&[&str]; 10] = [
+    let windows = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/windows.yaml");
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("closed");
+    std::fs::create_dir_all(&folder).unwrap();
+    let saved = folder.join("plan.json").display().to_string();
+    assert!(output(&["plan", "-f", shop, "--save", &saved]).status.success());
+    let empty = kubeconfig("closed-empty", &serving(EMPTY.to_owned()));
+    let commands: [&[&str]; 15] = [
         &["version"],
         &["crds"],
         &["plan", "-f", shop],
@@ -137,6 +151,11 @@ fn output_that_nobody_reads_ends_every_command_quietly() {
         &["completions", "bash"],
         &["azure", "skus"],
         &["bench", "--help"],
+        &["replay", &saved],
+        &["what-if", "-f", windows, "--state", windows],
+        &["rbac"],
+        &["decisions", "--kubeconfig", &empty],
+        &["windows", "-f", windows],
     ];
     for command in commands {
         let ended = closed(command);
@@ -145,7 +164,17 @@ fn output_that_nobody_reads_ends_every_command_quietly() {
         assert!(!error.contains("panicked"), "{command:?}: {error}");
     }
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    for command in [&["version"][..], &["crds"], &["plan", "-f", shop], &["lint", "-f", shop]] {
+    for command in [
+        &["version"][..],
+        &["crds"],
+        &["plan", "-f", shop],
+        &["lint", "-f", shop],
+        &["replay", &saved],
+        &["what-if", "-f", windows, "--state", windows],
+        &["rbac"],
+        &["decisions", "--kubeconfig", &empty],
+        &["windows", "-f", windows],
+    ] {
         let ended = nap(command).stdout(full()).output().unwrap();
         let error = text(&ended.stderr);
         assert_eq!(ended.status.code(), Some(1), "{command:?}: {error}");
@@ -153,21 +182,121 @@ fn output_that_nobody_reads_ends_every_command_quietly() {
     }
 }
 
+/// A kubeconfig of one server, without credentials.
+fn kubeconfig(test: &str, server: &str) -> String {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kubeconfigs");
+    std::fs::create_dir_all(&folder).unwrap();
+    let content = format!(
+        "apiVersion: v1\nkind: Config\nclusters: [{{ name: c, cluster: {{ server: \"{server}\" }} }}]\nusers: [{{ name: u, user: {{}} }}]\n\
+         contexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\ncurrent-context: c\n"
+    );
+    let file = folder.join(test).display().to_string();
+    std::fs::write(&file, content).unwrap();
+    file
+}
+
+/// A version and an empty list, whichever is asked for.
+const EMPTY: &str = r#"200 OK {
+    "major": "1", "minor": "33", "gitVersion": "v1.33.0", "gitCommit": "", "gitTreeState": "",
+    "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+    "kind": "List", "apiVersion": "v1", "metadata": {}, "items": []
+}"#;
+
+/// URL of an API server that refuses every request.
+fn refusing(status: &str, message: &str) -> String {
+    let code: u16 = status.split(' ').next().unwrap().parse().unwrap();
+    let body = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Any",
+        "message": message,
+    });
+    serving(format!("{status} {body}"))
+}
+
+/// URL of an API server with one answer, its status and body, as long as the test runs.
+fn serving(answer: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (mut stream, mut request, mut part) = (stream, Vec::new(), [0; 4096]);
+            // A request without a body, or the first bytes of TLS.
+            while !request.ends_with(b"\r\n\r\n") && request.first() != Some(&0x16) {
+                match stream.read(&mut part) {
+                    Ok(read) if read > 0 => request.extend_from_slice(&part[..read]),
+                    _ => break,
+                }
+            }
+            let (status, body) = answer.split_at(answer.find('{').unwrap());
+            let (status, length) = (status.trim(), body.len());
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: \
+                 {length}\r\nConnection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    url
+}
+
+/// URL of a server with a certificate that nobody knows.
+fn self_signed() -> String {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let provider = rustls::crypto::ring::default_provider();
+    let config = rustls::ServerConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut session = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            // The client ends the handshake.
+            let _ = session.complete_io(&mut stream);
+        }
+    });
+    url
+}
+
+#[test]
+fn a_cluster_that_refuses_is_named_with_what_was_asked() {
+    let forbidden = "pods is forbidden: User \"ada\" cannot list resource \"pods\"";
+    let (unknown, denied) =
+        (refusing("401 Unauthorized", "Unauthorized"), refusing("403 Forbidden", forbidden));
+    let secure = |url: &str| url.replace("http:", "https:");
+    let (plain, strange) = (secure(&refusing("400 Bad Request", "")), self_signed());
+    let who = "does not accept the credentials of the kubeconfig (401): get /version";
+    let pods = "forbids to list pods (403): pods is forbidden: User \"ada\" cannot list";
+    for (test, server, cause, hint) in [
+        ("401", &unknown, who, "`az aks get-credentials`"),
+        ("403", &denied, pods, "`kubectl auth can-i list pods -A`"),
+        ("plain", &plain, "cannot be reached: TLS: the server does not speak it", "--context"),
+        ("strange", &strange, "cannot be reached: TLS: invalid peer certificate", "--context"),
+    ] {
+        let file = kubeconfig(test, server);
+        for command in [&["plan"][..], &["explain", "pod", "a"]] {
+            // By default nothing is logged beside the error.
+            let mut command = nap(&[command, &["--kubeconfig", &file]].concat());
+            let error = refused_by(command.env_remove("NAP_LOG"));
+            assert!(error.contains(&format!("error: {server} {cause}")), "{command:?}: {error}");
+            let (_, said) = error.split_once("\nhint: ").unwrap();
+            assert!(said.contains(hint), "{command:?}: {error}");
+        }
+    }
+}
+
 #[test]
 fn a_cluster_that_cannot_be_reached_is_named_with_the_cause() {
-    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unreachable");
-    std::fs::create_dir_all(&folder).unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (test, server, cause) in [
         ("refused", format!("https://{free}"), "connection refused"),
         ("host", "https://no-such-host.invalid:6443".to_owned(), "unknown host"),
     ] {
-        let kubeconfig = format!(
-            "apiVersion: v1\nkind: Config\nclusters: [{{ name: c, cluster: {{ server: \"{server}\" }} }}]\nusers: [{{ name: u, user: {{}} }}]\n\
-             contexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\ncurrent-context: c\n"
-        );
-        let file = folder.join(test).display().to_string();
-        std::fs::write(&file, kubeconfig).unwrap();
+        let file = kubeconfig(test, &server);
         for command in [&["plan"][..], &["explain", "pod", "a"], &["crds", "install"], &["run"]] {
             let error = refused(&[command, &["--kubeconfig", &file]].concat());
             assert!(error.contains(&server) && error.contains(cause), "{command:?}: {error}");

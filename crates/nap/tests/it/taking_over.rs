@@ -122,7 +122,7 @@ fn environment(cluster: &Cluster, azure: &SecureAzure) -> Vec<(String, String)> 
 #[test]
 #[cfg_attr(no_control_plane, ignore = "there is no control plane; `make controlplane` builds it")]
 #[cfg_attr(
-    no_incumbent_controller,
+    all(no_incumbent_controller, not(no_control_plane)),
     ignore = "the incumbent's controller is missing; `make controlplane` builds it"
 )]
 fn nodes_of_the_incumbent_are_taken_over_and_given_back() {

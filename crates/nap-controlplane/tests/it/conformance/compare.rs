@@ -216,10 +216,30 @@ fn is_age(word: &str) -> bool {
     (1..4).contains(&digits.len()) && digits.chars().all(|letter| letter.is_ascii_digit())
 }
 
-/// Text of kubectl without ages, addresses and generated names.
+/// Text of kubectl without ages, times, addresses, uids, revisions, what a certificate says, and
+/// names of temporary files.
 pub(super) fn normalised_text(text: &str) -> String {
-    let word = |word: &str| if is_age(word) { "<age>".to_owned() } else { word.to_owned() };
-    let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
+    let word = |word: &str| {
+        let (key, value) = word.rsplit_once('=').unwrap_or(("", word));
+        let is_time = value.trim_matches('"').parse::<jiff::Timestamp>().is_ok();
+        match () {
+            () if is_age(word) => "<age>".to_owned(),
+            () if is_time || without_uids(value) != value => format!("{key}=<made up>"),
+            () => word.to_owned(),
+        }
+    };
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("diff" | "---" | "+++" | "Extra:") => String::new(),
+            Some(
+                field @ ("CreationTimestamp:" | "IP:" | "IPs:" | "Username" | "resourceVersion:"),
+            ) => {
+                format!("{field} <made up>")
+            }
+            first => first.into_iter().chain(words).map(word).collect::<Vec<_>>().join(" "),
+        }
+    };
     text.lines().map(line).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 

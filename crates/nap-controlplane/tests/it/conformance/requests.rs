@@ -1,4 +1,4 @@
-//! The requests and the kubectl commands of the suite.
+//! The requests of the suite.
 
 use serde_json::{Value, json};
 
@@ -56,6 +56,7 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<Request>)> {
                     PATCH,
                     json!([{ "op": "replace", "path": "/spec/replicas", "value": 4 }]),
                 ),
+                ("PATCH", web, PATCH, json!([{ "op": "remove", "path": "/spec/nothing" }])),
                 ("GET", "apis/apps/v1/@/deployments/web/scale", JSON, none.clone()),
                 ("PATCH", web, MERGE, json!({ "spec": { "replicas": -1 } })),
                 (
@@ -268,33 +269,3 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<Request>)> {
         ),
     ]
 }
-
-/// kubectl commands, one after another.
-pub(super) const COMMANDS: [&str; 26] = [
-    "create deployment web --image pause:3.9 --replicas 2",
-    "get deployment web -o name",
-    "set image deployment/web pause=pause:3.10",
-    "scale deployment web --replicas 3",
-    "label deployment web team=a",
-    "annotate deployment web note=b",
-    "autoscale deployment web --min 1 --max 5 --cpu 60%",
-    "get hpa",
-    "create job once --image busybox -- sleep 1",
-    "create cronjob night --image busybox --schedule=@hourly -- date",
-    "get cronjob",
-    "create job manual --from cronjob/night",
-    "create quota team --hard pods=5",
-    "create role reader --verb get --resource pods",
-    "create rolebinding reader --role reader --user ann",
-    "create clusterrole watcher --verb watch --resource nodes",
-    "create clusterrolebinding watcher --clusterrole watcher --user ann",
-    "create service clusterip web --tcp 80:8080",
-    "create ingress web --rule=example.com/=web:80",
-    "create configmap settings --from-literal colour=red",
-    "create priorityclass high --value 1000",
-    "auth can-i create pods",
-    "explain deployment.spec.strategy.rollingUpdate",
-    "explain pod.spec.containers.resources",
-    "get storageclasses",
-    "delete clusterrole,clusterrolebinding watcher",
-];

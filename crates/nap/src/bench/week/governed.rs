@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nap_engine::{
     Candidate, ConsolidationCache, ConsolidationOptions, Fleet, Options, Plan, PoolRules,
-    RunningPod, Snapshot, SolverCache, consolidate, solve_with,
+    RunningPod, Snapshot, SolverCache, WorkloadBudget, consolidate, solve_with,
 };
 
 use super::market::{POOLS, pod_key};
@@ -87,15 +87,16 @@ impl Governed {
         self.rests.get(&(pool, reason)).is_some_and(|(_, until)| *until > now)
     }
 
-    /// Workloads that were moved as often as they may be in a day.
-    fn restless(&self, view: &View<'_>) -> BTreeSet<usize> {
+    /// Pods of each workload that may still be moved today, where there are fewer than it has.
+    fn scarce_evictions(&self, view: &View<'_>) -> BTreeMap<usize, usize> {
         let now = view.world.now;
-        let is_restless = |(workload, moves): (&usize, &VecDeque<Move>)| {
+        let left = |(workload, moves): (&usize, &VecDeque<Move>)| {
             let recent = moves.iter().filter(|one| now - one.at < DAY).count();
             let replicas = view.world.of_workload[*workload].len();
-            (recent >= replicas.max(1) * PER_POD).then_some(*workload)
+            let left = (replicas.max(1) * PER_POD).saturating_sub(recent);
+            (left < replicas).then_some((*workload, left))
         };
-        self.ledger.iter().filter_map(is_restless).collect()
+        self.ledger.iter().filter_map(left).collect()
     }
 
     /// Steps, and the nodes that new pods should avoid.
@@ -104,15 +105,10 @@ impl Governed {
         view: &mut View<'_>,
         candidates: &[usize],
     ) -> (Vec<Decision>, BTreeSet<usize>) {
-        let restless = self.restless(view);
         let now = view.world.now;
         let resting = [0, 1].map(|pool| self.is_resting(pool, Reason::Underutilized, now));
         let is_held = |node: &usize| {
-            let world = &*view.world;
-            let mut workloads = world.nodes[node].pods.iter().map(|pod| world.pods[pod].workload);
-            self.consolidates == Consolidates::WhenEmpty
-                || resting[view.pool(*node)]
-                || workloads.any(|workload| restless.contains(&workload))
+            self.consolidates == Consolidates::WhenEmpty || resting[view.pool(*node)]
         };
         let with_pods =
             candidates.iter().copied().filter(|node| !view.world.nodes[node].pods.is_empty());
@@ -137,6 +133,7 @@ impl Governed {
     /// The engine's input.
     fn fleet(&self, view: &mut View<'_>, eligible: &[(usize, bool)]) -> Fleet {
         let snapshot = view.world.snapshot(view.market, &BTreeSet::new(), view.reserved);
+        let scarce = self.scarce_evictions(view);
         let (world, market) = (&*view.world, view.market);
         let template = |(number, pod): (usize, &nap_engine::Pod)| {
             let first = world.of_workload[number].first().copied();
@@ -145,12 +142,17 @@ impl Governed {
         };
         let disruption = |pods: usize| UNIT * (1 + i64::try_from(pods).unwrap_or(i64::MAX));
         let is_growing = world.grown.map(|at| at.is_some_and(|at| world.now - at < GROWING));
+        let numbers: BTreeMap<usize, usize> = scarce.keys().copied().zip(0..).collect();
         let candidate = |(number, is_held): &(usize, bool)| {
             let (number, node) = (*number, &world.nodes[number]);
             let kind = &market.kinds[node.kind];
             let pods = node.pods.iter();
             let running =
                 |pod: &usize| RunningPod { key: pod_key(*pod), template: world.pods[pod].workload };
+            let mut workloads: BTreeMap<usize, usize> = BTreeMap::new();
+            for number in pods.clone().filter_map(|pod| numbers.get(&world.pods[pod].workload)) {
+                *workloads.entry(*number).or_default() += 1;
+            }
             Candidate {
                 node: node_name(number),
                 pool: POOLS[kind.pool].to_owned(),
@@ -159,6 +161,7 @@ impl Governed {
                 price: kind.price,
                 capacity: kind.capacity.clone(),
                 pods: pods.map(running).collect(),
+                workloads: workloads.into_iter().collect(),
                 disruption_cost: disruption(node.pods.len()),
                 remaining_life: (world.now - node.created)
                     .clamp(REMAINING_LIFE.0, REMAINING_LIFE.1),
@@ -170,6 +173,10 @@ impl Governed {
                 is_held: *is_held,
                 was_surplus: node.is_avoided,
             }
+        };
+        let budget = |(workload, evictions): (&usize, &usize)| WorkloadBudget {
+            workload: workload.to_string(),
+            evictions: *evictions,
         };
         let budgets = view.budgets(Reason::Underutilized);
         let mut pools = BTreeMap::new();
@@ -193,6 +200,7 @@ impl Governed {
             templates: market.templates.iter().enumerate().map(template).collect(),
             candidates: eligible.iter().map(candidate).collect(),
             pools,
+            workloads: scarce.iter().map(budget).collect(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::disruption::{POOL, node};
-use super::{folder, output, run, said, workload};
+use super::{folder, object, output, run, said, workload};
 use crate::process::text;
 
 const WEB: &str = "---
@@ -43,13 +43,30 @@ fn change_on(
     from: &str,
     to: &str,
 ) -> std::process::Output {
+    let web = web();
+    assert!(web.contains(from), "{web}");
+    on_top(capacity_type, test, arguments, "", &web.replace(from, to))
+}
+
+/// The Deployment as a user writes it.
+fn web() -> String {
+    WEB.split("---\n").nth(1).unwrap().replace(", uid: d", "")
+}
+
+/// Plans manifests on top of the Deployment, its pods and their nodes, and `more` of the cluster.
+fn on_top(
+    capacity_type: &str,
+    test: &str,
+    arguments: &[&str],
+    more: &str,
+    change: &str,
+) -> std::process::Output {
     let class = "---\napiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\nmetadata: { name: default }\nspec: {}\n";
     let large = node("large", "Standard_D8s_v5", 8, 6, "");
     let small = node("small", "Standard_D4s_v5", 4, 3, "");
-    let state = format!("{POOL}{class}{large}{small}{WEB}").replace("on-demand", capacity_type);
-    let web = WEB.split("---\n").nth(1).unwrap().replace(", uid: d", "");
-    assert!(web.contains(from), "{web}");
-    let files = [("state.yaml", state.as_str()), ("web.yaml", &web.replace(from, to))];
+    let state = format!("{POOL}{class}{large}{small}{WEB}{more}");
+    let state = state.replace("on-demand", capacity_type);
+    let files = [("state.yaml", state.as_str()), ("web.yaml", change)];
     let folder = folder(&format!("change-{test}"), &files);
     let file = |name: &str| folder.join(name).display().to_string();
     let all = ["plan", "-f", &file("web.yaml"), "--state", &file("state.yaml")];
@@ -139,4 +156,94 @@ fn exit_codes_tell_changes_and_cost() {
     assert!(found == Some(2) && error.contains("such as `500/month` or `0.70/h`"), "{error}");
     let (_, notes) = said(&["plan"], "code-notes", &web);
     assert!(notes.lines().all(|line| line.starts_with("note: ")), "{notes}");
+}
+
+/// An autoscaler of the Deployment.
+fn scaler(kind: &str, spec: &str) -> String {
+    let target = "scaleTargetRef: { apiVersion: apps/v1, kind: Deployment, name: web }";
+    object(kind, "web", &format!("spec: {{ {target}, {spec} }}"))
+}
+
+const NOTHING: &str = "No change to pods, nodes or cost.\n";
+
+#[test]
+fn an_autoscaler_of_the_cluster_holds_the_number_of_pods() {
+    let horizontal = scaler("HorizontalPodAutoscaler", "minReplicas: 2, maxReplicas: 20");
+    let horizontal = horizontal + "status: { desiredReplicas: 9 }\n";
+    let keda = scaler("ScaledObject", "minReplicaCount: 0, maxReplicaCount: 20, triggers: []");
+    let fewer = web().replace("replicas: 9", "replicas: 2");
+    for (test, more) in [("hpa", &horizontal), ("keda", &keda)] {
+        let output = on_top("on-demand", test, &["--exit-code"], more, &fewer);
+        let (said, notes) = (text(&output.stdout), text(&output.stderr));
+        assert!(said.starts_with(NOTHING), "{said}{notes}");
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let why = "note: Deployment `default/web`: `replicas: 2` makes no difference: ";
+        assert!(notes.contains(why) && notes.contains("keeps it at 9 pods\n"), "{notes}");
+    }
+    // An HPA is switched off by 0 replicas; KEDA is not.
+    let none = web().replace("replicas: 9", "replicas: 0");
+    let off = text(&on_top("on-demand", "hpa-off", &[], &horizontal, &none).stdout);
+    assert!(off.contains("- Deployment `default/web`: 9 pods fewer\n"), "{off}");
+    let held = text(&on_top("on-demand", "keda-on", &[], &keda, &none).stdout);
+    assert!(held.starts_with(NOTHING), "{held}");
+}
+
+#[test]
+fn an_autoscaler_that_is_applied_changes_the_number_of_pods() {
+    let bounds = |least: u32, most: u32| {
+        let spec = format!("minReplicas: {least}, maxReplicas: {most}");
+        scaler("HorizontalPodAutoscaler", &spec)
+    };
+    let said = |test: &str, more: &str, change: &str| {
+        let output = on_top("on-demand", test, &[], more, change);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let new = said("hpa-new", "", &bounds(1, 5));
+    assert!(new.contains("- Deployment `default/web`: 4 pods fewer\n"), "{new}");
+    let there = bounds(2, 20) + "status: { desiredReplicas: 9 }\n";
+    let lower = said("hpa-lower", &there, &bounds(2, 6));
+    assert!(lower.contains("- Deployment `default/web`: 3 pods fewer\n"), "{lower}");
+    let higher = said("hpa-higher", &there, &bounds(12, 20));
+    assert!(higher.starts_with("+ pods default/web (3)\n"), "{higher}");
+    let same = said("hpa-same", &there, &bounds(3, 15));
+    assert!(same.starts_with(NOTHING), "{same}");
+}
+
+#[test]
+fn a_changed_daemon_set_gets_new_pods_and_a_new_one_is_told() {
+    let agent = workload("DaemonSet", "agent", "minReadySeconds: 0").replace("cpu: 1 ", "cpu: 1m ");
+    let pod = |node: &str| {
+        let owner =
+            "{ apiVersion: apps/v1, kind: DaemonSet, name: agent, uid: a, controller: true }";
+        let spec = "containers: [{ name: c, image: i, resources: { requests: { cpu: 1m } } }]";
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{ name: agent-{node}, uid: {node}, ownerReferences: [{owner}] }}\n\
+             spec: {{ nodeName: {node}, {spec} }}\nstatus: {{ phase: Running }}\n"
+        )
+    };
+    let there = format!("{agent}{}{}", pod("large"), pod("small"));
+    let larger = agent.replace("cpu: 1m ", "cpu: 2m ");
+    let output = on_top("on-demand", "daemon", &[], &there, &larger);
+    let said = text(&output.stdout);
+    let line = "~ DaemonSet `agent`: its template changes, so 2 pods are replaced\n";
+    assert!(said.starts_with(line), "{said}{}", text(&output.stderr));
+    let same = text(&on_top("on-demand", "daemon-same", &[], &there, &agent).stdout);
+    assert!(same.starts_with(NOTHING), "{same}");
+    let new = text(&on_top("on-demand", "daemon-new", &[], "", &agent).stdout);
+    assert!(
+        new.starts_with("+ DaemonSet `agent`: a pod on every node that it may run on\n"),
+        "{new}"
+    );
+    // The larger pods count on nodes to come: three more pods no longer fit beside them.
+    let huge = agent.replace("cpu: 1m ", "cpu: 2 ")
+        + "---\n"
+        + &web().replace("replicas: 9", "replicas: 12");
+    let before = agent.clone() + "---\n" + &web().replace("replicas: 9", "replicas: 12");
+    let cost = |test: &str, change: &str| {
+        let output = on_top("on-demand", test, &["-o", "json"], &there, change);
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        document["change"]["costAfterUsdPerHour"].as_f64().unwrap()
+    };
+    assert!(cost("daemon-huge", &huge) > cost("daemon-small", &before));
 }

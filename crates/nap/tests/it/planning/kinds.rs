@@ -122,7 +122,7 @@ fn resource_quotas_admit_only_so_many_pods() {
             counted(&format!("quota-{test}"), &[], &format!("{web}{}", quota(hard)));
         assert_eq!(pods, [expected], "{test}");
         let refused =
-            "of ReplicaSet `default/web` would be refused, so left out: ResourceQuota `team`";
+            "of Deployment `default/web` would be refused, so left out: ResourceQuota `team`";
         assert!(notes.contains(refused), "{notes}");
     }
     let (pods, notes) =
@@ -155,6 +155,63 @@ fn the_daemons_of_aks_count_in_plans_from_manifests() {
     let file = folder.join("d.yaml").display().to_string();
     let own = run(&["plan", "--system-daemons", &file], "system-own", &tight);
     assert!(text(&own.stderr).contains("1 daemon counted on every node: 1.0 vCPU"));
+}
+
+#[test]
+fn a_daemon_of_the_manifests_replaces_only_the_one_of_its_name() {
+    let of_system = |name: &str| {
+        let daemon =
+            workload("DaemonSet", name, "minReadySeconds: 0").replace("cpu: 1 ", "cpu: 0 ");
+        daemon.replace(
+            &format!("name: {name} }}"),
+            &format!("name: {name}, namespace: kube-system }}"),
+        )
+    };
+    let web = workload("Deployment", "web", "replicas: 2");
+    let notes = |test: &str, arguments: &[&str], daemons: &str| {
+        said(&[&["plan"], arguments].concat(), test, &format!("{web}{daemons}")).1
+    };
+    let own = notes("daemon-own", &[], &of_system("node-exporter"));
+    assert!(
+        own.contains("6 daemons of AKS counted on every node: 0.4 vCPU, 0.5 GiB; with"),
+        "{own}"
+    );
+    let one = notes("daemon-one", &[], &of_system("kube-proxy"));
+    let line = "5 daemons of AKS counted on every node: 0.3 vCPU, 0.5 GiB; kube-proxy is that of the \
+                manifests; with the monitoring add-on";
+    assert!(one.contains(line), "{one}");
+    let both = of_system("kube-proxy") + &of_system("ama-logs");
+    let both = notes("daemon-both", &["--system-daemons", "aks-monitoring"], &both);
+    assert!(both.contains("5 daemons of AKS counted"), "{both}");
+    assert!(both.contains("; kube-proxy, ama-logs are those of the manifests\n"), "{both}");
+    // A dump of a cluster has its own daemons.
+    let node = super::disruption::node("large", "Standard_D8s_v5", 8, 1, "");
+    let dump = notes("daemon-dump", &[], &node);
+    assert!(!dump.contains("daemons of AKS"), "{dump}");
+}
+
+#[test]
+fn how_far_a_plan_is_from_the_best_is_told_only_if_the_bound_counts_every_rule() {
+    let web = workload("Deployment", "web", "replicas: 3");
+    let spread = web.replace(
+        "spec: { containers",
+        "spec: { topologySpreadConstraints: [{ maxSkew: 1, topologyKey: topology.kubernetes.io/zone, \
+         whenUnsatisfiable: DoNotSchedule, labelSelector: { matchLabels: { app: a } } }], containers",
+    );
+    assert_ne!(web, spread);
+    let (free, _) = said(&["plan"], "bound-free", &web);
+    assert!(
+        free.contains("/h: this one is at most ") && free.contains(" % above the best.\n"),
+        "{free}"
+    );
+    let (bound, _) = said(&["plan"], "bound-zones", &spread);
+    assert!(bound.starts_with("3 VMs in eastus for 3 pods"), "{bound}");
+    assert!(!bound.contains('%') && !bound.contains("above the best"), "{bound}");
+    let line = "No plan for these pods costs less than $";
+    let left_out = "/h; this bound leaves out their rules over zones.\n";
+    assert!(bound.contains(line) && bound.contains(left_out), "{bound}");
+    let document = super::plan("bound-json", &spread);
+    assert!(document["gapPercent"].as_f64().is_some_and(|gap| gap > 0.0), "{document}");
 }
 
 #[test]
@@ -340,4 +397,55 @@ fn explain_takes_the_settings_of_the_engine() {
     let fitting = |document: &Value| document["funnel"][0]["largeEnough"].as_u64().unwrap();
     let small = explained("small", &["--max-vcpus-per-node", "4"]);
     assert!(fitting(&small) > 0 && fitting(&small) < fitting(&together), "{small}");
+}
+
+#[test]
+fn a_workload_without_pods_is_explained() {
+    let daemon = workload("DaemonSet", "agent", "minReadySeconds: 0");
+    let picky = daemon.replace("name: agent", "name: picky");
+    let picky = picky.replace(
+        "spec: { containers",
+        "spec: { nodeSelector: { kubernetes.io/os: windows }, containers",
+    );
+    let quota = object("ResourceQuota", "q", "spec: { hard: { pods: 0 } }");
+    let of_shop = |yaml: &str, name: &str| {
+        yaml.replace(&format!("name: {name} }}"), &format!("name: {name}, namespace: shop }}"))
+    };
+    let yaml = [
+        workload("Deployment", "none", "replicas: 0"),
+        workload("StatefulSet", "web", "replicas: 2, serviceName: web"),
+        workload("Deployment", "web", "replicas: 1"),
+        of_shop(&workload("Deployment", "full", "replicas: 3"), "full"),
+        of_shop(&quota, "q"),
+        daemon,
+        picky,
+    ]
+    .concat();
+    let explained = |name: &str| said(&["explain", "pod", name], "no-pods", &yaml).0;
+    assert_eq!(explained("none"), "Deployment `default/none` has no pods\n  it has 0 replicas\n");
+    let full = explained("shop/full");
+    let refused = "Deployment `shop/full` has no pods\n  it wants 3 pods, and they are refused: ";
+    assert!(full.starts_with(refused) && full.contains("pods is limited to 0"), "{full}");
+    assert!(explained("statefulset/web").starts_with("default/web-0 "));
+    let agent = explained("daemonset/agent");
+    assert!(agent.starts_with("DaemonSet `default/agent` places its pods by itself"), "{agent}");
+    assert!(agent.contains("nodepool \"default\": every node that its node selector"), "{agent}");
+    let picky = explained("picky");
+    assert!(
+        picky.contains("nodepool \"default\": none of its nodes: its node selector"),
+        "{picky}"
+    );
+    let json = |name: &str| -> Value {
+        let all = ["explain", "pod", name, "-o", "json"];
+        serde_json::from_str(&said(&all, "no-pods-json", &yaml).0).unwrap()
+    };
+    let none = json("deploy/none");
+    assert_eq!(
+        (&none["outcome"], &none["message"]),
+        (&"noPods".into(), &"it has 0 replicas".into())
+    );
+    assert_eq!(json("agent")["outcome"], "eachNode");
+    let lost = run(&["explain", "pod", "job/web"], "no-pods-lost", &yaml);
+    let error = text(&lost.stderr);
+    assert!(error.contains("error: there is no Job `default/web`\nhint: "), "{error}");
 }

@@ -28,4 +28,80 @@ fn plan_of_a_live_cluster_writes_nothing() {
         nap(&["explain", "pod", &name, "--kubeconfig"]).arg(&cluster.kubeconfig).output().unwrap();
     assert!(text(&explained.stdout).contains("gets a new VM"), "{}", text(&explained.stderr));
     assert_eq!(before, cluster.ok(&["get", "nodes,nodepools,nodeclaims,pods", "-A", "-o", "name"]));
+    let explain = |name: &str| {
+        let mut command = nap(&["explain", "pod", name, "--kubeconfig"]);
+        let output = command.arg(&cluster.kubeconfig).output().unwrap();
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    assert!(explain("deployment/inflate").contains("gets a new VM"), "{}", explain("inflate"));
+    let other = explain("statefulset/inflate");
+    assert!(other.contains("error: there is no StatefulSet `default/inflate`"), "{other}");
+    cluster.ok(&["scale", "deployment", "inflate", "--replicas=0"]);
+    cluster.until("no pod is left", &["get", "pods", "-o", "name"], str::is_empty);
+    let none = explain("inflate");
+    assert!(
+        none.contains("Deployment `default/inflate` has no pods\n  it has 0 replicas\n"),
+        "{none}"
+    );
+}
+
+const INFLATE: &str = include_str!("../../../../../examples/inflate.yaml");
+const AUTOSCALER: &str = "
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: { name: inflate, namespace: default }
+spec:
+  scaleTargetRef: { apiVersion: apps/v1, kind: Deployment, name: inflate }
+  minReplicas: 10
+  maxReplicas: 20
+";
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn plan_of_a_live_cluster_with_nodes_shows_the_fleet_and_what_a_change_costs() {
+    let cluster = Cluster::start(&[]);
+    cluster.apply(INFLATE);
+    let running = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
+    cluster.until("10 pods run", &running, |text| text.lines().count() == 10);
+    let plan = |arguments: &[&str]| {
+        let mut command = nap(&["plan", "--offline"]);
+        command.args(arguments).env("KUBECONFIG", &cluster.kubeconfig);
+        command.output().unwrap()
+    };
+    let fleet = plan(&["--context", "nap-try"]);
+    let said = text(&fleet.stdout);
+    assert!(fleet.status.success(), "{}", text(&fleet.stderr));
+    let (head, rest) = said.split_once('\n').unwrap();
+    assert!(head.contains(" for $") && head.ends_with("/month"), "{said}");
+    assert!(head.starts_with(|first: char| first.is_ascii_digit() && first != '0'), "{said}");
+    assert!(rest.contains("NODES  SIZE") && rest.contains("Standard_D"), "{said}");
+    assert!(said.ends_with("Nothing to do: no pod needs a place.\n"), "{said}");
+
+    let more = INFLATE.replace("replicas: 10", "replicas: 60");
+    let fewer = INFLATE.replace("replicas: 10", "replicas: 2");
+    let files = [("more.yaml", more.as_str()), ("fewer.yaml", &fewer)];
+    let folder = folder("on-nodes", &files);
+    let file = |name: &str| folder.join(name).display().to_string();
+    let on_top = ["-f", &file("more.yaml"), "--context", "nap-try"];
+    let changed = plan(&[&on_top[..], &["--exit-code"]].concat());
+    let said = text(&changed.stdout);
+    assert_eq!(changed.status.code(), Some(2), "{said}{}", text(&changed.stderr));
+    assert!(said.starts_with("+ pods default/inflate (50)\n+ VM Standard_D"), "{said}");
+    assert!(said.contains("/month) before, $") && said.contains("/month) after: +$"), "{said}");
+    let dear = plan(&[&on_top[..], &["--max-cost", "0.001/h"]].concat());
+    assert_eq!(dear.status.code(), Some(3), "{}", text(&dear.stderr));
+    assert!(text(&dear.stderr).contains("more than --max-cost $0.001/h"), "{}", text(&dear.stderr));
+    let lost = plan(&["-f", &file("more.yaml"), "--context", "elsewhere"]);
+    let error = text(&lost.stderr);
+    assert!(!lost.status.success() && error.contains("elsewhere"), "{error}");
+
+    let on_top = ["-f", &file("fewer.yaml"), "--context", "nap-try"];
+    let said = text(&plan(&on_top).stdout);
+    assert!(said.contains("- Deployment `default/inflate`: 8 pods fewer\n"), "{said}");
+    cluster.apply(AUTOSCALER);
+    let held = plan(&on_top);
+    let (said, notes) = (text(&held.stdout), text(&held.stderr));
+    assert!(!said.contains("fewer"), "{said}{notes}");
+    let line = "`replicas: 2` makes no difference: HorizontalPodAutoscaler `default/inflate` keeps";
+    assert!(notes.contains(line), "{said}{notes}");
 }
