@@ -56,6 +56,7 @@ use error::ApiError;
 pub use judge::{FieldProblem, Judge, Verdict};
 use request::ApiRequest;
 use server::State;
+pub use store::Observed;
 
 /// The body of every response; watches stream through it.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -89,6 +90,12 @@ impl ApiServer {
     /// Creates an object that the cluster starts with. Later names and uids do not depend on it.
     pub fn provide(&self, object: serde_json::Value) -> Result<(), String> {
         lock(&self.state).provide(object)
+    }
+
+    /// Calls a function with every later change of an object, at the time of the change. It runs
+    /// inside of the request and must not call the server.
+    pub fn observe(&self, observer: impl FnMut(Observed<'_>) + Send + 'static) {
+        lock(&self.state).store.observers.push(store::Observer(Box::new(observer)));
     }
 
     /// Number of watches that wait for an event. For tests and metrics.

@@ -116,6 +116,28 @@ pub(crate) fn key_of(object: &Value) -> Key {
     (object::namespace(object).to_owned(), object::name(object).to_owned())
 }
 
+/// A change of one object, as [`ApiServer::observe`](crate::ApiServer::observe) shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// API group of the object; empty for the core group.
+    pub group: &'a str,
+    /// Plural name of its resource, such as `nodes`.
+    pub plural: &'a str,
+    /// The object before the change; `None` if it is created.
+    pub old: Option<&'a Value>,
+    /// The object after the change; `None` if it is removed.
+    pub new: Option<&'a Value>,
+}
+
+/// Calls a function with every change of an object.
+pub(crate) struct Observer(pub(crate) Box<dyn FnMut(Observed<'_>) + Send>);
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Observer")
+    }
+}
+
 /// All collections, the revision counter and the seeded source of names and uids.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -133,6 +155,7 @@ pub(crate) struct Store {
     pub(crate) vanished: VecDeque<String>,
     /// Objects that were written with owners that garbage collection should look at.
     pub(crate) adopted: VecDeque<(GroupResource, Key)>,
+    pub(crate) observers: Vec<Observer>,
 }
 
 impl Store {
@@ -147,6 +170,7 @@ impl Store {
             dependents: BTreeMap::new(),
             vanished: VecDeque::new(),
             adopted: VecDeque::new(),
+            observers: Vec::new(),
         }
     }
 
@@ -261,6 +285,10 @@ impl Store {
         old: Option<&Value>,
         new: Option<&Value>,
     ) {
+        let (group, plural) = (resource.group.as_str(), resource.plural.as_str());
+        for Observer(observer) in &mut self.observers {
+            observer(Observed { group, plural, old, new });
+        }
         let place = (resource.clone(), key.clone());
         if let Some(old) = old {
             for owner in object::owner_uids(old) {

@@ -11,6 +11,7 @@
 //!   the production path. It announces its VMs as [`nap_kubelets::VmEvent`]s.
 //! - [`cluster`]: the parts of Kubernetes that are not the API server.
 //! - [`faults`]: what can happen between nap and the services that it calls.
+//! - `invariants`: what must hold at every instant.
 //! - [`world`]: all of it together.
 //! - [`simulation`]: hours of a seeded workload, watched by checkers.
 
@@ -18,6 +19,7 @@ pub mod azure;
 pub mod cluster;
 pub mod faults;
 mod fixed_nodes;
+mod invariants;
 pub mod simulation;
 mod trace;
 pub mod world;

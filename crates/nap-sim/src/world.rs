@@ -24,6 +24,7 @@ use crate::azure::{Emulator, EmulatorConfig};
 use crate::cluster;
 use crate::faults::{Faults, Faulty};
 use crate::fixed_nodes;
+use crate::invariants::{Guarded, Invariants};
 use crate::trace::{Trace, Traced};
 
 /// Kubernetes version of the API server and of AKS.
@@ -86,6 +87,7 @@ pub struct World {
     azure: Emulator,
     clock: Clock,
     trace: Trace,
+    invariants: Invariants,
     azure_config: AzureConfig,
     settings: Settings,
     machines: Mutex<Option<mpsc::Receiver<VmEvent>>>,
@@ -117,6 +119,9 @@ impl World {
         for class in cluster::storage_classes() {
             server.provide(class).map_err(WorldError::Provide)?;
         }
+        let invariants = Invariants::new(clock.clone(), azure.clone());
+        let observing = invariants.clone();
+        server.observe(move |change| observing.observe(change));
         let fixed = fixed_nodes::machines(system_nodes, &region);
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
@@ -127,6 +132,7 @@ impl World {
             azure,
             clock,
             trace,
+            invariants,
             azure_config,
             settings,
             machines,
@@ -170,6 +176,12 @@ impl World {
     /// Hash of all requests to the API server and to Azure so far.
     pub fn trace_hash(&self) -> u64 {
         self.trace.hash()
+    }
+
+    /// Violations of what must hold at every instant, one line each: budgets of NodePools, pods
+    /// that end against their budgets, moves that save nothing, moves without end.
+    pub fn violations(&self) -> Vec<String> {
+        self.invariants.violations()
     }
 
     /// Installs nap's custom resource definitions.
@@ -231,7 +243,8 @@ impl World {
         settings: Settings,
         shutdown: impl Future<Output = ()>,
     ) {
-        let server = Faulty::new(self.server.clone(), faults.clone());
+        let server = Guarded::new(self.server.clone(), self.invariants.clone());
+        let server = Faulty::new(server, faults.clone());
         let client = Client::new(Traced::new(server, self.trace.clone()), "default");
         let azure = Faulty::new(self.azure.clone(), faults.clone());
         let azure = http_service(Traced::new(azure, self.trace.clone()));

@@ -86,6 +86,7 @@ pub async fn run(
     if left > 0 {
         report.faults.push(format!("{left} VM(s) are left although no pod runs"));
     }
+    report.faults.extend(world.violations());
     report.machines = world.azure().bill().len();
     report.cost_micros = world.azure().total_cost_micros(clock.now());
     report.trace_hash = format!("{:016x}", world.trace_hash());

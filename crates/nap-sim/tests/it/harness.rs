@@ -72,22 +72,24 @@ impl User {
         user
     }
 
-    /// Runs a script while the cluster and nap run.
+    /// Runs a script while the cluster and nap run. The invariants must hold at its end.
     pub async fn run(&self, script: impl Future<Output = ()>) {
         tokio::select! {
             biased;
             () = script => {}
             result = self.world.run(true) => panic!("the world stopped: {result:?}"),
         }
+        assert_eq!(self.world.violations(), [""; 0]);
     }
 
-    /// Runs a script while the cluster runs, without nap.
+    /// Runs a script while the cluster runs, without nap or with what the script runs of it.
     pub async fn run_without_nap(&self, script: impl Future<Output = ()>) {
         tokio::select! {
             biased;
             () = script => {}
             result = self.world.run(false) => panic!("the world stopped: {result:?}"),
         }
+        assert_eq!(self.world.violations(), [""; 0]);
     }
 
     pub fn api<K>(&self) -> Api<K>

@@ -79,6 +79,15 @@ pub fn sim(args: &SimArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Fails with the first violation of what must hold at every instant, if there is one.
+fn no_violations(world: &World) -> anyhow::Result<()> {
+    let violations = world.violations();
+    match violations.first() {
+        Some(first) => anyhow::bail!("{} violation(s), the first at {first}", violations.len()),
+        None => Ok(()),
+    }
+}
+
 fn world(args: &SimArgs) -> anyhow::Result<World> {
     let epoch = EPOCH.parse().context("the start of a simulation")?;
     let config = WorldConfig {

@@ -107,7 +107,7 @@ pub async fn simulate(args: &SimArgs, world: &World) -> anyhow::Result<()> {
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&story)?);
-        return Ok(());
+        return super::no_violations(world);
     }
     for moment in &story.timeline {
         println!("{}", line(moment));
@@ -119,7 +119,7 @@ pub async fn simulate(args: &SimArgs, world: &World) -> anyhow::Result<()> {
     if story.cost_is_estimate {
         println!("{SPOT_NOTE}");
     }
-    Ok(())
+    super::no_violations(world)
 }
 
 async fn tell(

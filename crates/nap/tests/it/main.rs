@@ -13,6 +13,7 @@ mod documented;
 mod errors;
 mod first_hour;
 mod guides;
+mod halving;
 mod imaging;
 mod incumbent;
 mod installing;

@@ -259,6 +259,17 @@ impl Cluster {
         self.eventually(what, || self.ok(arguments), |text| expected(text))
     }
 
+    /// As [`Self::until`], with another maximum time.
+    pub fn until_within(
+        &self,
+        patience: Duration,
+        what: &str,
+        arguments: &[&str],
+        expected: impl Fn(&str) -> bool,
+    ) -> String {
+        self.eventually_within(patience, what, || self.ok(arguments), |text| expected(text))
+    }
+
     /// Repeats kubectl until it succeeds, as after a restart of the API server.
     pub fn until_it_answers(&self) {
         let answers = || self.kubectl(&["get", "--raw", "/readyz"]);
@@ -272,8 +283,18 @@ impl Cluster {
         look: impl Fn() -> T,
         expected: impl Fn(&T) -> bool,
     ) -> T {
+        self.eventually_within(PATIENCE, what, look, expected)
+    }
+
+    fn eventually_within<T: std::fmt::Debug>(
+        &self,
+        patience: Duration,
+        what: &str,
+        look: impl Fn() -> T,
+        expected: impl Fn(&T) -> bool,
+    ) -> T {
         let mut seen = look();
-        for _ in 0..PATIENCE.as_millis() / 200 {
+        for _ in 0..patience.as_millis() / 200 {
             if expected(&seen) {
                 return seen;
             }
