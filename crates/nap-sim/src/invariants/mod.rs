@@ -190,3 +190,99 @@ impl Claim {
 fn text(object: &Value, pointer: &str) -> Option<String> {
     object.pointer(pointer)?.as_str().map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::azure::EmulatorConfig;
+
+    /// Two initialized nodes of a NodePool that may lose one at a time.
+    fn cluster() -> Invariants {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let config = EmulatorConfig::new("eastus", 1, clock.clone());
+        let invariants = Invariants::new(clock, Emulator::new(config).unwrap().0);
+        let budgets = json!({ "budgets": [{ "nodes": "1" }] });
+        let pool = json!({ "metadata": { "name": "p" }, "spec": { "disruption": budgets } });
+        apply(&invariants, labels::GROUP, "nodepools", &pool);
+        invariants
+    }
+
+    fn apply(invariants: &Invariants, group: &str, plural: &str, new: &Value) {
+        invariants.observe(Observed { group, plural, old: None, new: Some(new) });
+    }
+
+    fn claim(invariants: &Invariants, name: &str, conditions: &[(&str, &str)], more: &Value) {
+        let condition = |(kind, reason): &(&str, &str)| json!({ "type": kind, "status": "True", "reason": reason });
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        let mut object = json!({
+            "metadata": { "name": name, "labels": { labels::NODEPOOL: "p" } },
+            "status": { "nodeName": format!("node-{name}"), "conditions": conditions },
+        });
+        json_patch::merge(&mut object, more);
+        apply(invariants, labels::GROUP, "nodeclaims", &object);
+    }
+
+    const INITIALIZED: (&str, &str) = ("Initialized", "Initialized");
+    const EMPTY: (&str, &str) = ("DisruptionReason", "Empty");
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_more_than_the_budget_is_a_violation() {
+        let cluster = cluster();
+        for name in ["a", "b", "c"] {
+            claim(&cluster, name, &[INITIALIZED], &json!({}));
+        }
+        claim(&cluster, "a", &[INITIALIZED, EMPTY], &json!({}));
+        assert_eq!(cluster.violations(), [""; 0]);
+        claim(&cluster, "b", &[INITIALIZED, EMPTY], &json!({}));
+        let found = cluster.violations();
+        assert!(found[0].ends_with("2 of 3 nodes leave with b, 1 may for Empty"), "{found:?}");
+        // A node whose instance terminates has left.
+        let gone = [INITIALIZED, EMPTY, ("InstanceTerminating", "x")];
+        claim(&cluster, "a", &gone, &json!({}));
+        claim(&cluster, "b", &gone, &json!({}));
+        claim(&cluster, "c", &[INITIALIZED, EMPTY], &json!({}));
+        assert_eq!(cluster.violations().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn consolidation_long_after_the_last_change_is_a_violation() {
+        let cluster = cluster();
+        claim(&cluster, "a", &[INITIALIZED], &json!({}));
+        tokio::time::advance(std::time::Duration::from_hours(6)).await;
+        claim(&cluster, "a", &[INITIALIZED, EMPTY], &json!({}));
+        assert_eq!(cluster.violations(), [""; 0], "an empty node is no move");
+        claim(&cluster, "a", &[INITIALIZED], &json!({}));
+        let moved = ("DisruptionReason", "Underutilized");
+        claim(&cluster, "a", &[INITIALIZED, moved], &json!({}));
+        assert!(cluster.violations()[0].contains("360 min after the last change"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_nap_deletes_before_the_time_of_its_node_is_a_violation() {
+        let cluster = cluster();
+        claim(&cluster, "a", &[INITIALIZED], &json!({}));
+        let pod = json!({
+            "metadata": { "namespace": "shop", "name": "web" },
+            "spec": { "nodeName": "node-a", "terminationGracePeriodSeconds": 60 },
+        });
+        apply(&cluster, "", "pods", &pod);
+        let server = tower::service_fn(async |_: http::Request<()>| Ok::<_, ()>(()));
+        let mut nap = Guarded::new(server, cluster.clone());
+        let mut delete = async || {
+            let request = http::Request::delete("/api/v1/namespaces/shop/pods/web").body(());
+            tower::Service::call(&mut nap, request.unwrap()).await.unwrap();
+            cluster.violations().len()
+        };
+        assert_eq!(delete().await, 1, "its node has no end");
+        let ends = |time: &str| {
+            let annotations = json!({ labels::TERMINATION_TIMESTAMP: time });
+            json!({ "metadata": { "annotations": annotations } })
+        };
+        claim(&cluster, "a", &[INITIALIZED], &ends("2026-01-01T00:01:01Z"));
+        assert_eq!(delete().await, 2, "it would end a second before its node");
+        claim(&cluster, "a", &[INITIALIZED], &ends("2026-01-01T00:01:00Z"));
+        assert_eq!(delete().await, 2);
+    }
+}
