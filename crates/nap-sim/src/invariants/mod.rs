@@ -48,6 +48,8 @@ struct State {
     /// Node and grace period in seconds of each pod, by namespace and name.
     pods: BTreeMap<(String, String), (String, i64)>,
     settled: settled::Settled,
+    /// Whether a NodeOverlay states other prices than Azure bills.
+    has_overlays: bool,
     violations: Vec<String>,
 }
 
@@ -78,6 +80,7 @@ impl Invariants {
             pools: BTreeMap::new(),
             pods: BTreeMap::new(),
             settled: settled::Settled::default(),
+            has_overlays: false,
             violations: Vec::new(),
         })))
     }
@@ -110,6 +113,7 @@ impl State {
                 Some(pool) => drop(self.pools.insert(name, pool.clone())),
                 None => drop(self.pools.remove(&name)),
             },
+            (labels::GROUP, "nodeoverlays") => self.has_overlays = true,
             ("", "pods") => {
                 let namespace = new.or(old).and_then(|pod| text(pod, "/metadata/namespace"));
                 let key = (namespace.unwrap_or_default(), name);
@@ -143,7 +147,7 @@ impl State {
             found.extend(budgets::check(self, name));
             found.extend(self.settled.check(&self.claims[name], now));
         }
-        if ends {
+        if ends && !self.has_overlays {
             found.extend(savings::check(self, name));
         }
         for violation in found {

@@ -1,4 +1,5 @@
-//! The VMs that replace others in consolidation cost less than these, by what Azure bills.
+//! The VMs that replace others in consolidation cost less than these, by what Azure bills. A
+//! NodeOverlay that states other prices ends the check.
 
 use crate::azure::Emulator;
 
