@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool};
@@ -216,6 +216,18 @@ impl User {
         let events: Vec<Event> =
             self.api().list(&ListParams::default().fields(&selector)).await.unwrap().items;
         events.into_iter().filter_map(|event| event.message).collect()
+    }
+
+    /// Moves of the pods of a Deployment that nap has stored, over all reasons.
+    pub async fn moves_of(&self, deployment: &str) -> u64 {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let stored = api.get("nap-decisions").await.unwrap().data.unwrap();
+        let stored: Value = serde_json::from_str(&stored["evictions.json"]).unwrap();
+        let workloads = stored["workloads"].as_array().unwrap();
+        let of_deployment =
+            workloads.iter().filter(|it| it["kind"] == "Deployment" && it["name"] == deployment);
+        let hours = of_deployment.flat_map(|it| it["hours"].as_object().unwrap().values());
+        hours.filter_map(Value::as_u64).sum()
     }
 
     /// Number of VMs that Azure has.
