@@ -516,6 +516,7 @@ fn replace(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> R
 
 #[cfg(test)]
 mod tests {
+    use nap_units::UsdPerHour;
     use serde_json::json;
 
     use super::*;
@@ -527,6 +528,31 @@ mod tests {
         let reason = DisruptionReason::Drifted;
         let left = still_standing(commands, reason, index, &memory, &catalogues, &[], at(0));
         left.iter().map(|command| command.candidates[0].name().to_owned()).collect()
+    }
+
+    #[test]
+    fn no_node_of_a_pool_whose_move_was_undone_is_consolidated_during_its_rest() {
+        let mut index = cluster_of(1);
+        let owner = json!([{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u",
+            "controller": true,
+        }]);
+        let object = json!({
+            "metadata": { "ownerReferences": owner }, "spec": { "nodeName": "node-0" },
+        });
+        index.apply(pod("shop", "web", object), at(0));
+        let mut candidates = candidates_of(&index);
+        candidates[0].price = Some(UsdPerHour::from_micros(100_000));
+        let mut memory = DecisionMemory::default();
+        memory.backoff.undone("p", DisruptionReason::Underutilized, at(0));
+        let is_held = |seconds: i64| {
+            let all = (candidates.clone(), Vec::new());
+            let (catalogues, mut nodes) = (Catalogues::default(), NodeCache::default());
+            let pass = Pass::new(&index, &memory, all, &catalogues, &mut nodes, at(seconds));
+            pass.fleet(&candidates).candidates[0].is_held
+        };
+        assert!(is_held(59));
+        assert!(!is_held(60), "the rest is over");
     }
 
     #[test]

@@ -115,8 +115,8 @@ pub fn preview(
         let pass = Pass::new(index, &memory, candidates, catalogues, &mut nodes, now);
         pass.with_spot_to_spot(known.spot_to_spot)
     };
-    let mut held = blocked_nodes(index, &blocked, catalogues);
-    let held = held_savings(&candidates, &mut held, &solver, &mut pass, now);
+    let blocked = blocked_nodes(index, &blocked, catalogues);
+    let held = held_savings(&candidates, blocked, &solver, &mut pass, now);
     let mut pass = pass(candidates);
     if known.all_rounds {
         pass = pass.in_all_rounds();
@@ -177,7 +177,7 @@ fn blocked_nodes(index: &Index, blocked: &[Blocked], catalogues: &Catalogues) ->
 /// a step counts for its nodes by their prices.
 fn held_savings(
     candidates: &[Candidate],
-    blocked: &mut Vec<Candidate>,
+    mut blocked: Vec<Candidate>,
     solver: &Solver,
     pass: &mut impl FnMut(Vec<Candidate>) -> Pass,
     now: Timestamp,
@@ -197,7 +197,7 @@ fn held_savings(
         savings(all.commands.into_iter().map(|(_, command)| command))
     };
     let without: UsdPerHour = savings(free.clone()).into_values().sum();
-    let with = savings(free.into_iter().chain(blocked.iter().cloned()).collect());
+    let with = savings(free.into_iter().chain(blocked).collect());
     let total: UsdPerHour = with.values().copied().sum();
     let more = i128::from((total - without).micros().max(0));
     let of_held: Vec<(String, UsdPerHour)> =

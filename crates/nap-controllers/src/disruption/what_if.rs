@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::disruption::{MAX_SEARCH_DAYS, Maintenance, Settings};
+use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::nodepool::{Budget, DisruptionReason};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, budget, conditions, labels};
 use nap_engine::Options;

@@ -585,8 +585,7 @@ fn a_pod_that_will_block_disruption_is_known_when_it_waits() {
         let annotation = (labels::DO_NOT_DISRUPT.to_owned(), value.to_owned());
         waiting.metadata.annotations = Some([annotation].into());
         waiting.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
-        waiting.metadata.owner_references =
-            serde_json::from_value(owned_by("ReplicaSet")).unwrap();
+        waiting.metadata.owner_references = serde_json::from_value(owned_by("ReplicaSet")).unwrap();
         index.apply(waiting, at(0));
         index
     };

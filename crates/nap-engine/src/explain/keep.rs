@@ -104,8 +104,7 @@ mod tests {
         };
         assert_eq!(
             words(15, false),
-            "a replacement would save $0.0800/h, less than the least of $0.0960/h: 15 % of its \
-             price"
+            "a replacement would save $0.080/h, less than the least of $0.096/h: 15 % of its price"
         );
         let grows = words(60, true);
         assert!(grows.contains(": 60 % of its price while the NodePool grows"), "{grows}");
@@ -121,12 +120,12 @@ mod tests {
         };
         assert_eq!(
             words(4, 300),
-            "the saving of $0.0200/h comes to $0.00500 over the 15 min that it is expected to go \
-             on, less than the $0.00870 that moving its pods costs: 4 evictions at $0.000500, and \
+            "the saving of $0.020/h comes to $0.005 over the 15 min that it is expected to go \
+             on, less than the $0.0087 that moving its pods costs: 4 evictions at $0.0005, and \
              5 min in which old and new nodes are both paid for"
         );
         let removal = words(1, 0);
-        assert!(removal.ends_with("1 eviction at $0.000500"), "{removal}");
+        assert!(removal.ends_with("1 eviction at $0.0005"), "{removal}");
         assert_eq!((time(14_400), time(5400)), ("4 h".to_owned(), "90 min".to_owned()));
     }
 }

@@ -279,8 +279,7 @@ fn the_cheaper_of_spot_and_on_demand_replaces_the_other() {
     let both = |name: &str, vcpu, on_demand, spot| {
         let mut one = instance_type(name, vcpu, 4 * vcpu, on_demand);
         let of = |capacity_type, price| offering("z-1", capacity_type, price);
-        one.offerings =
-            vec![of(CapacityType::OnDemand, on_demand), of(CapacityType::Spot, spot)];
+        one.offerings = vec![of(CapacityType::OnDemand, on_demand), of(CapacityType::Spot, spot)];
         one
     };
     let decide = |spot_price, from, price| {

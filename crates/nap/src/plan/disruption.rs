@@ -265,7 +265,8 @@ fn holding(problem: &Problem, preview: &Preview, held: UsdPerHour) -> String {
         let _ = writeln!(text, "  {month:>10}  {nodes}: {}", one.blocker);
     }
     if preview.blockers.len() > MAX_HELD {
-        let _ = writeln!(text, "  and {} more", count(preview.blockers.len() - MAX_HELD, "blocker"));
+        let _ =
+            writeln!(text, "  and {} more", count(preview.blockers.len() - MAX_HELD, "blocker"));
     }
     text
 }

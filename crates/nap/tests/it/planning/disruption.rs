@@ -129,9 +129,8 @@ fn what_blocks_a_node_is_named_with_what_it_costs() {
 
 #[test]
 fn blockers_are_priced_whatever_the_budget_and_grouped() {
-    let blocked = |number: usize| {
-        node(&format!("small-{number}"), "Standard_D4s_v5", 4, 1, DO_NOT_DISRUPT)
-    };
+    let blocked =
+        |number: usize| node(&format!("small-{number}"), "Standard_D4s_v5", 4, 1, DO_NOT_DISRUPT);
     let pool = POOL.replace("100%", "10%");
     let large = node("large", "Standard_D8s_v5", 8, 2, "");
     let nodes: String = (0..5).map(blocked).collect();
@@ -269,7 +268,10 @@ fn windows_and_waves_delay_what_drifts_and_do_not_hide_it() {
     };
     let annotated = |annotation: &str| {
         let changed = POOL.replace("[eastus-1, eastus-2]", "[eastus-2]");
-        changed.replace("  name: default\n", &format!("  name: default\n  annotations: {annotation}\n"))
+        changed.replace(
+            "  name: default\n",
+            &format!("  name: default\n  annotations: {annotation}\n"),
+        )
     };
     let never = "- {action: deny, schedule: \"* * * * *\", duration: 1h}";
     let closed = annotated(&format!("{{ nap.karpenter.sh/disruption-windows: '{never}' }}"));
