@@ -169,6 +169,9 @@ async fn a_pod_without_a_controller_is_not_evicted_to_save_money_and_says_so() {
         assert_eq!(left, node_of_bare, "the pod that comes back was moved to the other");
         user.pass(600).await;
         assert!(pods.get("bare").await.is_ok());
+        let told = user.events("Unconsolidatable").await;
+        let text = "Pod has no controller and would not come back (Pod=default/bare)";
+        assert!(told.iter().any(|one| one.contains(text)), "{told:?}");
     })
     .await;
 }

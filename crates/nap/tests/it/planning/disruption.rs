@@ -138,10 +138,10 @@ fn blockers_are_priced_whatever_the_budget_and_grouped() {
     let (said, _) = super::said(&["plan", "disruption", "-o", "json"], "held-10", &yaml);
     let document: Value = serde_json::from_str(&said).unwrap();
     let blockers = document["blockers"].as_array().unwrap();
-    // Seven pods fit the large node, or two small ones.
+    // Seven pods fit two small nodes. The large one can be removed as it is, three small ones not.
     let total: i64 =
         blockers.iter().map(|one| one["heldSavingMicroUsdPerHour"].as_i64().unwrap()).sum();
-    assert!(total >= 4 * 192_000, "{said}");
+    assert_eq!(total, 3 * 192_000, "{said}");
     assert_eq!(blockers[0]["nodes"].as_array().unwrap().len(), 1, "{said}");
     let named = blockers[0]["blocker"].as_str().unwrap();
     assert!(named.starts_with("Pod default/web-small-"), "{said}");
@@ -155,7 +155,7 @@ status: { disruptionsAllowed: 0, currentHealthy: 7, desiredHealthy: 7, expectedP
 ";
     let yaml = [&yaml.replace(DO_NOT_DISRUPT, ""), budget].concat();
     let (said, _) = super::said(&["plan", "disruption"], "held-pdb", &yaml);
-    assert!(said.contains("nodes: PodDisruptionBudget default/web"), "{said}");
+    assert!(said.contains("4 nodes: PodDisruptionBudget default/web"), "{said}");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_changed_nodepool_shows_what_would_drift() {
     assert_eq!(drifts.status.code(), Some(2), "{said} {}", text(&drifts.stderr));
     assert!(said.contains("2 of 2 nodes would drift"), "{said}");
     assert!(said.contains("nodepool \"default\": RequirementsDrifted"), "{said}");
-    assert!(said.contains("2 nodes would be replaced by 1, and 8 pods would move"), "{said}");
+    assert!(said.contains("2 nodes would be replaced by 2, and 8 pods would move"), "{said}");
     assert!(said.contains("2 at a time, about 5 min in 1 round\n"), "{said}");
     assert!(!said.contains('~') && said.contains("zones of a size are an estimate"), "{said}");
     let spot = folder.join("spot");
@@ -287,7 +287,7 @@ fn windows_and_waves_delay_what_drifts_and_do_not_hide_it() {
     ] {
         let said = output(&["what-if", "-f", &path(change), "--state", &path("state.yaml")]);
         let (said, error) = (text(&said.stdout), text(&said.stderr));
-        assert!(said.contains("2 nodes would be replaced by 1"), "{change}: {said} {error}");
+        assert!(said.contains("2 nodes would be replaced by 2"), "{change}: {said} {error}");
         assert!(said.contains(pace), "{change}: {said}");
     }
 }
