@@ -1,5 +1,6 @@
 //! What disruption would do now, and why each node stays, without doing anything.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -158,8 +159,10 @@ pub fn preview(
     }
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     let mut blockers: Vec<BlockerPreview> = by_blocker.into_values().collect();
-    blockers.iter_mut().for_each(|one| one.nodes.sort());
-    blockers.sort_by(|a, b| b.saving.cmp(&a.saving));
+    for one in &mut blockers {
+        one.nodes.sort();
+    }
+    blockers.sort_by_key(|one| Reverse(one.saving));
     Preview { steps, nodes, blockers, consolidation }
 }
 

@@ -35,6 +35,11 @@ impl User {
         Self::build(Settings::default(), |config| config.vm_delays = 0.2).await
     }
 
+    /// A world whose VMs take several minutes to come up.
+    pub async fn with_slow_vms() -> Self {
+        Self::build(Settings::default(), |config| config.vm_delays = 6.0).await
+    }
+
     /// A world whose region still sells the sizes that Azure has retired.
     pub async fn with_retired_sizes() -> Self {
         Self::build(Settings::default(), |config| config.retired_sizes = true).await
