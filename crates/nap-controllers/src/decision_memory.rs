@@ -1,7 +1,9 @@
 //! Memory of past decisions that the cluster itself does not show.
 //!
-//! All of it may be lost in a restart: every entry only delays a decision (a nomination keeps a
-//! node from being disrupted for 20 s) or spares work (a quiet pass is not repeated).
+//! Every entry only delays a decision (a nomination keeps a node from being disrupted for 20 s) or
+//! spares work (a quiet pass is not repeated), so all of it may be lost in a restart. What would
+//! cause churn if it were lost is recalled from the stored records ([`crate::decisions::store`]):
+//! which NodePools grow and rest, and how often the pods of each workload were moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
-use crate::decisions::{DecisionLog, store::Stored};
+use crate::decisions::store::{self, Stored};
+use crate::decisions::{DecisionLog, Document, Kind};
 use crate::disruption::{Backoff, DryRunReports, EvictionLedger, Seen};
 use crate::extreme_price::PriceFindings;
 use crate::node::EvictionBackoff;
@@ -80,6 +83,33 @@ impl DecisionMemory {
     /// Remembers the NodePools in which a plan launches nodes for pending pods.
     pub fn remember_growth(&mut self, plan: &Plan, now: Timestamp) {
         self.growth.extend(plan.launches.iter().map(|launch| (launch.pool.clone(), now)));
+    }
+
+    /// Recalls what records of decisions and counts of evictions tell, from the ConfigMap that they
+    /// are stored in. Returns what is wrong with it, by key.
+    pub fn recall(
+        &mut self,
+        stored: &BTreeMap<String, String>,
+        now: Timestamp,
+    ) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        match stored.get(store::KEY).map(|text| Document::parse(text)) {
+            Some(Ok(document)) => self.decisions.merge(document.records),
+            Some(Err(error)) => problems.push((store::KEY, error)),
+            None => {}
+        }
+        if let Some(text) = stored.get(store::EVICTIONS_KEY)
+            && let Err(error) = self.moves.merge(text, now)
+        {
+            problems.push((store::EVICTIONS_KEY, error));
+        }
+        let plans = self.decisions.records().filter(|one| one.kind == Kind::Provisioning);
+        for (pool, at) in plans.flat_map(|one| one.launched.iter().map(|it| (it, one.time))) {
+            let known = self.growth.entry(pool.node_pool.clone()).or_insert(at);
+            *known = at.max(*known);
+        }
+        self.backoff.recall(self.decisions.records());
+        problems
     }
 
     /// NodePools in which nodes were launched for pending pods a short while ago.
@@ -159,9 +189,10 @@ impl DecisionMemory {
 
 #[cfg(test)]
 mod tests {
-    use nap_engine::PodKey;
+    use nap_engine::{PodKey, PriceEstimates};
 
     use super::*;
+    use crate::decisions::DecisionRecord;
     use crate::testing::{at, claim, index, launch, node, placement};
     use serde_json::json;
 
@@ -179,6 +210,27 @@ mod tests {
         memory.remember_growth(&Plan { launches, ..Plan::default() }, at(0));
         assert_eq!(memory.growing(at(3599)), [pool].into());
         assert!(memory.growing(at(3600)).is_empty());
+    }
+
+    #[test]
+    fn growth_is_recalled_from_the_records_of_plans() {
+        let launched = launch("D4", 1);
+        let plan = Plan { launches: vec![launched.clone()], ..Plan::default() };
+        let (kind, estimates) = (Kind::Provisioning, PriceEstimates::None);
+        let mut before = DecisionMemory::default();
+        let launches = [&launched];
+        let record = DecisionRecord::new(kind, "Pending", &plan, &launches, estimates, at(0));
+        before.decisions.add(record);
+        let stored = BTreeMap::from([
+            (store::KEY.to_owned(), before.decisions.to_text()),
+            (store::EVICTIONS_KEY.to_owned(), "no document".to_owned()),
+        ]);
+        let mut memory = DecisionMemory::default();
+        let problems = memory.recall(&stored, at(600));
+        assert_eq!(memory.growing(at(3599)), [launched.pool].into());
+        assert!(memory.growing(at(3600)).is_empty());
+        let named: Vec<&str> = problems.iter().map(|(key, _)| *key).collect();
+        assert_eq!(named, [store::EVICTIONS_KEY], "the rest is read all the same");
     }
 
     #[test]

@@ -345,6 +345,7 @@ fn volume(volume: Volume) -> Option<PodVolume> {
 
 fn slim_spec(full: PodSpec) -> PodSpec {
     PodSpec {
+        active_deadline_seconds: full.active_deadline_seconds,
         affinity: full.affinity,
         node_selector: full.node_selector,
         priority: full.priority,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 pub(super) use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
@@ -38,6 +38,23 @@ pub fn is_daemon(pod: &Pod) -> bool {
 /// Whether a pod is a mirror pod, which the kubelet runs from a file.
 pub fn is_mirror(pod: &Pod) -> bool {
     is_owned_by(pod, "Node")
+}
+
+/// Whether no controller makes a pod again once it is gone.
+pub fn is_bare(pod: &Pod) -> bool {
+    !pod.owners().iter().any(|owner| owner.is_controller)
+}
+
+/// Whether a pod belongs to a Job: it ends by itself, and starts anew if it is evicted.
+pub fn is_of_job(pod: &Pod) -> bool {
+    pod.owners().iter().any(|owner| owner.is_controller && owner.kind == "Job")
+}
+
+/// The time at which a pod is ended by its `activeDeadlineSeconds`; `None` if it has none, or has
+/// not started.
+pub fn deadline(pod: &Pod) -> Option<Timestamp> {
+    let seconds = SignedDuration::from_secs(pod.spec().active_deadline_seconds?);
+    pod.started()?.checked_add(seconds).ok()
 }
 
 /// Whether kube-scheduler marked a pod unschedulable and a new node could help it.

@@ -63,6 +63,11 @@ impl DecisionLog {
         self.changes += found;
     }
 
+    /// All records, from old to new.
+    pub fn records(&self) -> impl Iterator<Item = &DecisionRecord> {
+        self.records.values()
+    }
+
     /// Records whose outcome is not known yet.
     pub fn pending(&self) -> impl Iterator<Item = &DecisionRecord> {
         self.records.values().filter(|record| record.outcome == Outcome::Pending)

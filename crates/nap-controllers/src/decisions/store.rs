@@ -1,5 +1,6 @@
 //! The log of decisions in a ConfigMap, which survives restarts and `nap decisions` reads.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -8,7 +9,6 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::outcome::settle;
-use super::record::Document;
 use crate::context::{Context, Doing, Error, Outcome, is_conflict, is_not_found};
 use crate::metrics::catalogue::DECISION_OUTCOMES;
 use crate::permissions::{Permission, Scope};
@@ -21,8 +21,10 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", "configmaps", &["get", "patch"]).within(Scope::OwnNamed(&[NAME])),
 ];
 
-/// Key of the document in it.
+/// Key of the records in it.
 pub const KEY: &str = "decisions.json";
+/// Key of the evictions of each workload in it.
+pub const EVICTIONS_KEY: &str = "evictions.json";
 /// Interval between two looks for changes, and so between two writes.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -37,27 +39,27 @@ pub struct Stored {
     changes: u64,
 }
 
-/// Reads the log once, notices outcomes, and stores what has changed.
+/// Reads what was stored once, notices outcomes, and stores what has changed.
 pub async fn reconcile(context: &Context) -> Outcome {
     let api: Api<ConfigMap> =
         Api::namespaced(context.client.clone(), context.settings.own_namespace());
-    if !context.memory().stored_decisions.read {
-        restore(context, &api).await?;
-    }
+    recall(context).await?;
     notice_outcomes(context);
-    let (stored, changes, text) = {
+    let (stored, changes, texts) = {
         let memory = context.memory();
-        let (stored, changes) = (memory.stored_decisions.clone(), memory.decisions.changes());
+        let stored = memory.stored_decisions.clone();
+        let changes = memory.decisions.changes() + memory.moves.changes();
         if changes == stored.changes {
             return Ok(Some(INTERVAL));
         }
-        (stored, changes, memory.decisions.to_text())
+        let texts = [(KEY, memory.decisions.to_text()), (EVICTIONS_KEY, memory.moves.to_text())];
+        (stored, changes, texts.map(|(key, text)| (key.to_owned(), text)).into())
     };
-    match store(&api, &stored, &text).await {
+    match store(&api, &stored, texts).await {
         Ok(version) => {
             context.memory().stored_decisions = Stored { read: true, version, changes };
         }
-        // Somebody else has written it: it is read and merged before the next attempt.
+        // Another replica has written it: it is read and merged before the next attempt.
         Err(error) if is_conflict(&error) || is_not_found(&error) => {
             context.memory().stored_decisions.read = false;
         }
@@ -66,17 +68,26 @@ pub async fn reconcile(context: &Context) -> Outcome {
     Ok(Some(INTERVAL))
 }
 
-async fn restore(context: &Context, api: &Api<ConfigMap>) -> Result<(), Error> {
-    let found = api.get_opt(NAME).await.doing("reading ConfigMap", NAME)?;
-    let version = found.as_ref().and_then(ResourceExt::resource_version);
-    let text = found.and_then(|mut found| found.data.as_mut()?.remove(KEY));
-    let mut memory = context.memory();
-    match text.as_deref().map(Document::parse) {
-        Some(Ok(document)) => memory.decisions.merge(document.records),
-        Some(Err(error)) => {
-            tracing::warn!(%error, configmap = NAME, "decision records are malformed, starting anew");
+/// Reads the ConfigMap if that was not done since the last conflict. One that may not be read counts
+/// as empty: disruption does not wait for a permission.
+pub async fn recall(context: &Context) -> Result<(), Error> {
+    if context.memory().stored_decisions.read {
+        return Ok(());
+    }
+    let api: Api<ConfigMap> =
+        Api::namespaced(context.client.clone(), context.settings.own_namespace());
+    let found = match api.get_opt(NAME).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            tracing::warn!(error = status.message, configmap = NAME, "may not be read");
+            None
         }
-        None => {}
+        found => found.doing("reading ConfigMap", NAME)?,
+    };
+    let version = found.as_ref().and_then(ResourceExt::resource_version);
+    let stored = found.and_then(|found| found.data).unwrap_or_default();
+    let mut memory = context.memory();
+    for (key, error) in memory.recall(&stored, context.clock.now()) {
+        tracing::warn!(error, configmap = NAME, key, "stored text is malformed, starting anew");
     }
     memory.stored_decisions.read = true;
     memory.stored_decisions.version = version;
@@ -96,20 +107,20 @@ fn notice_outcomes(context: &Context) {
     }
 }
 
-/// Writes the document. Returns the new version of the ConfigMap.
+/// Writes the documents. Returns the new version of the ConfigMap.
 async fn store(
     api: &Api<ConfigMap>,
     stored: &Stored,
-    text: &str,
+    texts: BTreeMap<String, String>,
 ) -> Result<Option<String>, kube::Error> {
     let written = if let Some(version) = &stored.version {
         let metadata = json!({ "resourceVersion": version });
-        let patch = json!({ "metadata": metadata, "data": { KEY: text } });
+        let patch = json!({ "metadata": metadata, "data": texts });
         api.patch(NAME, &PatchParams::default(), &Patch::Merge(patch)).await?
     } else {
         let object = ConfigMap {
             metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
-            data: Some([(KEY.to_owned(), text.to_owned())].into()),
+            data: Some(texts),
             ..ConfigMap::default()
         };
         api.create(&PostParams::default(), &object).await?

@@ -1,13 +1,16 @@
 //! Back-off after failed commands.
 //!
 //! A replacement that does not come up usually fails for a reason that all nodes of its NodePool
-//! share, so the whole pool rests. The memory is lost in a restart, which is safe: the replacement
-//! of the failed command still exists, and no pod is moved to a node that is not initialized.
+//! share, so the whole pool rests. After a restart the rests are recalled from the records of the
+//! decisions that failed or were undone.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
+
+use super::budgets::REASONS;
+use crate::decisions::{DecisionRecord, Kind, Outcome};
 
 /// Rest after the first failure; each further one doubles it.
 const FIRST: SignedDuration = SignedDuration::from_mins(1);
@@ -68,6 +71,50 @@ impl Backoff {
         self.pools.remove(&(pool.to_owned(), reason));
     }
 
+    /// Adds the rests that records of decisions tell of.
+    pub fn recall<'r>(&mut self, records: impl Iterator<Item = &'r DecisionRecord>) {
+        let mut settled: Vec<(Timestamp, &DecisionRecord)> = records
+            .filter(|record| record.kind == Kind::Disruption)
+            .filter_map(|record| Some((record.settled?, record)))
+            .collect();
+        settled.sort_by_key(|(at, record)| (*at, record.id));
+        let mut recalled = Self::default();
+        // Several records that are undone at once are one failure.
+        let mut undone: BTreeMap<(&str, DisruptionReason), Timestamp> = BTreeMap::new();
+        for (at, record) in settled {
+            let Some(reason) = REASONS.into_iter().find(|it| it.as_str() == record.reason) else {
+                continue;
+            };
+            for node in &record.removed {
+                let pool = node.node_pool.as_str();
+                match record.outcome {
+                    Outcome::RolledBack => {
+                        recalled.fail(&node.node_claim, pool, reason, at);
+                    }
+                    Outcome::Undone => {
+                        if undone.insert((pool, reason), at) != Some(at) {
+                            recalled.undone(pool, reason, at);
+                        }
+                    }
+                    Outcome::Realised if !record.launched.is_empty() => {
+                        recalled.succeed(pool, reason);
+                    }
+                    Outcome::Realised | Outcome::Pending | Outcome::Failed => {}
+                }
+            }
+        }
+        for (key, failures) in recalled.pools {
+            let known = self.pools.entry(key).or_insert(failures);
+            if known.until < failures.until {
+                *known = failures;
+            }
+        }
+        for (claim, at) in recalled.claims {
+            let known = self.claims.entry(claim).or_insert(at);
+            *known = at.max(*known);
+        }
+    }
+
     /// Whether a NodePool rests from disruption for a reason.
     pub fn is_resting(&self, pool: &str, reason: DisruptionReason, now: Timestamp) -> bool {
         let failures = self.pools.get(&(pool.to_owned(), reason));
@@ -94,9 +141,44 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decisions::RecordedNode;
     use crate::testing::at;
+    use nap_engine::{Plan, PriceEstimates};
 
     use DisruptionReason::{Drifted, Underutilized};
+
+    /// A consolidation in pool `p` that was settled so.
+    fn settled(outcome: Outcome, seconds: i64) -> DecisionRecord {
+        let (kind, plan, estimates) = (Kind::Disruption, Plan::default(), PriceEstimates::None);
+        let record = DecisionRecord::new(kind, "Underutilized", &plan, &[], estimates, at(0));
+        let node = RecordedNode {
+            node_claim: "c".to_owned(),
+            node_pool: "p".to_owned(),
+            ..RecordedNode::default()
+        };
+        let record = record.removing(vec![node.clone()], 1, None, "");
+        DecisionRecord { outcome, settled: Some(at(seconds)), launched: vec![node], ..record }
+    }
+
+    #[test]
+    fn rests_are_recalled_from_records() {
+        let resting = |records: &[DecisionRecord], seconds: i64| {
+            let mut backoff = Backoff::default();
+            backoff.recall(records.iter());
+            backoff.recall(records.iter());
+            backoff.is_resting("p", Underutilized, at(seconds))
+        };
+        let rolled_back = settled(Outcome::RolledBack, 100);
+        assert!(resting(std::slice::from_ref(&rolled_back), 159));
+        assert!(!resting(std::slice::from_ref(&rolled_back), 160));
+        let undone = || settled(Outcome::Undone, 200);
+        let all = [rolled_back, undone(), undone()];
+        assert!(resting(&all, 319), "the second failure, for two minutes");
+        assert!(!resting(&all, 320), "what is undone at once fails once");
+        let realised = settled(Outcome::Realised, 210);
+        let all = [undone(), realised];
+        assert!(!resting(&all, 211), "a success ends it");
+    }
 
     #[test]
     fn a_pool_rests_twice_as_long_after_each_failure_up_to_an_hour() {

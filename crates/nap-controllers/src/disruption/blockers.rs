@@ -27,6 +27,10 @@ pub enum Blocker {
     Budgets(PodKey),
     /// A pod would have no place.
     Unplaced(PodKey, String),
+    /// A pod has no controller that would make it again. It keeps its node from consolidation only.
+    Bare(PodKey),
+    /// A pod of a Job that ends by itself at a time. It keeps its node from consolidation only.
+    Ending(PodKey, Timestamp),
     /// The Node is annotated `karpenter.sh/do-not-repair`.
     DoNotRepair,
     /// Pods block the drain for a repair, and nothing bounds it.
@@ -37,6 +41,21 @@ impl Blocker {
     /// The blocker that an unplaced pod is.
     pub fn unplaced(unplaced: &Unplaced) -> Self {
         Self::Unplaced(unplaced.pod.clone(), unplaced.refusal.to_string())
+    }
+
+    /// The annotation, pod or PodDisruptionBudget that would have to change.
+    pub fn subject(&self) -> String {
+        match self {
+            Self::Node => format!("annotation {}", labels::DO_NOT_DISRUPT),
+            Self::Budget(_, budget) => format!("PodDisruptionBudget {budget}"),
+            Self::Pod(pod)
+            | Self::Budgets(pod)
+            | Self::Unplaced(pod, _)
+            | Self::Bare(pod)
+            | Self::Ending(pod, _) => format!("Pod {pod}"),
+            Self::DoNotRepair => format!("annotation {}", labels::DO_NOT_REPAIR),
+            Self::NoDrainBound => "terminationGracePeriod".to_owned(),
+        }
     }
 
     /// Whether a `terminationGracePeriod` waives it for disruption that must happen in the end.
@@ -60,6 +79,12 @@ impl fmt::Display for Blocker {
                 write!(f, "Pod is covered by more than one PodDisruptionBudget (Pod={pod})")
             }
             Self::Unplaced(pod, why) => write!(f, "Pod would not schedule, {why} (Pod={pod})"),
+            Self::Bare(pod) => {
+                write!(f, "Pod has no controller and would not come back (Pod={pod})")
+            }
+            Self::Ending(pod, at) => {
+                write!(f, "Pod of a Job ends at {at}, before a move would pay back (Pod={pod})")
+            }
             Self::DoNotRepair => {
                 write!(f, "repair is blocked through the {:?} annotation", labels::DO_NOT_REPAIR)
             }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use nap_api::budget;
 use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings};
 use nap_api::nodeclaim::condition::INSTANCE_TERMINATING;
@@ -20,6 +20,11 @@ pub const REASONS: [DisruptionReason; 4] = [
     DisruptionReason::Drifted,
     DisruptionReason::Underutilized,
 ];
+
+/// Time that a command takes until its replacements have started. A window that closes earlier would
+/// leave old and new nodes running beside each other.
+const COMMAND_TIME: SignedDuration = SignedDuration::from_mins(5);
+const CLOSES_SOON: &str = "due to disruption windows: they close within 5 minutes";
 
 /// Budgets of every NodePool by reason.
 #[derive(Debug, Default)]
@@ -80,11 +85,14 @@ impl Budgets {
                     Ok(settings) => outside(settings, reason, index, now),
                 };
                 let closed = closed.map(|why| Notice::blocked(reason, &why));
-                let left = match closed {
-                    Some(_) => 0,
-                    None => allowed.saturating_sub(leaving + idle),
+                let ends = settings.as_ref().ok().filter(|_| closed.is_none());
+                let ends = ends.filter(|settings| closes_soon(settings, reason, index, now));
+                let waits = ends.map(|_| Notice::blocked(reason, CLOSES_SOON));
+                let left = match (&closed, &waits) {
+                    (None, None) => allowed.saturating_sub(leaving + idle),
+                    _ => 0,
                 };
-                let allowance = Allowance { left, used: leaving + idle, closed, waits: None };
+                let allowance = Allowance { left, used: leaving + idle, closed, waits };
                 allowances.insert((name.clone(), reason), allowance);
             }
             let key = (name.clone(), DisruptionReason::Drifted);
@@ -104,6 +112,13 @@ impl Budgets {
             }
         }
         Self(allowances)
+    }
+
+    /// The same without limits.
+    #[must_use]
+    pub fn open(self) -> Self {
+        let open = Allowance { left: usize::MAX, ..Allowance::default() };
+        Self(self.0.into_keys().map(|key| (key, open.clone())).collect())
     }
 
     /// Why no node of a NodePool may be disrupted for a reason, whatever is under way; `None` if
@@ -170,6 +185,19 @@ fn outside(
         None => format!("and no opening is known for {MAX_SEARCH_DAYS} days"),
     };
     Some(format!("due to disruption windows: {closed}, {next}"))
+}
+
+/// Whether the windows of a NodePool close before a command that moves pods could be done.
+fn closes_soon(
+    settings: &Settings,
+    reason: DisruptionReason,
+    index: &Index,
+    now: Timestamp,
+) -> bool {
+    let moves = matches!(reason, DisruptionReason::Drifted | DisruptionReason::Underutilized);
+    let end = now.checked_add(COMMAND_TIME).unwrap_or(Timestamp::MAX);
+    let closed = || settings.windows.closed(reason, end, index.maintenance(now));
+    moves && !settings.windows.is_empty() && closed().is_some()
 }
 
 #[cfg(test)]
@@ -273,8 +301,31 @@ mod tests {
         index.apply(pool("p", json!({ "metadata": { "annotations": annotations } })), at(0));
         index.set_maintenance(maintenance, at(0));
         let budgets = Budgets::new(&index, at(seconds));
-        assert_eq!(budgets.left("p", Drifted) == 0, budgets.closed("p", Drifted).is_some());
+        assert_eq!(budgets.left("p", Drifted) == 0, budgets.notice("p", Drifted).is_some());
         budgets.closed("p", Drifted).map(|notice| notice.message.clone())
+    }
+
+    #[test]
+    fn nothing_that_moves_pods_starts_in_the_last_minutes_of_a_window() {
+        let mut index = cluster_of(5);
+        let hourly = "- {action: allow, schedule: 0 2 * * *, duration: 1h}";
+        let annotations = json!({ labels::DISRUPTION_WINDOWS: hourly });
+        let budget = json!({ "budgets": [{ "nodes": "2" }] });
+        let object = json!({
+            "metadata": { "annotations": annotations }, "spec": { "disruption": budget },
+        });
+        index.apply(pool("p", object), at(0));
+        let left = |seconds: i64| {
+            let budgets = Budgets::new(&index, at(3 * 3600 - seconds));
+            assert!(budgets.closed("p", Drifted).is_none(), "what is under way is finished");
+            let notice = budgets.notice("p", Drifted).map(|notice| notice.message.clone());
+            let lefts = [Empty, Drifted, Underutilized].map(|reason| budgets.left("p", reason));
+            (lefts, notice.unwrap_or_default())
+        };
+        assert_eq!(left(301), ([2, 2, 2], String::new()));
+        let (lefts, message) = left(300);
+        assert_eq!(lefts, [2, 0, 0], "an empty node is gone at once");
+        assert!(message.ends_with("they close within 5 minutes"), "{message}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use nap_api::{NodeClaim, NodePool, labels};
 use nap_engine::{Fleet, PoolRules};
 use nap_units::PODS;
 
+use super::blockers::Blocker;
 use super::budgets::Budgets;
 use super::candidates::{Candidate, price};
 use crate::cluster::{Index, NodeView, Pod, claim_is, pods};
@@ -47,6 +48,22 @@ pub type Totals = BTreeMap<String, PoolRules>;
 pub fn is_underutilizable(candidate: &Candidate) -> bool {
     candidate.pool.spec.disruption.consolidation_policy != ConsolidationPolicy::WhenEmpty
         && is_examined(candidate)
+}
+
+/// Pods that consolidation does not move, although a disruption that must happen does: those that
+/// would not come back, and those of Jobs that end before a move pays back.
+pub fn unmoved<'p>(
+    pods: impl Iterator<Item = &'p Pod> + 'p,
+    now: Timestamp,
+) -> impl Iterator<Item = Blocker> + 'p {
+    let soon = now.checked_add(REMAINING_LIFE.0).unwrap_or(Timestamp::MAX);
+    pods.filter_map(move |pod| {
+        if pods::is_bare(pod) {
+            return Some(Blocker::Bare(pod.key().clone()));
+        }
+        let end = pods::deadline(pod).filter(|_| pods::is_of_job(pod))?;
+        (end <= soon).then(|| Blocker::Ending(pod.key().clone(), end))
+    })
 }
 
 /// Whether consolidation looks at the node, if only to find out that the fleet could do without it.
@@ -232,6 +249,62 @@ mod tests {
         assert_eq!(stated(POD_DELETION_COST, "134217728"), 2000);
         assert_eq!(stated(DISRUPTION_COST, "-2147483648"), -10_000);
         assert_eq!(stated(DISRUPTION_COST, "1.5"), 1000, "only whole numbers count");
+    }
+
+    #[test]
+    fn nodes_within_consolidate_after_take_no_pods_of_others() {
+        let names = |after: &str| {
+            let mut index = cluster_of(2);
+            let disruption = json!({ "consolidateAfter": after });
+            index.apply(pool("p", json!({ "spec": { "disruption": disruption } })), at(0));
+            let mut claim = index.claim("claim-1").unwrap().as_ref().clone();
+            let conditions = &mut claim.status.as_mut().unwrap().conditions;
+            conditions.retain(|one| one.type_ != CONSOLIDATABLE);
+            index.apply(claim, at(0));
+            settling(&index).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(names("5m"), ["node-1"], "pods came or went a short while ago");
+        assert!(names("0s").is_empty(), "there is nothing to wait for");
+        assert!(names("Never").is_empty(), "it would never take any");
+    }
+
+    #[test]
+    fn a_nodepool_says_whether_spot_replaces_spot_and_the_gate_says_it_for_the_others() {
+        let allows = |value: Option<&str>, gate| {
+            let annotations = value.map(|value| json!({ labels::SPOT_TO_SPOT: value }));
+            let object = json!({ "metadata": { "annotations": annotations } });
+            allows_spot_to_spot(&pool("p", object), gate)
+        };
+        assert!(!allows(None, false) && allows(None, true));
+        assert!(allows(Some("true"), false) && !allows(Some("false"), true));
+    }
+
+    /// What keeps a node with one running pod from consolidation at a time.
+    fn unmoved_at(seconds: i64, owner: Option<&str>, deadline: Option<i64>) -> Option<Blocker> {
+        let mut index = cluster_of(1);
+        let owner = owner.map(|kind| {
+            json!([{
+                "apiVersion": "x/v1", "kind": kind, "name": "web", "uid": "u", "controller": true,
+            }])
+        });
+        let object = json!({
+            "metadata": { "ownerReferences": owner },
+            "spec": { "nodeName": "node-0", "activeDeadlineSeconds": deadline },
+            "status": { "phase": "Running", "startTime": "1970-01-01T00:00:00Z" },
+        });
+        index.apply(pod("shop", "web", object), at(0));
+        let pods = index.pods_on("node-0").map(AsRef::as_ref);
+        unmoved(pods, at(seconds)).next()
+    }
+
+    #[test]
+    fn pods_that_would_not_come_back_or_end_soon_are_not_moved() {
+        assert_eq!(unmoved_at(0, None, None), Some(Blocker::Bare("shop/web".into())));
+        assert_eq!(unmoved_at(0, Some("ReplicaSet"), None), None);
+        assert_eq!(unmoved_at(0, Some("Job"), None), None, "its end is not known");
+        assert_eq!(unmoved_at(2699, Some("Job"), Some(3600)), None);
+        let ending = Some(Blocker::Ending("shop/web".into(), at(3600)));
+        assert_eq!(unmoved_at(2700, Some("Job"), Some(3600)), ending);
     }
 
     fn life(age: i64, expire_after: &str) -> i64 {

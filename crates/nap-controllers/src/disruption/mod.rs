@@ -33,6 +33,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
+use crate::decisions::store;
 use crate::events::Severity;
 use crate::metrics::catalogue::{DECISION_EVALUATION_DURATION, ELIGIBLE_NODES, FAILED_VALIDATIONS};
 use crate::metrics::snake;
@@ -69,6 +70,7 @@ pub async fn reconcile(context: &Context) -> Outcome {
     if !reports_only {
         progress::progress(context).await?;
     }
+    store::recall(context).await?;
     if context.solver.is_planning() {
         return Ok(Some(BUSY_INTERVAL));
     }

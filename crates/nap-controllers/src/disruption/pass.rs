@@ -34,7 +34,7 @@ use crate::provisioning::Solver;
 use crate::snapshot::{Catalogues, NodeCache, Removals};
 
 /// Why a node stays whose NodePool rests.
-const RESTS: &str = "its NodePool rests from consolidation: pods that were moved needed a new node, or \
+pub const RESTS: &str = "its NodePool rests from consolidation: pods that were moved needed a new node, or \
                      a replacement did not come up";
 
 /// Candidates to disrupt together, and the plan for their pods.
@@ -72,6 +72,10 @@ pub struct Pass {
     growing: BTreeSet<String>,
     /// The feature gate `SpotToSpotConsolidation`.
     spot_to_spot: bool,
+    /// Whether nothing but the price keeps a node: pods that should not move do not count.
+    is_unhindered: bool,
+    /// Whether drifted nodes that have to wait for others are replaced after them.
+    takes_all_rounds: bool,
     seen: Seen,
     now: Timestamp,
 }
@@ -150,6 +154,8 @@ impl Pass {
             evictions,
             growing,
             spot_to_spot: false,
+            is_unhindered: false,
+            takes_all_rounds: false,
             seen,
             now,
         }
@@ -159,6 +165,20 @@ impl Pass {
     #[must_use]
     pub fn with_spot_to_spot(self, spot_to_spot: bool) -> Self {
         Self { spot_to_spot, ..self }
+    }
+
+    /// Lets the pass decide as if there were no budgets, windows, waves and rests, nor pods that
+    /// should not move.
+    #[must_use]
+    pub fn unhindered(self) -> Self {
+        let (budgets, backoff) = (self.budgets.open(), Backoff::default());
+        Self { budgets, backoff, is_unhindered: true, ..self }
+    }
+
+    /// Lets drifted nodes that have to wait for others be replaced after them.
+    #[must_use]
+    pub fn in_all_rounds(self) -> Self {
+        Self { takes_all_rounds: true, ..self }
     }
 
     /// NodePools that may not be disrupted for a reason that concerns one of their nodes.
@@ -268,9 +288,21 @@ impl Pass {
             self.removals.remove(one.name(), &Plan::default());
             commands.push((DisruptionReason::Empty, Command::of(one, Plan::default())));
         }
-        let (drifted, mut blocked) = self.drifted(solver);
+        let mut blocked;
+        loop {
+            let drifted;
+            (drifted, blocked) = self.drifted(solver);
+            let is_over = drifted.is_empty() || !self.takes_all_rounds;
+            let replaced = drifted.iter().flat_map(|one| &one.candidates).map(Candidate::key);
+            let replaced: BTreeSet<_> = replaced.collect();
+            commands.extend(drifted.into_iter().map(|one| (DisruptionReason::Drifted, one)));
+            if is_over {
+                break;
+            }
+            self.candidates.retain(|one| !replaced.contains(&one.key()));
+            self.removals.finish_round();
+        }
         blocked.extend(unplaced);
-        commands.extend(drifted.into_iter().map(|one| (DisruptionReason::Drifted, one)));
         let eligible = self.examined();
         let (fleet, decision) = self.consolidation(solver, &eligible);
         let consolidation = (!eligible.is_empty()).then(|| (fleet, decision.clone()));
@@ -293,7 +325,15 @@ impl Pass {
 
     /// Whether consolidation may not disrupt a candidate that it looks at.
     fn is_held(&self, candidate: &Candidate) -> bool {
-        !consolidation::is_underutilizable(candidate) || self.is_resting(candidate)
+        !consolidation::is_underutilizable(candidate)
+            || self.is_resting(candidate)
+            || self.unmoved(candidate).is_some()
+    }
+
+    /// A pod of a candidate that consolidation does not move; `None` if it may move all of them.
+    fn unmoved(&self, candidate: &Candidate) -> Option<Blocker> {
+        let pods = candidate.pods.iter().map(AsRef::as_ref);
+        consolidation::unmoved(pods, self.now).next().filter(|_| !self.is_unhindered)
     }
 
     fn is_resting(&self, candidate: &Candidate) -> bool {
@@ -358,6 +398,12 @@ impl Pass {
         for one in eligible.iter().filter(|one| self.is_resting(one)) {
             let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
             found.kept.push((objects.0, objects.1, RESTS.to_owned()));
+        }
+        for one in eligible.iter().filter(|one| consolidation::is_underutilizable(one)) {
+            if let Some(unmoved) = self.unmoved(one) {
+                let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
+                found.kept.push((objects.0, objects.1, unmoved.to_string()));
+            }
         }
         let wait = &mut found.wait;
         let steps: Vec<(Vec<Candidate>, Plan)> =
@@ -470,6 +516,7 @@ fn replace(solver: &Solver, removals: &mut Removals, candidate: &Candidate) -> R
 
 #[cfg(test)]
 mod tests {
+    use nap_units::UsdPerHour;
     use serde_json::json;
 
     use super::*;
@@ -481,6 +528,31 @@ mod tests {
         let reason = DisruptionReason::Drifted;
         let left = still_standing(commands, reason, index, &memory, &catalogues, &[], at(0));
         left.iter().map(|command| command.candidates[0].name().to_owned()).collect()
+    }
+
+    #[test]
+    fn no_node_of_a_pool_whose_move_was_undone_is_consolidated_during_its_rest() {
+        let mut index = cluster_of(1);
+        let owner = json!([{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u",
+            "controller": true,
+        }]);
+        let object = json!({
+            "metadata": { "ownerReferences": owner }, "spec": { "nodeName": "node-0" },
+        });
+        index.apply(pod("shop", "web", object), at(0));
+        let mut candidates = candidates_of(&index);
+        candidates[0].price = Some(UsdPerHour::from_micros(100_000));
+        let mut memory = DecisionMemory::default();
+        memory.backoff.undone("p", DisruptionReason::Underutilized, at(0));
+        let is_held = |seconds: i64| {
+            let all = (candidates.clone(), Vec::new());
+            let (catalogues, mut nodes) = (Catalogues::default(), NodeCache::default());
+            let pass = Pass::new(&index, &memory, all, &catalogues, &mut nodes, at(seconds));
+            pass.fleet(&candidates).candidates[0].is_held
+        };
+        assert!(is_held(59));
+        assert!(!is_held(60), "the rest is over");
     }
 
     #[test]

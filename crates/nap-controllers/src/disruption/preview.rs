@@ -1,5 +1,6 @@
 //! What disruption would do now, and why each node stays, without doing anything.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -10,10 +11,11 @@ use nap_api::{NodePool, conditions, labels};
 use nap_engine::{CapacityType, Consolidation, ConsolidationOptions, Fleet, Options, Plan};
 use nap_units::UsdPerHour;
 
-use super::blockers::{Blocked, blockers};
+use super::blockers::{Blocked, Blocker, blockers};
 use super::budgets::{Budgets, REASONS};
 use super::candidates::{Candidate, capacity_type, collect, is_waived, price};
-use super::pass::{Command, Pass};
+use super::consolidation;
+use super::pass::{Command, Pass, RESTS};
 use crate::cluster::{Index, NodeView, claim_conditions, claim_is, pods, pool_of};
 use crate::decision_memory::DecisionMemory;
 use crate::provisioning::Solver;
@@ -26,9 +28,33 @@ pub struct Preview {
     pub steps: Vec<PreviewStep>,
     /// Every node with a NodeClaim, in the order of their names.
     pub nodes: Vec<NodePreview>,
+    /// What blocks disruption and costs money by that, the dearest first.
+    pub blockers: Vec<BlockerPreview>,
     /// What the engine was asked about underutilized nodes, and its answer. Without candidates it
     /// is not asked, and both are empty.
     pub consolidation: (Fleet, ConsolidationOptions, Consolidation),
+}
+
+/// What blocks the disruption of nodes that consolidation would otherwise save money on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockerPreview {
+    /// The pods, PodDisruptionBudgets or annotations that block the nodes together.
+    pub blocker: String,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+    /// What would be saved on them.
+    pub saving: UsdPerHour,
+}
+
+/// What decisions depend on besides the cluster and the engine's options.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Texts of the ConfigMap with the records of decisions, by key.
+    pub stored: BTreeMap<String, String>,
+    /// The feature gate `SpotToSpotConsolidation`.
+    pub spot_to_spot: bool,
+    /// Whether drifted nodes that have to wait for others are replaced after them.
+    pub all_rounds: bool,
 }
 
 /// A command that would be started.
@@ -77,14 +103,25 @@ pub fn preview(
     index: &Index,
     catalogues: &Catalogues,
     options: &Options,
+    known: &Known,
     now: Timestamp,
 ) -> Preview {
-    let memory = DecisionMemory::default();
+    let mut memory = DecisionMemory::default();
+    memory.recall(&known.stored, now);
     let (candidates, blocked) = collect(index, &memory, catalogues, now);
     let solver = Solver::detached(options.clone());
     let mut nodes = NodeCache::default();
-    let held = held_savings(index, &candidates, &blocked, catalogues, &solver, now);
-    let pass = Pass::new(index, &memory, (candidates, Vec::new()), catalogues, &mut nodes, now);
+    let mut pass = |candidates: Vec<Candidate>| {
+        let candidates = (candidates, Vec::new());
+        let pass = Pass::new(index, &memory, candidates, catalogues, &mut nodes, now);
+        pass.with_spot_to_spot(known.spot_to_spot)
+    };
+    let blocked = blocked_nodes(index, &blocked, catalogues);
+    let held = held_savings(&candidates, blocked, &solver, &mut pass, now);
+    let mut pass = pass(candidates);
+    if known.all_rounds {
+        pass = pass.in_all_rounds();
+    }
     let all = pass.decide_all(&solver);
     let (fleet, decision) = all.consolidation.unwrap_or_default();
     let consolidation = (fleet, solver.consolidation_options(), decision);
@@ -95,50 +132,97 @@ pub fn preview(
     }
     let budgets = Budgets::new(index, now);
     let mut nodes: Vec<NodePreview> = Vec::new();
+    let mut by_blocker: BTreeMap<String, BlockerPreview> = BTreeMap::new();
     for view in index.views() {
         let Some(mut node) = describe(index, view, catalogues) else { continue };
         node.step = step_of.get(node.name.as_str()).copied();
         if node.step.is_none() {
             node.reasons = reasons(index, view, &budgets, now);
+            node.reasons.extend(memory_reasons(&memory, &node.pool, now));
             node.held_saving = held.get(&node.name).copied();
             let kept = all.kept.get(&node.name).into_iter();
             node.reasons.extend(kept.map(ToString::to_string));
             let unplaced = all.blocked.iter().filter(|(claim, ..)| claim.name_any() == node.claim);
             node.reasons.extend(unplaced.map(|(_, _, blocker)| blocker.to_string()));
         }
+        if let Some(saving) = node.held_saving {
+            let blocker = subjects(index, view, now);
+            let group = by_blocker.entry(blocker.clone()).or_insert_with(|| BlockerPreview {
+                blocker,
+                nodes: Vec::new(),
+                saving: UsdPerHour::ZERO,
+            });
+            group.nodes.push(node.name.clone());
+            group.saving += saving;
+        }
         nodes.push(node);
     }
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    Preview { steps, nodes, consolidation }
+    let mut blockers: Vec<BlockerPreview> = by_blocker.into_values().collect();
+    for one in &mut blockers {
+        one.nodes.sort();
+    }
+    blockers.sort_by_key(|one| Reverse(one.saving));
+    Preview { steps, nodes, blockers, consolidation }
 }
 
-/// What consolidation would save on blocked nodes if nothing blocked them, by node. The saving of a
-/// step counts for its nodes by their prices.
+/// The blocked nodes as candidates.
+fn blocked_nodes(index: &Index, blocked: &[Blocked], catalogues: &Catalogues) -> Vec<Candidate> {
+    let candidate = |(claim, node, _): &Blocked| {
+        let pool = pool_of(claim.as_ref()).and_then(|pool| index.pool(pool))?;
+        Some(Candidate::new(index, (claim, node, pool), catalogues, None))
+    };
+    blocked.iter().filter_map(candidate).collect()
+}
+
+/// What consolidation would save on blocked nodes if nothing blocked them, by node: the saving
+/// beyond that on the other nodes, whatever the budgets and windows of the moment are. The saving of
+/// a step counts for its nodes by their prices.
 fn held_savings(
-    index: &Index,
     candidates: &[Candidate],
-    blocked: &[Blocked],
-    catalogues: &Catalogues,
+    mut blocked: Vec<Candidate>,
     solver: &Solver,
+    pass: &mut impl FnMut(Vec<Candidate>) -> Pass,
     now: Timestamp,
 ) -> BTreeMap<String, UsdPerHour> {
-    let mut all = candidates.to_vec();
-    for (claim, node, _) in blocked {
-        let pool = pool_of(claim.as_ref()).and_then(|pool| index.pool(pool));
-        all.extend(pool.map(|pool| Candidate::new(index, (claim, node, pool), catalogues, None)));
-    }
-    let held: BTreeSet<String> = blocked.iter().map(|(_, node, _)| node.name_any()).collect();
-    let mut savings = BTreeMap::new();
+    let is_movable = |one: &&Candidate| {
+        let mut unmoved = consolidation::unmoved(one.pods.iter().map(AsRef::as_ref), now);
+        unmoved.next().is_none()
+    };
+    let free: Vec<Candidate> = candidates.iter().filter(is_movable).cloned().collect();
+    blocked.extend(candidates.iter().filter(|one| !is_movable(one)).cloned());
+    let held: BTreeSet<String> = blocked.iter().map(|one| one.name().to_owned()).collect();
     if held.is_empty() {
-        return savings;
+        return BTreeMap::new();
     }
-    let (memory, mut nodes) = (DecisionMemory::default(), NodeCache::default());
-    let pass = Pass::new(index, &memory, (all, Vec::new()), catalogues, &mut nodes, now);
-    for (_, Command { candidates, plan }) in pass.decide_all(solver).commands {
+    let mut savings = |candidates: Vec<Candidate>| {
+        let all = pass(candidates).unhindered().decide_all(solver);
+        savings(all.commands.into_iter().map(|(_, command)| command))
+    };
+    let without: UsdPerHour = savings(free.clone()).into_values().sum();
+    let with = savings(free.into_iter().chain(blocked).collect());
+    let total: UsdPerHour = with.values().copied().sum();
+    let more = i128::from((total - without).micros().max(0));
+    let of_held: Vec<(String, UsdPerHour)> =
+        with.into_iter().filter(|(name, _)| held.contains(name)).collect();
+    let sum: UsdPerHour = of_held.iter().map(|(_, saving)| *saving).sum();
+    let part = |saving: UsdPerHour| {
+        let most = more.min(i128::from(sum.micros()));
+        let part = i128::from(saving.micros()) * most / i128::from(sum.micros().max(1));
+        UsdPerHour::from_micros(i64::try_from(part).unwrap_or(i64::MAX))
+    };
+    let parts = of_held.into_iter().map(|(name, saving)| (name, part(saving)));
+    parts.filter(|(_, saving)| *saving > UsdPerHour::ZERO).collect()
+}
+
+/// What commands save, by node.
+fn savings(commands: impl Iterator<Item = Command>) -> BTreeMap<String, UsdPerHour> {
+    let mut savings = BTreeMap::new();
+    for Command { candidates, plan } in commands {
         let price: Option<UsdPerHour> = candidates.iter().map(|one| one.price).sum();
         let Some(price) = price.filter(|price| *price > plan.cost) else { continue };
         let saving = i128::from((price - plan.cost).micros());
-        for one in candidates.iter().filter(|one| held.contains(one.name())) {
+        for one in &candidates {
             let own = i128::from(one.price.unwrap_or_default().micros());
             let share = saving * own / i128::from(price.micros().max(1));
             let share = UsdPerHour::from_micros(i64::try_from(share).unwrap_or(i64::MAX));
@@ -146,6 +230,32 @@ fn held_savings(
         }
     }
     savings
+}
+
+/// The pods, PodDisruptionBudgets and annotations that block a node.
+fn subjects(index: &Index, view: &NodeView, now: Timestamp) -> String {
+    let (Some(claim), Some(node)) = (&view.claim, &view.node) else { return String::new() };
+    let blocking = blockers(index, claim, node, now).chain(unmoved(index, view, now));
+    let subjects: BTreeSet<String> = blocking.map(|one| one.subject()).collect();
+    subjects.into_iter().collect::<Vec<_>>().join(" and ")
+}
+
+/// Pods of a node that consolidation does not move.
+fn unmoved<'i>(
+    index: &'i Index,
+    view: &NodeView,
+    now: Timestamp,
+) -> impl Iterator<Item = Blocker> + 'i {
+    let name = view.name();
+    let movable: Vec<_> =
+        index.pods_on(&name).filter(|pod| pods::is_reschedulable(pod)).map(AsRef::as_ref).collect();
+    consolidation::unmoved(movable.into_iter(), now)
+}
+
+/// Why consolidation leaves a NodePool alone for some time.
+fn memory_reasons(memory: &DecisionMemory, pool: &str, now: Timestamp) -> Option<String> {
+    let rests = memory.backoff.is_resting(pool, DisruptionReason::Underutilized, now);
+    rests.then(|| RESTS.to_owned())
 }
 
 fn step((reason, command): (DisruptionReason, Command)) -> PreviewStep {
@@ -203,10 +313,11 @@ fn reasons(index: &Index, view: &NodeView, budgets: &Budgets, now: Timestamp) ->
     }
     if !claim_is(claim, DRIFTED) {
         reasons.extend(not_consolidatable(claim, pool));
+        reasons.extend(unmoved(index, view, now).map(|one| one.to_string()));
     }
     let of_pool = pool.name_any();
     for reason in REASONS {
-        if let Some(notice) = budgets.closed(&of_pool, reason) {
+        if let Some(notice) = budgets.notice(&of_pool, reason) {
             reasons.push(format!("nodepool \"{of_pool}\": {}", notice.message));
         }
     }

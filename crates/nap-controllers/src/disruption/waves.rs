@@ -21,7 +21,7 @@ use crate::hash_migration::HashStamp;
 use crate::nodeclaim::EXPIRED;
 
 /// Share of the nodes that the second wave has: a tenth.
-const SECOND_WAVE: usize = 10;
+pub const SECOND_WAVE: usize = 10;
 /// Time that a node of the new kind may take to be initialized.
 const MAX_STARTUP: SignedDuration = SignedDuration::from_mins(10);
 /// Time that a pod may be pending.

@@ -11,6 +11,7 @@ use nap_api::{NodeClaim, disruption};
 use super::{Step, live_claim};
 use crate::cluster::pool_of;
 use crate::context::{Context, Error};
+use crate::disruption::eviction_ledger;
 use crate::metrics::Disrupted;
 
 /// Part of its lifetime that a NodeClaim expires early by, at most, if it expires gracefully: those
@@ -38,6 +39,7 @@ pub async fn expire(context: &Context, name: &str) -> Result<Step, Error> {
     tracing::info!(nodeclaim = name, "expired, deleting nodeclaim");
     context.count_disrupted(&claim, Disrupted::Other("expired"), 0);
     context.delete_claim(&claim).await?;
+    eviction_ledger::record_loss(context, &claim);
     Ok(Step::Deleted)
 }
 

@@ -9,6 +9,7 @@ use nap_cloud::{CloudProvider, TerminationNotice};
 
 use super::{Step, live_claim};
 use crate::context::{Context, Error};
+use crate::disruption::eviction_ledger;
 use crate::events::Severity;
 use crate::metrics::Disrupted;
 
@@ -30,6 +31,7 @@ pub async fn heed(context: &Context, name: &str) -> Result<Step, Error> {
     let why = if notice.is_eviction { "spot_interrupted" } else { "instance_terminating" };
     context.count_disrupted(&claim, Disrupted::Other(why), 0);
     context.delete_claim(&claim).await?;
+    eviction_ledger::record_loss(context, &claim);
     Ok(Step::Deleted)
 }
 

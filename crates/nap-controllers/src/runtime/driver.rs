@@ -18,6 +18,7 @@ use super::queue::WorkQueue;
 use super::watches::{Update, watch_cluster, watch_workload_selectors};
 use crate::cluster::{Dirty, Indexed, Kind, Milestone, WORKLOAD_SELECTOR_KINDS};
 use crate::context::{Context, Doing, Error, Outcome};
+use crate::decisions::store::Stored;
 use crate::metrics::catalogue::{RECONCILE_DURATION, RECONCILE_ERRORS};
 use crate::nodeclaim::garbage_collection;
 use crate::permissions::{KARPENTER, Permission};
@@ -324,7 +325,11 @@ impl Driver<'_> {
     /// Stops acting. What was under way is due again.
     fn stand_by(&mut self) {
         self.standing = Standing::StandBy;
-        self.context.memory().creations.clear();
+        {
+            let mut memory = self.context.memory();
+            memory.creations.clear();
+            memory.stored_decisions = Stored::default();
+        }
         self.context.index().forget_decided();
         self.queue.requeue_running(Instant::now());
     }

@@ -246,10 +246,11 @@ pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
     }
 }
 
-/// Whether a pod will keep its node from voluntary disruption: it is annotated
-/// `karpenter.sh/do-not-disrupt`, or its PodDisruptionBudgets never allow an eviction.
+/// Whether a pod will keep its node from voluntary disruption, or should not be moved: it is
+/// annotated `karpenter.sh/do-not-disrupt`, has no controller, belongs to a Job, or its
+/// PodDisruptionBudgets never allow an eviction.
 fn will_block_disruption(index: &Index, pod: &Pod) -> bool {
-    if pods::is_annotated_do_not_disrupt(pod) {
+    if pods::is_annotated_do_not_disrupt(pod) || pods::is_bare(pod) || pods::is_of_job(pod) {
         return true;
     }
     match index.budgets_of(pod).as_slice() {

@@ -33,6 +33,8 @@ pub struct Removals {
     usage: BTreeMap<String, LimitUsage>,
     /// Nodes that pods were placed on.
     needed: BTreeSet<String>,
+    /// Room of the nodes that are about to be launched once they have started, by name.
+    promised: BTreeMap<String, Resources>,
 }
 
 /// A node that may be removed.
@@ -67,7 +69,7 @@ impl Removals {
             Some((name.clone(), LimitUsage::of(index, pool, catalogues.of(name)?)))
         });
         let usage = usage.collect();
-        Self { snapshot, waiting, removable, templates, usage, needed: BTreeSet::new() }
+        Self { snapshot, waiting, removable, templates, usage, ..Self::default() }
     }
 
     /// Finds places for the pods that need one before any removal.
@@ -124,6 +126,23 @@ impl Removals {
         }
         self.take_places(&self.pods(&removable.pods), plan);
         self.refresh_headroom(&removable.pool);
+        for placement in &plan.placements {
+            let pod = removable.pods.iter().find(|one| one.key == placement.pod);
+            if let (Some(pod), Some(target)) = (pod, self.removable.get_mut(&placement.node)) {
+                target.pods.push(pod.clone());
+            }
+        }
+    }
+
+    /// Lets all that was decided upon be done: the launched nodes have started and take further
+    /// pods, and nodes that pods were placed on may be removed in their turn.
+    pub fn finish_round(&mut self) {
+        self.needed.clear();
+        for (name, room) in std::mem::take(&mut self.promised) {
+            let node = self.snapshot.nodes.iter_mut().find(|node| node.name == name);
+            let Some(node) = node.map(Arc::make_mut) else { continue };
+            (node.initialized, node.free) = (true, room);
+        }
     }
 
     /// The cluster as a fleet, with these nodes as candidates. What decisions depend on besides the
@@ -189,6 +208,9 @@ impl Removals {
             if let Some(usage) = self.usage.get_mut(&launch.pool) {
                 usage.add(&instance_type.capacity);
             }
+            let mut room = instance_type.allocatable.clone();
+            room.subtract(&launch.requests);
+            self.promised.insert(name.clone(), room);
         }
         node_labels.insert(labels::ZONE.to_owned(), launch.zone.clone());
         node_labels

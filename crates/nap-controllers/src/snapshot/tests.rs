@@ -564,12 +564,28 @@ fn nodes_that_are_kept_between_snapshots_are_those_of_a_new_one() {
 #[test]
 fn a_pod_that_will_block_disruption_is_known_when_it_waits() {
     let blocks = |index: &Index| taken(index, at(0)).pods[0].blocks_disruption;
+    let owned_by = |kind: &str| {
+        json!([{
+            "apiVersion": "x/v1", "kind": kind, "name": "web", "uid": "u", "controller": true,
+        }])
+    };
+    let with_owners = |owners: serde_json::Value| {
+        let mut index = Index::default();
+        let mut waiting = pending("web", None);
+        waiting.metadata.owner_references = serde_json::from_value(owners).unwrap();
+        index.apply(waiting, at(0));
+        index
+    };
+    assert!(blocks(&with_owners(json!(null))), "it would not come back");
+    assert!(blocks(&with_owners(owned_by("Job"))), "it would begin anew");
+    assert!(!blocks(&with_owners(owned_by("ReplicaSet"))));
     let with = |value: &str| {
         let mut index = Index::default();
         let mut waiting = pending("web", None);
         let annotation = (labels::DO_NOT_DISRUPT.to_owned(), value.to_owned());
         waiting.metadata.annotations = Some([annotation].into());
         waiting.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
+        waiting.metadata.owner_references = serde_json::from_value(owned_by("ReplicaSet")).unwrap();
         index.apply(waiting, at(0));
         index
     };

@@ -63,16 +63,28 @@ impl Proposal<'_> {
         if self.launches > 0 {
             let least = self.least_saving(options);
             if saving < least {
-                return Err(KeepReason::SmallSaving { saving, least });
+                let percents = self.removed.iter().map(|one| one.min_saving_percent);
+                let percent = percents.fold(options.min_saving_percent, i64::max);
+                let grows = percent > options.min_saving_percent;
+                return Err(KeepReason::SmallSaving { saving, least, percent, grows });
             }
         }
-        let gain = saving.cost_micros(self.remaining_life());
+        let life = self.remaining_life();
+        let gain = saving.cost_micros(life);
         let evictions = i64::try_from(self.evictions).unwrap_or(i64::MAX);
         let effort = evictions
             .saturating_mul(options.eviction_cost)
             .saturating_add(self.cost.cost_micros(options.overlap));
         if gain < effort {
-            return Err(KeepReason::Payback { saving, gain, effort });
+            return Err(KeepReason::Payback {
+                saving,
+                gain,
+                effort,
+                life,
+                evictions: self.evictions,
+                eviction_cost: options.eviction_cost,
+                overlap: if self.launches > 0 { options.overlap } else { 0 },
+            });
         }
         match self.balanced_score(fleet, saving) {
             Some(score) if score < MIN_BALANCED_SCORE => Err(KeepReason::Balanced { score }),

@@ -198,6 +198,12 @@ pub enum KeepReason {
         saving: UsdPerHour,
         /// The smallest saving that counts.
         least: UsdPerHour,
+        /// The same in percent of its price; 0 if it was not recorded.
+        #[serde(default)]
+        percent: i64,
+        /// Whether it asks for more than others, because its NodePool grows.
+        #[serde(default)]
+        grows: bool,
     },
     /// The saving over its remaining life does not pay for the move.
     Payback {
@@ -207,6 +213,18 @@ pub enum KeepReason {
         gain: i64,
         /// Cost of evictions and of paying for both nodes meanwhile, in micro-dollars.
         effort: i64,
+        /// The remaining life, in seconds.
+        #[serde(default)]
+        life: i64,
+        /// Number of evictions.
+        #[serde(default)]
+        evictions: usize,
+        /// Cost of each, in micro-dollars.
+        #[serde(default)]
+        eviction_cost: i64,
+        /// Time for which old and new nodes are both paid for, in seconds; 0 without new ones.
+        #[serde(default)]
+        overlap: i64,
     },
     /// The `Balanced` policy asks for a score of 500.
     Balanced {

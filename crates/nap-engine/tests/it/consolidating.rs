@@ -91,6 +91,26 @@ impl World {
         self
     }
 
+    /// Makes the last node one of another pool.
+    fn in_pool(&mut self, name: &str) -> &mut Self {
+        if !self.fleet.pools.contains_key(name) {
+            let rules = PoolRules { budget: 100, ..PoolRules::default() };
+            self.fleet.pools.insert(name.to_owned(), rules);
+            self.fleet.snapshot.pools.push(pool(name));
+        }
+        let node = Arc::make_mut(self.fleet.snapshot.nodes.last_mut().unwrap());
+        node.labels.insert(labels::NODEPOOL.to_owned(), name.to_owned());
+        name.clone_into(&mut self.fleet.candidates.last_mut().unwrap().pool);
+        self
+    }
+
+    /// Lets only these types be on sale.
+    fn sell(&mut self, types: Vec<nap_engine::InstanceType>) -> &mut Self {
+        let types = Arc::new(types.into());
+        self.fleet.snapshot.catalogues = BTreeMap::from([("all".to_owned(), types)]);
+        self
+    }
+
     fn decide(&self) -> Consolidation {
         let mut cache = ConsolidationCache::default();
         let decision = consolidate(&self.fleet, &ConsolidationOptions::default(), &mut cache);
@@ -204,6 +224,78 @@ fn several_nodes_are_replaced_by_fewer_that_are_cheaper() {
     let decision = world.decide();
     assert_eq!(steps(&decision), ["-a -b -c +d8"]);
     assert_eq!(decision.steps[0].saving.micros(), 192_000);
+}
+
+/// Three full nodes of two pools, whose pods fit two nodes that are cheaper together.
+fn three_full_nodes() -> World {
+    let mut world = World::new();
+    world.sell(vec![instance_type("d4", 4, 16, 192_000), instance_type("d6", 6, 24, 200_000)]);
+    let large = world.template(pod("large", 3000, 12));
+    let small = world.template(pod("small", 1000, 4));
+    let both = [(large, 1), (small, 1)];
+    world.node("a", "d4", &both).node("b", "d4", &both).node("c", "d4", &both).in_pool("q");
+    world
+}
+
+#[test]
+fn nodes_of_two_pools_are_replaced_together() {
+    let decision = three_full_nodes().decide();
+    assert_eq!(steps(&decision), ["-a -b -c +d6 +d6"]);
+    assert_eq!(decision.steps[0].saving.micros(), 176_000);
+}
+
+#[test]
+fn a_pool_without_a_budget_keeps_its_part_of_what_could_be_replaced_together() {
+    let mut world = three_full_nodes();
+    world.fleet.pools.get_mut("q").unwrap().budget = 0;
+    let decision = world.decide();
+    assert!(decision.steps.is_empty(), "{:?}", steps(&decision));
+    assert_eq!(reason(&decision, "c"), &KeepReason::Budget);
+}
+
+#[test]
+fn five_nodes_become_two() {
+    let mut world = World::new();
+    let sizes = [("d4", 4, 192_000), ("d6", 6, 260_000), ("d8", 8, 300_000)];
+    let types = sizes.map(|(name, vcpu, price)| instance_type(name, vcpu, 4 * vcpu, price));
+    world.sell(types.to_vec());
+    // Two share a d6, three a d8, and none a d4.
+    let web = world.template(pod("web", 2400, 9));
+    for name in ["a", "b", "c", "d", "e"] {
+        world.node(name, "d4", &[(web, 1)]);
+    }
+    let decision = world.decide();
+    let launches = decision.steps.iter().flat_map(|step| &step.plan.launches);
+    let mut launched: Vec<&str> = launches.map(|one| one.instance_type.as_str()).collect();
+    launched.sort_unstable();
+    assert_eq!(launched, ["d6", "d8"], "{:?}", steps(&decision));
+    assert_eq!(decision.steps.iter().map(|step| step.remove.len()).sum::<usize>(), 5);
+    let saving: UsdPerHour = decision.steps.iter().map(|step| step.saving).sum();
+    assert_eq!(saving.micros(), 400_000);
+}
+
+#[test]
+fn the_cheaper_of_spot_and_on_demand_replaces_the_other() {
+    let both = |name: &str, vcpu, on_demand, spot| {
+        let mut one = instance_type(name, vcpu, 4 * vcpu, on_demand);
+        let of = |capacity_type, price| offering("z-1", capacity_type, price);
+        one.offerings = vec![of(CapacityType::OnDemand, on_demand), of(CapacityType::Spot, spot)];
+        one
+    };
+    let decide = |spot_price, from, price| {
+        let mut world = World::new();
+        world.sell(vec![both("d4", 4, 192_000, spot_price)]);
+        let web = world.template(pod("web", 3000, 12));
+        world.node("a", "d4", &[(web, 1)]);
+        let node = &mut world.fleet.candidates[0];
+        (node.capacity_type, node.price) = (Some(from), UsdPerHour::from_micros(price));
+        let decision = world.decide();
+        assert_eq!(steps(&decision), ["-a +d4"]);
+        decision.steps[0].plan.launches[0].capacity_type
+    };
+    let (on_demand, spot) = (CapacityType::OnDemand, CapacityType::Spot);
+    assert_eq!(decide(60_000, on_demand, 192_000), spot);
+    assert_eq!(decide(300_000, spot, 300_000), on_demand, "spot has become dearer");
 }
 
 #[test]

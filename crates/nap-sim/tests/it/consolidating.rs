@@ -145,6 +145,68 @@ async fn a_blocked_node_does_not_keep_the_others_from_being_consolidated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_without_a_controller_is_not_evicted_to_save_money_and_says_so() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        user.default_pool(one_size("Standard_D4s_v5")).await;
+        user.deploy("stays", 1, asks("1500m")).await;
+        user.until_running(1).await;
+        // It does not fit beside the other two, so that it gets a node.
+        user.deploy("goes", 1, asks("2300m")).await;
+        user.until_running(2).await;
+        let mut bare = asks("1500m");
+        bare["metadata"] = json!({ "name": "bare", "namespace": "default" });
+        let bare: Pod = serde_json::from_value(bare).unwrap();
+        let pods: kube::Api<Pod> = kube::Api::namespaced(user.client.clone(), "default");
+        pods.create(&kube::api::PostParams::default(), &bare).await.unwrap();
+        user.until_running(3).await;
+        assert_eq!(user.machines(), 2);
+        let node_of_bare = pods.get("bare").await.unwrap().spec.unwrap().node_name;
+        user.scale("goes", 0).await;
+        user.until("one node is left", async || user.machines() == 1).await;
+        user.until_running(2).await;
+        let left = user.nodes().await[0].metadata.name.clone();
+        assert_eq!(left, node_of_bare, "the pod that comes back was moved to the other");
+        user.pass(600).await;
+        assert!(pods.get("bare").await.is_ok());
+        let told = user.events("Unconsolidatable").await;
+        let text = "Pod has no controller and would not come back (Pod=default/bare)";
+        assert!(told.iter().any(|one| one.contains(text)), "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_comes_back_to_spot_after_a_fallback_and_stays_there() {
+    let user = User::with_quick_vms().await;
+    let capacity_types = async || {
+        let claims = user.claims().await;
+        let of_claim = |claim: &nap_api::NodeClaim| {
+            claim.metadata.labels.as_ref().unwrap()["karpenter.sh/capacity-type"].clone()
+        };
+        claims.iter().map(of_claim).collect::<Vec<_>>()
+    };
+    user.world.azure().set_faults(|faults| faults.spot_quota = Some(0));
+    user.run(async {
+        let mut pool = one_size("Standard_D4s_v5");
+        pool["spec"]["template"]["spec"]["requirements"][0]["values"] =
+            json!(["spot", "on-demand"]);
+        user.default_pool(pool).await;
+        user.deploy("web", 2, asks("1500m")).await;
+        user.until_running(2).await;
+        assert_eq!(capacity_types().await, ["on-demand"], "there is no quota for spot");
+        user.world.azure().set_faults(|faults| faults.spot_quota = None);
+        user.pass(2 * 3600).await;
+        assert_eq!(capacity_types().await, ["spot"]);
+        user.until_running(2).await;
+        let bought = user.machines_ever();
+        user.pass(6 * 3600).await;
+        assert_eq!((capacity_types().await, user.machines_ever()), (vec!["spot".into()], bought));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_with_the_balanced_policy_makes_only_moves_that_are_worth_their_disruption() {
     let user = User::with_quick_vms().await;
     user.run(async {

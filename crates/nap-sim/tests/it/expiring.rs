@@ -59,6 +59,8 @@ async fn without_the_annotation_nodes_expire_all_at_once_whatever_the_budget() {
         .await;
         let late = user.world.clock().now().duration_since(*old.values().max().unwrap());
         assert!(late < SignedDuration::from_hours(10) + SignedDuration::from_mins(1), "{late}");
+        user.pass(10).await;
+        assert_eq!(user.moves_of("inflate").await, 4, "they count as moves of the workload");
     })
     .await;
 }

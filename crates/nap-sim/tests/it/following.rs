@@ -326,6 +326,7 @@ async fn pods_leave_before_a_spot_vm_is_evicted_and_its_offering_is_avoided() {
         assert_ne!(offering(&new), offering(&old));
         let told = user.events("SpotInterrupted").await;
         assert!(told[0].contains("will be lost at 2026-01-01T00:"), "{told:?}");
+        assert_eq!(user.moves_of("inflate").await, 1, "it counts as a move of the workload");
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool};
@@ -33,6 +33,11 @@ impl User {
     /// A world whose VMs come up within a few seconds of each other.
     pub async fn with_quick_vms() -> Self {
         Self::build(Settings::default(), |config| config.vm_delays = 0.2).await
+    }
+
+    /// A world whose VMs take several minutes to come up.
+    pub async fn with_slow_vms() -> Self {
+        Self::build(Settings::default(), |config| config.vm_delays = 6.0).await
     }
 
     /// A world whose region still sells the sizes that Azure has retired.
@@ -218,6 +223,18 @@ impl User {
         let events: Vec<Event> =
             self.api().list(&ListParams::default().fields(&selector)).await.unwrap().items;
         events.into_iter().filter_map(|event| event.message).collect()
+    }
+
+    /// Moves of the pods of a Deployment that nap has stored, over all reasons.
+    pub async fn moves_of(&self, deployment: &str) -> u64 {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let stored = api.get("nap-decisions").await.unwrap().data.unwrap();
+        let stored: Value = serde_json::from_str(&stored["evictions.json"]).unwrap();
+        let workloads = stored["workloads"].as_array().unwrap();
+        let of_deployment =
+            workloads.iter().filter(|it| it["kind"] == "Deployment" && it["name"] == deployment);
+        let hours = of_deployment.flat_map(|it| it["hours"].as_object().unwrap().values());
+        hours.filter_map(Value::as_u64).sum()
     }
 
     /// Number of VMs that Azure has.

@@ -2,7 +2,7 @@
 
 use kube::ResourceExt;
 use nap_api::NodeClaim;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::User;
 
@@ -48,6 +48,7 @@ async fn replacement_finishes_after_a_kill() {
             user.deploy("inflate", 3, json!({})).await;
             let first = async {
                 user.until_running(3).await;
+                user.until_no_pool_grows().await;
                 user.scale("inflate", 1).await;
                 user.pass(seconds).await;
             };
@@ -66,6 +67,71 @@ async fn replacement_finishes_after_a_kill() {
         };
         user.run_without_nap(script).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_that_grows_does_so_after_a_restart() {
+    let user = User::new().await;
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 3, json!({})).await;
+        let first = async {
+            user.until_running(3).await;
+            user.scale("inflate", 1).await;
+            user.pass(600).await;
+        };
+        user.world.run_nap(first).await;
+        let rest = async {
+            user.pass(2700).await;
+            assert_eq!(user.machines_ever(), 1, "the launch is less than an hour ago");
+            user.pass(1500).await;
+            assert_eq!((user.machines_ever(), user.machines()), (2, 1), "then it is replaced");
+        };
+        user.world.run_nap(rest).await;
+    };
+    user.run_without_nap(script).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_moves_of_a_workload_are_counted_on_after_a_restart() {
+    let user = User::with_quick_vms().await;
+    let pods = |cpu: &str, annotations: Value| {
+        json!({
+            "metadata": { "annotations": annotations },
+            "spec": { "containers": [{
+                "name": "app", "image": "example.com/app:1",
+                "resources": { "requests": { "cpu": cpu, "memory": "512Mi" } },
+            }] },
+        })
+    };
+    let script = async {
+        user.default_pool(json!({ "spec": {
+            "disruption": { "budgets": [{ "nodes": "100%" }] },
+            "template": { "spec": { "requirements": [
+                { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+                {
+                    "key": "node.kubernetes.io/instance-type", "operator": "In",
+                    "values": ["Standard_D4s_v5"],
+                },
+            ] } },
+        } }))
+        .await;
+        // Each node has one of either.
+        user.deploy("goes", 6, pods("2300m", json!({}))).await;
+        let first = async {
+            user.until_running(6).await;
+            let limit = json!({ "nap.karpenter.sh/max-evictions-per-day": "2" });
+            user.deploy("stays", 6, pods("1500m", limit)).await;
+            user.until_running(12).await;
+            user.scale("goes", 0).await;
+            user.pass(600).await;
+            assert_eq!(user.machines(), 4, "two pods were moved; six would fit three nodes");
+        };
+        user.world.run_nap(first).await;
+        user.world.run_nap(user.pass(7200)).await;
+        assert_eq!(user.machines(), 4);
+    };
+    user.run_without_nap(script).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,18 +87,36 @@ async fn a_denying_window_keeps_empty_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_whose_replacement_comes_after_the_window_stays() {
+async fn no_replacement_is_launched_in_the_last_minutes_of_a_window() {
     let user = User::new().await;
     user.run(async {
         let window = "- {action: allow, schedule: 0 0 * * *, duration: 1h}";
         user.default_pool(pool(window, "Never")).await;
         user.deploy("inflate", 1, json!({})).await;
         user.until_running(1).await;
+        until(&user, "2026-01-01T00:55:10Z").await;
+        drift(&user).await;
+        until(&user, "2026-01-01T01:30:00Z").await;
+        assert_eq!(user.machines_ever(), 1);
+        let told = user.events("DisruptionBlocked").await;
+        assert!(told.iter().any(|text| text.contains("close within 5 minutes")), "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_replacement_comes_after_the_window_stays() {
+    let user = User::with_slow_vms().await;
+    user.run(async {
+        let window = "- {action: allow, schedule: 0 0 * * *, duration: 1h}";
+        user.default_pool(pool(window, "Never")).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
         let old = names(&user).await.remove(0);
-        until(&user, "2026-01-01T00:59:40Z").await;
+        until(&user, "2026-01-01T00:54:00Z").await;
         drift(&user).await;
         user.pass(60).await;
-        assert!(user.machines_ever() > 1, "the replacement was launched in the window");
+        assert_eq!(user.claims().await.len(), 2, "the replacement was launched in the window");
         until(&user, "2026-01-01T02:00:00Z").await;
         assert!(names(&user).await.contains(&old), "deleted outside of the window");
         let claims = user.claims().await;

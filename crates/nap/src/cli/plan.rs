@@ -7,6 +7,7 @@ use nap_units::UsdPerHour;
 
 use super::{CatalogueArgs, ClusterArgs, LiveArgs, region};
 use crate::engine_args::EngineArgs;
+use crate::feature_gates::FeatureGateArgs;
 
 /// Number of pods of workloads with an autoscaler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -73,6 +74,8 @@ pub struct SourceArgs {
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub gates: FeatureGateArgs,
 }
 
 /// Output formats of a plan.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use nap_controllers::preview::{Preview, PreviewStep};
+use nap_controllers::preview::{Known, Preview, PreviewStep};
 use nap_engine::PodKey;
 use nap_units::UsdPerHour;
 use serde::Serialize;
@@ -27,7 +27,7 @@ impl State {
     /// Decides about a cluster.
     pub fn new(cluster: Cluster, problem: Problem) -> Self {
         let decision = problem.solve(None);
-        let preview = disruption::preview(&cluster, &problem);
+        let preview = disruption::preview(&cluster, &problem, &Known::default());
         Self { cluster, problem, decision, preview }
     }
 

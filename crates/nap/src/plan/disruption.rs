@@ -2,9 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ListParams};
+use nap_api::NodePool;
+use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings, Span};
 use nap_clock::Clock;
-use nap_controllers::preview::{self, NodePreview, Preview, PreviewStep};
+use nap_controllers::decisions::store;
+use nap_controllers::preview::{self, Known, NodePreview, Preview, PreviewStep};
 use nap_engine::PodKey;
 use nap_units::UsdPerHour;
 use serde::Serialize;
@@ -13,15 +20,70 @@ use super::Problem;
 use super::cluster::{Cluster, count};
 use super::document::PricesDocument;
 use super::format::{cents, columns, wrap};
-use crate::cli::Format;
+use crate::azure;
+use crate::cli::{Format, ManagedClusterArgs, SourceArgs};
+use crate::connect::connect_to;
 
-/// Most blocked nodes that a table lists.
+/// Most blockers that a table lists.
 const MAX_HELD: usize = 10;
 
 /// What disruption would do to a cluster now.
-pub fn preview(cluster: &Cluster, problem: &Problem) -> Preview {
+pub fn preview(cluster: &Cluster, problem: &Problem, known: &Known) -> Preview {
     let now = Clock::wall().now();
-    preview::preview(&cluster.state, &problem.catalogues, &problem.options, now)
+    preview::preview(&cluster.state, &problem.catalogues, &problem.options, known, now)
+}
+
+/// Reads what the controllers know besides the cluster: what they have decided lately, and the
+/// maintenance window if a NodePool follows it. What cannot be read is noted, and counts as unknown.
+pub async fn know(source: &SourceArgs, cluster: &mut Cluster) -> Known {
+    let spot_to_spot = source.gates.feature_gates.spot_to_spot;
+    let mut known = Known { spot_to_spot, ..Known::default() };
+    if source.files.is_empty() {
+        match stored_decisions(source).await {
+            Ok(stored) => known.stored = stored,
+            Err(error) => eprintln!(
+                "note: no NodePool counts as growing or resting: ConfigMap `{}` cannot be read: \
+                 {error:#}",
+                store::NAME
+            ),
+        }
+    }
+    let follows = |(_, pool): (_, &Arc<NodePool>)| {
+        Settings::of(pool).is_ok_and(|settings| settings.windows.follow_maintenance())
+    };
+    if !cluster.state.pools().any(follows) {
+        return known;
+    }
+    match maintenance(source).await {
+        Ok(read) => cluster.state.set_maintenance(read, Clock::wall().now()),
+        Err(error) => eprintln!(
+            "note: {MAINTENANCE_SCHEDULE} is not known, so it counts as closed: {error:#}"
+        ),
+    }
+    known
+}
+
+/// The texts of the records of decisions, from whichever namespace nap has.
+async fn stored_decisions(source: &SourceArgs) -> anyhow::Result<BTreeMap<String, String>> {
+    let (client, _) = connect_to(&source.cluster).await?;
+    let named = ListParams::default().fields(&format!("metadata.name={}", store::NAME));
+    let found = Api::<ConfigMap>::all(client).list(&named).await?;
+    Ok(found.items.into_iter().find_map(|map| map.data).unwrap_or_default())
+}
+
+async fn maintenance(source: &SourceArgs) -> anyhow::Result<Maintenance> {
+    anyhow::ensure!(!source.offline, "--offline asks Azure for nothing");
+    let now = Clock::wall().now();
+    let horizon = SignedDuration::from_hours(24 * (MAX_SEARCH_DAYS + 1));
+    let within = now.checked_add(horizon).ok().and_then(|until| Span::new(now, until));
+    let within = within.ok_or_else(|| anyhow::anyhow!("no calendar reaches that far"))?;
+    let managed = ManagedClusterArgs {
+        subscription: source.live.subscription.clone(),
+        resource_group: None,
+        name: None,
+        pool: None,
+    };
+    azure::maintenance(&managed, within).await
 }
 
 /// Renders the steps and the nodes that stay.
@@ -178,28 +240,33 @@ fn staying(problem: &Problem, preview: &Preview, wide: bool) -> String {
         let _ = writeln!(text, "  {number:>5}  {why}");
     }
     if held > UsdPerHour::ZERO {
-        text.push_str(&holding(problem, &stays, held));
+        text.push_str(&holding(problem, preview, held));
     }
     text
 }
 
-/// What pods and annotations that block disruption cost, the dearest first.
-fn holding(problem: &Problem, stays: &[&NodePreview], held: UsdPerHour) -> String {
-    let is_held = |node: &&&NodePreview| node.held_saving.is_some();
-    let mark = mark_nodes(problem, stays.iter().filter(is_held).copied());
+/// What pods, PodDisruptionBudgets and annotations that block disruption cost, the dearest first.
+fn holding(problem: &Problem, preview: &Preview, held: UsdPerHour) -> String {
+    let named = |names: &[String]| {
+        let nodes = preview.nodes.iter().filter(|node| names.contains(&node.name));
+        nodes.collect::<Vec<_>>()
+    };
+    let is_held = |node: &&NodePreview| node.held_saving.is_some();
+    let mark = mark_nodes(problem, preview.nodes.iter().filter(is_held));
     let month = cents(held.per_month());
     let mut text = format!("\nWithout what blocks them: {mark}{month} a month\n");
-    let mut nodes: Vec<(UsdPerHour, &NodePreview)> =
-        stays.iter().filter_map(|node| Some((node.held_saving?, *node))).collect();
-    nodes.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.cmp(&b.1.name)));
-    for (saving, node) in nodes.iter().take(MAX_HELD) {
-        let why = node.reasons.first().map_or("", String::as_str);
-        let mark = mark_nodes(problem, [*node]);
-        let month = format!("{mark}{}", cents(saving.per_month()));
-        let _ = writeln!(text, "  {month:>10}  {}: {why}", node.name);
+    for one in preview.blockers.iter().take(MAX_HELD) {
+        let mark = mark_nodes(problem, named(&one.nodes));
+        let month = format!("{mark}{}", cents(one.saving.per_month()));
+        let nodes = match one.nodes.as_slice() {
+            [node] => node.clone(),
+            nodes => count(nodes.len(), "node"),
+        };
+        let _ = writeln!(text, "  {month:>10}  {nodes}: {}", one.blocker);
     }
-    if nodes.len() > MAX_HELD {
-        let _ = writeln!(text, "  and {} more", count(nodes.len() - MAX_HELD, "node"));
+    if preview.blockers.len() > MAX_HELD {
+        let _ =
+            writeln!(text, "  and {} more", count(preview.blockers.len() - MAX_HELD, "blocker"));
     }
     text
 }
@@ -280,6 +347,17 @@ struct Document<'p> {
     prices: PricesDocument,
     steps: Vec<StepDocument<'p>>,
     nodes: Vec<NodeDocument<'p>>,
+    /// What blocks disruption, and what would be saved without it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    blockers: Vec<BlockerDocument<'p>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BlockerDocument<'p> {
+    blocker: &'p str,
+    nodes: &'p [String],
+    held_saving_micro_usd_per_hour: i64,
 }
 
 #[derive(Serialize)]
@@ -359,7 +437,13 @@ impl<'p> Document<'p> {
             held_saving_micro_usd_per_hour: node.held_saving.map(UsdPerHour::micros),
         });
         let prices = PricesDocument::new(problem);
-        Self { prices, steps: steps.collect(), nodes: nodes.collect() }
+        let blockers = preview.blockers.iter().map(|one| BlockerDocument {
+            blocker: &one.blocker,
+            nodes: &one.nodes,
+            held_saving_micro_usd_per_hour: one.saving.micros(),
+        });
+        let (steps, nodes, blockers) = (steps.collect(), nodes.collect(), blockers.collect());
+        Self { prices, steps, nodes, blockers }
     }
 }
 

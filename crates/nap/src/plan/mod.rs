@@ -205,8 +205,9 @@ async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
 /// `nap plan`.
 pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
     if let Some(PlanCommand::Disruption { source, output, save }) = &args.what {
-        let (cluster, problem) = gather(source).await?;
-        let preview = disruption::preview(&cluster, &problem);
+        let (mut cluster, problem) = gather(source).await?;
+        let known = disruption::know(source, &mut cluster).await;
+        let preview = disruption::preview(&cluster, &problem, &known);
         if let Some(file) = save {
             DisruptionRecord::new(&problem, &preview)?.save(file)?;
         }
@@ -385,8 +386,9 @@ pub async fn explain_pod(
 
 /// `nap explain node`.
 pub async fn explain_node(name: String, source: SourceArgs) -> anyhow::Result<()> {
-    let (cluster, problem) = gather(&source).await?;
-    let preview = disruption::preview(&cluster, &problem);
+    let (mut cluster, problem) = gather(&source).await?;
+    let known = disruption::know(&source, &mut cluster).await;
+    let preview = disruption::preview(&cluster, &problem, &known);
     let asked = preview.nodes.iter().find(|node| node.name == name || node.claim == name);
     if let Some(node) = asked {
         return show(&disruption::explain(&problem, &preview, node));
@@ -405,8 +407,9 @@ pub async fn what_if(args: WhatIfArgs) -> anyhow::Result<()> {
     let changes = what_if::changes(&args.source.files)?;
     let source = SourceArgs { files: args.state, ..args.source };
     let (mut cluster, problem) = gather(&source).await?;
-    let before = disruption::preview(&cluster, &problem);
-    let after = what_if::decide(&mut cluster, &problem, changes);
+    let known = disruption::know(&source, &mut cluster).await;
+    let before = disruption::preview(&cluster, &problem, &known);
+    let after = what_if::decide(&mut cluster, &problem, changes, known);
     show(&what_if::render(&problem, &before, &after))?;
     if args.exit_code && !after.drifted.is_empty() {
         std::process::exit(2);

@@ -5,11 +5,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+use nap_api::disruption::MAX_SEARCH_DAYS;
 use nap_api::{AKSNodeClass, NodePool};
 use nap_clock::Clock;
-use nap_controllers::preview::{Preview, PreviewStep};
+use nap_controllers::preview::{Known, Preview, PreviewStep};
 use nap_controllers::snapshot::Catalogues;
-use nap_controllers::what_if::{self, Change, WhatIf};
+use nap_controllers::what_if::{self, Change, Pace, WhatIf};
 use nap_units::UsdPerHour;
 
 use super::cluster::{Cluster, count};
@@ -17,9 +19,6 @@ use super::format::cents;
 use super::{Problem, disruption};
 use crate::manifests::{check, read};
 use crate::user_error::UserError;
-
-/// Minutes that a node takes to be replaced, for the estimate of the duration.
-const MINUTES_PER_NODE: usize = 5;
 
 /// Reads the changed NodePools and AKSNodeClasses.
 pub fn changes(files: &[PathBuf]) -> anyhow::Result<Vec<Change>> {
@@ -47,10 +46,15 @@ pub fn changes(files: &[PathBuf]) -> anyhow::Result<Vec<Change>> {
 }
 
 /// Decides about a cluster after the changes.
-pub fn decide(cluster: &mut Cluster, problem: &Problem, changes: Vec<Change>) -> WhatIf {
+pub fn decide(
+    cluster: &mut Cluster,
+    problem: &Problem,
+    changes: Vec<Change>,
+    known: Known,
+) -> WhatIf {
     let build = |index: &_| Catalogues::build(index, problem.of_classes.clone(), &Arc::default());
     let now = Clock::wall().now();
-    what_if::what_if(&mut cluster.state, changes, build, &problem.options, now)
+    what_if::what_if(&mut cluster.state, changes, build, &problem.options, known, now)
 }
 
 fn cost(preview: &Preview) -> UsdPerHour {
@@ -100,23 +104,8 @@ pub fn render(problem: &Problem, before: &Preview, after: &WhatIf) -> String {
         cents(old.per_month()),
         cents(new.per_month()),
     );
-    for (pool, drifted, allowed) in &after.pace {
-        let _ = match allowed {
-            0 => writeln!(
-                text,
-                "nodepool \"{pool}\": its budgets allow no drift at this moment; `nap windows` \
-                 tells when they do"
-            ),
-            allowed => {
-                let rounds = drifted.div_ceil(*allowed);
-                let minutes = rounds * MINUTES_PER_NODE;
-                writeln!(
-                    text,
-                    "nodepool \"{pool}\": {allowed} at a time, about {minutes} min in {}",
-                    count(rounds, "round"),
-                )
-            }
-        };
+    for pace in &after.pace {
+        let _ = writeln!(text, "{}", pace_line(pace));
     }
     let stuck: Vec<_> = after
         .preview
@@ -140,4 +129,35 @@ pub fn render(problem: &Problem, before: &Preview, after: &WhatIf) -> String {
     }
     text.push_str(&disruption::origin_note(problem, &after.preview));
     text
+}
+
+/// `nodepool "default": 1 at a time, about 25 min in 5 rounds`.
+fn pace_line(pace: &Pace) -> String {
+    let Pace { pool, at_once, rounds, wait, lasts } = pace;
+    let Some(lasts) = lasts else {
+        let replaced = match rounds {
+            0 => "its budgets and windows allow no drift".to_owned(),
+            _ => format!("up to {at_once} at a time, not done"),
+        };
+        return format!(
+            "nodepool \"{pool}\": {replaced} within {MAX_SEARCH_DAYS} days; `nap windows` tells \
+             when they do"
+        );
+    };
+    let begin = if wait.is_zero() { String::new() } else { format!("; begins in {}", time(*wait)) };
+    let upto = if *rounds == 1 { "" } else { "up to " };
+    format!(
+        "nodepool \"{pool}\": {upto}{at_once} at a time, about {} in {}{begin}",
+        time(*lasts),
+        count(*rounds, "round"),
+    )
+}
+
+/// A time in minutes, hours or days.
+fn time(time: SignedDuration) -> String {
+    match time.as_mins() {
+        minutes @ ..=119 => format!("{minutes} min"),
+        minutes @ ..=2879 => format!("{} h {} min", minutes / 60, minutes % 60),
+        minutes => format!("{} d {} h", minutes / 1440, minutes % 1440 / 60),
+    }
 }

@@ -128,6 +128,49 @@ fn what_blocks_a_node_is_named_with_what_it_costs() {
 }
 
 #[test]
+fn blockers_are_priced_whatever_the_budget_and_grouped() {
+    let blocked =
+        |number: usize| node(&format!("small-{number}"), "Standard_D4s_v5", 4, 1, DO_NOT_DISRUPT);
+    let pool = POOL.replace("100%", "10%");
+    let large = node("large", "Standard_D8s_v5", 8, 2, "");
+    let nodes: String = (0..5).map(blocked).collect();
+    let yaml = [pool.as_str(), &large, &nodes].concat();
+    let (said, _) = super::said(&["plan", "disruption", "-o", "json"], "held-10", &yaml);
+    let document: Value = serde_json::from_str(&said).unwrap();
+    let blockers = document["blockers"].as_array().unwrap();
+    // Seven pods fit two small nodes. The large one can be removed as it is, three small ones not.
+    let total: i64 =
+        blockers.iter().map(|one| one["heldSavingMicroUsdPerHour"].as_i64().unwrap()).sum();
+    assert_eq!(total, 3 * 192_000, "{said}");
+    assert_eq!(blockers[0]["nodes"].as_array().unwrap().len(), 1, "{said}");
+    let named = blockers[0]["blocker"].as_str().unwrap();
+    assert!(named.starts_with("Pod default/web-small-"), "{said}");
+    // One PodDisruptionBudget over all of them is one blocker.
+    let budget = "---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: { name: web, namespace: default }
+spec: { maxUnavailable: 0, selector: {} }
+status: { disruptionsAllowed: 0, currentHealthy: 7, desiredHealthy: 7, expectedPods: 7 }
+";
+    let yaml = [&yaml.replace(DO_NOT_DISRUPT, ""), budget].concat();
+    let (said, _) = super::said(&["plan", "disruption"], "held-pdb", &yaml);
+    assert!(said.contains("4 nodes: PodDisruptionBudget default/web"), "{said}");
+}
+
+#[test]
+fn a_pod_without_a_controller_keeps_its_node_and_is_named() {
+    let yaml = two_nodes("");
+    let owner = "  ownerReferences: [{ apiVersion: apps/v1, kind: ReplicaSet, name: web, uid: u, controller: true }]\n";
+    assert!(yaml.contains(owner));
+    let (plan, _) = said(&["plan", "disruption"], "bare", &yaml.replace(owner, ""));
+    assert!(plan.contains("Nothing to disrupt now"), "{plan}");
+    assert!(plan.contains("$140.16 a month") && plan.contains("small: Pod default/web"), "{plan}");
+    let (node, _) = said(&["explain", "node", "small"], "explain-bare", &yaml.replace(owner, ""));
+    assert!(node.contains("Pod has no controller and would not come back"), "{node}");
+}
+
+#[test]
 fn a_node_that_stays_says_why_and_one_that_goes_says_where_its_pods_go() {
     let (large, _) = said(&["explain", "node", "large"], "explain-node-stays", &two_nodes(""));
     assert!(large.contains("It stays") && large.contains("takes pods"), "{large}");
@@ -198,8 +241,8 @@ fn a_changed_nodepool_shows_what_would_drift() {
     assert_eq!(drifts.status.code(), Some(2), "{said} {}", text(&drifts.stderr));
     assert!(said.contains("2 of 2 nodes would drift"), "{said}");
     assert!(said.contains("nodepool \"default\": RequirementsDrifted"), "{said}");
-    assert!(said.contains("1 node would be replaced by 1, and 7 pods would move"), "{said}");
-    assert!(said.contains("small: its pods have to wait"), "{said}");
+    assert!(said.contains("2 nodes would be replaced by 2, and 8 pods would move"), "{said}");
+    assert!(said.contains("2 at a time, about 5 min in 1 round\n"), "{said}");
     assert!(!said.contains('~') && said.contains("zones of a size are an estimate"), "{said}");
     let spot = folder.join("spot");
     std::fs::create_dir_all(&spot).unwrap();
@@ -215,6 +258,38 @@ fn a_changed_nodepool_shows_what_would_drift() {
     let same = run("same.yaml");
     assert_eq!(same.status.code(), Some(0), "{}", text(&same.stderr));
     assert!(text(&same.stdout).contains("No node drifts by this change"));
+}
+
+#[test]
+fn windows_and_waves_delay_what_drifts_and_do_not_hide_it() {
+    let versioned = |yaml: &str| {
+        let versions = "uid: u-1, resourceVersion: \"7\", name: claim-";
+        yaml.replace("metadata: { name: claim-", &format!("metadata: {{ {versions}"))
+    };
+    let annotated = |annotation: &str| {
+        let changed = POOL.replace("[eastus-1, eastus-2]", "[eastus-2]");
+        changed.replace(
+            "  name: default\n",
+            &format!("  name: default\n  annotations: {annotation}\n"),
+        )
+    };
+    let never = "- {action: deny, schedule: \"* * * * *\", duration: 1h}";
+    let closed = annotated(&format!("{{ nap.karpenter.sh/disruption-windows: '{never}' }}"));
+    let waves = annotated("{ nap.karpenter.sh/drift-waves: 30m }");
+    let state = versioned(&two_nodes(""));
+    let files = [("state.yaml", &state), ("closed.yaml", &closed), ("waves.yaml", &waves)];
+    let files = files.map(|(name, text)| (name, text.as_str()));
+    let folder = folder("what-if-windows", &files);
+    let path = |name: &str| folder.join(name).display().to_string();
+    for (change, pace) in [
+        ("closed.yaml", "its budgets and windows allow no drift within"),
+        ("waves.yaml", "up to 1 at a time, about 40 min in 2 rounds"),
+    ] {
+        let said = output(&["what-if", "-f", &path(change), "--state", &path("state.yaml")]);
+        let (said, error) = (text(&said.stdout), text(&said.stderr));
+        assert!(said.contains("2 nodes would be replaced by 2"), "{change}: {said} {error}");
+        assert!(said.contains(pace), "{change}: {said}");
+    }
 }
 
 #[test]
