@@ -256,6 +256,10 @@ impl CloudProvider for AzureProvider {
         Err(CloudError::new(ErrorClass::NotFound, operation, "NotFound", message))
     }
 
+    async fn why_unmanaged(&self, claim: &NodeClaim) -> Option<String> {
+        self.why_unmanaged(claim).await
+    }
+
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError> {
         let name = self.name_of(provider_id).await?;
         let is_ours = |machine: &Machine| Ok(machine.is_of_cluster(&self.config.cluster_name));

@@ -220,6 +220,12 @@ pub trait CloudProvider: Send + Sync {
     /// is none (any more).
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError>;
 
+    /// Why the instance of a NodeClaim exists in the cloud and cannot be managed by this provider,
+    /// for people; `None` if it can be, or if that is not known.
+    async fn why_unmanaged(&self, _claim: &NodeClaim) -> Option<String> {
+        None
+    }
+
     /// Requests the deletion of an instance that no NodeClaim names.
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError>;
 
