@@ -174,7 +174,7 @@ async fn from_azure(
 }
 
 /// The first quota that the launches of a plan exceed together, and by how many vCPUs. Each fits by
-/// itself: the controllers decide the later ones with their alternatives, or wait.
+/// itself, and no alternative of the later ones is within what is left.
 pub fn exceeded_quota(provider: &AzureProvider, plan: &Plan) -> Option<(String, i64)> {
     let mut left = provider.quota().left;
     for launch in &plan.launches {
