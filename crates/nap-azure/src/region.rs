@@ -154,6 +154,11 @@ impl RegionCatalogue {
         Ok(self.region.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
     }
 
+    /// A size of the last list; `None` before there is one, or if it lacks the size.
+    pub(crate) fn known_sku(&self, name: &str) -> Option<Sku> {
+        self.region.state().skus.data.as_ref()?.get(name).cloned()
+    }
+
     /// Holds quota for a launch that is about to be tried; `None` if it does not fit. Dropping the
     /// hold releases the quota; [`QuotaHold::keep`] keeps it until Azure has counted the VM.
     pub(crate) fn hold_quota(
