@@ -383,6 +383,5 @@ async fn the_cause_is_found_after_a_crash_by_the_operation_of_the_nodeclaim() {
     claim.metadata.annotations = Some(made.annotations);
     let error = failure(&claim).await;
     assert_eq!((error.class, &*error.code), (ErrorClass::CreationFailed, "ZonalAllocationFailed"));
-    assert!(error.message.contains("no capacity here"), "{error:?}");
     assert!(error.correlation_id.is_some());
 }

@@ -149,20 +149,17 @@ pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
     let sizes = catalogue::load(&args.catalogue)?;
     let (wanted, class) = wanted(&args)?;
     let now = Clock::wall().now();
-    let (market, origin) = match live::connect(&args.live)? {
-        Some(live) => {
-            let (market, prices) = Market::of_subscription(&args.region, &live).await?;
-            if prices != PriceSource::Live {
-                eprintln!("note: the price API has no answer: built-in list prices are used");
-            }
-            let source = CatalogueSource { listed: now, prices, has_quota: true };
-            let origin = Origin::live(source, &args.region);
-            (market, origin)
+    let (market, origin) = if let Some(live) = live::connect(&args.live)? {
+        let (market, prices) = Market::of_subscription(&args.region, &live).await?;
+        if prices != PriceSource::Live {
+            eprintln!("note: the price API has no answer: built-in list prices are used");
         }
-        None => {
-            let region = catalogue::region(&sizes, &args.region)?;
-            (Market::of_catalogue(&sizes, region), Origin::of(region, &args.catalogue))
-        }
+        let source = CatalogueSource { listed: now, prices, has_quota: true };
+        let origin = Origin::live(source, &args.region);
+        (market, origin)
+    } else {
+        let region = catalogue::region(&sizes, &args.region)?;
+        (Market::of_catalogue(&sizes, region), Origin::of(region, &args.catalogue))
     };
     let settings = settings(&market.region.name, class.as_ref());
     let rows = rows(&market, &settings, &wanted, now.to_zoned(TimeZone::UTC).date());
