@@ -152,6 +152,12 @@ def throttling():
     assert patient.agent_pools.get(*POOL, **HTTP).name == POOL[2]
 
 
+def options_of(hint):
+    """The types that a member may have."""
+    options = typing.get_args(hint) if typing.get_origin(hint) is typing.Union else [hint]
+    return [one for one in options if one is not type(None)]
+
+
 def walk(model, path):
     """Fails for a member that the model does not have, or that has another type."""
     fields = {field._rest_name: name for name, field in model._attr_to_rest_field.items()}
@@ -160,8 +166,7 @@ def walk(model, path):
     for key in model.keys():
         assert key in fields, f"{path}.{key} is unknown to {type(model).__name__}"
         value = getattr(model, fields[key])
-        options = [one for one in typing.get_args(hints[fields[key]]) if one is not type(None)]
-        check(value, options or [hints[fields[key]]], f"{path}.{key}")
+        check(value, options_of(hints[fields[key]]), f"{path}.{key}")
 
 
 def check(value, options, path):
@@ -219,8 +224,7 @@ def bodies():
 
 def kind(hint):
     """The type of a member as the emulator describes it."""
-    options = typing.get_args(hint) if typing.get_origin(hint) is typing.Union else [hint]
-    options = [one for one in options if one is not type(None)]
+    options = options_of(hint)
     enums = [one for one in options if isinstance(one, type) and issubclass(one, enum.Enum)]
     if enums:
         return {"oneOf": [one.value for one in enums[0]]}

@@ -134,13 +134,16 @@ async fn provider_bodies() -> Vec<Value> {
         let claim = claim(&format!("default-abc1{index}"), "1", requirements);
         provider.create(&claim, &class, &[]).await.unwrap();
     }
-    // Every field of a class on a machine with ultra disks, and then with other tags.
+    // Every field of a class on a machine with a GPU and ultra disks, and then with other tags.
     let mut full = class.clone();
     full.spec = spec.clone();
     let report = provider.inspect_node_class(&full).await;
     full.status.as_mut().unwrap().images = report.images.unwrap();
-    let ultra: [(&str, &[&str]); 2] =
-        [(labels::SKU_STORAGE_ULTRA_SSD, &["true"]), (labels::CAPACITY_TYPE, &["on-demand"])];
+    let ultra: [(&str, &[&str]); 3] = [
+        (labels::INSTANCE_TYPE, &["Standard_NC4as_T4_v3"]),
+        (labels::SKU_STORAGE_ULTRA_SSD, &["true"]),
+        (labels::CAPACITY_TYPE, &["on-demand"]),
+    ];
     let mut one = claim("default-full", "1", &ultra);
     let made = provider.create(&one, &full, &[]).await.unwrap();
     one.metadata.annotations = Some(made.annotations);
