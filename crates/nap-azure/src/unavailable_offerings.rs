@@ -275,8 +275,8 @@ impl UnavailableOfferings {
     }
 
     /// Takes in that a machine exists which was requested at a time, and takes back the marks that
-    /// this contradicts: that of its offering, that of its family for sizes that are not larger, and
-    /// for spot that of the quota. A failure after the request stands.
+    /// this contradicts: that of its offering, that of its family for sizes that are not larger,
+    /// and for spot that of the quota. A failure after the request stands.
     pub fn learn_success(
         &mut self,
         sku: &Sku,
