@@ -150,7 +150,8 @@ fn size(row: &Row, known: &BTreeSet<String>, observed: Option<i64>) -> Option<Ca
         cache_bytes: number("cached_disk_bytes"),
         temp_mib,
         nvme_placement: ephemeral_os_disk && local_nvme && nvme_mib > 0,
-        encryption_at_host: is("encryption_at_host_exact"),
+        encryption_at_host: Some(is("encryption_at_host_exact"))
+            .filter(|_| !row["encryption_at_host_exact"].is_empty()),
         spot_ratio_milli: Some(spot).filter(|ratio| sold_as_spot && *ratio < 1000),
         max_data_disks: Some(number("max_data_disks")).filter(|disks| *disks > 0),
         listed_in: listed_in.to_owned(),

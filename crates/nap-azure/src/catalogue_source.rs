@@ -1,10 +1,13 @@
 //! Where the data of a region comes from, and the prices to use if Azure states none.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use nap_engine::PriceEstimates;
 
+use crate::arm::ArmClient;
 use crate::embedded::EmbeddedCatalogue;
-use crate::prices::Prices;
+use crate::prices::{self, Prices};
 
 /// Region of the built-in catalogue whose prices stand in for those of a region that has none: one
 /// of a sovereign cloud, or a new one.
@@ -50,6 +53,20 @@ pub struct CatalogueSource {
     pub prices: PriceSource,
     /// Whether quota is counted; otherwise it limits nothing.
     pub has_quota: bool,
+}
+
+/// Longest time for which prices are waited for before there are any. The price endpoint is not
+/// among those that AKS needs, and a firewall may drop what is sent to it.
+pub(crate) const MAX_PRICE_WAIT: Duration = Duration::from_secs(10);
+
+/// The prices of a region: those of the price API or, if it has none or does not answer within ten
+/// seconds, the built-in ones.
+pub async fn prices_or_built_in(client: &ArmClient, region: &str) -> (Prices, PriceSource) {
+    let fetched = tokio::time::timeout(MAX_PRICE_WAIT, prices::fetch(client, region)).await;
+    match fetched {
+        Ok(Ok(prices)) if !prices.on_demand.is_empty() => (prices, PriceSource::Live),
+        _ => built_in_prices(region),
+    }
 }
 
 /// The built-in prices of a region; those of the reference region if it has none.

@@ -60,9 +60,12 @@ impl ClassHolds {
         self.0.insert(class.to_owned(), Hold { message, at: now, until, failures });
     }
 
-    /// Records a machine that came to exist.
-    pub(crate) fn succeed(&mut self, class: &str) {
-        self.0.remove(class);
+    /// Records a machine that came to exist. One that was requested before the last failure tells
+    /// nothing of it.
+    pub(crate) fn succeed(&mut self, class: &str, requested: Timestamp) {
+        if self.0.get(class).is_some_and(|hold| hold.at < requested) {
+            self.0.remove(class);
+        }
     }
 
     /// Why the machines of a class are not created now; `None` if they are.
@@ -112,7 +115,9 @@ mod tests {
             }
             minute += hold + 1;
         }
-        holds.succeed("a");
+        holds.succeed("a", at(0));
+        assert!(holds.0.contains_key("a"), "the machine is older than the failure");
+        holds.succeed("a", at(minute));
         holds.fail("a", &passing, None, at(minute));
         assert_eq!(holds.active("a", at(minute)), None, "the first of a new row");
         holds.fail("a", &passing, None, at(minute + 31));

@@ -10,6 +10,8 @@ use crate::machines::{Machine, is_vm_in, machine_name_in, machine_name_of};
 use crate::provider::AzureProvider;
 
 const OPERATION: &str = "find a machine";
+/// Code of the error about an id that is not a machine's.
+const NOT_A_MACHINE: &str = "NotAMachine";
 
 impl AzureProvider {
     /// The machine name behind a provider id. An id of another cloud is not found. Any other VM is
@@ -23,13 +25,13 @@ impl AzureProvider {
         }
         if !provider_id.to_ascii_lowercase().starts_with("azure://") {
             let message = format!("`{provider_id}` is not a VM of Azure");
-            return Err(error(ErrorClass::NotFound, "NotAMachine", message));
+            return Err(error(ErrorClass::NotFound, NOT_A_MACHINE, message));
         }
         if !is_vm_in(provider_id, group) {
             let message = format!(
                 "`{provider_id}` is not a VM in resource group `{group}`; check AZURE_NODE_RESOURCE_GROUP"
             );
-            return Err(error(ErrorClass::Invalid, "NotAMachine", message));
+            return Err(error(ErrorClass::Invalid, NOT_A_MACHINE, message));
         }
         if let Some(name) = machine_name_of(provider_id, pool) {
             return Ok(name);
@@ -38,8 +40,20 @@ impl AzureProvider {
         if let Some(machine) = listed.machines().find(|one| one.has_provider_id(provider_id)) {
             return Ok(machine.name.clone());
         }
-        let message = format!("`{provider_id}` is not a machine of agent pool `{pool}`");
-        Err(error(ErrorClass::Invalid, "NotAMachine", message))
+        let message = format!(
+            "`{provider_id}` is not a machine of agent pool `{pool}`: nap manages machines of that \
+             pool only; drain and delete the node with the controller that made it, before nap \
+             takes over"
+        );
+        Err(error(ErrorClass::Invalid, NOT_A_MACHINE, message))
+    }
+
+    /// Why the instance of a NodeClaim cannot be managed: it is a VM, and no machine of the pool.
+    /// `None` if it can be, or if that is not known.
+    pub(crate) async fn why_unmanaged(&self, claim: &NodeClaim) -> Option<String> {
+        let error = self.name_of_claim(claim).await.err()?;
+        let is_other = error.class == ErrorClass::Invalid && error.code == NOT_A_MACHINE;
+        is_other.then_some(error.message)
     }
 
     /// The machine of a launched NodeClaim, by the machine id that it was annotated with, or else

@@ -69,8 +69,13 @@ impl AzureProvider {
         let image =
             |one: &InstanceType| images::select(&status.images, &one.requirements, &requirements);
         let has_image = |one: &InstanceType| image(one).is_some();
-        let wanted =
-            Wanted { requirements: &requirements, requests: &requests, has_image: &has_image };
+        let doubts = self.region.doubts();
+        let wanted = Wanted {
+            requirements: &requirements,
+            requests: &requests,
+            has_image: &has_image,
+            doubts: &doubts,
+        };
         let mut last: Option<CloudError> = None;
         let mut attempt = 0;
         for _ in 0..MAX_CHOICES {
@@ -119,6 +124,7 @@ impl AzureProvider {
                         price = %offering.price,
                         price_is_estimate = self.price_estimates().covers(capacity_type),
                         attempt,
+                        correlation_id = instance.annotations.get(labels::AZURE_CORRELATION_ID),
                         "launched instance"
                     );
                     return Ok(instance);
@@ -315,8 +321,11 @@ impl AzureProvider {
         }
         let zone = machine.zone(&self.config.location);
         let size = &machine.properties.hardware.vm_size;
-        self.region.learn_success(size, &zone, machine.capacity_type());
-        self.class_holds().succeed(&claim.spec.node_class_ref.name);
+        // A machine of unknown age may be older than any failure.
+        if let Some(requested) = self.fleet.requested(&name).or_else(|| machine.created()) {
+            self.region.learn_success(size, &zone, machine.capacity_type(), requested);
+            self.class_holds().succeed(&claim.spec.node_class_ref.name, requested);
+        }
         Ok(Creation::Succeeded)
     }
 

@@ -50,7 +50,7 @@ pub mod skus;
 mod subnet;
 pub mod unavailable_offerings;
 
-pub use catalogue_source::{CatalogueSource, PriceSource, REFERENCE_REGION};
+pub use catalogue_source::{CatalogueSource, PriceSource, REFERENCE_REGION, prices_or_built_in};
 pub use clouds::{AzureCloud, Entra};
 pub use config::{AzureConfig, DEFAULT_PRICES_ENDPOINT, NetworkPlugin, canonical_region};
 pub use error::AzureError;

@@ -197,11 +197,13 @@ mod tests {
         let streaming = serde_json::json!({ "artifactStreaming": { "enabled": true } });
         let trusted = serde_json::json!({ "security": { "trustedLaunch": { "vtpm": true } } });
         let fips = serde_json::json!({ "fipsMode": "FIPS" });
+        let encrypted = serde_json::json!({ "security": { "encryptionAtHost": true } });
         for (spec, name, says) in [
             (&dns, "Standard_D2s_v5", "too small for LocalDNS"),
             (&streaming, "Standard_D4ps_v5", "no artifact streaming on arm64"),
             (&trusted, "Standard_D4_v2", "no trusted launch"),
             (&fips, "Standard_D4ps_v5", "no arm64 image"),
+            (&encrypted, "Standard_D4_v2", "no encryption at host"),
         ] {
             let said = why(spec.clone(), name).unwrap_or_default();
             assert!(said.contains(says), "{name}: {said}");

@@ -9,7 +9,7 @@ use nap_engine::{CapacityType, InstanceType, Offering};
 use nap_units::Resources;
 
 use crate::machines::names::fnv1;
-use crate::unavailable_offerings::REGIONAL;
+use crate::unavailable_offerings::{Doubts, REGIONAL};
 
 /// Conditions on the offering of a NodeClaim.
 pub(crate) struct Wanted<'a> {
@@ -19,6 +19,14 @@ pub(crate) struct Wanted<'a> {
     pub requests: &'a Resources,
     /// Whether an image exists for an instance type.
     pub has_image: &'a (dyn Fn(&InstanceType) -> bool + Sync),
+    /// Offerings that failed lately, which come after others of the same price.
+    pub doubts: &'a Doubts,
+}
+
+impl Wanted<'_> {
+    fn doubt(&self, one: &InstanceType, offering: &Offering) -> u32 {
+        self.doubts.of(&one.name, &offering.zone, offering.capacity_type)
+    }
 }
 
 /// Available offerings that satisfy a NodeClaim.
@@ -47,7 +55,8 @@ fn usable<'c>(
         })
 }
 
-/// The first planned offering that is available and satisfies the NodeClaim.
+/// The first planned offering that is available and satisfies the NodeClaim. Of offerings that
+/// follow each other at the same price, those that failed lately come last.
 pub(crate) fn first_planned<'c>(
     catalogue: &'c [InstanceType],
     wanted: &Wanted<'_>,
@@ -60,17 +69,21 @@ pub(crate) fn first_planned<'c>(
                 && reference.capacity_type == offering.capacity_type.as_str()
         })
     };
-    usable(catalogue, wanted)
+    let mut usable: Vec<_> = usable(catalogue, wanted)
         .filter_map(|(one, offering)| Some((position(one, offering)?, one, offering)))
-        .min_by_key(|(position, _, _)| *position)
-        .map(|(_, one, offering)| (one, offering))
+        .collect();
+    usable.sort_by_key(|(position, _, _)| *position);
+    let price = usable.first()?.2.price;
+    let equal = usable.into_iter().take_while(|(_, _, offering)| offering.price == price);
+    // The first of those with the least doubt.
+    let best = equal.min_by_key(|(_, one, offering)| wanted.doubt(one, offering));
+    best.map(|(_, one, offering)| (one, offering))
 }
 
-/// The cheapest available offering that satisfies the NodeClaim; of equal prices spot before
-/// on-demand, zonal before regional, sizes that are open to new subscriptions first, then by name.
-/// Zones of one size are spread over NodeClaims by
-/// a hash of the NodeClaim's name, so that a burst does not land in one zone and a retry finds the
-/// same zone.
+/// The cheapest available offering that satisfies the NodeClaim; of equal prices first those that
+/// did not fail lately, spot before on-demand, zonal before regional, sizes that are open to new
+/// subscriptions, then by name. Zones of one size are spread over NodeClaims by a hash of the
+/// NodeClaim's name, so that a burst does not land in one zone and a retry finds the same zone.
 pub(crate) fn cheapest<'c>(
     catalogue: &'c [InstanceType],
     wanted: &Wanted<'_>,
@@ -79,6 +92,7 @@ pub(crate) fn cheapest<'c>(
     usable(catalogue, wanted).min_by_key(|(one, offering)| {
         (
             offering.price,
+            wanted.doubt(one, offering),
             offering.capacity_type == CapacityType::OnDemand,
             offering.zone == REGIONAL,
             one.closed,
@@ -90,12 +104,19 @@ pub(crate) fn cheapest<'c>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::AzureConfig;
     use crate::embedded::EmbeddedCatalogue;
     use crate::instance_types::{Settings, from_catalogue};
     use nap_api::{AKSNodeClass, Requirement, labels};
     use nap_units::UsdPerHour;
+
+    use crate::arm::Failure;
+    use crate::shortage::built_in_sku;
+    use crate::unavailable_offerings::UnavailableOfferings;
+    use jiff::Timestamp;
 
     fn types() -> Vec<InstanceType> {
         let config = AzureConfig::new("s", "rg", "c", "eastus");
@@ -112,7 +133,8 @@ mod tests {
     }
 
     fn wanted<'a>(requirements: &'a Requirements, requests: &'a Resources) -> Wanted<'a> {
-        Wanted { requirements, requests, has_image: &|_| true }
+        static SURE: LazyLock<Doubts> = LazyLock::new(Doubts::default);
+        Wanted { requirements, requests, has_image: &|_| true, doubts: &SURE }
     }
 
     fn reference(instance_type: &str, zone: &str) -> OfferingRef {
@@ -141,6 +163,33 @@ mod tests {
         assert_eq!(chosen(&Resources::new()), "Standard_D8s_v5/eastus-2");
         let device = Resources::new().with("example.com/device", 1);
         assert_eq!(chosen(&device), "Standard_D8s_v5/eastus-2", "no size has the resource");
+    }
+
+    #[test]
+    fn offerings_that_failed_lately_come_after_others_of_the_same_price() {
+        let (types, none) = (types(), Resources::new());
+        let size = "Standard_D4s_v5";
+        let only = requirements(&[
+            (labels::INSTANCE_TYPE, size),
+            (labels::CAPACITY_TYPE, "on-demand"),
+            (labels::PLACEMENT_SCOPE, "zonal"),
+        ]);
+        let mut memory = UnavailableOfferings::default();
+        let (sku, now) = (built_in_sku("eastus", size).unwrap(), Timestamp::UNIX_EPOCH);
+        let (full, on_demand) = (Failure::ZonalCapacity, CapacityType::OnDemand);
+        memory.learn(full, &sku, "eastus", "eastus-1", on_demand, now);
+        let doubts = memory.doubts(memory.next_change(now).unwrap());
+        let wanted = Wanted { doubts: &doubts, ..wanted(&only, &none) };
+        let planned = ["eastus-1", "eastus-3", "eastus-2"].map(|zone| reference(size, zone));
+        let (_, offering) = first_planned(&types, &wanted, &planned).unwrap();
+        assert_eq!(offering.zone, "eastus-3");
+        let zones: std::collections::BTreeSet<&str> = (0..30)
+            .filter_map(|n| cheapest(&types, &wanted, &format!("claim-{n}")))
+            .map(|(_, offering)| offering.zone.as_str())
+            .collect();
+        assert_eq!(zones.into_iter().collect::<Vec<_>>(), ["eastus-2", "eastus-3"]);
+        let (_, offering) = first_planned(&types, &wanted, &planned[..1]).unwrap();
+        assert_eq!(offering.zone, "eastus-1", "it is tried all the same");
     }
 
     #[test]

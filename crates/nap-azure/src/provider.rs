@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use nap_api::aksnodeclass::{FipsMode, ImageFamily};
 use nap_api::disruption::{Maintenance, Span};
-use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, labels};
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_clock::Clock;
 use nap_cloud::{
     CloudError, CloudProvider, Creation, ErrorClass, Instance, InstanceDrift, NodeClassCondition,
@@ -29,6 +29,7 @@ use crate::machines::{
 use crate::not_offered::replacements;
 use crate::prices::Prices;
 use crate::region::RegionCatalogue;
+use crate::shortage::Shortage;
 use crate::skus::Sku;
 use crate::{AzureConfig, AzureError, CatalogueSource, images, maintenance, node_class, notices};
 
@@ -256,6 +257,10 @@ impl CloudProvider for AzureProvider {
         Err(CloudError::new(ErrorClass::NotFound, operation, "NotFound", message))
     }
 
+    async fn why_unmanaged(&self, claim: &NodeClaim) -> Option<String> {
+        self.why_unmanaged(claim).await
+    }
+
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError> {
         let name = self.name_of(provider_id).await?;
         let is_ours = |machine: &Machine| Ok(machine.is_of_cluster(&self.config.cluster_name));
@@ -339,6 +344,29 @@ impl CloudProvider for AzureProvider {
             *counts.entry((one.capacity_type, one.cause.as_str())).or_default() += 1;
         }
         counts
+    }
+
+    fn shortages(&self, requirements: &Requirements) -> Vec<String> {
+        let all = self.region.shortages();
+        let catalogue = self.region.last_catalogue().filter(|_| !all.is_empty());
+        let Some(catalogue) = catalogue else { return Vec::new() };
+        let within = |one: &&InstanceType| one.requirements.intersects(requirements).is_ok();
+        let types = catalogue.types().iter().filter(within);
+        let types: Vec<(Sku, &InstanceType)> =
+            types.filter_map(|one| Some((self.region.known_sku(&one.name)?, one))).collect();
+        let concerns = |shortage: &Shortage| {
+            types.iter().any(|(sku, one)| {
+                one.offerings.iter().any(|offering| {
+                    shortage.covers(sku, &offering.zone, offering.capacity_type)
+                        && offering.requirements.intersects(requirements).is_ok()
+                })
+            })
+        };
+        let concerned = all.iter().filter(|shortage| concerns(shortage));
+        let say = |one: &Shortage| {
+            format!("{one} until {} ({})", one.until.strftime("%FT%TZ"), one.cause)
+        };
+        concerned.map(say).collect()
     }
 
     fn why_not_offered(&self, instance_type: &str) -> Option<String> {

@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use std::time::Duration;
-
 use jiff::{SignedDuration, Timestamp};
 use nap_cloud::{CloudError, ErrorClass, QuotaCharge, QuotaCount};
 use nap_engine::{CapacityType, Catalogue};
@@ -16,13 +14,13 @@ use tokio::task::JoinSet;
 
 use crate::AzureConfig;
 use crate::arm::{ArmClient, Failure};
-use crate::catalogue_source::{CatalogueSource, PriceSource, built_in_prices};
+use crate::catalogue_source::{CatalogueSource, MAX_PRICE_WAIT, PriceSource, built_in_prices};
 use crate::instance_types::{Settings, instance_type, suits};
 use crate::prices::{self, Prices};
 use crate::quota::{self, Quota, REGIONAL_CORES};
 use crate::shortage::Shortage;
 use crate::skus::{self, Sku};
-use crate::unavailable_offerings::UnavailableOfferings;
+use crate::unavailable_offerings::{Doubts, UnavailableOfferings};
 
 /// Lifetime of the list of sizes.
 const SKU_LIFETIME: SignedDuration = SignedDuration::from_hours(12);
@@ -34,9 +32,6 @@ const QUOTA_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 const MAX_QUOTA_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// Wait after a failed refresh.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
-/// Longest time that the first plan waits for prices. The price endpoint is not among those that
-/// AKS needs, and a firewall may drop what is sent to it.
-const MAX_PRICE_WAIT: Duration = Duration::from_secs(10);
 /// Most catalogues that are kept. Node classes differ in few settings.
 const MAX_CATALOGUES: usize = 16;
 
@@ -159,6 +154,11 @@ impl RegionCatalogue {
         Ok(self.region.state().skus.data.as_ref().and_then(|skus| skus.get(name).cloned()))
     }
 
+    /// A size of the last list; `None` before there is one, or if it lacks the size.
+    pub(crate) fn known_sku(&self, name: &str) -> Option<Sku> {
+        self.region.state().skus.data.as_ref()?.get(name).cloned()
+    }
+
     /// Holds quota for a launch that is about to be tried; `None` if it does not fit. Dropping the
     /// hold releases the quota; [`QuotaHold::keep`] keeps it until Azure has counted the VM.
     pub(crate) fn hold_quota(
@@ -229,11 +229,23 @@ impl RegionCatalogue {
         self.region.state().unavailable.learn(failure, sku, location, zone, capacity_type, now)
     }
 
-    /// Remembers that a launch worked.
-    pub(crate) fn learn_success(&self, size: &str, zone: &str, capacity_type: CapacityType) {
-        self.region.with_size(size, |unavailable, sku, _| {
-            unavailable.learn_success(sku, zone, capacity_type);
+    /// Remembers that a machine exists which was requested at a time.
+    pub(crate) fn learn_success(
+        &self,
+        size: &str,
+        zone: &str,
+        capacity_type: CapacityType,
+        requested: Timestamp,
+    ) {
+        self.region.with_size(size, |unavailable, sku, now| {
+            unavailable.learn_success(sku, zone, capacity_type, requested, now);
         });
+    }
+
+    /// Offerings that failed lately and may be tried again.
+    pub(crate) fn doubts(&self) -> Doubts {
+        let now = self.region.arm.clock().now();
+        self.region.state().unavailable.doubts(now)
     }
 
     /// Remembers that a spot VM was evicted.

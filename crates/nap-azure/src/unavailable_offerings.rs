@@ -2,8 +2,10 @@
 //!
 //! A failure says more than "not this offering": a family without capacity for a size has none for
 //! larger sizes, an exhausted spot quota blocks all spot, and a full zone may be full for both
-//! priorities. Every mark expires, later after each further failure, and a launch that works takes
-//! back what contradicts it. The memory is text for the cluster, so that a restart keeps it.
+//! priorities. Every mark expires, later after each further failure; for as long again the offering
+//! is in doubt, and comes after others of the same price. A machine that comes to exist takes one
+//! failure back, if it was requested after the last one. The memory is text for the cluster, so
+//! that a restart keeps it.
 
 use std::collections::BTreeMap;
 
@@ -41,16 +43,33 @@ pub struct UnavailableOfferings {
     offerings: BTreeMap<Key, Mark>,
     /// By lower-cased family, zone and capacity type: sizes with at least this many vCPUs.
     families: BTreeMap<Key, (i64, Mark)>,
-    all_spot: Option<Timestamp>,
+    /// The spot quota of the subscription.
+    all_spot: Option<Mark>,
     generation: u64,
+}
+
+/// Offerings whose mark has expired lately, by size: zone, capacity type and failures in a row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Doubts(BTreeMap<String, Vec<(String, CapacityType, u32)>>);
+
+impl Doubts {
+    /// Failures in a row that are remembered of an offering; 0 for one that is not in doubt.
+    pub(crate) fn of(&self, size: &str, zone: &str, capacity_type: CapacityType) -> u32 {
+        let marks = self.0.get(size).into_iter().flatten();
+        let same = |mark: &&(String, CapacityType, u32)| mark.0 == zone && mark.1 == capacity_type;
+        marks.filter(same).map(|mark| mark.2).max().unwrap_or(0)
+    }
 }
 
 /// How long something is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     until: Timestamp,
-    /// Failures in a row. Each further one prolongs the mark.
+    /// Failures in a row. Each further one prolongs the mark, each success takes one back.
     failures: u32,
+    /// Request time of the newest machine whose success counted, or else time of the last failure.
+    /// Machines that were requested before say nothing new.
+    at: Timestamp,
     /// Time that one failure marks for. The failures are forgotten when it has passed once more
     /// after the end of the mark.
     lifetime: SignedDuration,
@@ -60,7 +79,7 @@ struct Mark {
 
 impl Mark {
     fn new(cause: Cause, lifetime: SignedDuration, now: Timestamp) -> Self {
-        Self { until: later(now, lifetime), failures: 1, lifetime, cause }
+        Self { until: later(now, lifetime), failures: 1, at: now, lifetime, cause }
     }
 
     fn is_active(&self, now: Timestamp) -> bool {
@@ -80,8 +99,21 @@ impl Mark {
             (false, false) => 1,
         };
         let until = later(now, lifetime.saturating_mul(i32::try_from(failures).unwrap_or(1)));
-        *self = Self { until: self.until.max(until), failures, lifetime, cause };
+        *self = Self { until: self.until.max(until), failures, at: now, lifetime, cause };
     }
+
+    /// Takes in that a machine exists, which ends the mark. Returns the mark as it is then: `None`
+    /// without failures left.
+    fn succeed(self, requested: Timestamp, now: Timestamp) -> Option<Self> {
+        let failures = self.failures.saturating_sub(1);
+        (failures > 0).then(|| Self { until: self.until.min(now), failures, at: requested, ..self })
+    }
+}
+
+/// Key of the family of a size; `None` if the family is not known, and the size stands for itself.
+fn family_key(sku: &Sku, zone: &str, capacity_type: CapacityType) -> Option<Key> {
+    let family = sku.family.trim().to_lowercase();
+    (!family.is_empty()).then(|| (family, zone.to_owned(), capacity_type))
 }
 
 fn later(now: Timestamp, duration: SignedDuration) -> Timestamp {
@@ -103,6 +135,9 @@ struct StoredMark {
     capacity_type: CapacityType,
     unavailable_until: Timestamp,
     failures: u32,
+    /// Time of the last failure; `None` in a text of an older version.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    failed_at: Option<Timestamp>,
     lifetime_seconds: i64,
     #[serde(default)]
     cause: Cause,
@@ -118,6 +153,7 @@ impl StoredMark {
             capacity_type: *capacity_type,
             unavailable_until: mark.until,
             failures: mark.failures,
+            failed_at: Some(mark.at),
             lifetime_seconds: mark.lifetime.as_secs(),
             cause: mark.cause,
         }
@@ -126,10 +162,13 @@ impl StoredMark {
     fn mark(&self) -> Mark {
         // A text that was edited by hand may hold anything.
         let lifetime = self.lifetime_seconds.clamp(0, ALMOST_A_DAY.as_secs());
+        let lifetime = SignedDuration::from_secs(lifetime);
+        let begun = self.unavailable_until.checked_sub(lifetime).unwrap_or(Timestamp::MIN);
         Mark {
             until: self.unavailable_until,
             failures: self.failures.clamp(1, MAX_FAILURES),
-            lifetime: SignedDuration::from_secs(lifetime),
+            at: self.failed_at.unwrap_or(begun),
+            lifetime,
             cause: self.cause,
         }
     }
@@ -142,6 +181,9 @@ struct StoredMemory {
     #[serde(default)]
     offerings: Vec<StoredMark>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    all_spot: Option<StoredMark>,
+    /// The same in texts of older versions.
+    #[serde(skip_serializing, default)]
     all_spot_unavailable_until: Option<Timestamp>,
 }
 
@@ -154,15 +196,16 @@ impl UnavailableOfferings {
         capacity_type: CapacityType,
         now: Timestamp,
     ) -> bool {
-        if capacity_type == CapacityType::Spot && self.all_spot.is_some_and(|until| now < until) {
+        let spot = capacity_type == CapacityType::Spot;
+        if spot && self.all_spot.is_some_and(|mark| mark.is_active(now)) {
             return true;
         }
         let key = (sku.name.clone(), zone.to_owned(), capacity_type);
         if self.offerings.get(&key).is_some_and(|mark| mark.is_active(now)) {
             return true;
         }
-        let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
-        let family = self.families.get(&key);
+        let key = family_key(sku, zone, capacity_type);
+        let family = key.and_then(|key| self.families.get(&key));
         family.is_some_and(|(vcpus, mark)| mark.is_active(now) && sku.vcpus >= *vcpus)
     }
 
@@ -186,14 +229,14 @@ impl UnavailableOfferings {
             min_vcpus: Some(*vcpus),
             ..shortage(key, mark)
         });
-        let all_spot = self.all_spot.map(|until| Shortage {
+        let all_spot = self.all_spot.map(|mark| Shortage {
             instance_type: None,
             family: None,
             min_vcpus: None,
             zone: None,
             capacity_type: CapacityType::Spot,
-            cause: Cause::Quota,
-            until,
+            cause: mark.cause,
+            until: mark.until,
         });
         let all = offerings.chain(families).chain(all_spot);
         let mut all: Vec<Shortage> = all.filter(|one| now < one.until).collect();
@@ -210,7 +253,20 @@ impl UnavailableOfferings {
     pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
         let offerings = self.offerings.values().map(|mark| mark.until);
         let families = self.families.values().map(|(_, mark)| mark.until);
-        offerings.chain(families).chain(self.all_spot).filter(|until| *until > now).min()
+        let all_spot = self.all_spot.map(|mark| mark.until);
+        offerings.chain(families).chain(all_spot).filter(|until| *until > now).min()
+    }
+
+    /// Offerings that may be tried again and failed lately.
+    pub(crate) fn doubts(&self, now: Timestamp) -> Doubts {
+        let mut doubts = Doubts::default();
+        for ((size, zone, capacity_type), mark) in &self.offerings {
+            if !mark.is_active(now) && mark.is_remembered(now) {
+                let known = doubts.0.entry(size.clone()).or_default();
+                known.push((zone.clone(), *capacity_type, mark.failures));
+            }
+        }
+        doubts
     }
 
     /// Marks a spot offering from which a VM was evicted.
@@ -218,16 +274,38 @@ impl UnavailableOfferings {
         self.mark(sku, zone, CapacityType::Spot, (Cause::Eviction, HOUR), now);
     }
 
-    /// Takes back the marks that a successful launch contradicts: that of its offering, and that of
-    /// its family for sizes that are not larger.
-    pub fn learn_success(&mut self, sku: &Sku, zone: &str, capacity_type: CapacityType) {
+    /// Takes in that a machine exists which was requested at a time, and takes back the marks that
+    /// this contradicts: that of its offering, that of its family for sizes that are not larger,
+    /// and for spot that of the quota. A failure after the request stands.
+    pub fn learn_success(
+        &mut self,
+        sku: &Sku,
+        zone: &str,
+        capacity_type: CapacityType,
+        requested: Timestamp,
+        now: Timestamp,
+    ) {
+        let mut changed = false;
         let key = (sku.name.clone(), zone.to_owned(), capacity_type);
-        let mut changed = self.offerings.remove(&key).is_some();
-        let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
-        if let Some((vcpus, _)) = self.families.get_mut(&key)
+        if let Some(mark) = self.offerings.get(&key).copied().filter(|mark| mark.at < requested) {
+            changed = true;
+            match mark.succeed(requested, now) {
+                Some(mark) => self.offerings.insert(key, mark),
+                None => self.offerings.remove(&key),
+            };
+        }
+        if let Some(key) = family_key(sku, zone, capacity_type)
+            && let Some((vcpus, mark)) = self.families.get_mut(&key)
             && *vcpus <= sku.vcpus
+            && mark.at < requested
         {
             *vcpus = sku.vcpus + 1;
+            changed = true;
+        }
+        if capacity_type == CapacityType::Spot
+            && let Some(mark) = self.all_spot.filter(|mark| mark.at < requested)
+        {
+            self.all_spot = mark.succeed(requested, now);
             changed = true;
         }
         self.generation += u64::from(changed);
@@ -249,7 +327,11 @@ impl UnavailableOfferings {
         });
         let stored = StoredMemory {
             offerings: offerings.chain(families).collect(),
-            all_spot_unavailable_until: self.all_spot.filter(|until| now < *until),
+            all_spot: self.all_spot.filter(|mark| remembered(mark)).map(|mark| {
+                let key = (String::new(), String::new(), CapacityType::Spot);
+                StoredMark::new(&key, &mark)
+            }),
+            all_spot_unavailable_until: None,
         };
         serde_json::to_string_pretty(&stored).unwrap_or_default()
     }
@@ -263,12 +345,19 @@ impl UnavailableOfferings {
             if let Some(name) = one.instance_type {
                 let known = self.offerings.entry(key(name)).or_insert(mark);
                 *known = if mark.until > known.until { mark } else { *known };
-            } else if let (Some(family), Some(vcpus)) = (one.family, one.min_vcpus) {
+            } else if let (Some(family), Some(vcpus)) = (one.family, one.min_vcpus)
+                && !family.is_empty()
+            {
                 let known = self.families.entry(key(family)).or_insert((vcpus, mark));
                 *known = if mark.until > known.1.until { (vcpus, mark) } else { *known };
             }
         }
-        self.all_spot = self.all_spot.max(stored.all_spot_unavailable_until);
+        let of_older_version = stored.all_spot_unavailable_until.map(|until| {
+            let at = until.checked_sub(HOUR).unwrap_or(Timestamp::MIN);
+            Mark { until, failures: 1, at, lifetime: HOUR, cause: Cause::Quota }
+        });
+        let all_spot = stored.all_spot.map(|one| one.mark()).or(of_older_version);
+        self.all_spot = self.all_spot.into_iter().chain(all_spot).max_by_key(|mark| mark.until);
         self.generation += 1;
         Ok(())
     }
@@ -295,7 +384,12 @@ impl UnavailableOfferings {
         let spot = capacity_type == CapacityType::Spot;
         let (zones, types, lifetime): (Vec<String>, &[CapacityType], _) = match failure {
             Failure::SpotQuota => {
-                self.all_spot = now.checked_add(HOUR).ok();
+                let mut mark = self.all_spot.filter(|mark| mark.is_remembered(now));
+                match &mut mark {
+                    Some(mark) => mark.fail(Cause::Quota, HOUR, now),
+                    None => mark = Some(Mark::new(Cause::Quota, HOUR, now)),
+                }
+                self.all_spot = mark;
                 self.generation += 1;
                 return true;
             }
@@ -362,7 +456,7 @@ impl UnavailableOfferings {
         (cause, lifetime): (Cause, SignedDuration),
         now: Timestamp,
     ) {
-        let key = (sku.family.to_lowercase(), zone.to_owned(), capacity_type);
+        let Some(key) = family_key(sku, zone, capacity_type) else { return };
         match self.families.get_mut(&key) {
             Some((vcpus, mark)) => {
                 // An expired threshold says nothing of smaller sizes any more.
@@ -388,163 +482,4 @@ impl UnavailableOfferings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::embedded::EmbeddedCatalogue;
-
-    fn sku(name: &str) -> Sku {
-        let catalogue = EmbeddedCatalogue::embedded();
-        let region = catalogue.region("eastus").unwrap();
-        let row = catalogue
-            .skus_in("eastus")
-            .find(|sku| sku.name == name)
-            .unwrap()
-            .to_resource_sku(region);
-        Sku::read(&row, "eastus").unwrap()
-    }
-
-    #[test]
-    fn a_policy_excludes_a_size_and_not_its_family() {
-        let mut memory = UnavailableOfferings::default();
-        let now = Timestamp::UNIX_EPOCH;
-        let (refused, larger) = (sku("Standard_D4s_v5"), sku("Standard_D8s_v5"));
-        let policy = Failure::of(None, "RequestDisallowedByPolicy", "");
-        let on_demand = CapacityType::OnDemand;
-        assert!(memory.learn(policy, &refused, "eastus", "eastus-1", on_demand, now));
-        for zone in ["eastus-1", "eastus-2", REGIONAL] {
-            assert!(memory.contains(&refused, zone, CapacityType::Spot, now), "{zone}");
-            assert!(!memory.contains(&larger, zone, on_demand, now), "{zone}");
-        }
-    }
-
-    #[test]
-    fn a_failure_blocks_larger_sizes_of_the_family_until_it_expires() {
-        let now = Timestamp::UNIX_EPOCH;
-        let (small, tried, large) =
-            (sku("Standard_D2s_v5"), sku("Standard_D8s_v5"), sku("Standard_D16s_v5"));
-        let mut memory = UnavailableOfferings::default();
-        let full = Failure::ZonalCapacity;
-        assert!(memory.learn(full, &tried, "eastus", "eastus-1", CapacityType::OnDemand, now));
-        for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
-            assert!(memory.contains(&tried, "eastus-1", capacity_type, now));
-            assert!(memory.contains(&large, "eastus-1", capacity_type, now));
-            assert!(!memory.contains(&small, "eastus-1", capacity_type, now));
-            assert!(!memory.contains(&tried, "eastus-2", capacity_type, now));
-        }
-        let end = memory.next_change(now).unwrap();
-        assert_eq!(end.duration_since(now), SignedDuration::from_hours(1));
-        assert!(!memory.contains(&tried, "eastus-1", CapacityType::OnDemand, end));
-    }
-
-    #[test]
-    fn each_code_blocks_its_own_scope_for_its_own_time() {
-        let now = Timestamp::UNIX_EPOCH;
-        let size = sku("Standard_D8s_v5");
-        let (od, spot) = (CapacityType::OnDemand, CapacityType::Spot);
-        let blocked = |code: &str, message: &str, zone: &str, tried: CapacityType| {
-            let mut memory = UnavailableOfferings::default();
-            memory.learn(Failure::of(None, code, message), &size, "eastus", zone, tried, now);
-            let all =
-                [("eastus-1", od), ("eastus-2", od), ("0", od), ("eastus-1", spot), ("0", spot)];
-            let blocked: String = all
-                .map(|(zone, kind)| if memory.contains(&size, zone, kind, now) { 'x' } else { '-' })
-                .iter()
-                .collect();
-            (blocked, memory.next_change(now).map_or(0, |end| end.duration_since(now).as_mins()))
-        };
-        let family = "exceeding approved standardDSv5Family Family Cores quota";
-        let no_family = format!("{family}. Current Limit: 0, Current Usage: 0");
-        let spot_quota = "exceeding approved LowPriorityCores quota";
-        let sold = "The VM size is not supported for subscription x";
-        let (hour, almost_a_day) = (60, 23 * 60);
-        for (code, message, zone, tried, scope, minutes) in [
-            ("OperationNotAllowed", spot_quota, "0", spot, "---xx", hour),
-            ("OperationNotAllowed", family, "eastus-1", od, "xxx--", 10),
-            ("OperationNotAllowed", no_family.as_str(), "eastus-1", od, "xxx--", hour),
-            ("SkuNotAvailable", "", "eastus-1", od, "xx---", almost_a_day),
-            ("SkuNotAvailable", "", "0", od, "--x--", almost_a_day),
-            ("SkuNotAvailable", "", "0", spot, "----x", hour),
-            ("ZonalAllocationFailed", "", "eastus-1", od, "x--x-", hour),
-            ("AllocationFailed", "", "eastus-1", od, "xx-x-", hour),
-            ("AllocationFailed", "", "0", od, "--x-x", hour),
-            ("OverconstrainedZonalAllocationRequest", "", "eastus-1", spot, "---x-", hour),
-            ("OverconstrainedAllocationRequest", "", "eastus-1", od, "xx---", hour),
-            ("VMSizeNotSupported", "", "eastus-1", od, "xxxxx", almost_a_day),
-            ("BadRequest", sold, "eastus-1", od, "xxxxx", almost_a_day),
-            ("SomethingElse", "", "eastus-1", od, "-----", 0),
-        ] {
-            let found = blocked(code, message, zone, tried);
-            assert_eq!(found, (scope.to_owned(), minutes), "{code} {message} {zone} {tried}");
-        }
-    }
-
-    #[test]
-    fn each_further_failure_marks_for_longer_and_a_quiet_time_forgets() {
-        let size = sku("Standard_D8s_v5");
-        let mut memory = UnavailableOfferings::default();
-        let on_demand = CapacityType::OnDemand;
-        let fail = |memory: &mut UnavailableOfferings, now: Timestamp| {
-            let full = Failure::OverconstrainedZonal;
-            memory.learn(full, &size, "eastus", "eastus-1", on_demand, now);
-            memory.next_change(now).unwrap().duration_since(now).as_hours()
-        };
-        let hours = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
-        assert_eq!(fail(&mut memory, hours(0)), 1);
-        assert_eq!(fail(&mut memory, hours(0)), 1, "a launch that was under way");
-        assert_eq!(fail(&mut memory, hours(1)), 2);
-        assert_eq!(fail(&mut memory, hours(3)), 3);
-        assert_eq!(fail(&mut memory, hours(6)), 4);
-        assert_eq!(fail(&mut memory, hours(10)), 4, "there is a limit");
-        assert_eq!(fail(&mut memory, hours(20)), 1, "all is forgotten");
-    }
-
-    #[test]
-    fn a_launch_that_works_takes_back_what_contradicts_it() {
-        let now = Timestamp::UNIX_EPOCH;
-        let (small, tried, large) =
-            (sku("Standard_D2s_v5"), sku("Standard_D8s_v5"), sku("Standard_D16s_v5"));
-        let mut memory = UnavailableOfferings::default();
-        let on_demand = CapacityType::OnDemand;
-        memory.learn(Failure::ZonalCapacity, &small, "eastus", "eastus-1", on_demand, now);
-        assert!(memory.contains(&tried, "eastus-1", on_demand, now));
-        memory.learn_success(&tried, "eastus-1", on_demand);
-        assert!(!memory.contains(&tried, "eastus-1", on_demand, now));
-        assert!(memory.contains(&large, "eastus-1", on_demand, now), "nothing is known of larger");
-        assert!(memory.contains(&tried, "eastus-1", CapacityType::Spot, now));
-    }
-
-    #[test]
-    fn the_memory_survives_as_text() {
-        let now = Timestamp::UNIX_EPOCH;
-        let (tried, other) = (sku("Standard_D8s_v5"), sku("Standard_E8s_v5"));
-        let mut memory = UnavailableOfferings::default();
-        let on_demand = CapacityType::OnDemand;
-        memory.learn(Failure::ZonalCapacity, &tried, "eastus", "eastus-1", on_demand, now);
-        memory.learn(Failure::SpotQuota, &tried, "eastus", "eastus-1", CapacityType::Spot, now);
-        memory.learn_eviction(&other, "eastus-2", now);
-        let text = memory.to_text(now);
-        let mut restored = UnavailableOfferings::default();
-        restored.restore(&text).unwrap();
-        assert_eq!(restored.to_text(now), text);
-        assert!(restored.contains(&tried, "eastus-1", on_demand, now));
-        assert!(restored.contains(&other, "eastus-3", CapacityType::Spot, now), "all spot");
-        let later = now + SignedDuration::from_mins(90);
-        assert!(!restored.contains(&tried, "eastus-1", on_demand, later));
-        let much_later = now + SignedDuration::from_hours(9);
-        assert!(!restored.to_text(much_later).contains("Standard"), "forgotten marks are dropped");
-        let shown: Vec<String> = restored.shortages(now).iter().map(ToString::to_string).collect();
-        for expected in [
-            "Standard_D8s_v5 on-demand in eastus-1",
-            "sizes of standarddsv5family with 8 or more vCPUs on-demand in eastus-1",
-            "every size spot",
-            "Standard_E8s_v5 spot in eastus-2",
-        ] {
-            assert!(shown.iter().any(|one| one == expected), "{expected}: {shown:?}");
-        }
-        let evicted = restored.shortages(now).into_iter().find(|one| one.cause == Cause::Eviction);
-        assert!(evicted.is_some_and(|one| one.covers(&other, "eastus-2", CapacityType::Spot)));
-        assert!(restored.shortages(much_later).is_empty());
-        assert!(restored.restore("{").is_err());
-        assert!(restored.restore("{}").is_ok());
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use nap_api::aksnodeclass::{NodeImage, condition};
 use nap_api::disruption::{Maintenance, Span};
-use nap_api::{AKSNodeClass, NodeClaim, OfferingRef};
+use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements};
 use nap_engine::{CapacityType, Catalogue, PriceEstimates};
 use nap_units::Resources;
 
@@ -220,6 +220,12 @@ pub trait CloudProvider: Send + Sync {
     /// is none (any more).
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudError>;
 
+    /// Why the instance of a NodeClaim exists in the cloud and cannot be managed by this provider,
+    /// for people; `None` if it can be, or if that is not known.
+    async fn why_unmanaged(&self, _claim: &NodeClaim) -> Option<String> {
+        None
+    }
+
     /// Requests the deletion of an instance that no NodeClaim names.
     async fn delete_orphan(&self, provider_id: &str) -> Result<(), CloudError>;
 
@@ -272,6 +278,12 @@ pub trait CloudProvider: Send + Sync {
     /// and cause.
     fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {
         BTreeMap::new()
+    }
+
+    /// Offerings within requirements that are not tried for a while, for people: until when, and
+    /// why. The first to be tried again comes first.
+    fn shortages(&self, _requirements: &Requirements) -> Vec<String> {
+        Vec::new()
     }
 
     /// Takes up what another process learnt. What was learnt here since is kept.

@@ -55,4 +55,5 @@ mod testing;
 pub use context::{Context, Error, Settings};
 pub use disruption::{preview, what_if};
 pub use extreme_price::EXTREME_PRICE;
+pub use provisioning::stay_within_quota;
 pub use runtime::{LeaderElection, Leadership, RateLimit, run};

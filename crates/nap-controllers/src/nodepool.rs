@@ -39,6 +39,12 @@ const NO_COMPATIBLE_TYPE: &str = "NoCompatibleInstanceTypes";
 const INVALID_ANNOTATION: &str = "InvalidAnnotation";
 /// Reason of the condition and the event of a NodePool that can reach an extreme price.
 const EXTREME_PRICE_REACHABLE: &str = "ExtremePriceReachable";
+/// Type of the condition of a NodePool with offerings that are not tried for a while.
+const OFFERINGS_AVAILABLE: &str = "OfferingsAvailable";
+/// Its reason.
+const LATELY_REFUSED: &str = "LatelyRefused";
+/// Most offerings that its message names.
+const MAX_NAMED_OFFERINGS: usize = 3;
 /// Interval at which such a NodePool is looked at again: the cloud may offer other types.
 const OFFERED_INTERVAL: Duration = Duration::from_mins(10);
 /// Most instance types that a message explains.
@@ -85,6 +91,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
         context.events.publish(&*pool, severity, reason, &warning.message);
     }
     let extreme = extreme.map(|warning| warning.message);
+    let short = shortages(context, &pool);
     let unreadable = Settings::of(&pool).err().map(|problems| problems.join("; "));
     if let Some(message) = &unreadable {
         context.events.publish(&*pool, Severity::Warning, INVALID_ANNOTATION, message);
@@ -129,6 +136,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
                 (INSTANCE_TYPES_OFFERED, NO_INSTANCE_TYPE, &not_offered),
                 (DISRUPTION_SETTINGS_VALID, INVALID_ANNOTATION, &unreadable),
                 (PRICE_BOUNDED, EXTREME_PRICE_REACHABLE, &extreme),
+                (OFFERINGS_AVAILABLE, LATELY_REFUSED, &short),
             ] {
                 let (list, value) = (&mut status.conditions, conditions::Status::False);
                 match problem {
@@ -147,7 +155,19 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
             changed
         })
         .await?;
-    Ok(not_offered.map(|_| OFFERED_INTERVAL))
+    // Shortages end by themselves.
+    Ok(not_offered.or(short).map(|_| OFFERED_INTERVAL))
+}
+
+/// The offerings within the requirements of a NodePool that are not tried for a while; `None` if
+/// all are.
+fn shortages(context: &Context, pool: &NodePool) -> Option<String> {
+    let requirements = Requirements::from_specs(&pool.spec.template.spec.requirements);
+    let all = context.cloud.shortages(&requirements);
+    let more = all.len().saturating_sub(MAX_NAMED_OFFERINGS);
+    let named: Vec<&str> = all.iter().take(MAX_NAMED_OFFERINGS).map(String::as_str).collect();
+    let tail = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (!all.is_empty()).then(|| format!("not tried for now: {}{tail}", named.join("; ")))
 }
 
 /// Why the cloud offers none of the instance types that the requirements name; `None` if it offers

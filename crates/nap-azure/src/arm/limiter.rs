@@ -93,8 +93,12 @@ impl Bucket {
         let missing = u64::try_from(-self.tokens).unwrap_or(0);
         let rate = u64::try_from(self.kind.bucket().1).unwrap_or(1);
         let refilled = Duration::from_millis(missing.div_ceil(rate));
-        let blocked = Duration::try_from(self.blocked_until.duration_since(now));
-        refilled.max(blocked.unwrap_or_default())
+        refilled.max(self.blocked(now))
+    }
+
+    /// Time for which all requests are held back after one was throttled.
+    fn blocked(&self, now: Timestamp) -> Duration {
+        Duration::try_from(self.blocked_until.duration_since(now)).unwrap_or_default()
     }
 }
 
@@ -111,13 +115,20 @@ impl Limiter {
 
     /// Waits until a request may be sent. The place is free again when the permit is dropped.
     pub(super) async fn acquire(&self, kind: Kind) -> Option<SemaphorePermit<'_>> {
-        let wait = self.buckets()[kind as usize].take(self.clock.now());
-        if !wait.is_zero() {
-            tracing::debug!(?kind, ?wait, "holding request to Azure back");
-            self.clock.sleep(wait).await;
+        let mut wait = self.buckets()[kind as usize].take(self.clock.now());
+        loop {
+            if !wait.is_zero() {
+                tracing::debug!(?kind, ?wait, "holding request to Azure back");
+                self.clock.sleep(wait).await;
+            }
+            // The semaphore is never closed.
+            let place = self.places.acquire().await.ok();
+            // Another request may have been throttled meanwhile.
+            wait = self.buckets()[kind as usize].blocked(self.clock.now());
+            if wait.is_zero() {
+                return place;
+            }
         }
-        // The semaphore is never closed.
-        self.places.acquire().await.ok()
     }
 
     /// Takes over the number of tokens that ARM reports, if it is lower.
@@ -176,6 +187,22 @@ mod tests {
         limiter.acquire(Kind::Read).await;
         assert_eq!(seconds(&limiter, begun), 0);
         limiter.acquire(Kind::Write).await;
+        assert_eq!(seconds(&limiter, begun), 17);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_for_its_token_is_held_back_too() {
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH, 1);
+        let limiter = Limiter::new(clock.clone());
+        let begun = clock.now();
+        for _ in 0..200 {
+            limiter.acquire(Kind::Write).await;
+        }
+        let throttle = async {
+            clock.sleep(Duration::from_millis(50)).await;
+            limiter.throttled(Kind::Write, Some(Duration::from_secs(17)));
+        };
+        tokio::join!(limiter.acquire(Kind::Write), throttle);
         assert_eq!(seconds(&limiter, begun), 17);
     }
 

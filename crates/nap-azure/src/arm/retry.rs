@@ -54,7 +54,14 @@ impl<'a> Retries<'a> {
         }
         let wait = wait(self.operation, self.failures, retry_after);
         let (operation, attempt) = (self.operation, self.failures);
-        tracing::debug!(operation, attempt, code = error.code, ?wait, "retrying request to Azure");
+        tracing::debug!(
+            operation,
+            attempt,
+            code = error.code,
+            correlation_id = error.correlation_id,
+            ?wait,
+            "retrying request to Azure"
+        );
         self.clock.sleep(wait).await;
         Ok(())
     }

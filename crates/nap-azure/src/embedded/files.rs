@@ -175,7 +175,7 @@ fn read_sku(cells: &[&str]) -> Result<CatalogueSku, String> {
         cache_bytes: number(cache)?,
         temp_mib: number(temp)?,
         nvme_placement: *placement == "nvme",
-        encryption_at_host: *encryption == "1",
+        encryption_at_host: (!encryption.is_empty()).then_some(*encryption == "1"),
         spot_ratio_milli: ratio,
         max_data_disks: Some(number(disks)?).filter(|disks| *disks > 0),
         listed_in: (*listed_in).to_owned(),
@@ -200,7 +200,7 @@ fn write_sku(sku: &CatalogueSku) -> String {
         number(sku.cache_bytes),
         number(sku.temp_mib),
         if sku.nvme_placement { "nvme" } else { "" }.to_owned(),
-        flag(sku.encryption_at_host),
+        sku.encryption_at_host.map_or("", |stated| if stated { "1" } else { "0" }).to_owned(),
         sku.spot_ratio_milli
             .map(|ratio| format!("{}.{:03}", ratio / 1000, ratio % 1000))
             .unwrap_or_default(),

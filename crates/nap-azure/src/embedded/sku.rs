@@ -38,8 +38,8 @@ pub struct CatalogueSku {
     pub temp_mib: i64,
     /// Whether the OS disk can be on the NVMe disk.
     pub nvme_placement: bool,
-    /// Whether the host can encrypt its temporary disks.
-    pub encryption_at_host: bool,
+    /// Whether the host can encrypt its disks; `None` if no source states it.
+    pub encryption_at_host: Option<bool>,
     /// Spot price in thousandths of the list price; `None` if it is not sold as spot.
     pub spot_ratio_milli: Option<i64>,
     /// Most data disks that can be attached; `None` if Azure does not state it.
@@ -49,6 +49,12 @@ pub struct CatalogueSku {
 }
 
 impl CatalogueSku {
+    /// Whether the host can encrypt its disks. Where it is not stated this is an estimate: nearly
+    /// every size that takes premium disks can.
+    pub fn encrypts_at_host(&self) -> bool {
+        self.encryption_at_host.unwrap_or(self.premium_io)
+    }
+
     /// Item of the Resource SKUs API for a region, offered in all of its zones.
     pub fn to_resource_sku(&self, region: &Region) -> ResourceSku {
         let flag = |value: bool| if value { "True" } else { "False" }.to_owned();
@@ -62,7 +68,7 @@ impl CatalogueSku {
             ("PremiumIO", flag(self.premium_io)),
             ("AcceleratedNetworkingEnabled", flag(self.accelerated_networking)),
             ("LowPriorityCapable", flag(self.spot_ratio_milli.is_some())),
-            ("EncryptionAtHostSupported", flag(self.encryption_at_host)),
+            ("EncryptionAtHostSupported", flag(self.encrypts_at_host())),
             ("EphemeralOSDiskSupported", flag(self.ephemeral_os_disk)),
             ("MaxResourceVolumeMB", self.temp_mib.to_string()),
         ];
@@ -133,7 +139,7 @@ impl CatalogueSku {
             cache_bytes: number("CachedDiskBytes"),
             temp_mib: number("MaxResourceVolumeMB"),
             nvme_placement: places.contains("NvmeDisk"),
-            encryption_at_host: flag("EncryptionAtHostSupported"),
+            encryption_at_host: Some(flag("EncryptionAtHostSupported")),
             spot_ratio_milli: flag("LowPriorityCapable").then_some(1000),
             max_data_disks: Some(number("MaxDataDiskCount")).filter(|disks| *disks > 0),
             listed_in: LIVE.to_owned(),

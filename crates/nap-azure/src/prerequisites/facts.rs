@@ -72,6 +72,19 @@ pub struct Facts {
     pub(super) cli: Fact<Option<CliVersions>>,
     /// Answer of the retail price API to this computer: nothing, or the failure.
     pub(super) prices: Result<(), String>,
+    /// What NodePools can buy; empty if no NodePool is known.
+    pub(super) node_pools: Vec<PoolNeeds>,
+}
+
+/// What a NodePool can buy, in terms of quota.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolNeeds {
+    /// Name of the NodePool.
+    pub name: String,
+    /// vCPUs of the smallest size that it allows on demand, by lower-cased quota family.
+    pub families: BTreeMap<String, i64>,
+    /// vCPUs of the smallest size that it allows as spot; `None` if it allows none.
+    pub spot: Option<i64>,
 }
 
 impl Facts {
@@ -84,6 +97,11 @@ impl Facts {
     pub fn has_agent_pool(&self) -> Option<bool> {
         let pools = self.pools.as_ref().ok()?;
         Some(pools.iter().any(|pool| pool.name.eq_ignore_ascii_case(&self.config.agent_pool)))
+    }
+
+    /// Sets the NodePools that quota is checked for.
+    pub fn set_node_pools(&mut self, node_pools: Vec<PoolNeeds>) {
+        self.node_pools = node_pools;
     }
 
     /// Network profile of the cluster.

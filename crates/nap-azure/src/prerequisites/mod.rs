@@ -23,7 +23,7 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-pub use facts::Facts;
+pub use facts::{Facts, PoolNeeds};
 pub use pool::create_pool;
 pub use read::{Reader, managed_cluster};
 

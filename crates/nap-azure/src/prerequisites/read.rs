@@ -93,6 +93,7 @@ impl Reader {
             region_reads,
             cli: read_cli(&self.cli).await,
             prices: self.ask_prices().await,
+            node_pools: Vec::new(),
             cluster,
             unset: self.unset.clone(),
             config: self.config.clone(),

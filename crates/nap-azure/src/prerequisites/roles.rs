@@ -38,7 +38,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "role-api-server-subnet",
-        title: "The cluster's identity may use the API server's subnet (Network Contributor)",
+        title: "The cluster's identity may read and join the API server's subnet",
         document: REQUIRED,
         run: api_server_subnet,
     },

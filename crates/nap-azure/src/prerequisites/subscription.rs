@@ -41,7 +41,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "quota-family",
-        title: "vCPU quota of a family of the default NodePool (D)",
+        title: "vCPU quota of the families that NodePools can use (D without -f)",
         document: Document(NODE_AUTOPROVISIONING, "Node pool limits"),
         run: family_quota,
     },
@@ -129,7 +129,46 @@ fn usage<'a>(facts: &'a Facts, name: &str) -> Result<Option<&'a Usage>, Unknown>
     Ok(known(&facts.usages)?.iter().find(is_named))
 }
 
+/// Whether each NodePool that buys on demand has a family with room for its smallest size.
+fn pools_quota(facts: &Facts) -> Result<Finding, Unknown> {
+    let (mut full, mut shown) = (Vec::new(), Vec::new());
+    for pool in facts.node_pools.iter().filter(|pool| !pool.families.is_empty()) {
+        let mut best: Option<(i64, &str)> = None;
+        for (family, vcpus) in &pool.families {
+            // A family that Azure does not report has no limit.
+            let left = usage(facts, family)?.map_or(Some(i64::MAX), left);
+            if let Some(left) = left.filter(|left| left >= vcpus) {
+                best = best.max(Some((left, family)));
+            }
+        }
+        match best {
+            Some((i64::MAX, family)) => shown.push(format!("{}: {family}: no limit", pool.name)),
+            Some((left, family)) => shown.push(format!("{}: {family}: {left} left", pool.name)),
+            None => full.push(pool),
+        }
+    }
+    if let Some(first) = full.first() {
+        let names: Vec<&str> = full.iter().map(|pool| pool.name.as_str()).collect();
+        let family = first.families.keys().next().map_or("", String::as_str);
+        return Ok(Finding::fail(
+            format!("no family that NodePool {} allows has room for a VM", join(&names)),
+            format!(
+                "request quota for a family, for example {family}, in {}: `az quota update`, or \
+                 Quotas in the Azure portal",
+                facts.config.location
+            ),
+        ));
+    }
+    if shown.is_empty() {
+        return Ok(Finding::not_applicable("no NodePool of -f buys on demand"));
+    }
+    Ok(Finding::pass(join(&shown)))
+}
+
 fn family_quota(facts: &Facts) -> Result<Finding, Unknown> {
+    if !facts.node_pools.is_empty() {
+        return pools_quota(facts);
+    }
     let mut with_room = Vec::new();
     let mut full = Vec::new();
     for usage in known(&facts.usages)? {
@@ -185,10 +224,16 @@ fn spot_quota(facts: &Facts) -> Result<Finding, Unknown> {
     let Some(left) = usage(facts, "lowPriorityCores")?.and_then(left) else {
         return Err(Unknown("Azure does not state the usage `lowPriorityCores`".to_owned()));
     };
+    let pools = &facts.node_pools;
+    let needs: Vec<i64> = pools.iter().filter_map(|pool| pool.spot).collect();
+    if !pools.is_empty() && needs.is_empty() {
+        return Ok(Finding::not_applicable("no NodePool of -f allows spot"));
+    }
     let found = format!("{left} vCPUs left");
-    if left < SMALLEST_NODE {
+    if left < needs.into_iter().max().unwrap_or(SMALLEST_NODE) {
         let fix = format!("request more spot vCPUs in {}", facts.config.location);
-        return Ok(Finding::warn(found, fix));
+        let only = pools.iter().any(|pool| pool.spot.is_some() && pool.families.is_empty());
+        return Ok(if only { Finding::fail(found, fix) } else { Finding::warn(found, fix) });
     }
     Ok(Finding::pass(found))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Permission, Read, Role, Unknown, Usage, parse};
+use super::facts::{Facts, Permission, PoolNeeds, Read, Role, Unknown, Usage, parse};
 use super::subscription::PROVIDERS;
 use super::versions::CliVersions;
 use super::{Row, Status, check, checks};
@@ -83,6 +83,7 @@ fn good() -> Facts {
             extensions: [("aks-preview".to_owned(), "18.0.0b1".to_owned())].into(),
         })),
         prices: Ok(()),
+        node_pools: Vec::new(),
     };
     pool(&mut facts, "system", json!({ "mode": "System", "osType": "Linux" }));
     pool(&mut facts, "aksmanagedap", json!({ "mode": "Machines" }));
@@ -479,4 +480,42 @@ fn a_proxy_with_a_password_is_not_shown() {
     facts.cluster.properties.http_proxy_config.http_proxy = Some("http://user:pw@p".to_owned());
     let row = row(&facts, "http-proxy");
     assert!(!format!("{row:?}").contains("pw"), "{row:?}");
+}
+
+#[test]
+fn quota_is_checked_for_what_the_nodepools_can_buy() {
+    let pool = |name: &str, family: &str, spot: Option<i64>| PoolNeeds {
+        name: name.to_owned(),
+        families: (!family.is_empty()).then(|| (family.to_owned(), 4)).into_iter().collect(),
+        spot,
+    };
+    let check = |pools: &[PoolNeeds], spot_left: i64| {
+        let mut facts = good();
+        let usage = |name: &str, limit: i64| json!({ "currentValue": 0, "limit": limit, "name": { "value": name } });
+        usages(
+            &mut facts,
+            &[
+                usage("standardDSv5Family", 100),
+                usage("StandardNCASv3_T4Family", 2),
+                usage("lowPriorityCores", spot_left),
+            ],
+        );
+        facts.set_node_pools(pools.to_vec());
+        (row(&facts, "quota-family"), row(&facts, "quota-spot"))
+    };
+    let general = pool("general", "standarddsv5family", None);
+    let gpu = pool("gpu", "standardncasv3_t4family", None);
+    let (family, spot) = check(std::slice::from_ref(&general), 0);
+    assert_eq!(family.found, "general: standarddsv5family: 100 left");
+    assert_eq!((family.status, spot.status), (Status::Pass, Status::NotApplicable));
+    let (family, _) = check(&[general.clone(), gpu], 0);
+    assert_eq!(family.status, Status::Fail);
+    assert!(family.found.contains("NodePool gpu allows"), "{family:?}");
+    assert!(family.fix.is_some_and(|fix| fix.contains("standardncasv3_t4family")));
+    let (family, spot) = check(&[pool("batch", "", Some(8))], 6);
+    assert_eq!((family.status, spot.status), (Status::NotApplicable, Status::Fail));
+    let (_, spot) = check(&[pool("mixed", "standarddsv5family", Some(2))], 6);
+    assert_eq!(spot.status, Status::Pass);
+    let unreported = pool("new", "standardnewfamily", None);
+    assert!(check(&[unreported], 0).0.found.ends_with("no limit"));
 }

@@ -7,13 +7,19 @@ use super::facts::{Facts, Unknown, known_of, last_segment};
 use super::network::ranges;
 use super::security_rules::{Decision, Direction, Endpoint, SecurityGroup, Traffic};
 use super::{Check, Document, EGRESS, Finding, NODE_AUTOPROVISIONING, RUNNING, join};
+use crate::AzureConfig;
 
 const RULES: Document = Document(NODE_AUTOPROVISIONING, "Network security group rules");
 
-/// Names that nodes and nap itself must reach, beside the API server of the cluster.
-const NAMES: &str = "*.hcp.REGION.azmk8s.io, management.azure.com, login.microsoftonline.com, mcr.microsoft.com, \
-                     *.data.mcr.microsoft.com, packages.microsoft.com, packages.aks.azure.com, \
-                     acs-mirror.azureedge.net and, for prices, prices.azure.com";
+/// Names that nodes must reach in every cloud.
+const EVERYWHERE: &str = "mcr.microsoft.com, *.data.mcr.microsoft.com, packages.microsoft.com, \
+                          packages.aks.azure.com, acs-mirror.azureedge.net";
+/// Names of API servers by the end of the name of ARM; those of the public cloud come last.
+const API_SERVERS: [(&str, &str); 3] = [
+    (".usgovcloudapi.net", "*.hcp.REGION.cx.aks.containerservice.azure.us"),
+    (".chinacloudapi.cn", "*.hcp.REGION.cx.prod.service.azk8s.cn, *.azk8s.cn"),
+    ("", "*.hcp.REGION.azmk8s.io"),
+];
 /// Every protocol of a rule for all protocols.
 const PROTOCOLS: [&str; 3] = ["Tcp", "Udp", "Icmp"];
 const ALL_PORTS: (u16, u16) = (0, u16::MAX);
@@ -263,8 +269,26 @@ fn egress_rules(facts: &Facts) -> Result<Finding, Unknown> {
     )
 }
 
+/// Names that nodes and nap itself must reach in the cloud of the settings.
+fn names(config: &AzureConfig) -> String {
+    let host = |url: &str| {
+        let rest = url.split("://").last().unwrap_or_default();
+        rest.split('/').next().unwrap_or_default().to_owned()
+    };
+    let arm = host(&config.arm_endpoint);
+    let api_server = API_SERVERS.iter().find(|(end, _)| arm.ends_with(end));
+    let api_server = api_server.map_or("", |(_, name)| *name);
+    format!(
+        "{}, {arm}, {}, {EVERYWHERE} and, for prices, {}",
+        api_server.replace("REGION", &config.location),
+        host(&config.entra.authority_host),
+        host(&config.prices_endpoint)
+    )
+}
+
 fn egress_firewall(facts: &Facts) -> Result<Finding, Unknown> {
     let mut hops = Vec::new();
+    let names = names(&facts.config);
     for id in facts.node_subnets()? {
         let subnet = known_of(&facts.subnets, &id)?;
         let Some(table) = &subnet.properties.route_table else { continue };
@@ -277,7 +301,7 @@ fn egress_firewall(facts: &Facts) -> Result<Finding, Unknown> {
             if route.next_hop_type.eq_ignore_ascii_case("None") {
                 return Ok(Finding::fail(
                     format!("route table `{}` drops traffic to 0.0.0.0/0", table.name),
-                    format!("lead the default route to a gateway or firewall that allows {NAMES}"),
+                    format!("lead the default route to a gateway or firewall that allows {names}"),
                 ));
             }
             if !route.next_hop_type.eq_ignore_ascii_case("Internet") {
@@ -293,7 +317,7 @@ fn egress_firewall(facts: &Facts) -> Result<Finding, Unknown> {
     }
     Ok(Finding::warn(
         format!("the default route leads to {}, whose rules are not checked", join(&hops)),
-        format!("see that it allows {NAMES}"),
+        format!("see that it allows {names}"),
     ))
 }
 
@@ -305,5 +329,42 @@ fn egress_prices(facts: &Facts) -> Result<Finding, Unknown> {
             format!("{endpoint} does not answer this computer: {why}"),
             "allow it at the firewall; until then nap uses its built-in list prices",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_firewall_must_allow_the_names_of_the_cloud() {
+        let names = |cloud: &str, region: &str| {
+            let config = AzureConfig::from_variables(|name| match name {
+                "ARM_CLOUD" => Some(cloud.to_owned()),
+                "LOCATION" => Some(region.to_owned()),
+                "AZURE_SUBSCRIPTION_ID"
+                | "ARM_SUBSCRIPTION_ID"
+                | "ARM_RESOURCE_GROUP"
+                | "CLUSTER_NAME"
+                | "AZURE_NODE_RESOURCE_GROUP" => Some("x".to_owned()),
+                _ => None,
+            });
+            names(&config.unwrap())
+        };
+        let public = names("AzurePublicCloud", "eastus");
+        assert!(public.starts_with("*.hcp.eastus.azmk8s.io, management.azure.com, "), "{public}");
+        assert!(
+            public.contains("login.microsoftonline.com, mcr.")
+                && public.ends_with("prices.azure.com")
+        );
+        let government = names("AzureUSGovernmentCloud", "usgovvirginia");
+        for name in [".azure.us, ", "management.usgovcloudapi.net", "login.microsoftonline.us"] {
+            assert!(government.contains(name), "{name}: {government}");
+        }
+        let china = names("AzureChinaCloud", "chinaeast2");
+        for name in ["*.azk8s.cn", "management.chinacloudapi.cn", "login.chinacloudapi.cn"] {
+            assert!(china.contains(name), "{name}: {china}");
+        }
+        assert!(!china.contains("azmk8s.io") && !china.contains("management.azure.com"));
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of quota holds and of a price endpoint that does not answer.
 
+use std::time::Duration;
+
 use super::*;
 use crate::embedded::EmbeddedCatalogue;
 use bytes::Bytes;

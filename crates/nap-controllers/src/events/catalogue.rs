@@ -61,6 +61,7 @@ pub const EVENTS: &[EventKind] = &[
     event("InitializationTimeout", Warning, CLAIM),
     event("InstanceNotFound", Warning, CLAIM),
     event("InstanceTerminating", Warning, CLAIM),
+    event("UnmanagedInstance", Warning, CLAIM),
     event("SpotInterrupted", Warning, CLAIM),
     event("DriftHalted", Warning, POOL),
     event("DriftWave", Normal, POOL),

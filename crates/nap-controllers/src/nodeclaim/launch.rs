@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{LAUNCHED, REGISTERED};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, conditions, labels};
 use nap_cloud::{CloudError, Creation, ErrorClass, Instance};
+use nap_engine::{CapacityType, PriceEstimates};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::{Step, live_claim, nomination, registration_health, time_left};
@@ -242,7 +243,7 @@ async fn record(
 ) -> Result<Step, Error> {
     let name = claim.name_any();
     let stamp = HashStamp::of_class(class);
-    let price = price(instance, offerings);
+    let price = price(instance, offerings, context.cloud.price_estimates());
     context
         .update::<NodeClaim>(&name, |claim| {
             if provider_id_of_claim(claim).is_some() {
@@ -286,16 +287,21 @@ async fn record(
     Ok(Step::Done)
 }
 
-/// The planned price of the offering that the instance is of, in dollars per hour; `None` if the
-/// plan did not have it.
-fn price(instance: &Instance, offerings: &[OfferingRef]) -> Option<String> {
+/// The planned price of the offering that the instance is of, in dollars per hour, with `~` before
+/// an estimate; `None` if the plan did not have it.
+fn price(
+    instance: &Instance,
+    offerings: &[OfferingRef],
+    estimates: PriceEstimates,
+) -> Option<String> {
     let is = |key: &str, value: &String| instance.labels.get(key) == Some(value);
     let offering = offerings.iter().find(|offering| {
         is(labels::INSTANCE_TYPE, &offering.instance_type)
             && is(labels::ZONE, &offering.zone)
             && is(labels::CAPACITY_TYPE, &offering.capacity_type)
     })?;
-    Some(offering.price.to_string().trim_start_matches('$').to_owned())
+    let mark = CapacityType::parse(&offering.capacity_type).map_or("", |one| estimates.mark(one));
+    Some(format!("{mark}{}", offering.price.to_string().trim_start_matches('$')))
 }
 
 fn describe(instance: &Instance) -> String {

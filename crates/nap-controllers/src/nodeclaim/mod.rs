@@ -17,6 +17,7 @@ pub mod registration_health;
 mod spread_domains;
 mod status;
 pub mod termination;
+mod unmanaged;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,8 @@ type StepFn = for<'a> fn(&'a Context, &'a str) -> BoxFuture<'a, std::result::Res
 
 /// The steps in their order. Each reads the NodeClaim again, as the step before may have changed
 /// it.
-const STEPS: [StepFn; 12] = [
+const STEPS: [StepFn; 13] = [
+    |context, name| unmanaged::check(context, name).boxed(),
     |context, name| ensure_metadata(context, name).boxed(),
     |context, name| expiration::expire(context, name).boxed(),
     |context, name| notice::heed(context, name).boxed(),

@@ -12,6 +12,7 @@ use nap_api::nodeclaim::condition::{INSTANCE_TERMINATING, REGISTERED};
 use nap_api::{NodeClaim, conditions, labels};
 
 use super::notice::shorten_drain;
+use super::unmanaged;
 use crate::cluster::{claim_conditions, claim_is, pool_of, provider_id_of_claim};
 use crate::context::{Context, Doing, Error, Outcome, is_not_found};
 use crate::disruption::repair;
@@ -107,7 +108,10 @@ pub async fn delete_instance(
             Ok(InstanceDeletion::Terminating)
         }
         Err(error) if error.is_not_found() => Ok(InstanceDeletion::Gone),
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            unmanaged::report(context, claim).await;
+            Err(error.into())
+        }
     }
 }
 

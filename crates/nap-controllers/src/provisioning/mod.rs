@@ -24,6 +24,7 @@ use creations::Creation;
 pub use creations::{CreationBackoff, Creations};
 use quota::QuotaLedger;
 pub(crate) use quota::quota_left;
+pub use quota::stay_within_quota;
 pub use refused::RefusedPods;
 pub(crate) use solver::{Solver, SolverState};
 

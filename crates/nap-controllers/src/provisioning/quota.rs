@@ -9,8 +9,11 @@ use std::collections::BTreeMap;
 use nap_api::nodeclaim::condition::LAUNCHED;
 use nap_api::{OfferingRef, PlanRecord};
 use nap_cloud::{CloudProvider, QuotaCharge, QuotaCount};
+use nap_engine::{CapacityType, Plan};
 
+use super::nodeclaims;
 use crate::cluster::{Index, claim_is};
+use crate::snapshot::Catalogues;
 
 /// The quotas that an offering counts against.
 type ChargeOf<'c> = dyn Fn(&OfferingRef) -> Option<QuotaCharge> + 'c;
@@ -18,6 +21,33 @@ type ChargeOf<'c> = dyn Fn(&OfferingRef) -> Option<QuotaCharge> + 'c;
 /// vCPUs left by the name of the quota, what is launched or about to be taken off.
 pub(crate) fn quota_left(cloud: &dyn CloudProvider, index: &Index) -> BTreeMap<String, i64> {
     QuotaLedger::of(cloud, index).left
+}
+
+/// Moves the launches of a plan to the offerings with which the controllers would decide them, so
+/// that together they stay within the quota. One without such an offering stays as it is planned.
+pub fn stay_within_quota(
+    cloud: &dyn CloudProvider,
+    index: &Index,
+    catalogues: &Catalogues,
+    plan: &mut Plan,
+) {
+    let mut quota = QuotaLedger::of(cloud, index);
+    for launch in &mut plan.launches {
+        let (pool, catalogue) = (index.pool(&launch.pool), catalogues.of(&launch.pool));
+        let (Some(pool), Some(catalogue)) = (pool, catalogue) else { continue };
+        let mut offerings = nodeclaims::offerings(pool, launch, catalogue, None);
+        if !quota.take(&mut offerings) {
+            continue;
+        }
+        let Some(OfferingRef { instance_type, zone, capacity_type, price }) =
+            offerings.into_iter().next()
+        else {
+            continue;
+        };
+        launch.capacity_type = CapacityType::parse(&capacity_type).unwrap_or(launch.capacity_type);
+        (launch.instance_type, launch.zone, launch.price) = (instance_type, zone, price);
+    }
+    plan.cost = plan.launches.iter().map(|launch| launch.price).sum();
 }
 
 /// vCPUs left of each quota while launches are decided.

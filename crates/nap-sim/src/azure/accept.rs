@@ -153,6 +153,7 @@ impl Inner {
             return Err(Refusal::new(500, "InternalOperationError", message));
         }
         self.check_quota(state, size, template.capacity_type)?;
+        self.check_subnet(state, &template.properties)?;
         let incarnation = state.next();
         let digits = self.hash(&format!("vm/{name}/{incarnation}")) % 100_000_000;
         let vm_name = if config.vm_ids == VmIds::Opaque {

@@ -24,6 +24,7 @@ mod request;
 mod routes;
 mod sizes;
 mod state;
+mod subnets;
 mod throttle;
 mod versions;
 

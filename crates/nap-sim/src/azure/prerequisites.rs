@@ -250,6 +250,9 @@ fn part_of_cluster(
         ["agentpools"] if is_get => {
             Some(("agentPools", listed(inner, request, &agent_pools(inner))))
         }
+        ["agentpools", pool] if is_get && fixed_pool(inner, pool).is_some() => {
+            Some(("agentPools", reply(200, &fixed_pool(inner, pool)?)))
+        }
         ["agentpools", pool] if request.method == Method::PUT => {
             Some(("agentPools", put_agent_pool(inner, request, pool)))
         }
@@ -271,13 +274,21 @@ fn listed(inner: &Inner, request: &ArmRequest, items: &[Value]) -> Answer {
     page(request, items, inner.config.page_size, ("value", "nextLink"))
 }
 
+/// An agent pool beside the machines-mode one; `None` if there is none of that name.
+fn fixed_pool(inner: &Inner, name: &str) -> Option<Value> {
+    let mut pools = inner.config.surroundings.agent_pools.iter();
+    pools.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(show_fixed)
+}
+
+fn show_fixed((name, properties): (&String, &Value)) -> Value {
+    let mut properties = properties.clone();
+    properties["provisioningState"] = json!("Succeeded");
+    json!({ "name": name, "properties": properties })
+}
+
 fn agent_pools(inner: &Inner) -> Vec<Value> {
-    let show = |(name, properties): (&String, &Value)| {
-        let mut properties = properties.clone();
-        properties["provisioningState"] = json!("Succeeded");
-        json!({ "name": name, "properties": properties })
-    };
-    let mut pools: Vec<Value> = inner.config.surroundings.agent_pools.iter().map(show).collect();
+    let fixed = inner.config.surroundings.agent_pools.iter();
+    let mut pools: Vec<Value> = fixed.map(show_fixed).collect();
     if inner.pool_state() != PoolState::Missing {
         pools.push(shown(inner));
     }
@@ -326,6 +337,8 @@ fn network_resource(inner: &Inner, request: &ArmRequest) -> Option<(&'static str
     let resources = &inner.config.surroundings.resources;
     let (id, properties) =
         resources.iter().find(|(id, _)| id.eq_ignore_ascii_case(&request.path))?;
+    let mut properties = properties.clone();
+    inner.add_addresses(id, &mut properties);
     let body = json!({ "id": id, "name": id.rsplit('/').next(), "properties": properties });
     Some(("network", reply(200, &body)))
 }

@@ -13,8 +13,9 @@ use super::images::list_images;
 use super::prerequisites;
 use super::request::{Answer, ArmRequest, Refusal, refuse, reply, reply_with};
 use super::state::TokenRecord;
+use super::subnets::DEFAULT_PREFIX;
 use super::throttle::RequestKind;
-use super::versions::check_version;
+use super::versions::{check_version, namespace_of};
 use super::{EmulatorConfig, Inner};
 
 /// Handles a request.
@@ -124,13 +125,12 @@ fn resource(inner: &Arc<Inner>, request: &ArmRequest, parts: &[&str]) -> Answer 
     if let Some(fault) = fault(inner) {
         return count(inner, request, "fault", fault);
     }
-    // Before the versions are checked: a scope and what is asked about it have different ones.
-    if let Some((kind, answer)) = prerequisites::answer(inner, request, parts) {
-        return count(inner, request, kind, answer);
-    }
     let config = &inner.config;
     if let Err(refusal) = check_api_version(config, request, parts) {
         return refusal.answer();
+    }
+    if let Some((kind, answer)) = prerequisites::answer(inner, request, parts) {
+        return count(inner, request, kind, answer);
     }
     let Some((&"subscriptions", [subscription, rest @ ..])) = parts.split_first() else {
         return refuse(404, "NotFound", &format!("nothing is at `{}`", request.path));
@@ -176,10 +176,9 @@ fn check_api_version(
             "The api-version query parameter (?api-version=) is required for all requests.";
         return Err(Refusal::new(400, "MissingApiVersionParameter", message));
     };
-    let below = parts.iter().position(|part| *part == "providers");
-    match below.and_then(|index| parts.get(index + 1..)) {
-        Some([namespace, rest @ ..]) => check_version(namespace, rest, version, &config.region),
-        _ => Ok(()),
+    match namespace_of(parts) {
+        Some((namespace, rest)) => check_version(namespace, rest, version, &config.region),
+        None => Ok(()),
     }
 }
 
@@ -364,8 +363,9 @@ fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {
     let exists = inner.config.has_subnet(&request.path);
     match known.or(exists.then_some(&request.path)) {
         Some(id) => {
-            let properties =
-                json!({ "addressPrefix": "10.224.0.0/16", "provisioningState": "Succeeded" });
+            let mut properties =
+                json!({ "addressPrefix": DEFAULT_PREFIX, "provisioningState": "Succeeded" });
+            inner.add_addresses(id, &mut properties);
             reply(
                 200,
                 &json!({ "id": id, "name": id.rsplit('/').next(), "properties": properties }),

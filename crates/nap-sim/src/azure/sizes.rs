@@ -150,7 +150,7 @@ fn sku_row(sku: &CatalogueSku, size: &VmSize, region: &Region) -> Value {
         let places = if sku.nvme_placement { "NvmeDisk" } else { "ResourceDisk,CacheDisk" };
         state("SupportedEphemeralOSDiskPlacements", places);
     }
-    state("EncryptionAtHostSupported", yes_no(sku.encryption_at_host));
+    state("EncryptionAtHostSupported", yes_no(sku.encrypts_at_host()));
     state("AcceleratedNetworkingEnabled", yes_no(sku.accelerated_networking));
     let ultra = json!([{ "name": "UltraSSDAvailable", "value": "True" }]);
     let details = if size.ultra_zones.is_empty() {

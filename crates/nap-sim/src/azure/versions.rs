@@ -19,14 +19,39 @@ const VERSIONS: &[(&str, &str, &[&str])] = &[
     ("microsoft.containerservice", "managedclusters", AKS_VERSIONS),
     ("microsoft.containerservice", "managedclusters/agentpools", AKS_VERSIONS),
     ("microsoft.containerservice", "managedclusters/agentpools/machines", &[MACHINES_VERSION]),
-    (
-        "microsoft.network",
-        "virtualnetworks/subnets",
-        &["2022-01-01", "2023-09-01", "2024-05-01", "2025-01-01", "2026-03-01"],
-    ),
+    ("microsoft.network", "virtualnetworks/subnets", NETWORK_VERSIONS),
+    ("microsoft.network", "networksecuritygroups", NETWORK_VERSIONS),
+    ("microsoft.network", "routetables", NETWORK_VERSIONS),
+    ("microsoft.authorization", "roleassignments", &["2015-07-01", "2022-04-01"]),
+    ("microsoft.authorization", "roledefinitions", &["2015-07-01", "2022-04-01"]),
+    ("microsoft.authorization", "permissions", &["2015-07-01", "2018-07-01", "2022-04-01"]),
+    ("microsoft.features", "providers/features", &["2015-12-01", "2021-07-01"]),
+    ("microsoft.resources", "subscriptions/providers", &["2020-06-01", "2021-04-01"]),
+    ("microsoft.resources", "subscriptions", &["2016-06-01", "2020-01-01", "2022-12-01"]),
 ];
 
+const NETWORK_VERSIONS: &[&str] =
+    &["2022-01-01", "2023-09-01", "2024-05-01", "2025-01-01", "2026-03-01"];
+
 const AKS_VERSIONS: &[&str] = &["2025-07-01", "2026-04-01", MACHINES_VERSION];
+
+/// Namespace and rest of a path in lower case, without the scope that it is about: what is asked of
+/// a scope has versions of its own.
+pub(crate) fn namespace_of<'p>(parts: &'p [&'p str]) -> Option<(&'p str, &'p [&'p str])> {
+    let is_start = |index: &usize| parts[*index] == "providers";
+    let last = (0..parts.len()).rev().find(is_start);
+    let features = parts.windows(2).position(|pair| pair == ["providers", "microsoft.features"]);
+    match (features.or(last), parts) {
+        (None, ["subscriptions", _]) | (Some(_), ["subscriptions", _, "providers", _]) => {
+            Some(("microsoft.resources", parts))
+        }
+        (Some(index), _) => {
+            let (namespace, rest) = parts.get(index + 1..)?.split_first()?;
+            Some((namespace, rest))
+        }
+        (None, _) => None,
+    }
+}
 
 /// Refuses a version that the resource type of a path does not have. `rest` is the path after the
 /// provider's namespace, in lower case.
@@ -95,6 +120,28 @@ mod tests {
         let (code, message) = check("microsoft.compute", usages, "1").unwrap();
         assert_eq!(code, "InvalidResourceType");
         assert!(message.contains("'locations/usages'"), "{message}");
-        assert_eq!(check("microsoft.authorization", "roleassignments", "1"), None);
+        assert!(check("microsoft.authorization", "roleassignments", "1").is_some());
+    }
+
+    #[test]
+    fn what_is_asked_of_a_scope_has_its_own_versions() {
+        let of = |path: &str| {
+            let parts: Vec<&str> = path.split('/').collect();
+            let (namespace, rest) = namespace_of(&parts)?;
+            versions_of(namespace, rest).map(|(kind, _)| kind)
+        };
+        let subnet = "subscriptions/s/resourcegroups/g/providers/microsoft.network/virtualnetworks/v/subnets/n";
+        assert_eq!(of(subnet), Some("virtualnetworks/subnets"));
+        let roles = format!("{subnet}/providers/microsoft.authorization/roleassignments");
+        assert_eq!(of(&roles), Some("roleassignments"));
+        assert_eq!(of("subscriptions/s"), Some("subscriptions"));
+        assert_eq!(
+            of("subscriptions/s/providers/microsoft.compute"),
+            Some("subscriptions/providers")
+        );
+        let feature =
+            "subscriptions/s/providers/microsoft.features/providers/microsoft.x/features/f";
+        assert_eq!(of(feature), Some("providers/features"));
+        assert_eq!(of("subscriptions/s/resourcegroups/g"), None);
     }
 }

@@ -8,9 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
-use nap_api::labels;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray,
+};
+use kube::CustomResourceExt as _;
+use nap_api::aksnodeclass::AKSNodeClassSpec;
+use nap_api::{AKSNodeClass, NodeClaimStatus, labels};
 use nap_azure::AzureProvider;
 use nap_azure::arm::{ManagedIdentity, http_service};
+use nap_azure::prerequisites::create_pool;
 use nap_clock::Clock;
 use nap_cloud::CloudProvider as _;
 use nap_sim::azure::Emulator;
@@ -42,10 +48,57 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
 }
 
-/// Bodies that the provider sends for NodeClaims of several kinds.
+/// A node class with every field.
+const CLASS: &str = include_str!("../azure_sdk/class.json");
+
+/// Paths of the members of a schema that a value lacks.
+fn absent(schema: &JSONSchemaProps, value: &Value, path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, member) in schema.properties.iter().flatten() {
+        let path = format!("{path}.{name}");
+        match value.get(name) {
+            Some(value) => found.extend(absent(member, value, &path)),
+            None => found.push(path),
+        }
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(item)) = &schema.items {
+        found.extend(value.get(0).map(|value| absent(item, value, path)).into_iter().flatten());
+    }
+    found
+}
+
+#[test]
+fn the_node_class_of_the_sdk_has_every_field() {
+    let definition = AKSNodeClass::crd().spec.versions.pop().unwrap();
+    let schema = definition.schema.unwrap().open_api_v3_schema.unwrap();
+    let spec = &schema.properties.unwrap()["spec"];
+    let class: Value = serde_json::from_str(CLASS).unwrap();
+    assert_eq!(absent(spec, &class, "spec"), Vec::<String>::new());
+}
+
+/// The model of the SDK for the body of a request; `None` for one without a body.
+fn model(method: &Method, path: &str) -> Option<&'static str> {
+    match (method, path) {
+        (&Method::POST, path) if path.ends_with("/deleteMachines") => {
+            Some("AgentPoolDeleteMachinesParameter")
+        }
+        (&Method::PUT, path) if path.contains("/machines/") => Some("Machine"),
+        (&Method::PUT, path) if path.contains("/agentPools/") => Some("AgentPool"),
+        _ => None,
+    }
+}
+
+/// Bodies that the provider sends for NodeClaims of several kinds, with the models for them.
 async fn provider_bodies() -> Vec<Value> {
     let clock = Clock::starting_at("2026-11-01T00:00:00Z".parse().unwrap(), 1000);
-    let (emulator, _events) = Emulator::new(world::config(&clock)).unwrap();
+    let mut config = world::config(&clock);
+    let mut spec: AKSNodeClassSpec = serde_json::from_str(CLASS).unwrap();
+    let subnet = spec.vnet_subnet_id.clone().unwrap();
+    config.surroundings.resources.insert(subnet, json!({ "addressPrefix": "10.1.0.0/24" }));
+    config.surroundings.machines_pool = false;
+    config.ultra_disks = true;
+    let azure = config.azure_config();
+    let (emulator, _events) = Emulator::new(config).unwrap();
     let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
     let kept = bodies.clone();
     let service = http_service(tower::service_fn(move |request: Request<Full<Bytes>>| {
@@ -53,9 +106,10 @@ async fn provider_bodies() -> Vec<Value> {
         async move {
             let (head, body) = request.into_parts();
             let bytes = body.collect().await.unwrap_or_default().to_bytes();
-            if head.method == Method::PUT {
-                let body = serde_json::from_slice(&bytes).unwrap();
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+            if let Some(model) = model(&head.method, head.uri.path()) {
+                let body: Value = serde_json::from_slice(&bytes).unwrap();
+                let sent = json!({ "model": model, "body": body });
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(sent);
             }
             emulator.oneshot(Request::from_parts(head, Full::new(bytes))).await
         }
@@ -67,9 +121,9 @@ async fn provider_bodies() -> Vec<Value> {
         client_id: None,
         resource: "https://management.azure.com/".into(),
     };
-    let config = world::config(&clock).azure_config();
-    let provider = AzureProvider::new(config, clock, service, Arc::new(identity));
-    let class = world::ready(&provider, nap_api::AKSNodeClass::default()).await;
+    let provider = AzureProvider::new(azure.clone(), clock.clone(), service, Arc::new(identity));
+    create_pool(provider.arm(), &azure).await.unwrap();
+    let class = world::ready(&provider, AKSNodeClass::default()).await;
     let kinds: [&[(&str, &[&str])]; 4] = [
         &world::DEFAULT_POOL,
         &[(labels::CAPACITY_TYPE, &["spot"]), (labels::SKU_FAMILY, &["D"])],
@@ -80,6 +134,26 @@ async fn provider_bodies() -> Vec<Value> {
         let claim = claim(&format!("default-abc1{index}"), "1", requirements);
         provider.create(&claim, &class, &[]).await.unwrap();
     }
+    // Every field of a class on a machine with a GPU and ultra disks, and then with other tags.
+    let mut full = class.clone();
+    full.spec = spec.clone();
+    let report = provider.inspect_node_class(&full).await;
+    full.status.as_mut().unwrap().images = report.images.unwrap();
+    let ultra: [(&str, &[&str]); 3] = [
+        (labels::INSTANCE_TYPE, &["Standard_NC4as_T4_v3"]),
+        (labels::SKU_STORAGE_ULTRA_SSD, &["true"]),
+        (labels::CAPACITY_TYPE, &["on-demand"]),
+    ];
+    let mut one = claim("default-full", "1", &ultra);
+    let made = provider.create(&one, &full, &[]).await.unwrap();
+    one.metadata.annotations = Some(made.annotations);
+    let provider_id = Some(made.provider_id);
+    one.status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
+    world::until_created(&clock).await;
+    spec.tags.insert("team".to_owned(), "b".to_owned());
+    full.spec = spec;
+    provider.update_in_place(&one, &full).await.unwrap();
+    provider.delete(&one).await.unwrap();
     bodies.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 

@@ -1,6 +1,7 @@
 //! Prices of the embedded catalogue stand in while the price API does not answer, and are marked as
 //! estimates where they are.
 
+use nap_api::labels;
 use nap_cloud::CloudProvider;
 use nap_engine::PriceEstimates;
 use serde_json::{Value, json};
@@ -44,6 +45,12 @@ async fn events_mark_estimated_prices_until_azure_states_them() {
         assert!(events.iter().all(|event| event.contains(" at ~$")), "{events:?}");
         user.until("it is recorded", async || !records(&user).await.is_empty()).await;
         assert!(records(&user).await[0].launched[0].price_is_estimate);
+        let price = async || {
+            let claims = user.claims().await;
+            claims.last().unwrap().metadata.annotations.clone().unwrap()[labels::PRICE_PER_HOUR]
+                .clone()
+        };
+        assert!(price().await.starts_with("~0."), "{}", price().await);
 
         user.world.azure().clear_faults();
         user.pass(180).await;

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use kube::api::{Patch, PatchParams};
 use nap_api::{NodeClaim, NodeClaimStatus};
 use nap_azure::{AzureConfig, AzureProvider};
 use nap_cloud::{CloudError, CloudProvider, Instance};
 use nap_sim::azure::VmIds;
+use serde_json::json;
 
+use crate::harness::User;
 use crate::world::{DEFAULT_POOL, World, claim, until_created};
 
 /// Launches a machine; returns its NodeClaim as the controllers would store it.
@@ -110,4 +113,42 @@ async fn a_machine_that_failed_without_a_vm_is_listed_and_deleted() {
     world.provider.delete_orphan(&left.provider_id).await.unwrap();
     world.clock.sleep(Duration::from_mins(5)).await;
     assert_eq!(world.provider.list().await.unwrap().len(), 0);
+}
+
+/// A node of the incumbent's mode that makes plain VMs: nap can do nothing with it, and says so.
+#[tokio::test(start_paused = true)]
+async fn a_plain_vm_is_left_alone_with_an_event_that_says_what_to_do() {
+    let user = User::new().await;
+    let script = async {
+        user.default_pool(json!({})).await;
+        user.standalone("default-abc12").await;
+        let group = user.world.azure().provider().config().node_resource_group.clone();
+        let vm = format!(
+            "azure:///subscriptions/s/resourceGroups/{group}/providers/Microsoft.Compute/virtualMachines/aks-default-abc12"
+        );
+        let condition = |kind: &str| {
+            json!({
+                "type": kind, "status": "True", "reason": kind, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        let conditions = ["Launched", "Registered", "Initialized", "Drifted"].map(condition);
+        let status = json!({ "status": { "providerID": vm, "conditions": conditions } });
+        let (how, patch) = (PatchParams::default(), Patch::Merge(status));
+        user.api::<NodeClaim>().patch_status("default-abc12", &how, &patch).await.unwrap();
+        user.world.run_nap(user.pass(3600)).await;
+        let claims = user.claims().await;
+        assert_eq!(claims.len(), 1);
+        assert!(claims[0].metadata.deletion_timestamp.is_none());
+        let events = user.events("UnmanagedInstance").await;
+        let [event] = events.as_slice() else { panic!("{events:?}") };
+        assert!(event.contains("drain and delete the node with the controller that made it"));
+        let drifted = nap_api::conditions::is_true(
+            &claims[0].status.as_ref().unwrap().conditions,
+            nap_api::nodeclaim::condition::DRIFTED,
+        );
+        assert!(!drifted, "it cannot be replaced");
+        assert_eq!(user.machines_ever(), 0);
+    };
+    user.run_without_nap(script).await;
 }

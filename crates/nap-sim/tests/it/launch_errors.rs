@@ -357,3 +357,31 @@ async fn what_was_learnt_is_taken_over_by_the_next_process() {
     let types = next.instance_types(&world.class).await.unwrap();
     assert_eq!(marks(&types, &case.offerings()), "x..xx..");
 }
+
+/// The operation that the NodeClaim names tells why its machine is gone, also to a process that did
+/// not ask for it.
+#[tokio::test(start_paused = true)]
+async fn the_cause_is_found_after_a_crash_by_the_operation_of_the_nodeclaim() {
+    let case = on_demand(FailedLater, "ZonalAllocationFailed", "no capacity here");
+    let world = World::new().await;
+    world.emulator.schedule_fault(&case.fault()).unwrap();
+    let mut claim = claim("default-00000", "1", &[]);
+    let first = &case.offerings()[..1];
+    let made = world.provider.create(&claim, &world.class, first).await.unwrap();
+    let provider_id = Some(made.provider_id.clone());
+    claim.status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
+    until_created(&world.clock).await;
+    world.provider.delete_orphan(&made.provider_id).await.unwrap();
+    until_created(&world.clock).await;
+    assert_eq!(world.emulator.machines(), []);
+    let next = world.emulator.provider();
+    let failure = async |claim: &nap_api::NodeClaim| match next.creation(claim).await.unwrap() {
+        Creation::Failed(error) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(failure(&claim).await.code, "MachineGone", "without its annotations");
+    claim.metadata.annotations = Some(made.annotations);
+    let error = failure(&claim).await;
+    assert_eq!((error.class, &*error.code), (ErrorClass::CreationFailed, "ZonalAllocationFailed"));
+    assert!(error.correlation_id.is_some());
+}

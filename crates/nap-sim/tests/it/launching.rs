@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use nap_api::{AKSNodeClass, NodeClaim, conditions};
+use nap_api::{AKSNodeClass, NodeClaim, NodePool, conditions};
 use nap_controllers::Settings;
 use serde_json::{Value, json};
 
@@ -283,12 +283,22 @@ async fn what_was_learnt_about_capacity_survives_a_restart() {
             .await;
         let failed = user.events("AsyncProvisioningError").await.len();
         assert!(failed > 0);
+        let condition = async || {
+            let pool: NodePool = user.api().get("default").await.unwrap();
+            let conditions = pool.status.unwrap().conditions;
+            conditions::get(&conditions, "OfferingsAvailable").map(|one| one.message.clone())
+        };
+        let said = condition().await.unwrap_or_default();
+        assert!(said.starts_with("not tried for now: Standard_D2s_v5 "), "{said}");
+        assert!(said.contains("(Azure has no capacity)") && said.contains("; and "), "{said}");
         user.deploy("other", 5, json!({})).await;
         user.world.run_nap(user.until_running(6)).await;
         let machines = user.world.azure().machines();
         assert!(machines.iter().all(|machine| machine.size == "Standard_D4as_v5"), "{machines:?}");
         let again = user.events("AsyncProvisioningError").await.len() - failed;
         assert_eq!(again, 0, "nothing was tried again");
+        user.world.run_nap(user.pass(6 * 3600)).await;
+        assert_eq!(condition().await, None, "what was learnt is forgotten");
     };
     user.run_without_nap(script).await;
 }

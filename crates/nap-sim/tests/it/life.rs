@@ -160,8 +160,9 @@ async fn a_burst_takes_few_requests() {
         };
         count(&world.emulator.requests()) - count(&before)
     };
-    // Three zones share a template, and a request takes fifty machines.
-    assert_eq!(sent("PUT machine"), 3);
+    // Three zones share a template, and a request takes fifty machines, or as many as its header
+    // may name.
+    assert_eq!(sent("PUT machine"), 4);
     assert!(sent("POST deleteMachines") <= 3, "{}", sent("POST deleteMachines"));
     assert_eq!(sent("GET machine"), 0);
     assert!(sent("GET machines") <= 5, "{}", sent("GET machines"));
@@ -197,19 +198,20 @@ async fn orphan_is_deleted_by_provider_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn foreign_provider_id_counts_as_gone_but_a_vm_of_the_cluster_does_not() {
+async fn id_of_another_cloud_counts_as_gone_but_no_vm_of_azure_does() {
     let world = World::new().await;
     let vm = |group: &str, name: &str| {
         let compute = "providers/Microsoft.Compute/virtualMachines";
         format!("azure:///subscriptions/s/resourceGroups/{group}/{compute}/{name}")
     };
     let own = &world.provider.config().node_resource_group;
-    let foreign = ["Provider:///AZ/i-0123456789".to_owned(), vm("other", "vm"), String::new()];
-    for id in &foreign {
+    for id in ["Provider:///AZ/i-0123456789", ""] {
         assert_eq!(world.provider.get(id).await.unwrap_err().class, ErrorClass::NotFound, "{id}");
     }
     let classic = vm(own, "aks-default-abc12");
-    assert_eq!(world.provider.get(&classic).await.unwrap_err().class, ErrorClass::Invalid);
+    for id in [&vm("other", "vm"), &classic] {
+        assert_eq!(world.provider.get(id).await.unwrap_err().class, ErrorClass::Invalid, "{id}");
+    }
     let mut claim = claim("default-abc12", "1", &DEFAULT_POOL);
     claim.status = Some(NodeClaimStatus { provider_id: Some(classic), ..Default::default() });
     assert_eq!(world.provider.delete(&claim).await.unwrap_err().class, ErrorClass::Invalid);

@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use nap_api::{NodeClaim, NodePool, conditions};
 use nap_controllers::Settings;
 use nap_sim::faults::{Crash, Faults};
@@ -72,6 +73,32 @@ async fn a_node_that_is_not_ready_for_ten_minutes_is_replaced_first_and_removed_
         user.until_running(3).await;
         user.pass(900).await;
         assert_eq!((user.machines(), user.machines_ever(), user.running().await), (3, 4, 3));
+        let events = user.events("DisruptionTerminating").await;
+        assert!(events.iter().any(|text| text.contains("Unhealthy: replace")), "{events:?}");
+    })
+    .await;
+}
+
+/// The condition by which AKS's node problem detector calls a node unhealthy.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_aks_calls_unhealthy_is_replaced_at_once() {
+    let user = world(repairing()).await;
+    user.run(async {
+        let nodes = scale_up(&user, 3).await;
+        let node = &nodes[0];
+        let condition = json!({
+            "type": "kubernetes.azure.com/NodeHealthy", "status": "False", "reason": "KubeletDown",
+            "message": "the node does not heal by itself",
+        });
+        let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
+        let how = PatchParams::default();
+        user.api::<Node>().patch_status(node, &how, &patch).await.unwrap();
+        user.until("the node is gone", async || !has_node(&user, node).await).await;
+        user.until_running(3).await;
+        assert_eq!((user.machines(), user.machines_ever()), (3, 4));
+        for other in &nodes[1..] {
+            assert!(has_node(&user, other).await, "{other} is well");
+        }
         let events = user.events("DisruptionTerminating").await;
         assert!(events.iter().any(|text| text.contains("Unhealthy: replace")), "{events:?}");
     })

@@ -1,9 +1,11 @@
 //! What the emulator refuses as Azure does: API versions, members of bodies, sizes and images.
 
+use nap_cloud::{CloudProvider as _, ErrorClass};
+use nap_sim::azure::SUBSCRIPTION;
 use serde_json::{Value, json};
 
 use crate::arm::{Arm, BASE, machine_body, machine_url, pool_url};
-use crate::world::World;
+use crate::world::{DEFAULT_POOL, World, claim};
 
 const SIZE: &str = "Standard_D4s_v5";
 
@@ -20,6 +22,13 @@ async fn unknown_api_versions_are_refused_with_the_known_ones() {
             "InvalidResourceType",
         ),
         (cluster, "2026-05-02-preview", "NoRegisteredProviderFound"),
+        (&format!("{cluster}/agentPools"), "2025-07-01", "NoRegisteredProviderFound"),
+        (
+            &format!("{cluster}/providers/Microsoft.Authorization/permissions"),
+            "2022-04-01",
+            "NoRegisteredProviderFound",
+        ),
+        ("providers/Microsoft.Compute", "2021-04-01", "NoRegisteredProviderFound"),
     ] {
         let bad = arm.get(&format!("{BASE}/{path}?api-version=2001-01-01")).await;
         assert_eq!((bad.status, bad.code()), (400, code), "{path}");
@@ -27,6 +36,15 @@ async fn unknown_api_versions_are_refused_with_the_known_ones() {
         let answer = arm.get(&format!("{BASE}/{path}?api-version={good}")).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
     }
+    let bad = arm.get(&format!("{BASE}?api-version=2001-01-01")).await;
+    assert_eq!((bad.status, bad.code()), (400, "NoRegisteredProviderFound"), "subscription");
+    // Every pool of the list can be asked for.
+    let pool = arm.get(&format!("{BASE}/{cluster}/agentPools/system?api-version=2025-07-01")).await;
+    assert_eq!(
+        (pool.status, &pool.body["properties"]["mode"]),
+        (200, &json!("System")),
+        "{pool:?}"
+    );
     // Machines cannot be created in versions without that.
     let old = machine_url("m-1").replace("2026-05-02-preview", "2025-07-01");
     let refused = arm.put(&old, &[], &machine_body(SIZE, &["1"], &json!({}))).await;
@@ -220,4 +238,31 @@ async fn restricted_and_retired_sizes_are_listed_with_their_restrictions() {
     assert_eq!(put("Standard_NC6s_v3", "1").await, (400, "VMSizeNotSupported".to_owned()));
     assert_eq!(put(SIZE, "2").await, (409, "SkuNotAvailable".to_owned()));
     assert_eq!(put(SIZE, "1").await.0, 201);
+}
+
+/// An address of the subnet for each machine, as far as they go.
+#[tokio::test(start_paused = true)]
+async fn machines_fill_their_subnet() {
+    let path = "resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/small";
+    let id = format!("/subscriptions/{SUBSCRIPTION}/{path}");
+    let mut world = World::with(|config| {
+        let small = json!({ "addressPrefix": "10.1.0.0/29" });
+        config.surroundings.resources.insert(id.clone(), small);
+    })
+    .await;
+    world.class.spec.vnet_subnet_id = Some(id);
+    for number in 0..4 {
+        let claim = claim(&format!("default-abc1{number}"), "1", &DEFAULT_POOL);
+        let made = world.provider.create(&claim, &world.class, &[]).await;
+        if number < 3 {
+            assert!(made.is_ok(), "{number}: {made:?}");
+            continue;
+        }
+        let error = made.unwrap_err();
+        assert_eq!((error.class, &*error.code), (ErrorClass::NodeClassNotReady, "SubnetIsFull"));
+    }
+    let arm = Arm::new(&world.emulator).await;
+    let subnet = arm.get(&format!("{BASE}/{path}?api-version=2024-05-01")).await;
+    let taken = subnet.body.pointer("/properties/ipConfigurations").and_then(Value::as_array);
+    assert_eq!(taken.map(Vec::len), Some(3), "{subnet:?}");
 }

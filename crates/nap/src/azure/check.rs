@@ -10,6 +10,7 @@ use nap_azure::prerequisites::{self, Facts, Reader, Row, Status};
 use nap_clock::Clock;
 use serde_json::{Value, json};
 
+use super::pool_needs;
 use crate::cli::{CheckArgs, CheckFormat, ManagedClusterArgs};
 use crate::user_error::UserError;
 
@@ -24,6 +25,10 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
     let mut facts = cluster.read().await?;
     if args.create_pool {
         facts = cluster.with_pool(facts).await?;
+    }
+    if !args.files.is_empty() {
+        let needs = pool_needs::of_files(&args.files, &facts.config().location)?;
+        facts.set_node_pools(needs);
     }
     let rows = prerequisites::check(&facts);
     let text = match args.output {

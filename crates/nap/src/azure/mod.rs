@@ -3,6 +3,7 @@
 mod check;
 pub mod live;
 mod masks;
+mod pool_needs;
 mod refresh;
 mod skus;
 mod smoke;

@@ -12,7 +12,7 @@ use nap_api::{AKSNodeClass, NodePool, Requirement, Requirements, labels};
 use nap_azure::embedded::{EmbeddedCatalogue, Lifecycle, Region};
 use nap_azure::instance_types::{Settings, instance_type};
 use nap_azure::not_offered::{NotOffered, offered, offered_live};
-use nap_azure::prices::{self, Prices};
+use nap_azure::prices::Prices;
 use nap_azure::quota::{self, Quota};
 use nap_azure::skus::{self, ResourceSku, Sku};
 use nap_azure::{CatalogueSource, PriceSource};
@@ -46,6 +46,8 @@ struct Considered {
     zones: Vec<String>,
     closed_since: Option<&'static str>,
     retires_on: Option<String>,
+    /// Whether the node class asks for encryption at host, which no source states of the size.
+    encryption_estimated: bool,
     /// vCPUs left of the scarcest quota that it counts against on demand; `None` if no quota is
     /// known.
     quota_left: Option<i64>,
@@ -60,7 +62,7 @@ impl Considered {
 
 /// What a region sells, and for how much.
 struct Market<'a> {
-    region: &'a Region,
+    region: Region,
     prices: Prices,
     /// Quota of the subscription; `None` without a login.
     quota: Option<Quota>,
@@ -75,23 +77,30 @@ enum MarketSizes<'a> {
 }
 
 impl<'a> Market<'a> {
-    fn of_catalogue(sizes: &'a EmbeddedCatalogue, region: &'a Region) -> Self {
-        let prices = sizes.prices_in(&region.name);
+    fn of_catalogue(sizes: &'a EmbeddedCatalogue, region: &Region) -> Self {
+        let (prices, region) = (sizes.prices_in(&region.name), region.clone());
         Self { region, prices, quota: None, sizes: MarketSizes::Catalogue(sizes) }
     }
 
-    /// What Azure lists for the subscription now.
-    async fn of_subscription(region: &'a Region, live: &Live) -> anyhow::Result<Self> {
-        let rows = skus::list(&live.arm, &live.subscription, &region.name).await;
+    /// What Azure lists for the subscription now, in any region of its cloud, with the source of
+    /// the prices.
+    async fn of_subscription(name: &str, live: &Live) -> anyhow::Result<(Self, PriceSource)> {
+        let rows = skus::list(&live.arm, &live.subscription, name).await;
         let rows = rows.map_err(|error| live::failed("--subscription", &error))?;
-        let left = quota::fetch(&live.arm, &live.subscription, &region.name).await;
-        let left = left.map_err(|error| live::failed("--subscription", &error))?;
-        let prices = prices::fetch(&live.prices, &region.name).await;
-        let prices = prices.map_err(|error| live::failed("--prices-endpoint", &error))?;
         let machines = |row: &ResourceSku| row.resource_type == "virtualMachines";
-        let rows = rows.into_iter().filter(machines).map(|row| (row.name.clone(), row)).collect();
+        let rows: BTreeMap<String, ResourceSku> =
+            rows.into_iter().filter(machines).map(|row| (row.name.clone(), row)).collect();
+        if rows.is_empty() {
+            let message = format!("--region: Azure lists no VM size in `{name}`");
+            let hint = "`az account list-locations` names the regions of the subscription";
+            return Err(UserError::new(message, hint).into());
+        }
+        let left = quota::fetch(&live.arm, &live.subscription, name).await;
+        let left = left.map_err(|error| live::failed("--subscription", &error))?;
+        let (prices, source) = nap_azure::prices_or_built_in(&live.prices, name).await;
         let quota = Some(Quota::counted(left));
-        Ok(Self { region, prices, quota, sizes: MarketSizes::Live(rows) })
+        let region = Region { name: name.to_owned(), ..Region::default() };
+        Ok((Self { region, prices, quota, sizes: MarketSizes::Live(rows) }, source))
     }
 
     /// Names of all sizes that are listed.
@@ -105,10 +114,20 @@ impl<'a> Market<'a> {
     /// The size, or why a node class cannot have it.
     fn offered(&self, settings: &Settings, name: &str, today: Date) -> Result<Sku, NotOffered> {
         match &self.sizes {
-            MarketSizes::Catalogue(sizes) => offered(sizes, self.region, settings, name),
+            MarketSizes::Catalogue(sizes) => offered(sizes, &self.region, settings, name),
             MarketSizes::Live(rows) => {
                 offered_live(rows.get(name), &self.prices, settings, name, today)
             }
+        }
+    }
+
+    /// Whether encryption at host of a size is an estimate.
+    fn is_estimated(&self, name: &str) -> bool {
+        match &self.sizes {
+            MarketSizes::Catalogue(sizes) => {
+                sizes.sku(name).is_some_and(|sku| sku.encryption_at_host.is_none())
+            }
+            MarketSizes::Live(_) => false,
         }
     }
 
@@ -118,30 +137,36 @@ impl<'a> Market<'a> {
         let charge = quota::charge(&sku.family, sku.vcpus, CapacityType::OnDemand);
         charge.quotas.iter().filter_map(|name| quota.left(name)).min()
     }
+
+    /// vCPUs left for all spot VMs; `None` if no quota is known.
+    fn spot_quota_left(&self) -> Option<i64> {
+        self.quota.as_ref()?.left(quota::SPOT_CORES)
+    }
 }
 
 /// Prints the sizes of a region.
 pub async fn skus(args: SkusArgs) -> anyhow::Result<()> {
     let sizes = catalogue::load(&args.catalogue)?;
-    let region = catalogue::region(&sizes, &args.region)?;
     let (wanted, class) = wanted(&args)?;
     let now = Clock::wall().now();
-    let (market, origin) = match live::connect(&args.live)? {
-        Some(live) => {
-            let source =
-                CatalogueSource { listed: now, prices: PriceSource::Live, has_quota: true };
-            let market = Market::of_subscription(region, &live).await?;
-            (market, Origin::live(source, &region.name))
+    let (market, origin) = if let Some(live) = live::connect(&args.live)? {
+        let (market, prices) = Market::of_subscription(&args.region, &live).await?;
+        if prices != PriceSource::Live {
+            eprintln!("note: the price API has no answer: built-in list prices are used");
         }
-        None => (Market::of_catalogue(&sizes, region), Origin::of(region, &args.catalogue)),
+        let source = CatalogueSource { listed: now, prices, has_quota: true };
+        let origin = Origin::live(source, &args.region);
+        (market, origin)
+    } else {
+        let region = catalogue::region(&sizes, &args.region)?;
+        (Market::of_catalogue(&sizes, region), Origin::of(region, &args.catalogue))
     };
-    let settings = settings(&region.name, class.as_ref());
+    let settings = settings(&market.region.name, class.as_ref());
     let rows = rows(&market, &settings, &wanted, now.to_zoned(TimeZone::UTC).date());
-    let has_quota = market.quota.is_some();
     let text = match args.output {
-        SkusFormat::Table => table(region, &origin, &rows, has_quota),
+        SkusFormat::Table => table(&market, &origin, &rows),
         SkusFormat::Json => {
-            let document = document(region, &origin, &rows, has_quota);
+            let document = document(&market, &origin, &rows);
             serde_json::to_string_pretty(&document)? + "\n"
         }
     };
@@ -211,7 +236,7 @@ fn read(file: &Path) -> anyhow::Result<(NodePool, Option<AKSNodeClass>)> {
 }
 
 fn rows(market: &Market<'_>, settings: &Settings, wanted: &Requirements, today: Date) -> Vec<Row> {
-    let (region, prices) = (market.region, &market.prices);
+    let (region, prices) = (&market.region, &market.prices);
     // Names that are not listed can only be asked for: a retired size without a price.
     let asked = wanted.get(labels::INSTANCE_TYPE).into_iter().flat_map(Requirement::values);
     let mut names = market.names();
@@ -236,6 +261,7 @@ fn rows(market: &Market<'_>, settings: &Settings, wanted: &Requirements, today: 
                 retires_on: Lifecycle::built_in()
                     .retires_on(&name, &region.name)
                     .map(|day| day.to_string()),
+                encryption_estimated: settings.encryption_at_host && market.is_estimated(&name),
                 quota_left: market.quota_left(&sku),
             })
         });
@@ -249,7 +275,7 @@ fn sold(made: &InstanceType, kind: CapacityType) -> bool {
 }
 
 /// The requirement that no offering of a size meets; `None` if one meets them all.
-fn unmet(made: &InstanceType, wanted: &Requirements) -> Option<String> {
+pub(super) fn unmet(made: &InstanceType, wanted: &Requirements) -> Option<String> {
     let meets = |wanted: &Requirements| {
         made.offerings.iter().filter(|offering| offering.available).any(|offering| {
             let mut machine = made.requirements.clone();
@@ -274,7 +300,7 @@ fn unmet(made: &InstanceType, wanted: &Requirements) -> Option<String> {
     Some("no offering meets all requirements together".to_owned())
 }
 
-fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String {
+fn table(market: &Market<'_>, origin: &Origin, rows: &[Row]) -> String {
     let mut considered: Vec<(&str, &Considered)> = Vec::new();
     let mut excluded: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for row in rows {
@@ -284,7 +310,8 @@ fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String 
         }
     }
     considered.sort_by_key(|(name, one)| (one.on_demand.or(one.spot), *name));
-    let mut text = format!("{} sizes would be considered in {}\n\n", considered.len(), region.name);
+    let mut text =
+        format!("{} sizes would be considered in {}\n\n", considered.len(), market.region.name);
     let head = ["SIZE", "VCPU", "GIB", "GPU", "PER HOUR", "SPOT", "QUOTA LEFT", "ZONES", "NOTE"];
     let _ = writeln!(
         text,
@@ -299,6 +326,7 @@ fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String 
         notes.extend(one.closed_since.map(|since| format!("closed since {since}")));
         notes.extend(one.retires_on.as_ref().map(|on| format!("retires {on}")));
         notes.extend(one.is_over_quota().then(|| "over quota".to_owned()));
+        notes.extend(one.encryption_estimated.then(|| "encryption at host estimated".to_owned()));
         let line = format!(
             "{name:<36} {:>5} {:>7} {:>4} {:>10} {:>10} {:>10}  {:<6} {}",
             one.vcpus,
@@ -321,11 +349,16 @@ fn table(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> String 
     }
     let _ =
         writeln!(text, "\n{}", origin.text(considered.iter().any(|(_, one)| one.spot.is_some())));
-    let _ = writeln!(text, "quota: {}", if quota { "as Azure states it now" } else { NO_LOGIN });
+    let quota = match (&market.quota, market.spot_quota_left()) {
+        (None, _) => NO_LOGIN.to_owned(),
+        (Some(_), None) => "as Azure states it now".to_owned(),
+        (Some(_), Some(left)) => format!("as Azure states it now; {left} vCPUs left for spot"),
+    };
+    let _ = writeln!(text, "quota: {quota}");
     text
 }
 
-fn document(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> Value {
+fn document(market: &Market<'_>, origin: &Origin, rows: &[Row]) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 micro-dollars")]
     let dollars = |price: Option<UsdPerHour>| price.map(|price| price.micros() as f64 / 1e6);
     let considered = rows.iter().filter_map(|row| {
@@ -341,6 +374,7 @@ fn document(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> Valu
             "zones": one.zones,
             "closedSince": one.closed_since,
             "retiresOn": one.retires_on,
+            "encryptionAtHostIsEstimate": one.encryption_estimated,
             "quotaLeftVcpus": one.quota_left,
             "withinQuota": one.quota_left.map(|_| !one.is_over_quota()),
         }))
@@ -351,9 +385,10 @@ fn document(region: &Region, origin: &Origin, rows: &[Row], quota: bool) -> Valu
     });
     json!({
         "version": 1,
-        "region": region.name,
+        "region": market.region.name,
         "prices": { "date": origin.date, "estimates": origin.estimates() },
-        "quota": if quota { Value::Null } else { Value::from(NO_LOGIN) },
+        "quota": if market.quota.is_some() { Value::Null } else { Value::from(NO_LOGIN) },
+        "spotQuotaLeftVcpus": market.spot_quota_left(),
         "considered": considered.collect::<Vec<_>>(),
         "excluded": excluded.collect::<Vec<_>>(),
     })

@@ -77,6 +77,9 @@ pub struct CheckArgs {
     /// Exit with 0 although rows are unknown
     #[arg(long)]
     pub allow_unknown: bool,
+    /// Manifest, folder or `-` with NodePools whose quota is checked; may be repeated
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// Output format
     #[arg(short = 'o', long, value_enum, default_value = "table")]
     pub output: CheckFormat,

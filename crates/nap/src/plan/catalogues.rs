@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use nap_api::{AKSNodeClass, OfferingRef};
+use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::unavailable_offerings::UnavailableOfferings;
 use nap_azure::{AzureProvider, PriceSource, REFERENCE_REGION, Shortage};
 use nap_cloud::{CloudError, CloudProvider, ErrorClass};
@@ -93,7 +94,7 @@ fn shortages(cluster: &mut Cluster, now: Timestamp) -> Vec<Shortage> {
 /// Those of the built-in catalogue, or of a folder.
 fn built_in(
     source: &SourceArgs,
-    cluster: &Cluster,
+    cluster: &mut Cluster,
     left_out: Vec<Shortage>,
 ) -> anyhow::Result<Offered> {
     let region = source.region.clone().or_else(|| region_of(cluster));
@@ -104,6 +105,7 @@ fn built_in(
     let region = region.name.clone();
     let mut of_classes: BTreeMap<String, Arc<Catalogue>> = BTreeMap::new();
     let mut known: Vec<(_, Arc<Catalogue>)> = Vec::new();
+    let mut notes = Vec::new();
     for (name, class) in cluster.state.classes() {
         let settings = settings(&region, Some(class));
         let same =
@@ -112,10 +114,23 @@ fn built_in(
             Some(types) => types,
             None => Arc::new(instance_types(&sizes, &settings, &left_out)?),
         };
+        if settings.encryption_at_host && is_estimated(&types, &sizes) {
+            notes.push(format!(
+                "AKSNodeClass `{name}`: which sizes have encryption at host is an estimate: those \
+                 that take premium disks; --subscription asks Azure"
+            ));
+        }
         known.push((settings, Arc::clone(&types)));
         of_classes.insert(name.clone(), types);
     }
+    cluster.notes.extend(notes);
     Ok(Offered { region, origin, of_classes, provider: None, left_out })
+}
+
+/// Whether encryption at host is an estimate for one of the instance types.
+fn is_estimated(types: &Catalogue, sizes: &EmbeddedCatalogue) -> bool {
+    let mut rows = types.types().iter().filter_map(|one| sizes.sku(&one.name));
+    rows.any(|row| row.encryption_at_host.is_none())
 }
 
 /// Those of Azure, by the provider of `nap run`.
@@ -159,7 +174,7 @@ async fn from_azure(
 }
 
 /// The first quota that the launches of a plan exceed together, and by how many vCPUs. Each fits by
-/// itself: the controllers decide the later ones with their alternatives, or wait.
+/// itself, and no alternative of the later ones is within what is left.
 pub fn exceeded_quota(provider: &AzureProvider, plan: &Plan) -> Option<(String, i64)> {
     let mut left = provider.quota().left;
     for launch in &plan.launches {

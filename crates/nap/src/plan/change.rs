@@ -26,7 +26,7 @@ pub struct State {
 impl State {
     /// Decides about a cluster.
     pub fn new(cluster: Cluster, problem: Problem) -> Self {
-        let decision = problem.solve(None);
+        let decision = problem.decide(&cluster);
         let preview = disruption::preview(&cluster, &problem, &Known::default());
         Self { cluster, problem, decision, preview }
     }

@@ -38,6 +38,7 @@ use jiff::Timestamp;
 use nap_azure::{AzureProvider, Shortage};
 use nap_clock::Clock;
 use nap_controllers::snapshot::{Catalogues, NodeCache, OverlayRefusal, snapshot};
+use nap_controllers::stay_within_quota;
 use nap_engine::{
     Catalogue, Launch, Options, Plan, Pod, PodKey, Remedy, RemedySearch, Snapshot, solve,
 };
@@ -141,6 +142,17 @@ impl Problem {
         Decision { plan, remedies, stopped }
     }
 
+    /// Solves, and moves launches to the offerings with which the controllers would stay within the
+    /// quota.
+    pub fn decide(&self, cluster: &Cluster) -> Decision {
+        let mut decision = self.solve(None);
+        if let Some(provider) = &self.provider {
+            let (state, catalogues) = (&cluster.state, &self.catalogues);
+            stay_within_quota(provider, state, catalogues, &mut decision.plan);
+        }
+        decision
+    }
+
     /// Remedies by pod, and the pods for which the search was stopped; equal pods share one.
     fn remedies(
         &self,
@@ -231,7 +243,7 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
         return gate.check(cost, mark, changes || has_changes(cluster, decision));
     }
     let (cluster, problem) = gather(&args.source).await?;
-    let decision = problem.solve(None);
+    let decision = problem.decide(&cluster);
     finish(&args, &problem, &decision)?;
     let mut document = PlanDocument::new(&problem, &decision);
     let (mut head, mut cost) = (String::new(), decision.plan.cost);
@@ -258,8 +270,8 @@ fn finish(args: &PlanArgs, problem: &Problem, decision: &Decision) -> anyhow::Re
     let provider = problem.provider.as_ref();
     if let Some((quota, over)) = provider.and_then(|it| exceeded_quota(it, &decision.plan)) {
         eprintln!(
-            "note: the VMs together exceed the quota `{quota}` by {over} vCPUs: the controllers \
-             would take other sizes for some, or wait"
+            "note: the VMs together exceed the quota `{quota}` by {over} vCPUs, and no other size is \
+             within it: the controllers would launch some and wait with the others"
         );
     }
     match &args.save {

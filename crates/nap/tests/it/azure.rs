@@ -122,6 +122,20 @@ fn with_a_login_sizes_prices_and_quota_are_those_of_the_subscription() {
 }
 
 #[test]
+fn skus_of_a_region_that_the_catalogue_lacks_are_those_of_the_subscription() {
+    let azure = AzureServer::start_as("skus-gov", "usgovvirginia", |config| {
+        config.sizes = ["Standard_D4s_v5".to_owned()].into();
+    });
+    let command = ["azure", "skus", "--subscription", SUBSCRIPTION, "--region", "usgovvirginia"];
+    let found = azure.nap(&command).output().unwrap();
+    let (table, notes) = (text(&found.stdout), text(&found.stderr));
+    assert!(found.status.success(), "{notes}");
+    assert!(table.contains("1 sizes would be considered in usgovvirginia"), "{table}");
+    assert!(table.contains("~$0.192") && table.contains("vCPUs left for spot"), "{table}");
+    assert!(notes.contains("note: the price API has no answer: built-in list prices"), "{notes}");
+}
+
+#[test]
 fn bad_options_of_skus_are_refused_in_one_line() {
     let error = refused(&["azure", "skus", "--region", "eatsus"]);
     assert!(error.contains("no region `eatsus`") && error.contains("eastus"), "{error}");
@@ -139,6 +153,14 @@ fn skus_take_the_requirements_of_a_nodepool() {
     std::fs::write(&file, GPU_POOL).unwrap();
     let table = skus(&["-f", file.to_str().unwrap()]);
     assert!(table.starts_with("0 sizes would be considered in eastus"), "{table}");
+    let encrypted = "\napiVersion: karpenter.azure.com/v1beta1\nkind: AKSNodeClass\n\
+                     metadata: { name: default }\nspec: { security: { encryptionAtHost: true } }\n";
+    let pool = GPU_POOL.replace("Standard_NC6s_v3", "Standard_NC4as_T4_v3");
+    std::fs::write(&file, format!("{pool}---{encrypted}")).unwrap();
+    let table = skus(&["-f", file.to_str().unwrap()]);
+    assert!(table.starts_with("1 sizes would be considered in eastus"), "{table}");
+    assert!(table.contains("encryption at host estimated"), "{table}");
+    std::fs::write(&file, GPU_POOL).unwrap();
     let lint = output(&["lint", "-f", file.to_str().unwrap()]);
     let said = text(&lint.stdout);
     assert!(!lint.status.success());

@@ -154,6 +154,38 @@ fn unknown_rows_fail_unless_they_are_allowed() {
 }
 
 #[test]
+fn quota_is_checked_for_the_nodepools_of_a_file() {
+    let azure = AzureServer::start("check-pools", |config| {
+        config.faults.family_quota.insert("Standard NCASv3_T4 Family".to_owned(), 0);
+    });
+    let file = azure.path("gpu.yaml");
+    let pool = r"
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: gpu }
+spec:
+  template:
+    spec:
+      requirements:
+        - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+        - { key: node.kubernetes.io/instance-type, operator: In, values: [Standard_NC4as_T4_v3] }
+      nodeClassRef: { group: karpenter.azure.com, kind: AKSNodeClass, name: default }
+";
+    std::fs::write(&file, pool).unwrap();
+    let check = |arguments: &[&str]| {
+        azure.nap_azure(&[&["check", "-o", "json"], arguments].concat()).output().unwrap()
+    };
+    assert_eq!(ids(&document(&check(&[])), "fail"), Vec::<&str>::new());
+    let found = document(&check(&["-f", file.to_str().unwrap()]));
+    assert_eq!(ids(&found, "fail"), ["quota-family"], "{found:#}");
+    assert!(ids(&found, "notApplicable").contains(&"quota-spot"), "{found:#}");
+    std::fs::write(&file, "kind: ConfigMap\napiVersion: v1\nmetadata: { name: x }\n").unwrap();
+    let refused = check(&["-f", file.to_str().unwrap()]);
+    let error = text(&refused.stderr);
+    assert!(error.starts_with("error: -f: there is no NodePool\nhint: "), "{error}");
+}
+
+#[test]
 fn the_agent_pool_is_created_on_request() {
     let azure = AzureServer::start("check-pool", |config| {
         config.surroundings.machines_pool = false;

@@ -109,6 +109,24 @@ fn vms_that_exceed_the_quota_only_together_are_noted() {
 }
 
 #[test]
+fn launches_are_split_over_the_families_that_have_quota() {
+    let azure = AzureServer::start("plan-split", |config| {
+        config.sizes = ["Standard_D2s_v5", "Standard_D2as_v5"].map(str::to_owned).into();
+        config.faults.family_quota.insert("standardDASv5Family".to_owned(), 3);
+    });
+    let file = manifest(&azure, "on-demand");
+    let plan = ["plan", "-f", &file, "-o", "json", "--subscription", SUBSCRIPTION];
+    let output = azure.nap(&plan).output().unwrap();
+    let found = document(&output);
+    let launches = found["launches"].as_array().unwrap();
+    let mut sizes: Vec<&str> =
+        launches.iter().filter_map(|one| one["instanceType"].as_str()).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, ["Standard_D2as_v5", "Standard_D2s_v5"], "{found:#}");
+    assert!(!text(&output.stderr).contains("exceed the quota"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_price_api_that_fails_leaves_built_in_list_prices() {
     let azure = AzureServer::start("plan-unpriced", |_| {});
     let file = manifest(&azure, "spot");

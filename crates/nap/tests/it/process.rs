@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +73,12 @@ pub struct Process(Child);
 impl Process {
     pub fn start(command: &mut Command) -> Self {
         Self(command.spawn().expect("the process starts"))
+    }
+
+    /// Its standard input and output, which must be piped.
+    pub fn pipes(&mut self) -> (ChildStdin, BufReader<ChildStdout>) {
+        let input = self.0.stdin.take().expect("piped");
+        (input, BufReader::new(self.0.stdout.take().expect("piped")))
     }
 
     /// Sends SIGKILL.

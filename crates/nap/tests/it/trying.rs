@@ -1,7 +1,10 @@
 //! `nap try` on a real control plane and beside a cluster that exists.
 
+use std::io::{BufRead as _, Write as _};
+use std::process::Stdio;
+
 use crate::errors::refused;
-use crate::process::Cluster;
+use crate::process::{Cluster, Process, get, nap};
 
 const INFLATE: &str = include_str!("../../../../examples/inflate.yaml");
 const RUNNING: [&str; 5] = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
@@ -48,4 +51,32 @@ fn emulator_runs_beside_a_cluster_and_creates_no_nodepool() {
     assert!(farewell.contains("stay in your cluster"), "{farewell}");
     // The nodes that it left are no AKS nodes: a new one is not refused.
     Cluster::start_beside(&["--kubeconfig", kubeconfig, "--no-controllers"]).stop();
+}
+
+#[test]
+fn a_typed_line_injects_a_fault() {
+    let mut command = nap(&["try", "--no-controllers", "--speed", "30"]);
+    let mut process = Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let (mut input, output) = process.pipes();
+    let mut lines = output.lines().map_while(Result::ok);
+    let mut until = |part: &str| lines.find(|line| line.contains(part)).expect(part);
+    let sourced = until("set -a; . ");
+    let file =
+        sourced.trim().strip_prefix("set -a; . ").and_then(|rest| rest.strip_suffix("; set +a"));
+    until("Ctrl-C ends it");
+    let environment = std::fs::read_to_string(file.unwrap()).unwrap();
+    let endpoint = environment.lines().find_map(|line| line.strip_prefix("NAP_ARM_ENDPOINT="));
+    let port: u16 = endpoint.unwrap().rsplit(':').next().unwrap().parse().unwrap();
+    let prices = || get(port, "/api/retail/prices").map(|(status, _)| status);
+    assert_eq!(prices(), Some(200));
+    writeln!(input, "noPrices: {{}}").unwrap();
+    until("fault: scheduled");
+    assert_eq!(prices(), Some(503));
+    writeln!(input, "noPrises: {{}}").unwrap();
+    assert!(until("fault: not understood").contains("noPrices"), "the known ones are named");
+    writeln!(input, "clear").unwrap();
+    until("fault: all ended");
+    assert_eq!(prices(), Some(200));
+    drop(input);
+    process.kill();
 }
