@@ -2,8 +2,8 @@
 //!
 //! Every disruption command that is started and every plan with launches leaves a record in the
 //! [`log`]. Outcomes are read from the NodeClaims in the cluster, and [`store`] keeps the log in a
-//! ConfigMap. After a restart, disruption waits until they were read once: they tell which NodePools
-//! grow or rest.
+//! ConfigMap. After a restart, disruption waits until they were read once: they tell which
+//! NodePools grow or rest.
 
 pub mod digest;
 pub mod log;

@@ -68,8 +68,8 @@ pub async fn reconcile(context: &Context) -> Outcome {
     Ok(Some(INTERVAL))
 }
 
-/// Reads the ConfigMap if that was not done since the last conflict. One that may not be read counts
-/// as empty: disruption does not wait for a permission.
+/// Reads the ConfigMap if that was not done since the last conflict. One that may not be read
+/// counts as empty: disruption does not wait for a permission.
 pub async fn recall(context: &Context) -> Result<(), Error> {
     if context.memory().stored_decisions.read {
         return Ok(());

@@ -21,8 +21,8 @@ pub const REASONS: [DisruptionReason; 4] = [
     DisruptionReason::Underutilized,
 ];
 
-/// Time that a command takes until its replacements have started. A window that closes earlier would
-/// leave old and new nodes running beside each other.
+/// Time that a command takes until its replacements have started. A window that closes earlier
+/// would leave old and new nodes running beside each other.
 const COMMAND_TIME: SignedDuration = SignedDuration::from_mins(5);
 const CLOSES_SOON: &str = "due to disruption windows: they close within 5 minutes";
 

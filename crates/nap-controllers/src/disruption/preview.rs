@@ -176,8 +176,8 @@ fn blocked_nodes(index: &Index, blocked: &[Blocked], catalogues: &Catalogues) ->
 }
 
 /// What consolidation would save on blocked nodes if nothing blocked them, by node: the saving
-/// beyond that on the other nodes, whatever the budgets and windows of the moment are. The saving of
-/// a step counts for its nodes by their prices.
+/// beyond that on the other nodes, whatever the budgets and windows of the moment are. The saving
+/// of a step counts for its nodes by their prices.
 fn held_savings(
     candidates: &[Candidate],
     mut blocked: Vec<Candidate>,

@@ -109,7 +109,7 @@ async fn dry_run_of_nap_reports_launches_and_disruption_and_writes_only_events()
         user.deploy("inflate", 3, json!({})).await;
         let before = async {
             user.until_running(3).await;
-            user.pass(60).await;
+            user.until_no_pool_grows().await;
         };
         user.world.run_nap(before).await;
         let dry = Settings { dry_run: true, ..Settings::default() };

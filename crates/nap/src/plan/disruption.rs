@@ -34,7 +34,7 @@ pub fn preview(cluster: &Cluster, problem: &Problem, known: &Known) -> Preview {
 }
 
 /// Reads what the controllers know besides the cluster: what they have decided lately, and the
-/// maintenance window if a NodePool follows it. What cannot be read is noted, and counts as unknown.
+/// maintenance window if a NodePool follows it. What cannot be read is noted, and is unknown.
 pub async fn know(source: &SourceArgs, cluster: &mut Cluster) -> Known {
     let spot_to_spot = source.gates.feature_gates.spot_to_spot;
     let mut known = Known { spot_to_spot, ..Known::default() };
