@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use nap_api::labels;
 use nap_clock::Clock;
 use nap_controllers::preview::{self, NodePreview, Preview, PreviewStep};
 use nap_engine::PodKey;
@@ -259,7 +260,8 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
     );
     for launch in &step.plan.launches {
         let pods = count(launch.pods.len(), "pod");
-        let line = format!("{pods} on a new {} in {}", launch.instance_type, launch.zone);
+        let line =
+            format!("{pods} on a new {} {}", launch.instance_type, labels::zone_text(&launch.zone));
         text.push_str(&wrap(&line, 2));
     }
     let mut moves: BTreeMap<&str, usize> = BTreeMap::new();
