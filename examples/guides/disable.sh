@@ -12,6 +12,10 @@ managed() {
     kubectl get nodes -l karpenter.sh/nodepool -o name
 }
 
+fixed() {
+    kubectl get nodes -l '!karpenter.sh/nodepool' --no-headers | grep ' Ready '
+}
+
 step "A cluster with fixed nodes, and a workload that needs more than they have"
 eventually "3 fixed nodes are ready" counted 3 kubectl get nodes -l kubernetes.azure.com/agentpool=system --no-headers
 kubectl apply -f "$(dirname "$0")/../inflate.yaml"
@@ -42,12 +46,22 @@ taint() {
 refused taints taint "karpenter.azure.com/disable,"
 taint karpenter.azure.com/disable
 
-step "3. Room on the fixed nodes: the workload shrinks to what they hold"
-kubectl scale deployment inflate --replicas=6
+step "3. Room on fixed nodes: two more of them, as a larger fixed pool would have"
+for number in 1 2; do
+    kubectl apply -f - <<YAML
+apiVersion: v1
+kind: Node
+metadata:
+  name: fixed-$number
+status:
+  capacity: { cpu: "8", memory: 32Gi, pods: "110" }
+YAML
+done
+eventually "5 fixed nodes are ready" counted 5 fixed
 empty() {
     [ -z "$(managed)" ]
 }
 eventually "4. no node that nap manages is left" empty
-eventually "6 pods run on the fixed nodes" counted 6 running
-counted 3 kubectl get nodes -o name
+eventually "14 pods run on the fixed nodes" counted 14 running
+counted 5 kubectl get nodes -o name
 echo "== done; 5. is \`az aks update --node-provisioning-mode Manual\`"

@@ -60,7 +60,11 @@ spec:
   osDiskSizeGB: 128
 YAML
 }
-class 12345678-1234-1234-1234-123456789012 | kubectl apply -f -
+applied() {
+    class "$1" | kubectl apply -f -
+}
+refused "vnetSubnetID still has a placeholder" applied '<sub-id>'
+applied 12345678-1234-1234-1234-123456789012
 eventually "the NodePool is ready" printed True kubectl get nodepool general-purpose
 
 step "A deployment for which no node has room"
@@ -104,8 +108,11 @@ spec:
   weight: 10
 YAML
 eventually "it is ready" printed True kubectl get nodepool spot-priority
+kubectl scale deployment inflate --replicas=16
+eventually "16 pods run" counted 16 running
+printed node/ kubectl get nodes -l karpenter.sh/nodepool=spot-priority,karpenter.sh/capacity-type=spot -o name
 
-step "Consolidation: 2 of 10 pods need fewer nodes"
+step "Consolidation: 2 of 16 pods need fewer nodes"
 before=$(kubectl get nodes -o name | grep -c .)
 kubectl scale deployment inflate --replicas=2
 eventually "2 pods are left" counted 2 running

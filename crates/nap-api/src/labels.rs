@@ -196,6 +196,14 @@ pub const EXPIRY: &str = "nap.karpenter.sh/expiry";
 /// it is no field of the incumbent's definition.
 pub const PIN_IMAGE_VERSION: &str = "nap.karpenter.sh/pin-image-version";
 
+/// Value of [`ZONE`] on nodes without a zone.
+pub const NO_ZONE: &str = "0";
+
+/// Where a VM is, for people: `in eastus-1`, or `without a zone`.
+pub fn zone_text(zone: &str) -> String {
+    if zone == NO_ZONE { "without a zone".to_owned() } else { format!("in {zone}") }
+}
+
 /// Finalizer on NodeClaims and Nodes.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
 /// Finalizer on AKSNodeClasses.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nap_units::{Quantity, UsdPerHour};
 
 use crate::aksnodeclass::AKSNodeClass;
+use crate::cron::Schedule;
 use crate::duration::parse_go_duration;
 use crate::labels;
 use crate::nodepool::{NodePool, NodePoolSpec};
@@ -40,6 +41,23 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
         if budget.schedule.is_some() != budget.duration.is_some() {
             problems.push(format!(
                 "spec.disruption.budgets[{index}]: set `schedule` and `duration` together, or neither"
+            ));
+        }
+        // A schedule that cannot be read would stop all disruption without a word.
+        if let Some(text) =
+            budget.schedule.as_deref().filter(|text| Schedule::parse(text).is_none())
+        {
+            problems.push(format!(
+                "spec.disruption.budgets[{index}].schedule: `{text}` cannot be read as a schedule; \
+                 write five fields of cron, such as `0 9 * * mon-fri`"
+            ));
+        }
+    }
+    for (resource, limit) in spec.limits.iter().flatten() {
+        if *limit < Quantity::from_units(0) {
+            problems.push(format!(
+                "spec.limits[{resource}]: `{limit}` is negative, so no node could be made; write 0 \
+                 or more, or remove it"
             ));
         }
     }

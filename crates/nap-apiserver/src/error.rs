@@ -186,9 +186,11 @@ impl ApiError {
         };
         let mut error =
             Self::plain(422, "Invalid", format!("{kind} \"{name}\" is invalid: {summary}"));
-        error.details = Some(Box::new(json!({
-            "name": name, "group": resource.group, "kind": resource.kind, "causes": causes(errors),
-        })));
+        let mut details = json!({ "name": name, "kind": resource.kind, "causes": causes(errors) });
+        if !resource.group.is_empty() {
+            details["group"] = json!(resource.group);
+        }
+        error.details = Some(Box::new(details));
         error
     }
 
@@ -235,6 +237,8 @@ pub(crate) enum Problem {
     NotSupported(Value, Vec<Value>),
     Duplicate(Value),
     Forbidden(String),
+    /// A reason and a whole text, with a structure as the real server writes it.
+    Written(&'static str, String),
     TooLong(u64),
     TooMany(u64, u64),
 }
@@ -248,6 +252,7 @@ impl Problem {
             Self::NotSupported(..) => "FieldValueNotSupported",
             Self::Duplicate(_) => "FieldValueDuplicate",
             Self::Forbidden(_) => "FieldValueForbidden",
+            Self::Written(reason, _) => reason,
             Self::TooLong(_) => "FieldValueTooLong",
             Self::TooMany(..) => "FieldValueTooMany",
         }
@@ -300,6 +305,7 @@ impl FieldError {
             }
             Problem::Duplicate(value) => format!("Duplicate value: {value}"),
             Problem::Forbidden(detail) => format!("Forbidden: {detail}"),
+            Problem::Written(_, text) => text.clone(),
             Problem::TooLong(limit) => format!("Too long: may not be more than {limit} bytes"),
             Problem::TooMany(found, limit) => {
                 format!("Too many: {found}: must have at most {limit} items")

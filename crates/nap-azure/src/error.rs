@@ -8,7 +8,7 @@ use nap_cloud::CloudError;
 #[derive(Debug, thiserror::Error)]
 pub enum AzureError {
     /// A required setting is missing.
-    #[error("environment variable `{name}` is not set\nhint: {hint}")]
+    #[error("environment variable `{name}` is not set")]
     MissingVariable {
         /// Variable.
         name: &'static str,
@@ -26,7 +26,7 @@ pub enum AzureError {
         why: String,
     },
     /// The catalogue does not have the region.
-    #[error("region `{name}` is unknown\nhint: {}", hint(nearest))]
+    #[error("region `{name}` is unknown")]
     UnknownRegion {
         /// Requested region.
         name: String,
@@ -59,10 +59,18 @@ pub enum AzureError {
     Cloud(#[from] CloudError),
 }
 
-fn hint(nearest: &[String]) -> String {
-    if nearest.is_empty() {
-        "use a name such as `eastus`".to_owned()
-    } else {
-        format!("did you mean `{}`?", nearest.join("`, `"))
+impl AzureError {
+    /// What to do about it; `None` if the message says everything.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::MissingVariable { hint, .. } => Some((*hint).to_owned()),
+            Self::UnknownRegion { nearest, .. } if nearest.is_empty() => {
+                Some("use a name such as `eastus`".to_owned())
+            }
+            Self::UnknownRegion { nearest, .. } => {
+                Some(format!("did you mean `{}`?", nearest.join("`, `")))
+            }
+            _ => None,
+        }
     }
 }

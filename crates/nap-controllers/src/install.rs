@@ -32,6 +32,10 @@ pub enum InstallError {
     Refused {
         /// Name of the object.
         name: String,
+        /// Verb of the request.
+        verb: &'static str,
+        /// Plural name of the kind.
+        resource: String,
         /// Answer of the server.
         error: kube::Error,
     },
@@ -70,12 +74,15 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
     let name = object.name_any();
-    let refused = |error| InstallError::Refused { name: name.clone(), error };
-    let before = api.get_opt(&name).await.map_err(refused)?;
+    let refused = |verb| {
+        let (name, resource) = (name.clone(), K::plural(&()).into_owned());
+        move |error| InstallError::Refused { name, verb, resource, error }
+    };
+    let before = api.get_opt(&name).await.map_err(refused("get"))?;
     let after = api
         .patch(&name, &PatchParams::apply("nap").force(), &Patch::Apply(object))
         .await
-        .map_err(refused)?;
+        .map_err(refused("patch"))?;
     Ok(match before {
         None => Outcome::Created,
         Some(before) if before.resource_version() == after.resource_version() => Outcome::Unchanged,
@@ -100,7 +107,9 @@ where
 async fn established(api: &Api<CustomResourceDefinition>, name: &str) -> Result<(), InstallError> {
     let deadline = tokio::time::Instant::now() + SERVE_TIMEOUT;
     loop {
-        let refused = |error| InstallError::Refused { name: name.to_owned(), error };
+        let resource = CustomResourceDefinition::plural(&()).into_owned();
+        let refused =
+            |error| InstallError::Refused { name: name.to_owned(), verb: "get", resource, error };
         let definition = api.get(name).await.map_err(refused)?;
         let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
         if conditions

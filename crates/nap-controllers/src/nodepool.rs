@@ -10,6 +10,7 @@ use nap_api::nodepool::{
 use nap_api::{
     AKSNodeClass, NodeClaim, NodePool, Operator, Requirements, conditions, labels, validation,
 };
+use nap_engine::Catalogue;
 use nap_units::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
 use crate::cluster::pool_of;
@@ -174,9 +175,12 @@ fn shortages(context: &Context, pool: &NodePool) -> Option<String> {
 /// one, if they name none, or if the cloud does not answer.
 async fn not_offered(context: &Context, pool: &NodePool, class: &AKSNodeClass) -> Option<String> {
     let requirements = Requirements::from_specs(&pool.spec.template.spec.requirements);
+    let offered = context.cloud.instance_types(class).await.ok()?;
+    if let Some(message) = without_value(&requirements, &offered) {
+        return Some(message);
+    }
     let named = requirements.get(labels::INSTANCE_TYPE);
     let named = named.filter(|named| named.operator() == Operator::In)?;
-    let offered = context.cloud.instance_types(class).await.ok()?;
     let is_offered = |name: &str| offered.types().iter().any(|one| one.name == name);
     if offered.types().is_empty() || named.values().iter().any(is_offered) {
         return None;
@@ -187,6 +191,27 @@ async fn not_offered(context: &Context, pool: &NodePool, class: &AKSNodeClass) -
     });
     let reasons: Vec<String> = reasons.collect();
     Some(format!("no instance type that the requirements name is offered: {}", reasons.join("; ")))
+}
+
+/// A message about a label whose values no instance type has, such as a family that does not
+/// exist. Labels that no instance type has at all are those of the user.
+fn without_value(requirements: &Requirements, offered: &Catalogue) -> Option<String> {
+    let all = || {
+        offered.types().iter().flat_map(|one| {
+            let of_offerings = one.offerings.iter().map(|offering| &*offering.requirements);
+            std::iter::once(&one.requirements).chain(of_offerings)
+        })
+    };
+    let asked = requirements
+        .iter()
+        .filter(|(key, wanted)| *key != labels::INSTANCE_TYPE && wanted.operator() == Operator::In);
+    asked.into_iter().find_map(|(key, wanted)| {
+        let has = |one: &Requirements| one.get(key).is_some_and(|own| own.intersects(wanted));
+        if all().any(has) || !all().any(|one| one.get(key).is_some()) {
+            return None;
+        }
+        Some(format!("no instance type of the region has `{key}` {wanted}"))
+    })
 }
 
 /// Reports old spellings in the spec and how they were read.

@@ -8,7 +8,7 @@ use nap_clock::Clock;
 use nap_controllers::disable::{Remaining, disable_nodepools, remaining};
 
 use crate::cli::ClusterArgs;
-use crate::connect::connect;
+use crate::connect::{connect_to, unreachable};
 use crate::user_error::UserError;
 
 /// Interval between two looks.
@@ -40,10 +40,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// Sets the limits and the taint, and then shows or awaits the end of the nodes. nap must go on
 /// running meanwhile: it is nap that moves the pods.
 pub async fn disable(args: DisableArgs) -> anyhow::Result<()> {
-    let client = connect(&args.cluster).await?;
-    let failed = |error: nap_controllers::Error| {
-        UserError::new(error.to_string(), "the steps can be repeated: run `nap disable` again")
-    };
+    let (client, url) = connect_to(&args.cluster).await?;
+    let failed = |error: nap_controllers::Error| failed(&url, &error);
     if !args.status {
         for pool in disable_nodepools(&client).await.map_err(failed)? {
             let what = if pool.changed {
@@ -73,6 +71,24 @@ pub async fn disable(args: DisableArgs) -> anyhow::Result<()> {
             return Err(UserError::new(message, hint).with_code(NODES_LEFT).into());
         }
         clock.sleep(INTERVAL).await;
+    }
+}
+
+/// The error of a step: the server, what was asked of it, and why it failed.
+fn failed(url: &str, error: &nap_controllers::Error) -> anyhow::Error {
+    match error {
+        nap_controllers::Error::Kube { doing, source } => {
+            let listed = doing.strip_prefix("listing ").map(|kind| kind.trim_matches('`'));
+            let listed = listed.map(str::to_lowercase);
+            match listed {
+                Some(kind) => unreachable(url, "list", &kind, source),
+                None => unreachable(url, "patch", "nodepools", source),
+            }
+        }
+        nap_controllers::Error::Cloud(_) => {
+            let hint = "the steps can be repeated: run `nap disable` again";
+            UserError::new(error.to_string(), hint).into()
+        }
     }
 }
 

@@ -53,7 +53,14 @@ pub fn print(error: &anyhow::Error) {
             eprintln!("error: and {} more problems", error.more.len() + 1 - MAX_PROBLEMS);
         }
         eprintln!("hint: {}", error.hint);
+    } else if let Some(hint) = error.chain().find_map(hint_of) {
+        eprintln!("hint: {hint}");
     }
+}
+
+/// The hint of an error of the Azure provider.
+fn hint_of(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    cause.downcast_ref::<nap_azure::AzureError>()?.hint()
 }
 
 fn one_line(text: &str) -> String {

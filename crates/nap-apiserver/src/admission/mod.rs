@@ -4,6 +4,7 @@
 //! | plugin | does |
 //! |---|---|
 //! | LimitRanger | defaults and bounds of requests and limits, from LimitRanges |
+//! | RuntimeClass | overhead, node selector and tolerations of the class that a pod names |
 //! | DefaultStorageClass | the class of a claim that names none |
 //! | PodTopologyLabels | zone and region of the node, on pods that are bound |
 //! | StorageObjectInUseProtection | finalizers of claims and volumes |
@@ -13,6 +14,7 @@
 mod limit_ranges;
 mod policies;
 mod quotas;
+mod runtime_classes;
 
 use serde_json::{Value, json};
 
@@ -31,6 +33,7 @@ impl State {
         match (resource.group.as_str(), resource.plural.as_str()) {
             ("", "pods") => {
                 self.apply_limit_ranges(resource, object)?;
+                self.apply_runtime_class(resource, object)?;
                 self.label_by_node(object);
             }
             ("", "persistentvolumeclaims") => {

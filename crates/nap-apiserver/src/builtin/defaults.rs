@@ -137,6 +137,7 @@ pub(crate) fn apply(
             object::default(spec, "persistentVolumeReclaimPolicy", || json!("Retain"));
             object::default(object::child(object, "status"), "phase", || json!("Pending"));
         }
+        ("", "limitranges") => limit_range(object::child(object, "spec")),
         ("storage.k8s.io", "storageclasses") => {
             object::default(object, "reclaimPolicy", || json!("Delete"));
             object::default(object, "volumeBindingMode", || json!("Immediate"));
@@ -147,6 +148,28 @@ pub(crate) fn apply(
         _ => {}
     }
     Ok(())
+}
+
+/// Completes the defaults for containers: a maximum is the default limit, and that, or else the
+/// minimum, the default request.
+fn limit_range(spec: &mut Value) {
+    let items = spec.get_mut("limits").and_then(Value::as_array_mut);
+    for item in items.into_iter().flatten() {
+        if item["type"] != "Container" {
+            continue;
+        }
+        for (from, to) in
+            [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")]
+        {
+            let amounts = item.get(from).and_then(Value::as_object).cloned().unwrap_or_default();
+            let defaults = object::fields_mut(object::child(item, to));
+            for (name, amount) in amounts {
+                defaults.entry(name).or_insert(amount);
+            }
+        }
+        // What is empty is not written.
+        object::fields_mut(item).retain(|_, value| value != &json!({}));
+    }
 }
 
 fn template(spec: &mut Value) {

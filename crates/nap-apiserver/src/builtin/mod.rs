@@ -1,6 +1,7 @@
 //! Built-in kinds beyond their shape: the defaults that the server fills in and
 //! the mistakes it refuses.
 
+mod choices;
 pub(crate) mod conversion;
 mod cron_job;
 pub(crate) mod defaults;

@@ -3,7 +3,7 @@
 use nap_units::{Quantity, Rounding};
 use serde_json::{Value, json};
 
-use super::{cron_job, metadata, scheduling};
+use super::{choices, cron_job, metadata, scheduling};
 use crate::error::{FieldError, Problem};
 use crate::object;
 use crate::resources::Resource;
@@ -16,6 +16,10 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
         return errors;
     }
     let spec = object.get("spec").unwrap_or(&Value::Null);
+    choices::check(resource, object, &mut errors);
+    if old.is_none() && resource.is("apps", "statefulsets") {
+        choices::claim_templates(spec, &mut errors);
+    }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => {
             pod_spec(spec, "spec", &mut errors);
@@ -74,6 +78,7 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let supported = vec![json!("Always"), json!("OnFailure"), json!("Never")];
         errors.push(FieldError::not_supported(format!("{path}.restartPolicy"), policy, supported));
     }
+    choices::pod_spec(spec, path, errors);
     let mut names: Vec<&str> = Vec::new();
     for list in ["initContainers", "containers"] {
         for (index, container) in object::list(spec, &[list]).iter().enumerate() {
@@ -93,6 +98,7 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError::required(format!("{path}.image"), ""));
             }
             amounts(&container["resources"], &format!("{path}.resources"), errors);
+            choices::container(container, &path, errors);
         }
     }
     scheduling::check(spec, path, errors);
@@ -118,9 +124,11 @@ fn job(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let path = format!("{path}.template.spec");
     pod_spec(&spec["template"]["spec"], &path, errors);
     let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
-    if policy == "Always" {
-        let known = ["OnFailure", "Never"];
-        scheduling::one_of(policy, &known, format!("{path}.restartPolicy"), errors);
+    let field = format!("{path}.restartPolicy");
+    if matches!(policy, "" | "Always") {
+        errors.push(FieldError::required(field, "valid values: \"OnFailure\", \"Never\""));
+    } else {
+        scheduling::one_of(policy, &["OnFailure", "Never"], field, errors);
     }
 }
 
@@ -133,6 +141,7 @@ fn limit_range(spec: &Value, errors: &mut Vec<FieldError>) {
         for list in ["default", "defaultRequest", "min", "max"] {
             amounts_of(&item[list], &format!("{path}.{list}"), errors);
         }
+        choices::limit(item, &path, errors);
     }
 }
 
@@ -270,7 +279,7 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
     metadata::labels(spec, &["template", "metadata", "labels"], "spec.template.labels", errors);
     pod_spec(&spec["template"]["spec"], "spec.template.spec", errors);
     let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
-    if matches!(policy, "OnFailure" | "Never") {
+    if !matches!(policy, "" | "Always") {
         let supported = vec![json!("Always")];
         errors.push(FieldError::not_supported(
             "spec.template.spec.restartPolicy",

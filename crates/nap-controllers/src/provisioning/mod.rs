@@ -262,7 +262,8 @@ fn dry_run_message(plan: &Plan, pool: &str) -> String {
     let mut equal: BTreeMap<String, usize> = BTreeMap::new();
     for one in &launches {
         let Launch { instance_type, capacity_type, zone, .. } = one;
-        *equal.entry(format!("{instance_type} {capacity_type} in {zone}")).or_default() += 1;
+        let zone = labels::zone_text(zone);
+        *equal.entry(format!("{instance_type} {capacity_type} {zone}")).or_default() += 1;
     }
     let times = |(what, count): (&String, &usize)| match count {
         1 => what.clone(),

@@ -92,8 +92,7 @@ async fn pools_mean_what_their_authors_meant(cluster: &Cluster) {
     }
 }
 
-/// kubectl prints the servers' warnings. The embedded server has no admission policies, so only the
-/// real one warns about deprecated fields in the current version.
+/// kubectl prints the servers' warnings, also those of the policy about fields in old spellings.
 async fn old_versions_and_old_spellings_warn(cluster: &Cluster) {
     let warnings = async |yaml: &str| {
         let output = cluster.kubectl("apply -f -", yaml).await;

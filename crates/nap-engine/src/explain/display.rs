@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nap_api::labels::zone_text;
 use nap_units::{CPU, MEMORY};
 
 use crate::model::refusal::VolumeProblem;
@@ -159,13 +160,14 @@ impl Plan {
             }
             (None, Some(next)) => {
                 let mark = estimates.mark(next.capacity_type);
-                format!("; next: {} in {} at {mark}{}/h", next.capacity_type, next.zone, next.price)
+                let zone = zone_text(&next.zone);
+                format!("; next: {} {zone} at {mark}{}/h", next.capacity_type, next.price)
             }
             (None, None) => String::new(),
         };
-        let mark = estimates.mark(*capacity_type);
+        let (mark, zone) = (estimates.mark(*capacity_type), zone_text(zone));
         format!(
-            "{instance_type} {capacity_type} in {zone} at {mark}{price}/h: {choice} {pods} ({cpu} vCPU, {memory} GiB){next}"
+            "{instance_type} {capacity_type} {zone} at {mark}{price}/h: {choice} {pods} ({cpu} vCPU, {memory} GiB){next}"
         )
     }
 }

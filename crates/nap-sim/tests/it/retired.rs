@@ -1,6 +1,6 @@
 //! NodePools that name sizes which Azure has retired, and NodePools with a price ceiling.
 
-use nap_api::nodepool::INSTANCE_TYPES_OFFERED;
+use nap_api::nodepool::{INSTANCE_TYPES_OFFERED, VALIDATION_SUCCEEDED};
 use nap_api::{NodePool, conditions};
 use serde_json::{Value, json};
 
@@ -65,6 +65,50 @@ async fn a_pool_of_retired_sizes_says_so_until_it_names_another() {
         user.patch::<NodePool>("gpu-workloads", json!({ "spec": pool["spec"] })).await;
         user.until_running(1).await;
         assert!(condition().await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_can_make_no_node_says_which_field_is_wrong() {
+    let user = User::new().await;
+    user.run(async {
+        let mut pool = gpu_pool(&["Standard_NC4as_T4_v3"]);
+        pool["spec"]["limits"] = json!({ "cpu": "-5" });
+        let budget = json!({ "nodes": "1", "schedule": "61 * * * *", "duration": "1h" });
+        pool["spec"]["disruption"]["budgets"] = json!([budget]);
+        user.create::<NodePool>(pool).await;
+        let condition = async |kind: &str| {
+            let pool: NodePool = user.api().get("gpu-workloads").await.unwrap();
+            let list = pool.status.unwrap_or_default().conditions;
+            conditions::get(&list, kind).cloned()
+        };
+        let is_false =
+            async |kind: &str| condition(kind).await.is_some_and(|it| it.status == "False");
+        user.until("it is refused", async || is_false(VALIDATION_SUCCEEDED).await).await;
+        let said = condition(VALIDATION_SUCCEEDED).await.unwrap().message;
+        for expected in [
+            "spec.limits[cpu]: `-5` is negative",
+            "spec.disruption.budgets[0].schedule: `61 * * * *` cannot be read as a schedule",
+        ] {
+            assert!(said.contains(expected), "{said}");
+        }
+        user.until("it is not ready", async || is_false("Ready").await).await;
+
+        let family =
+            json!({ "key": "karpenter.azure.com/sku-family", "operator": "In", "values": ["ZZ"] });
+        let change = json!({
+            "limits": { "cpu": "100" }, "disruption": { "budgets": [{ "nodes": "1" }] },
+            "template": { "spec": { "requirements": [family] } },
+        });
+        user.patch::<NodePool>("gpu-workloads", json!({ "spec": change })).await;
+        user.until("no size has it", async || is_false(INSTANCE_TYPES_OFFERED).await).await;
+        let said = condition(INSTANCE_TYPES_OFFERED).await.unwrap().message;
+        let expected = "no instance type of the region has `karpenter.azure.com/sku-family` ";
+        assert!(said.starts_with(expected) && said.contains("ZZ"), "{said}");
+        let events = user.events("NoCompatibleInstanceTypes").await;
+        assert!(events.iter().any(|message| message.contains("ZZ")), "{events:?}");
+        user.until("it is valid", async || !is_false(VALIDATION_SUCCEEDED).await).await;
     })
     .await;
 }

@@ -32,10 +32,9 @@ pub async fn refresh(args: RefreshArgs) -> anyhow::Result<()> {
                         none, and `nap plan --subscription ID` plans there with estimates";
             return Err(UserError::new(message, hint).into());
         }
-        print!(
-            "{}",
-            report(region, found.sizes, found.unpriced, &Changes::between(&before, &sizes, region))
-        );
+        let changes = Changes::between(&before, &sizes, region);
+        let text = report(region, found.sizes, found.unpriced, &changes);
+        crate::output::write(format_args!("{text}"));
     }
     std::fs::create_dir_all(&args.folder)
         .map_err(|error| anyhow::anyhow!("--folder: {}: {error}", args.folder.display()))?;

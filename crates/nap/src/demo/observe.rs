@@ -234,26 +234,21 @@ pub fn bill(world: &World) -> anyhow::Result<()> {
         total += cost;
         let mark = world.azure().price_estimates().mark(machine.capacity_type);
         println!(
-            "        {:<24} {:<10} {:>4} s at {mark}{}/h = {mark}${:.6}",
+            "        {:<24} {:<10} {:>4} s at {mark}{}/h = {mark}{}",
             machine.size,
             machine.zone,
             seconds,
             machine.price,
-            dollars(cost),
+            UsdPerHour::from_micros(cost),
         );
         anyhow::ensure!(machine.deleted.is_some(), "VM {} was never deleted", machine.name);
     }
     let mark = world.azure().bill_mark();
-    println!("        {:<24} {:>41}", "total", format!("{mark}${:.6}", dollars(total)));
+    println!("        {:<24} {:>41}", "total", format!("{mark}{}", UsdPerHour::from_micros(total)));
     if !mark.is_empty() {
         println!("        {SPOT_NOTE}");
     }
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "only for display")]
-fn dollars(micros: i64) -> f64 {
-    micros as f64 / 1_000_000.0
 }
 
 impl Fleet {

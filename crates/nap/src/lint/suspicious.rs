@@ -96,10 +96,8 @@ fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
         let field = format!("spec.disruption.budgets[{index}]");
         // The time does not matter: schedules repeat.
         match budget::oddity(budget, Timestamp::UNIX_EPOCH) {
-            Some(Oddity::Unreadable) => say(format!(
-                "{field}: `{}` cannot be read as a schedule, which stops all disruption of the pool; write five fields of cron",
-                budget.schedule.as_deref().unwrap_or_default()
-            )),
+            // Refused, with what to write instead.
+            Some(Oddity::Unreadable) | None => {}
             Some(Oddity::AlwaysBlocks) => say(format!(
                 "{field}: allows no node at any time, so nothing it applies to ever happens; allow some, or give it a schedule with gaps"
             )),
@@ -108,7 +106,6 @@ fn budgets(pool: &NodePool, say: &mut impl FnMut(String)) {
                     "{field}: allows every node, so it limits nothing; remove it, or lower `nodes`"
                 ));
             }
-            None => {}
         }
     }
 }

@@ -3,8 +3,10 @@
 use nap_api::disruption::Settings;
 use nap_api::{NodePool, validation};
 use nap_apiserver::{FieldProblem, Judge, Verdict};
+use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::definitions;
 use super::read::{Document, HINT};
 use crate::user_error::UserError;
 
@@ -30,12 +32,15 @@ pub struct Checked {
     pub stored: Value,
     /// Everything for which it would be refused.
     pub problems: Vec<FieldProblem>,
+    /// Whether its other fields can be looked at all the same.
+    readable: bool,
 }
 
 impl Checked {
-    /// Whether nothing but unknown fields is wrong, so that the other fields can be looked at.
+    /// Whether an API server finds nothing wrong but unknown fields, so that the other fields can
+    /// be looked at.
     pub fn is_readable(&self) -> bool {
-        self.problems.iter().all(is_unknown_field)
+        self.readable
     }
 }
 
@@ -51,7 +56,9 @@ pub struct Checker {
 impl Checker {
     /// A check that knows the classes among these objects.
     pub fn new(documents: &[Document]) -> anyhow::Result<Self> {
-        let mut judge = Judge::new(&nap_api::crds::all()).map_err(anyhow::Error::msg)?;
+        let mut all = nap_api::crds::all();
+        all.extend(definitions::autoscalers()?);
+        let mut judge = Judge::new(&all).map_err(anyhow::Error::msg)?;
         for document in documents {
             judge.learn(&document.value);
         }
@@ -71,6 +78,7 @@ impl Checker {
             is_known: true,
             stored: Value::Null,
             problems: vec![FieldProblem { field: field.to_owned(), text }],
+            readable: false,
         };
         if let Some(remedy) = foreign(group, kind) {
             return refused("kind", remedy.to_owned());
@@ -89,18 +97,20 @@ impl Checker {
                 refused("kind", format!("there is no `{kind}` in `{version}`; correct the kind"))
             }
             Verdict::UnknownGroup | Verdict::UnknownKind => {
-                Checked { is_known: false, stored: Value::Null, problems: Vec::new() }
+                let problems = Vec::new();
+                Checked { is_known: false, stored: Value::Null, problems, readable: true }
             }
             Verdict::Judged { object, mut problems } => {
                 for problem in &mut problems {
                     problem.text = plain(std::mem::take(&mut problem.text));
                 }
-                let readable = problems.iter().all(is_unknown_field);
+                let mut readable = problems.iter().all(is_unknown_field);
                 if readable && (group, kind) == ("karpenter.sh", "NodePool") {
                     problems.extend(nodepool_problems(&object));
+                    readable = NodePool::deserialize(&object).is_ok();
                 }
                 problems.sort_by_cached_key(|problem| document.line(&problem.field));
-                Checked { is_known: true, stored: object, problems }
+                Checked { is_known: true, stored: object, problems, readable }
             }
         }
     }
@@ -124,7 +134,7 @@ pub fn refuse(documents: &[Document], classes: &[Value]) -> anyhow::Result<()> {
 
 /// What a NodePool must keep to that its definition does not say.
 fn nodepool_problems(stored: &Value) -> Vec<FieldProblem> {
-    let pool: NodePool = match serde::Deserialize::deserialize(stored) {
+    let pool: NodePool = match NodePool::deserialize(stored) {
         Ok(pool) => pool,
         Err(error) => {
             return vec![FieldProblem { field: String::new(), text: format!("{error}") }];

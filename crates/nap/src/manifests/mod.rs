@@ -1,6 +1,7 @@
 //! Manifests: reading and checking those of the user, the built-in ones, and server-side apply.
 
 pub mod check;
+mod definitions;
 mod lines;
 pub mod read;
 

@@ -133,7 +133,7 @@ fn add_defaults(container: &mut Container, item: &LimitRangeItem) {
     }
 }
 
-/// Whether a pod keeps to the minimum and maximum of a LimitRange.
+/// Whether a pod keeps to the minimum, maximum and ratio of a LimitRange.
 fn within(spec: &PodSpec, item: &LimitRangeItem) -> Result<(), String> {
     match item.type_.as_str() {
         "Container" => {
@@ -192,6 +192,22 @@ fn bounded(
                 return Err(format!("maximum {name} per {kind} is {bound}, and the limit {asked}"));
             }
             Some(_) => {}
+        }
+    }
+    for (name, ratio) in item.max_limit_request_ratio.iter().flatten() {
+        let Some(ratio) = parsed(Some(ratio)) else { continue };
+        let (Some(request), Some(limit)) = (request(name), limit(name)) else {
+            return Err(format!(
+                "the limit on {name} per {kind} may be at most {ratio} times the request; not both \
+                 are given"
+            ));
+        };
+        let milli = |amount: Quantity| i128::from(amount.to_milli(Rounding::Up));
+        if milli(limit) * 1000 > milli(request) * milli(ratio) {
+            return Err(format!(
+                "the limit on {name} per {kind} may be at most {ratio} times the request, and it \
+                 is {limit} for {request}"
+            ));
         }
     }
     Ok(())

@@ -95,7 +95,10 @@ impl KnownWorkload {
     pub fn read(document: &Document) -> Self {
         let value = &document.value;
         let number = |pointer: &str| value.pointer(pointer).and_then(Value::as_u64);
-        let wanted = number("/spec/replicas").or(number("/spec/parallelism")).unwrap_or(1);
+        let of_run = || number("/spec/jobTemplate/spec/parallelism");
+        let suspended = value.pointer("/spec/suspend").and_then(Value::as_bool) == Some(true);
+        let wanted = number("/spec/replicas").or(number("/spec/parallelism")).or_else(of_run);
+        let wanted = if suspended { 0 } else { wanted.unwrap_or(1) };
         let list = |pointer: &str| value.pointer(pointer).and_then(Value::as_array).into_iter();
         let failure = list("/status/conditions")
             .flatten()
@@ -146,6 +149,9 @@ impl KnownWorkload {
             (_, 0) => "it has 0 replicas".to_owned(),
             (Some(why), wanted) => {
                 format!("it wants {}, and they are refused: {why}", count(wanted, "pod"))
+            }
+            (None, _) if self.kind == "CronJob" => {
+                "no run of it is going on; the next one starts by its schedule".to_owned()
             }
             (None, wanted) => format!(
                 "it wants {}, and its controller has created none; `kubectl describe` shows its \

@@ -9,7 +9,7 @@ use nap_units::UsdPerHour;
 use serde::Serialize;
 
 use super::cluster::{Cluster, count};
-use super::format::{cents, pods_text};
+use super::format::{cents, pods_text, zone_cell};
 use super::{Decision, Problem, disruption, fleet};
 
 /// A cluster and what nap would do about it.
@@ -99,7 +99,7 @@ impl ChangeDocument {
             all.push(format!(
                 "+ VM {} {} {} of nodepool \"{}\", {mark}{}/h, for {}",
                 launch.instance_type,
-                launch.zone,
+                zone_cell(&launch.zone),
                 launch.capacity_type,
                 launch.pool,
                 launch.price,
@@ -107,7 +107,7 @@ impl ChangeDocument {
             ));
         }
         for launch in left {
-            let (size, zone) = (&launch.instance_type, &launch.zone);
+            let (size, zone) = (&launch.instance_type, zone_cell(&launch.zone));
             all.push(format!("- VM {size} {zone}, which would be created without the change"));
         }
         let is_new = |step: &&PreviewStep| {

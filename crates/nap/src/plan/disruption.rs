@@ -7,8 +7,8 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams};
-use nap_api::NodePool;
 use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings, Span};
+use nap_api::{NodePool, labels};
 use nap_clock::Clock;
 use nap_controllers::decisions::store;
 use nap_controllers::preview::{self, Known, NodePreview, Preview, PreviewStep};
@@ -326,7 +326,8 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
     );
     for launch in &step.plan.launches {
         let pods = count(launch.pods.len(), "pod");
-        let line = format!("{pods} on a new {} in {}", launch.instance_type, launch.zone);
+        let line =
+            format!("{pods} on a new {} {}", launch.instance_type, labels::zone_text(&launch.zone));
         text.push_str(&wrap(&line, 2));
     }
     let mut moves: BTreeMap<&str, usize> = BTreeMap::new();

@@ -10,9 +10,10 @@ use nap_engine::{
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
+use super::bound::LeftOut;
 use super::fleet::FleetDocument;
 use super::format::{change_text, quantity};
-use super::{Decision, Problem};
+use super::{Decision, Problem, bound};
 use crate::catalogue::Source;
 
 /// Version of the document.
@@ -34,6 +35,7 @@ pub struct PlanDocument {
     cost_is_estimate: bool,
     lower_bound_usd_per_hour: Option<f64>,
     gap_percent: Option<f64>,
+    bound_leaves_out: Vec<LeftOut>,
     tier: nap_engine::Tier,
     /// The nodes of the cluster; `None` for manifests.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,6 +177,7 @@ impl PlanDocument {
             cost_is_estimate: !problem.mark_launches(&plan.launches).is_empty(),
             lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
             gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),
+            bound_leaves_out: bound::leaves_out(problem, decision),
             tier: plan.tier,
             fleet: None,
             change: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use nap_api::labels;
 use nap_engine::{Change, PodKey, Remedy, RemedyPlacement};
 use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 
@@ -60,11 +61,17 @@ pub fn place_text(origin: &Origin, remedy: &Remedy) -> String {
         RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {
             let mark = origin.mark(*capacity_type);
             format!(
-                "it then gets {instance_type} {capacity_type} in {zone} at {mark}{}",
+                "it then gets {instance_type} {capacity_type} {} at {mark}{}",
+                labels::zone_text(zone),
                 price_text(*price)
             )
         }
     }
+}
+
+/// A zone in a column of its own.
+pub fn zone_cell(zone: &str) -> &str {
+    if zone == labels::NO_ZONE { "no zone" } else { zone }
 }
 
 /// A price per hour and per month.

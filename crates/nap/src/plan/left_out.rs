@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use nap_api::labels;
 use nap_azure::{Cause, Shortage, built_in_sku};
 use nap_engine::UnavailableOffering;
 
@@ -46,7 +47,7 @@ pub fn of_pod(problem: &Problem, unavailable: &[UnavailableOffering]) -> String 
         let Some(sku) = sku else { continue };
         let covering = problem.left_out.iter().filter(|one| one.covers(sku, zone, *capacity_type));
         if let Some(last) = covering.max_by_key(|one| one.until) {
-            let name = format!("{instance_type} {capacity_type} in {zone}");
+            let name = format!("{instance_type} {capacity_type} {}", labels::zone_text(zone));
             times.entry((last.until, last.cause)).or_default().push(name);
         }
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
     ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
     ReplicationController, ResourceQuota, Service,
@@ -59,6 +59,8 @@ pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result
     index::<StorageClass>(server, state).await?;
     index::<CSINode>(server, state).await?;
     index::<NodeOverlay>(server, state).await?;
+    // Pods of DaemonSets without requests get its defaults.
+    index::<LimitRange>(server, state).await?;
     if keep_ties {
         index::<Service>(server, state).await?;
         index::<ReplicationController>(server, state).await?;
@@ -72,15 +74,16 @@ pub async fn from_cluster(args: &ClusterArgs, keep_ties: bool) -> anyhow::Result
 }
 
 /// Autoscalers that a cluster has only if it runs their controller: group, version, kind, plural.
-const AUTOSCALERS: [[&str; 4]; 2] = [
+const AUTOSCALERS: [[&str; 4]; 3] = [
     ["keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"],
+    ["keda.sh", "v1alpha1", "ScaledJob", "scaledjobs"],
     ["autoscaling.k8s.io", "v1", "VerticalPodAutoscaler", "verticalpodautoscalers"],
 ];
 
 /// The objects of a cluster as they are.
 #[derive(Default)]
 pub struct LiveObjects {
-    /// Every object that a change may touch. Jobs and CronJobs are left out: their pods are there.
+    /// Every object that a change may touch.
     pub documents: Vec<Document>,
     /// What the controllers have learnt about the capacity of Azure; `None` if nothing is known.
     pub capacity_memory: Option<String>,
@@ -103,6 +106,9 @@ pub async fn objects(args: &ClusterArgs) -> anyhow::Result<LiveObjects> {
     raw::<ReplicaSet>(server, &mut found).await?;
     raw::<StatefulSet>(server, &mut found).await?;
     raw::<DaemonSet>(server, &mut found).await?;
+    raw::<ReplicationController>(server, &mut found).await?;
+    raw::<Job>(server, &mut found).await?;
+    raw::<CronJob>(server, &mut found).await?;
     raw::<Service>(server, &mut found).await?;
     raw::<LimitRange>(server, &mut found).await?;
     raw::<ResourceQuota>(server, &mut found).await?;
@@ -145,6 +151,7 @@ pub async fn workloads(args: &ClusterArgs, namespace: &str) -> anyhow::Result<Ve
     known::<StatefulSet>(&client, namespace, &mut found).await?;
     known::<ReplicaSet>(&client, namespace, &mut found).await?;
     known::<Job>(&client, namespace, &mut found).await?;
+    known::<CronJob>(&client, namespace, &mut found).await?;
     Ok(found.iter().map(KnownWorkload::read).collect())
 }
 

@@ -8,6 +8,7 @@
 mod admission;
 mod asked;
 mod autoscaling;
+mod bound;
 mod catalogues;
 mod change;
 pub mod cluster;
@@ -193,8 +194,20 @@ impl Problem {
     }
 }
 
+/// Whether a cluster is named beside manifests.
+fn names_cluster(source: &SourceArgs) -> bool {
+    source.cluster.kubeconfig.is_some() || source.cluster.context.is_some()
+}
+
 /// Reads manifests or the cluster, and prints the notes to stderr.
 async fn gather(source: &SourceArgs) -> anyhow::Result<(Cluster, Problem)> {
+    if !source.files.is_empty() && names_cluster(source) {
+        let message = "manifests and --context or --kubeconfig are given, and only one of them can \
+                       be the cluster";
+        let hint = "leave out one of them; `nap plan` and `nap explain pod` take both, and plan the \
+                    manifests on top of the cluster";
+        return Err(UserError::new(message, hint).into());
+    }
     let options = source.engine.options()?;
     let ties = !options.default_spread.is_empty();
     let (mut cluster, now) = if source.files.is_empty() {
@@ -226,9 +239,8 @@ pub async fn plan(args: PlanArgs) -> anyhow::Result<()> {
         return show(&disruption::render(&problem, &preview, *output)?);
     }
     let gate = Gate { exit_code: args.exit_code, max_cost: args.max_cost };
-    let names_cluster =
-        args.source.cluster.kubeconfig.is_some() || args.source.cluster.context.is_some();
-    if !args.source.files.is_empty() && (names_cluster || !args.state.is_empty()) {
+    let on_top = names_cluster(&args.source) || !args.state.is_empty();
+    if !args.source.files.is_empty() && on_top {
         let (after, change) = on_cluster::decide(&args.source, &args.state).await?;
         let State { cluster, problem, decision, .. } = &after;
         let (cost, changes) = (change.cost_after(), !change.is_empty());
@@ -330,7 +342,12 @@ pub async fn explain_pod(
     output: ExplainFormat,
     source: SourceArgs,
 ) -> anyhow::Result<()> {
-    let (mut cluster, problem) = gather(&source).await?;
+    let (mut cluster, problem) = if !source.files.is_empty() && names_cluster(&source) {
+        let (State { cluster, problem, .. }, _) = on_cluster::decide(&source, &[]).await?;
+        (cluster, problem)
+    } else {
+        gather(&source).await?
+    };
     let asked = Asked::parse(name, namespace.as_deref());
     if source.files.is_empty() {
         cluster.workloads = live::workloads(&source.cluster, &asked.namespace).await?;

@@ -56,49 +56,51 @@ enum Effect {
     None,
     /// They may change pods when these are created.
     ChangesPods,
-    /// Nothing.
+    /// They may refuse pods when these are created.
+    RefusesPods,
+    /// Nothing: their controllers may make pods.
     Unknown,
 }
 
-/// Kinds that have nothing to do with the placement of pods.
-const WITHOUT_EFFECT: [&str; 26] = [
-    "APIService",
-    "CSIDriver",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "ConfigMap",
-    "ControllerRevision",
-    "CustomResourceDefinition",
-    "EndpointSlice",
-    "Endpoints",
-    "Event",
-    "FlowSchema",
-    "Ingress",
-    "IngressClass",
-    "Lease",
-    "NetworkPolicy",
-    "PodMonitor",
-    "PodTemplate",
-    "PriorityLevelConfiguration",
-    "PrometheusRule",
-    "Role",
-    "RoleBinding",
-    "Secret",
-    "Service",
-    "ServiceAccount",
-    "ServiceMonitor",
-    "VolumeAttachment",
+/// Kinds that have nothing to do with the placement of pods, with their groups.
+const WITHOUT_EFFECT: [(&str, &str); 29] = [
+    ("", "ConfigMap"),
+    ("", "Endpoints"),
+    ("", "Event"),
+    ("", "PodTemplate"),
+    ("", "Secret"),
+    ("", "Service"),
+    ("", "ServiceAccount"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("apiregistration.k8s.io", "APIService"),
+    ("apps", "ControllerRevision"),
+    ("certificates.k8s.io", "CertificateSigningRequest"),
+    ("coordination.k8s.io", "Lease"),
+    ("discovery.k8s.io", "EndpointSlice"),
+    ("events.k8s.io", "Event"),
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema"),
+    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"),
+    ("monitoring.coreos.com", "PodMonitor"),
+    ("monitoring.coreos.com", "PrometheusRule"),
+    ("monitoring.coreos.com", "ServiceMonitor"),
+    ("networking.k8s.io", "Ingress"),
+    ("networking.k8s.io", "IngressClass"),
+    ("networking.k8s.io", "NetworkPolicy"),
+    ("rbac.authorization.k8s.io", "ClusterRole"),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io", "Role"),
+    ("rbac.authorization.k8s.io", "RoleBinding"),
+    ("storage.k8s.io", "CSIDriver"),
+    ("storage.k8s.io", "CSIStorageCapacity"),
+    ("storage.k8s.io", "VolumeAttachment"),
 ];
-/// Kinds that may change pods when these are created.
-const CHANGING_PODS: [&str; 2] = ["MutatingAdmissionPolicy", "MutatingWebhookConfiguration"];
 
-fn effect(kind: &str) -> Effect {
-    if WITHOUT_EFFECT.contains(&kind) || kind.starts_with("Validating") {
-        Effect::None
-    } else if CHANGING_PODS.contains(&kind) {
-        Effect::ChangesPods
-    } else {
-        Effect::Unknown
+fn effect(group: &str, kind: &str) -> Effect {
+    match group {
+        "admissionregistration.k8s.io" if kind.starts_with("Validating") => Effect::RefusesPods,
+        "admissionregistration.k8s.io" if kind.starts_with("Mutating") => Effect::ChangesPods,
+        _ if WITHOUT_EFFECT.contains(&(group, kind)) => Effect::None,
+        _ => Effect::Unknown,
     }
 }
 
@@ -142,7 +144,10 @@ impl Objects {
                 Effect::ChangesPods => {
                     "may change pods when they are created, which the plan does not know"
                 }
-                Effect::Unknown => "not understood, so they do not count",
+                Effect::RefusesPods => {
+                    "may refuse pods when they are created, which the plan does not know"
+                }
+                Effect::Unknown => "not understood, so they and any pods of theirs do not count",
             };
             let kinds: Vec<String> =
                 kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
@@ -273,8 +278,13 @@ impl Objects {
                 self.runtimes.insert(class.name_any(), class);
             }
             _ => {
-                let kinds = self.left_out.entry(effect(&kind)).or_default();
-                *kinds.entry(kind).or_default() += 1;
+                let effect = effect(&group, &kind);
+                // A kind of another group may have the name of a built-in one.
+                let title = match effect {
+                    Effect::Unknown if !group.is_empty() => format!("{kind} of {group}"),
+                    _ => kind,
+                };
+                *self.left_out.entry(effect).or_default().entry(title).or_default() += 1;
             }
         }
         Ok(())
@@ -335,8 +345,10 @@ impl Objects {
             let (was_there, maker) = (is_there(&pod), maker(&pod, &self.workloads));
             let namespace = pod.namespace().unwrap_or_default();
             let spec = pod.spec.get_or_insert_default();
-            admit(spec, &self.priorities, &self.runtimes);
-            if !was_there && let Err(reason) = self.admission.admit(&namespace, spec) {
+            let admitted = admit(spec, &self.priorities, &self.runtimes);
+            if !was_there
+                && let Err(reason) = admitted.and_then(|()| self.admission.admit(&namespace, spec))
+            {
                 *self.refused.entry((maker, reason)).or_default() += 1;
                 continue;
             }
@@ -402,13 +414,13 @@ fn named<T: DeserializeOwned + kube::Resource>(document: &Document) -> anyhow::R
     Ok(object)
 }
 
-/// Sets the fields that admission sets: the priority of the PriorityClass and the overhead of the
-/// RuntimeClass.
+/// Sets the fields that admission sets: the priority of the PriorityClass, and the overhead, node
+/// selector and tolerations of the RuntimeClass. `Err` says why it refuses the pod.
 fn admit(
     spec: &mut PodSpec,
     priorities: &BTreeMap<String, PriorityClass>,
     runtimes: &BTreeMap<String, RuntimeClass>,
-) {
+) -> Result<(), String> {
     if spec.priority.is_none() {
         spec.priority = match spec.priority_class_name.as_deref().filter(|name| !name.is_empty()) {
             Some("system-cluster-critical") => Some(2_000_000_000),
@@ -420,9 +432,29 @@ fn admit(
                 .map(|one| one.value),
         };
     }
-    if spec.overhead.is_none()
-        && let Some(runtime) = spec.runtime_class_name.as_ref().and_then(|name| runtimes.get(name))
-    {
-        spec.overhead = runtime.overhead.as_ref().and_then(|overhead| overhead.pod_fixed.clone());
+    if let Some(runtime) = spec.runtime_class_name.as_ref().and_then(|name| runtimes.get(name)) {
+        let overhead = runtime.overhead.as_ref().and_then(|overhead| overhead.pod_fixed.clone());
+        spec.overhead = spec.overhead.take().or(overhead);
+        let scheduling = runtime.scheduling.clone().unwrap_or_default();
+        for (label, value) in scheduling.node_selector.into_iter().flatten() {
+            let selector = spec.node_selector.get_or_insert_default();
+            match selector.get(&label) {
+                Some(own) if *own != value => {
+                    return Err(format!(
+                        "RuntimeClass `{}` wants nodes with `{label}: {value}`, and the pod those \
+                         with `{own}`",
+                        runtime.name_any()
+                    ));
+                }
+                _ => drop(selector.insert(label, value)),
+            }
+        }
+        for toleration in scheduling.tolerations.into_iter().flatten() {
+            let own = spec.tolerations.get_or_insert_default();
+            if !own.contains(&toleration) {
+                own.push(toleration);
+            }
+        }
     }
+    Ok(())
 }

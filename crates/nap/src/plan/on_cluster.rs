@@ -26,13 +26,14 @@ pub async fn decide(
     } else {
         (LiveObjects { documents: read::read(state)?, ..LiveObjects::default() }, Timestamp::MAX)
     };
-    let LiveObjects { documents, capacity_memory: memory, notes } = objects;
+    let LiveObjects { mut documents, capacity_memory: memory, notes } = objects;
     let is_class =
         |document: &&Document| ["PriorityClass", "RuntimeClass"].contains(&document.text("/kind"));
     let classes = documents.iter().filter(is_class).map(|document| document.value.clone());
     check::refuse(&changes, &classes.collect::<Vec<Value>>())?;
     let replicas = source.hpa.unwrap_or(Replicas::Current);
     let overlaid = overlay::overlay(&documents, changes, replicas);
+    documents.retain(|document| !overlay::makes_runs(document));
     let source = &SourceArgs {
         // A cluster has its own daemons, and its workloads their current number of pods.
         system_daemons: match &source.system_daemons {

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Volume};
+use nap_api::{AKSNodeClass, NodePool, normalise};
 use nap_controllers::cluster::pods;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::autoscaling::Autoscaler;
@@ -16,7 +19,10 @@ use crate::manifests::read::Document;
 type Identity = (String, String, String, String);
 
 /// Workloads whose pods a change may end.
-const WORKLOADS: [&str; 4] = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"];
+const WORKLOADS: [&str; 5] =
+    ["Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet"];
+/// Workloads that start runs of their own. Those of a cluster count with the pods that they have.
+const RUNS: [&str; 3] = ["Job", "CronJob", "ScaledJob"];
 
 /// The objects of a cluster after a change.
 pub struct Overlaid {
@@ -43,6 +49,12 @@ fn identity(value: &Value) -> Identity {
     (group, kind, namespace, name)
 }
 
+/// Whether an object is a workload that starts runs of its own.
+pub fn makes_runs(document: &Document) -> bool {
+    RUNS.contains(&document.text("/kind"))
+        && ["batch", "keda.sh"].contains(&identity(&document.value).0.as_str())
+}
+
 /// Applies changed objects to those of a cluster, with the number of pods that autoscalers come to.
 pub fn overlay(live: &[Document], changes: Vec<Document>, replicas: Replicas) -> Overlaid {
     let mut documents: Vec<Document> = live.to_vec();
@@ -67,10 +79,21 @@ pub fn overlay(live: &[Document], changes: Vec<Document>, replicas: Replicas) ->
             continue;
         };
         let old = &documents[at];
+        if makes_runs(old) {
+            // The template of a Job cannot change, and the pods of its run are there.
+            if kind != "Job" && shape(&old.value) != shape(&change.value) {
+                let title = change.title();
+                lines.push(format!("~ {title}: its template changes, from its next run on"));
+            }
+            continue;
+        }
         carry_over(&old.value, &mut change.value);
-        if ["NodePool", "AKSNodeClass"].contains(&kind.as_str())
-            && old.value.get("spec") != change.value.get("spec")
-        {
+        let differs = match kind.as_str() {
+            "NodePool" => differ::<NodePool, _>(&old.value, &change.value, |one| one.spec),
+            "AKSNodeClass" => differ::<AKSNodeClass, _>(&old.value, &change.value, |one| one.spec),
+            _ => false,
+        };
+        if differs {
             let title = change.title();
             lines.push(format!(
                 "~ {title} changes: `nap what-if` shows the nodes that are replaced for it"
@@ -112,10 +135,32 @@ pub fn overlay(live: &[Document], changes: Vec<Document>, replicas: Replicas) ->
         end_pods(live, old, new, fewer, &mut ended, &mut lines);
     }
     documents.retain(|document| {
-        document.text("/kind") != "Pod" || !ended.contains(&pod_key(&document.value))
+        let ends = document.text("/kind") == "Pod" && ended.contains(&pod_key(&document.value));
+        !ends && !makes_runs(document)
     });
     documents.extend(added);
     Overlaid { documents, ended, lines, notes }
+}
+
+/// Whether two versions of an object differ in what they mean: old spellings, quantities and
+/// fields that are left out count as a server reads them.
+fn differ<K, S>(old: &Value, new: &Value, spec: fn(K) -> S) -> bool
+where
+    K: Serialize + DeserializeOwned,
+    S: PartialEq,
+{
+    let read = |value: &Value| {
+        let mut value = value.clone();
+        normalise::manifest(&mut value);
+        let object: K = serde_json::from_value(value).ok()?;
+        // Empty lists mean the same as none.
+        let plain = serde_json::to_value(object).ok()?;
+        serde_json::from_value(plain).ok().map(spec)
+    };
+    match (read(old), read(new)) {
+        (Some(old), Some(new)) => old != new,
+        _ => old.get("spec") != new.get("spec"),
+    }
 }
 
 /// The number of pods that is written for a workload.
@@ -249,7 +294,9 @@ fn pod_key(value: &Value) -> String {
 /// What of a pod template decides where its pods go. Fields in which a server's defaults differ
 /// from what was written do not count.
 fn shape(workload: &Value) -> String {
-    let template = workload.pointer("/spec/template").cloned().unwrap_or_default();
+    let places = ["/spec", "/spec/jobTemplate/spec", "/spec/jobTargetRef"];
+    let template = places.iter().find_map(|place| workload.pointer(place)?.get("template"));
+    let template = template.cloned().unwrap_or_default();
     let template: PodTemplateSpec = serde_json::from_value(template).unwrap_or_default();
     let labels = template.metadata.unwrap_or_default().labels;
     let spec = template.spec.unwrap_or_default();

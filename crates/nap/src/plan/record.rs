@@ -185,9 +185,11 @@ fn compare(path: &str, stored: &Value, present: &Value, found: &mut Vec<String>)
     match (stored, present) {
         (Value::Object(old), Value::Object(new)) => {
             let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-            for key in keys {
+            // Fields that an earlier version of nap did not write are not compared.
+            let written = |key: &&&String| !path.is_empty() || old.contains_key(**key);
+            for key in keys.iter().filter(written) {
                 let value = |map: &serde_json::Map<String, Value>| {
-                    map.get(key).cloned().unwrap_or_default()
+                    map.get(*key).cloned().unwrap_or_default()
                 };
                 compare(&at(key), &value(old), &value(new), found);
             }

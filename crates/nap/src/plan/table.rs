@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nap_api::labels;
-use nap_engine::{Launch, Pod, PodKey, PodTerm, Unplaced};
+use nap_engine::{Launch, PodKey, Unplaced};
 use nap_units::UsdPerHour;
 
 use super::cluster::count;
 use super::footnotes::footnotes;
-use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap};
-use super::{Decision, Problem, left_out};
+use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap, zone_cell};
+use super::{Decision, Problem, bound, left_out};
 
 /// Maximum number of lines of pods below equal VMs.
 const POD_LINES: usize = 3;
@@ -99,28 +98,15 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
     );
     if let (Some(bound), Some(gap)) = (plan.lower_bound, plan.gap_percent()) {
         // A bound that leaves out rules says how good the plan is only if the plan reaches it.
-        let unknown = gap >= REACHED && problem.snapshot.pods.iter().any(has_zone_rules);
-        let how_good = if unknown {
-            "; this bound leaves out their rules over zones".to_owned()
-        } else {
-            format!(": this one is at most {gap:.1} % above the best")
+        let left_out = bound::text(&bound::leaves_out(problem, decision));
+        let how_good = match left_out.filter(|_| gap >= REACHED) {
+            Some(left_out) => format!("; {left_out}"),
+            None => format!(": this one is at most {gap:.1} % above the best"),
         };
-        let _ = writeln!(text, "No plan for these pods costs less than {mark}{bound}/h{how_good}.");
+        let line = format!("No plan for these pods costs less than {mark}{bound}/h{how_good}.");
+        text.push_str(&wrap(&line, 0));
     }
     text
-}
-
-/// Whether a pod has rules that the lower bound ignores: those over zones, apart from anti-affinity
-/// to its own kind.
-fn has_zone_rules(pod: &Pod) -> bool {
-    let is_over_hosts = |key: &str| key == labels::HOSTNAME;
-    let matches_itself = |term: &PodTerm| term.matches(pod.key.namespace(), &pod.labels);
-    pod.spread.iter().any(|one| !is_over_hosts(&one.topology_key))
-        || pod.affinity.iter().any(|one| !is_over_hosts(&one.topology_key))
-        || pod
-            .anti_affinity
-            .iter()
-            .any(|one| !is_over_hosts(&one.topology_key) && !matches_itself(one))
 }
 
 fn cells(problem: &Problem, alike: &[&Launch]) -> Vec<String> {
@@ -131,7 +117,7 @@ fn cells(problem: &Problem, alike: &[&Launch]) -> Vec<String> {
     vec![
         alike.len().to_string(),
         one.instance_type.clone(),
-        one.zone.clone(),
+        zone_cell(&one.zone).to_owned(),
         one.capacity_type.to_string(),
         one.pool.clone(),
         pods.to_string(),

@@ -17,7 +17,7 @@ use nap_cloud::ErrorClass;
 use nap_controllers::{Context, LeaderElection, RateLimit, Settings};
 
 use crate::cli::RunArgs;
-use crate::connect::connect;
+use crate::connect::{connect_to, unreachable};
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
 use server::Listeners;
@@ -44,18 +44,20 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     args.operator.warn();
     args.gates.feature_gates.warn();
-    let client = connect(&args.cluster).await?;
-    check_crds(&client).await?;
+    let (client, url) = connect_to(&args.cluster).await?;
+    check_crds(&client, &url).await?;
     let clock = if args.speed > 1 {
         Clock::starting_at(Clock::wall().now(), args.speed)
     } else {
         Clock::wall()
     };
     let azure = AzureConfig::from_variables(|name| std::env::var(name).ok()).map_err(|error| {
-        UserError::new(
-            error.to_string(),
-            "set it as the AKS provider does; `docs/running.md` lists every variable",
-        )
+        let all = "`docs/running.md` lists every variable";
+        let hint = match error.hint() {
+            Some(hint) => format!("set it to {hint}; {all}"),
+            None => format!("set it as the AKS provider does; {all}"),
+        };
+        UserError::new(error.to_string(), hint)
     })?;
     let location = azure.location.clone();
     let cloud = Arc::new(AzureProvider::connect(azure, clock.clone())?);
@@ -149,8 +151,8 @@ fn leader_election(args: &RunArgs) -> LeaderElection {
 }
 
 /// Fails if the cluster lacks nap's definitions: the controllers could watch nothing.
-async fn check_crds(client: &Client) -> anyhow::Result<()> {
-    let missing = missing_crds(client).await?;
+async fn check_crds(client: &Client, url: &str) -> anyhow::Result<()> {
+    let missing = missing_crds(client, url).await?;
     anyhow::ensure!(
         missing.is_empty(),
         UserError::new(
@@ -161,18 +163,15 @@ async fn check_crds(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Names of nap's definitions that the cluster lacks.
-pub async fn missing_crds(client: &Client) -> anyhow::Result<Vec<String>> {
+/// Names of nap's definitions that the cluster at a URL lacks.
+pub async fn missing_crds(client: &Client, url: &str) -> anyhow::Result<Vec<String>> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut missing = Vec::new();
     for crd in nap_api::crds::all() {
         let name = crd.name_any();
-        let found = api.get_opt(&name).await.map_err(|error| {
-            UserError::new(
-                format!("cannot reach the cluster: {error}"),
-                "check the server address in your kubeconfig",
-            )
-        })?;
+        let found = api.get_opt(&name).await;
+        let found =
+            found.map_err(|error| unreachable(url, "get", "customresourcedefinitions", &error))?;
         if found.is_none() {
             missing.push(name);
         }

@@ -8,6 +8,7 @@ use clap::Args;
 use nap_clock::Clock;
 use nap_sim::simulation::{self, Report};
 use nap_sim::world::{World, WorldConfig};
+use nap_units::UsdPerHour;
 use std::collections::BTreeSet;
 
 use crate::cli::WorldArgs;
@@ -130,11 +131,7 @@ fn print(report: &Report) {
         "VMs created    {} (at most {} at once, for at most {} pods)",
         report.machines, report.peak_machines, report.peak_pods
     );
-    println!(
-        "cost           ${}.{:06}",
-        report.cost_micros / 1_000_000,
-        report.cost_micros % 1_000_000
-    );
+    println!("cost           {}", UsdPerHour::from_micros(report.cost_micros));
     println!("faults         {}", report.faults.len());
     for fault in &report.faults {
         println!("  {fault}");

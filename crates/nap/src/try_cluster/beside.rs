@@ -19,10 +19,10 @@ use nap_sim::world::WorldError;
 use super::files::Folder;
 use super::{announce, explain_region, farewell, faults, settings};
 use crate::cli::{ClusterArgs, TryArgs};
-use crate::connect::connect;
+use crate::connect::{connect_to, unreachable};
 use crate::shutdown::interrupted;
 use crate::user_error::UserError;
-use crate::{manifests, run, serve};
+use crate::{crds, manifests, run, serve};
 
 /// Runs until a shutdown signal. A control plane that was started here ends with it.
 pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
@@ -32,13 +32,12 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
         None => Some(start_plane().await?),
     };
     let kubeconfig = plane.as_ref().map(Plane::kubeconfig).or_else(|| args.kubeconfig.clone());
-    let client =
-        connect(&ClusterArgs { kubeconfig: kubeconfig.clone(), context: args.context.clone() })
-            .await?;
+    let cluster = ClusterArgs { kubeconfig: kubeconfig.clone(), context: args.context.clone() };
+    let (client, url) = connect_to(&cluster).await?;
     if plane.is_none() && !args.force {
-        refuse_aks(&client).await?;
+        refuse_aks(&client, &url).await?;
     }
-    install_crds(&client, plane.is_none()).await?;
+    install_crds(&client, &url, plane.is_none()).await?;
     if args.default_nodepool.unwrap_or(plane.is_some()) {
         manifests::apply(&client, manifests::DEFAULT_NODEPOOL).await?;
     }
@@ -120,14 +119,9 @@ fn check_region(region: &str) -> anyhow::Result<()> {
 
 /// Fails if the cluster has AKS nodes: their VMs are not in the emulator, and nap would take
 /// NodeClaims of such VMs for gone.
-async fn refuse_aks(client: &Client) -> anyhow::Result<()> {
+async fn refuse_aks(client: &Client, url: &str) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await;
-    let nodes = nodes.map_err(|error| {
-        UserError::new(
-            format!("cannot reach the cluster: {error}"),
-            "check the server address in your kubeconfig",
-        )
-    })?;
+    let nodes = nodes.map_err(|error| unreachable(url, "list", "nodes", &error))?;
     let aks = nodes.items.iter().find(|node| is_aks(node));
     match aks {
         Some(node) => Err(UserError::new(
@@ -150,8 +144,8 @@ fn is_aks(node: &Node) -> bool {
 }
 
 /// Installs the definitions; a user's cluster keeps those that it has.
-async fn install_crds(client: &Client, users: bool) -> anyhow::Result<()> {
-    if users && run::missing_crds(client).await?.is_empty() {
+async fn install_crds(client: &Client, url: &str, users: bool) -> anyhow::Result<()> {
+    if users && run::missing_crds(client, url).await?.is_empty() {
         return Ok(());
     }
     let installed = install::install(client, |kind, name, outcome| {
@@ -159,13 +153,7 @@ async fn install_crds(client: &Client, users: bool) -> anyhow::Result<()> {
             println!("{kind} {name}: created");
         }
     });
-    installed.await.map_err(|error| {
-        UserError::new(
-            error.to_string(),
-            "check that you may write CustomResourceDefinitions; doing it again is safe",
-        )
-        .into()
-    })
+    installed.await.map_err(|error| crds::failed(url, &error))
 }
 
 /// `1.36.4` of `v1.36.4-gke.1` and `v1.36.4+k3s1`.

@@ -17,6 +17,7 @@ use nap_controllers::Settings;
 use nap_kubelets::Heartbeats;
 use nap_sim::azure::Emulator;
 use nap_sim::world::{World, WorldConfig, WorldError};
+use nap_units::UsdPerHour;
 
 use crate::catalogue::SPOT_NOTE;
 use crate::cli::{ControlPlane, TryArgs};
@@ -105,12 +106,11 @@ fn settings(args: &TryArgs) -> Settings {
 /// Prints the number and the cost of the VMs.
 fn farewell(azure: &Emulator, clock: &Clock) {
     let (made, left) = (azure.bill().len(), azure.machines().len());
-    let cost = azure.total_cost_micros(clock.now());
-    let (dollars, micros) = (cost / 1_000_000, cost % 1_000_000);
+    let cost = UsdPerHour::from_micros(azure.total_cost_micros(clock.now()));
     let mark = azure.bill_mark();
     println!(
         "\nThe emulated Azure is gone: {made} VM(s) created, {left} left, \
-         {mark}${dollars}.{micros:06} in all."
+         {mark}{cost} in all."
     );
     if !mark.is_empty() {
         println!("{SPOT_NOTE}");

@@ -15,7 +15,7 @@ use nap_clock::Clock;
 
 use crate::azure;
 use crate::cli::{ClusterArgs, ManagedClusterArgs};
-use crate::connect::connect;
+use crate::connect::{connect_to, unreachable};
 use crate::manifests::read;
 use crate::user_error::UserError;
 use report::Report;
@@ -115,14 +115,16 @@ fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<NodePool>> {
 }
 
 async fn from_cluster(args: &ClusterArgs) -> anyhow::Result<Vec<NodePool>> {
-    let client = connect(args).await?;
+    let (client, url) = connect_to(args).await?;
     let api: Api<NodePool> = Api::all(client);
     let pools = api.list(&ListParams::default()).await;
-    let pools = pools.map_err(|error| {
-        UserError::new(
-            format!("NodePools cannot be listed: {error}"),
-            "`nap crds install` installs their definition; listing them needs permission",
+    let pools = pools.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 404 => UserError::new(
+            format!("{url} does not serve NodePools"),
+            "`nap crds install` installs their definition",
         )
+        .into(),
+        other => unreachable(&url, "list", "nodepools", &other),
     })?;
     Ok(pools.items)
 }

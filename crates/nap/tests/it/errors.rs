@@ -140,7 +140,8 @@ fn output_that_nobody_reads_ends_every_command_quietly() {
     let saved = folder.join("plan.json").display().to_string();
     assert!(output(&["plan", "-f", shop, "--save", &saved]).status.success());
     let empty = kubeconfig("closed-empty", &serving(EMPTY.to_owned()));
-    let commands: [&[&str]; 15] = [
+    let commands: [&[&str]; 16] = [
+        &["bench", "gen", "plain", "--pods", "10"],
         &["version"],
         &["crds"],
         &["plan", "-f", shop],
@@ -166,6 +167,7 @@ fn output_that_nobody_reads_ends_every_command_quietly() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     for command in [
         &["version"][..],
+        &["bench", "gen", "plain", "--pods", "10"],
         &["crds"],
         &["plan", "-f", shop],
         &["lint", "-f", shop],
@@ -287,6 +289,37 @@ fn a_cluster_that_refuses_is_named_with_what_was_asked() {
             assert!(said.contains(hint), "{command:?}: {error}");
         }
     }
+    let file = kubeconfig("403-others", &denied);
+    for (command, what) in [
+        (&["run"][..], "get customresourcedefinitions"),
+        (&["try"], "list nodes"),
+        (&["try", "--force"], "get customresourcedefinitions"),
+        (&["crds", "install"], "get customresourcedefinitions"),
+        (&["disable"], "list nodepools"),
+        (&["disable", "--status"], "list nodes"),
+        (&["windows"], "list nodepools"),
+    ] {
+        let error = refused(&[command, &["--kubeconfig", &file]].concat());
+        let line = format!("error: {denied} forbids to {what} (403): ");
+        assert!(error.starts_with(&line), "{command:?}: {error}");
+    }
+}
+
+#[test]
+fn a_missing_variable_has_its_hint_on_a_line_of_its_own() {
+    // The answer passes for every definition.
+    let definition = EMPTY
+        .replace("\"List\"", "\"CustomResourceDefinition\"")
+        .replace("\"apiVersion\": \"v1\"", "\"apiVersion\": \"apiextensions.k8s.io/v1\"");
+    let file = kubeconfig("variables", &serving(definition));
+    let mut command = nap(&["run", "--kubeconfig", &file]);
+    for name in ["ARM_SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID"] {
+        command.env_remove(name);
+    }
+    let error = refused_by(&mut command);
+    let expected = "error: environment variable `ARM_SUBSCRIPTION_ID` is not set\nhint: set it to \
+                    the id of the cluster's subscription; `docs/running.md` lists every variable\n";
+    assert_eq!(error, expected);
 }
 
 #[test]

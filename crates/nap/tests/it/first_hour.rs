@@ -28,3 +28,11 @@ fn public_kinds_of_manifests_are_planned() {
     let said = run(&["plan"]);
     assert!(said.matches("/month").count() >= 10, "{said}");
 }
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn public_kinds_of_manifests_become_ready_on_a_cluster() {
+    let said = run(&["try"]);
+    assert!(said.contains("every StatefulSet is ready"), "{said}");
+    assert!(said.contains("the CronJob has run"), "{said}");
+}

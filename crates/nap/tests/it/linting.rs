@@ -88,6 +88,16 @@ fn invalid_fields_are_errors_with_their_path() {
             format!("{class}  kubelet: {{ cpuCFSQuotaPeriod: 2s }}\n"),
             "spec.kubelet.cpuCFSQuotaPeriod: `2s` is not a duration from `1ms` to `1s`",
         ),
+        (
+            "schedule",
+            pool(
+                "a",
+                "  disruption: { budgets: [{ nodes: \"1\", schedule: \"* * * * tue-mon\", duration: 1h }] }\n",
+                "",
+            ),
+            "spec.disruption.budgets[0].schedule: `* * * * tue-mon` cannot be read as a schedule",
+        ),
+        ("limit", pool("a", "  limits: { cpu: -5 }\n", ""), "spec.limits[cpu]: `-5` is negative"),
         ("yaml", "a: [".to_owned(), "is not YAML"),
     ] {
         let (passed, said) = lint(test, &yaml, &[]);
@@ -113,15 +123,6 @@ fn suspicious_settings_are_warnings() {
             "always",
             pool("a", "  disruption: { budgets: [{ nodes: \"0\" }] }\n", D_FAMILY),
             "allows no node at any time",
-        ),
-        (
-            "schedule",
-            pool(
-                "a",
-                "  disruption: { budgets: [{ nodes: \"1\", schedule: \"* * * * tue-mon\", duration: 1h }] }\n",
-                D_FAMILY,
-            ),
-            "cannot be read as a schedule",
         ),
         (
             "sku",

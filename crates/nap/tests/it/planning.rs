@@ -277,20 +277,21 @@ fn existing_nodes_are_filled_first() {
 
 #[test]
 fn volumes_restrict_the_zones_of_their_pods() {
-    let claim = "spec: { volumeName: disk, accessModes: [ReadWriteOnce] }";
+    let disk = "accessModes: [ReadWriteOnce], resources: { requests: { storage: 1Gi } }";
+    let claim = format!("spec: {{ volumeName: disk, {disk} }}");
     let volume = "spec:\n  nodeAffinity: { required: { nodeSelectorTerms: [{ matchExpressions: [{ key: topology.kubernetes.io/zone, operator: In, values: [eastus-2] }] }] } }";
     let class = "provisioner: disk.csi.azure.com\nvolumeBindingMode: WaitForFirstConsumer\nallowedTopologies: [{ matchLabelExpressions: [{ key: topology.kubernetes.io/zone, values: [eastus-3] }] }]";
     let bound = format!(
         "volumes: [{{ name: v, persistentVolumeClaim: {{ claimName: data }} }}], {}",
         containers("1")
     );
-    let set = workload(
-        "StatefulSet",
-        "db",
-        "serviceName: db, volumeClaimTemplates: [{ metadata: { name: data }, spec: { storageClassName: here } }]",
+    let set = format!(
+        "serviceName: db, volumeClaimTemplates: [{{ metadata: {{ name: data }}, spec: {{ \
+         storageClassName: here, {disk} }} }}]"
     );
+    let set = workload("StatefulSet", "db", &set);
     let yaml = [
-        object("PersistentVolumeClaim", "data", claim),
+        object("PersistentVolumeClaim", "data", &claim),
         object("PersistentVolume", "disk", volume),
         object("StorageClass", "here", class),
         pod("bound", &bound),

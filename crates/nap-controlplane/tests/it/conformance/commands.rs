@@ -39,7 +39,7 @@ const CREATING: [&str; 24] = [
     "create configmap settings --from-literal colour=red",
 ];
 
-const READING: [&str; 43] = [
+const READING: [&str; 51] = [
     "auth can-i create pods",
     "auth can-i --list",
     "auth whoami",
@@ -83,6 +83,14 @@ const READING: [&str; 43] = [
     "describe ingress web",
     "describe priorityclass high",
     "describe deployment missing",
+    "get deployment web -o yaml",
+    "get cronjob night -o yaml",
+    "get service web -o yaml",
+    "events",
+    "rollout status deployment web --timeout 1s",
+    r#"run solo --image pause:3.9 --overrides={"spec":{"schedulerName":"none"}}"#,
+    "get pod solo -o yaml",
+    "get all",
 ];
 
 const CHANGING: [&str; 36] = [

@@ -224,6 +224,7 @@ pub(super) fn normalised_text(text: &str) -> String {
         let is_time = value.trim_matches('"').parse::<jiff::Timestamp>().is_ok();
         match () {
             () if is_age(word) => "<age>".to_owned(),
+            () if word.parse::<std::net::Ipv4Addr>().is_ok() => "<address>".to_owned(),
             () if is_time || without_uids(value) != value => format!("{key}=<made up>"),
             () => word.to_owned(),
         }
@@ -243,15 +244,30 @@ pub(super) fn normalised_text(text: &str) -> String {
     text.lines().map(line).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first line that differs, on each side.
-pub(super) fn first_difference(one: &str, other: &str) -> (String, String) {
-    let mut lines = one.lines().map(Some).chain(std::iter::repeat(None));
-    let mut others = other.lines().map(Some).chain(std::iter::repeat(None));
-    loop {
-        match (lines.next().flatten(), others.next().flatten()) {
-            (None, None) => return (String::new(), String::new()),
-            (a, b) if a == b => {}
-            (a, b) => return (a.unwrap_or_default().to_owned(), b.unwrap_or_default().to_owned()),
+/// Rows for the lines that only one side has, in pairs. Equal lines in another order are one row.
+pub(super) fn line_differences(of: &str, one: &str, other: &str) -> Vec<String> {
+    let only = |here: &str, there: &str| -> Vec<String> {
+        let mut there: Vec<&str> = there.lines().collect();
+        let mut left = Vec::new();
+        for line in here.lines() {
+            match there.iter().position(|other| *other == line) {
+                Some(place) => drop(there.swap_remove(place)),
+                None => left.push(line.to_owned()),
+            }
         }
+        left
+    };
+    let (ours, theirs) = (only(one, other), only(other, one));
+    let row = |a: &str, b: &str| format!("| {of} | output | {} | {} |", cell(a), cell(b));
+    if ours.is_empty() && theirs.is_empty() {
+        return vec![row("(the same lines", "in another order)")];
     }
+    let text = |lines: &[String], place: usize| lines.get(place).cloned().unwrap_or_default();
+    let most = ours.len().max(theirs.len());
+    let mut rows: Vec<String> =
+        (0..most.min(MAX_ROWS)).map(|at| row(&text(&ours, at), &text(&theirs, at))).collect();
+    if most > MAX_ROWS {
+        rows.push(format!("| {of} | and {} more | | |", most - MAX_ROWS));
+    }
+    rows
 }

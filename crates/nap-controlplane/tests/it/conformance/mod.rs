@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::support::{Cluster, kubectl};
 use commands::COMMANDS;
-use compare::{JSON, cell, differences, first_difference, forgive, normalised_text, send};
+use compare::{JSON, differences, forgive, line_differences, normalised_text, send};
 use requests::cases;
 
 const BEGIN: &str = "<!-- differences: begin -->\n";
@@ -78,11 +78,10 @@ async fn both_servers_answer_alike_except_as_documented() {
         }
         compared += 1;
         if codes[0] != codes[1] || answers[0] != answers[1] {
-            let (one, other) = first_difference(&answers[0], &answers[1]);
-            rows.push(format!(
-                "| `kubectl {command}` | output | {} | {} |",
-                cell(&one),
-                cell(&other)
+            rows.extend(line_differences(
+                &format!("`kubectl {command}`"),
+                &answers[0],
+                &answers[1],
             ));
         }
     }

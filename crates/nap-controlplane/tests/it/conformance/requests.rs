@@ -258,6 +258,9 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<Request>)> {
                 ("DELETE", "apis/networking.k8s.io/v1/@/networkpolicies/web", JSON, none.clone()),
             ],
         ),
+        ("one of a few values", wrong_choices()),
+        ("limit ranges", limit_ranges()),
+        ("runtime classes", runtime_classes()),
         (
             "unknown paths",
             vec![
@@ -267,5 +270,140 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<Request>)> {
                 ("GET", "api/v1/@/configmaps/missing", JSON, none),
             ],
         ),
+    ]
+}
+
+/// An object with one wrong value: path, kind, and a JSON merge patch of a sound object.
+fn wrong_choices() -> Vec<Request> {
+    let claim = json!({
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+    });
+    let template = json!({ "metadata": { "labels": { "app": "web" } }, "spec": {
+        "containers": [{ "name": "main", "image": "pause:3.9" }] } });
+    let workload = json!({
+        "selector": { "matchLabels": { "app": "web" } }, "template": template, "serviceName": "web",
+    });
+    let job = json!({ "template": { "spec": {
+        "restartPolicy": "Never", "containers": [{ "name": "main", "image": "busybox" }] } } });
+    let of = |version: &str, kind: &str, spec: &Value, change: &Value| {
+        let mut spec = spec.clone();
+        if ["Deployment", "DaemonSet"].contains(&kind) {
+            spec.as_object_mut().unwrap().remove("serviceName");
+        }
+        json_patch::merge(&mut spec, change);
+        json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "wrong" }, "spec": spec })
+    };
+    let post = |path: &'static str, object: Value| ("POST", path, JSON, object);
+    let deployment = |change: Value| {
+        post("apis/apps/v1/@/deployments", of("apps/v1", "Deployment", &workload, &change))
+    };
+    let in_pod = |change: Value| json!({ "template": { "spec": change } });
+    let set = |change: Value| {
+        post("apis/apps/v1/@/statefulsets", of("apps/v1", "StatefulSet", &workload, &change))
+    };
+    let daemons = |change: Value| {
+        post("apis/apps/v1/@/daemonsets", of("apps/v1", "DaemonSet", &workload, &change))
+    };
+    let jobs = |change: Value| post("apis/batch/v1/@/jobs", of("batch/v1", "Job", &job, &change));
+    let claims = |change: Value| {
+        let object = of("v1", "PersistentVolumeClaim", &claim, &change);
+        post("api/v1/@/persistentvolumeclaims", object)
+    };
+    let templates = |spec: Value| {
+        set(json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" }, "spec": spec }] }))
+    };
+    let ports = json!({ "ports": [{ "port": 80 }] });
+    let service = of("v1", "Service", &ports, &json!({ "type": "Public" }));
+    let class = |change: Value| {
+        let mut class = json!({ "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": { "name": "wrong" }, "provisioner": "disk.csi.azure.com" });
+        json_patch::merge(&mut class, &change);
+        post("apis/storage.k8s.io/v1/storageclasses", class)
+    };
+    vec![
+        deployment(json!({ "strategy": { "type": "Sometimes" } })),
+        deployment(
+            json!({ "strategy": { "type": "Recreate", "rollingUpdate": { "maxSurge": 1 } } }),
+        ),
+        deployment(in_pod(json!({ "dnsPolicy": "Never" }))),
+        deployment(in_pod(json!({ "restartPolicy": "Never" }))),
+        deployment(in_pod(json!({ "containers": [
+            { "name": "main", "image": "pause:3.9", "imagePullPolicy": "Rarely" }] }))),
+        set(json!({ "podManagementPolicy": "Random" })),
+        set(json!({ "updateStrategy": { "type": "Recreate" } })),
+        templates(json!({ "accessModes": ["Any"], "resources": claim["resources"] })),
+        templates(json!({ "accessModes": ["ReadWriteOnce"] })),
+        daemons(json!({ "updateStrategy": { "type": "Recreate" } })),
+        jobs(json!({ "completionMode": "Counted" })),
+        jobs(in_pod(json!({ "restartPolicy": "Always" }))),
+        jobs(in_pod(json!({ "restartPolicy": null }))),
+        claims(json!({ "accessModes": [] })),
+        claims(json!({ "accessModes": ["ReadWriteTwice"] })),
+        claims(json!({ "accessModes": ["ReadWriteOncePod", "ReadWriteOnce"] })),
+        claims(json!({ "resources": null })),
+        claims(json!({ "resources": { "requests": { "storage": "0" } } })),
+        claims(json!({ "volumeMode": "Tape" })),
+        post("api/v1/@/services", service),
+        class(json!({ "volumeBindingMode": "Later" })),
+        class(json!({ "reclaimPolicy": "Recycle" })),
+    ]
+}
+
+fn limit_ranges() -> Vec<Request> {
+    let range = |name: &str, limit: Value| {
+        let object = json!({ "apiVersion": "v1", "kind": "LimitRange", "metadata": { "name": name },
+            "spec": { "limits": [limit] } });
+        ("POST", "api/v1/@/limitranges", JSON, object)
+    };
+    vec![
+        range("type", json!({ "type": "Box", "max": { "cpu": "1" } })),
+        range("bounds", json!({ "type": "Pod", "min": { "cpu": "2" }, "max": { "cpu": "1" } })),
+        range("pod", json!({ "type": "Pod", "default": { "cpu": "2" } })),
+        range(
+            "low",
+            json!({ "type": "Container", "min": { "cpu": "2" },
+            "defaultRequest": { "cpu": "1" } }),
+        ),
+        range("ratio", json!({ "type": "Container", "maxLimitRequestRatio": { "cpu": "500m" } })),
+        range(
+            "sound",
+            json!({ "type": "Container", "max": { "cpu": "2" }, "min": { "memory": "1Mi" } }),
+        ),
+        ("DELETE", "api/v1/@/limitranges/sound", JSON, Value::Null),
+    ]
+}
+
+fn runtime_classes() -> Vec<Request> {
+    let classes = "apis/node.k8s.io/v1/runtimeclasses";
+    let pod = |name: &str, change: &Value| {
+        let mut spec = json!({ "runtimeClassName": "sandbox", "containers": [
+            { "name": "main", "image": "pause:3.9" }], "schedulerName": "none" });
+        json_patch::merge(&mut spec, change);
+        let object = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": spec });
+        ("POST", "api/v1/@/pods", JSON, object)
+    };
+    vec![
+        pod("early", &json!({})),
+        (
+            "POST",
+            classes,
+            JSON,
+            json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+                "metadata": { "name": "sandbox" }, "handler": "runsc",
+                "overhead": { "podFixed": { "cpu": "250m" } },
+                "scheduling": { "nodeSelector": { "runtime": "sandbox" },
+                    "tolerations": [{ "key": "sandbox", "operator": "Exists" }] } }),
+        ),
+        pod(
+            "sandboxed",
+            &json!({ "nodeSelector": { "disk": "fast" },
+            "tolerations": [{ "key": "sandbox", "operator": "Equal", "value": "a" }] }),
+        ),
+        pod("conflict", &json!({ "nodeSelector": { "runtime": "plain" } })),
+        pod("other", &json!({ "overhead": { "cpu": "1" } })),
+        pod("without", &json!({ "runtimeClassName": null, "overhead": { "cpu": "1" } })),
+        ("DELETE", "api/v1/@/pods/sandboxed?gracePeriodSeconds=0", JSON, Value::Null),
+        ("DELETE", "apis/node.k8s.io/v1/runtimeclasses/sandbox", JSON, Value::Null),
     ]
 }

@@ -24,8 +24,7 @@ pub(super) fn write(args: &GenArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.out {
         return measure::write(path, &text);
     }
-    print!("{text}");
-    Ok(())
+    crate::output::write_last(&text)
 }
 
 /// A problem of the table that `nap bench` prints when no file is given.

@@ -247,3 +247,54 @@ fn a_changed_daemon_set_gets_new_pods_and_a_new_one_is_told() {
     };
     assert!(cost("daemon-huge", &huge) > cost("daemon-small", &before));
 }
+
+#[test]
+fn a_node_pool_that_means_the_same_is_no_change() {
+    let terse = super::pool("limits: { cpu: 1000, memory: 1Ti }", "taints: []", "");
+    // As a server stores it: with its defaults, quantities as text.
+    let stored = terse
+        .replace("cpu: 1000, memory: 1Ti", "cpu: \"1000\", memory: 1024Gi")
+        .replace("taints: []", "expireAfter: 720h")
+        .replace(
+            "  template:",
+            "  disruption: { consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 0s, \
+             budgets: [{ nodes: 10% }] }\n  template:",
+        )
+        .replace("metadata: { name: only }", "metadata: { name: only, uid: p }");
+    let class = object("AKSNodeClass", "small", "spec: {}");
+    let stored_class =
+        object("AKSNodeClass", "small", "spec: { imageFamily: Ubuntu, osDiskSizeGB: 128 }");
+    let more = format!("{stored}{stored_class}");
+    let plan = |test: &str, change: &str| {
+        let output = on_top("on-demand", test, &["--exit-code"], &more, change);
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, said) = plan("pool-same", &format!("{terse}{class}"));
+    assert!(said.starts_with(NOTHING) && code == Some(0), "{code:?} {said}");
+    let (code, said) = plan("pool-other", &terse.replace("cpu: 1000", "cpu: 900"));
+    assert!(said.starts_with("~ NodePool `only` changes: ") && code == Some(2), "{said}");
+}
+
+#[test]
+fn jobs_and_cron_jobs_of_the_cluster_are_not_started_again() {
+    let job = workload("Job", "import", "parallelism: 2");
+    let cron = |cpu: &str| {
+        let template = super::template(cpu).replace("spec: {", "spec: { restartPolicy: Never,");
+        let spec = format!("jobTemplate: {{ spec: {{ template: {template} }} }}");
+        object("CronJob", "report", &format!("spec: {{ schedule: \"@daily\", {spec} }}"))
+    };
+    let there = format!("{job}{}", cron("1"));
+    let plan = |test: &str, more: &str, change: &str| {
+        let output = on_top("on-demand", test, &["--exit-code"], more, change);
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, said) = plan("runs-same", &there, &there);
+    assert!(said.starts_with(NOTHING) && code == Some(0), "{code:?} {said}");
+    let (code, said) = plan("runs-larger", &there, &cron("2"));
+    let line = "~ CronJob `report`: its template changes, from its next run on\n";
+    assert!(said.starts_with(line) && code == Some(2), "{said}");
+    let (code, said) = plan("runs-new", "", &there);
+    let new =
+        said.contains("+ pods default/import (2)") && said.contains("+ pods default/report-1");
+    assert!(new && code == Some(2), "{said}");
+}

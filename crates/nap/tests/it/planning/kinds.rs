@@ -65,7 +65,7 @@ fn keda_counts_with_its_minimum() {
     let to_zero = format!("{web}{}", scaler("ScaledObject", target));
     assert!(counted("keda-zero", &[], &to_zero).0.is_empty());
     let job = format!(
-        "jobTargetRef: {{ template: {} }}, minReplicaCount: 1, maxReplicaCount: 5",
+        "jobTargetRef: {{ template: {} }}, triggers: [], minReplicaCount: 1, maxReplicaCount: 5",
         template("1").replace("spec: {", "spec: { restartPolicy: Never,")
     );
     let jobs = scaler("ScaledJob", &job);
@@ -212,6 +212,133 @@ fn how_far_a_plan_is_from_the_best_is_told_only_if_the_bound_counts_every_rule()
     assert!(bound.contains(line) && bound.contains(left_out), "{bound}");
     let document = super::plan("bound-json", &spread);
     assert!(document["gapPercent"].as_f64().is_some_and(|gap| gap > 0.0), "{document}");
+    assert_eq!(document["boundLeavesOut"], serde_json::json!(["zoneRules"]));
+    assert_eq!(super::plan("bound-none", &web)["boundLeavesOut"], serde_json::json!([]));
+}
+
+#[test]
+fn everything_that_a_bound_leaves_out_is_named() {
+    let web = workload("Deployment", "web", "replicas: 3");
+    let with =
+        |field: &str| web.replace("spec: { containers", &format!("spec: {{ {field}, containers"));
+    let node = "topologyKey: kubernetes.io/hostname";
+    let term =
+        |of: &str| format!("{{ {node}, labelSelector: {{ matchLabels: {{ app: {of} }} }} }}");
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let rule = |kind: &str, of: &str| {
+        with(&format!("affinity: {{ {kind}: {{ {required}: [{}] }} }}", term(of)))
+    };
+    let preferred = "affinity: { nodeAffinity: { preferredDuringSchedulingIgnoredDuringExecution: \
+                     [{ weight: 1, preference: { matchExpressions: [{ key: kubernetes.io/arch, \
+                     operator: In, values: [amd64] }] } }] } }";
+    let limited = super::pool("limits: { cpu: 2 }", "expireAfter: Never", "");
+    let heavy =
+        super::pool("weight: 9", "expireAfter: Never", "").replace("name: only", "name: heavy");
+    let weights = format!("{web}{heavy}{}", super::pool("weight: 1", "expireAfter: Never", ""));
+    for (test, yaml, expected) in [
+        ("affinity", rule("podAffinity", "a"), &["nodeRules"][..]),
+        ("others", rule("podAntiAffinity", "b"), &["nodeRules"]),
+        // Pods that keep away from their own kind are counted.
+        ("itself", rule("podAntiAffinity", "a"), &[]),
+        ("preferred", with(preferred), &["preferences"]),
+        ("weights", weights, &["weights"]),
+        ("limits", format!("{web}{limited}"), &["limits"]),
+        ("wide", format!("{web}{}", limited.replace("cpu: 2 ", "cpu: 1000 ")), &[]),
+    ] {
+        let document = super::plan(&format!("bound-of-{test}"), &yaml);
+        assert_eq!(document["boundLeavesOut"], serde_json::json!(expected), "{test}: {document}");
+    }
+    let ignored = format!("{}{}", with(preferred), limited.replace("cpu: 2 ", "cpu: 1000 "));
+    let plan =
+        said(&["plan", "-o", "json", "--preference-policy", "Ignore"], "bound-ignored", &ignored);
+    let document: Value = serde_json::from_str(&plan.0).unwrap();
+    assert_eq!(document["boundLeavesOut"], serde_json::json!([]));
+}
+
+#[test]
+fn misspelt_fields_of_autoscalers_are_refused() {
+    let web = workload("Deployment", "web", "replicas: 1");
+    let target = "scaleTargetRef: { name: web }, triggers: []";
+    for (kind, spec, expected) in [
+        (
+            "ScaledObject",
+            format!("{target}, minReplicaCont: 40"),
+            "did you mean `minReplicaCount`?",
+        ),
+        ("ScaledObject", format!("{target}, minReplicaCount: many"), "spec.minReplicaCount: "),
+        (
+            "ScaledJob",
+            "jobTargetRef: {}, triggers: [], maxReplicaCounts: 2".to_owned(),
+            "did you mean `maxReplicaCount`?",
+        ),
+        (
+            "VerticalPodAutoscaler",
+            "targetRef: { kind: Deployment, name: web }, updatePolicy: { updateMode: auto }"
+                .to_owned(),
+            "spec.updatePolicy.updateMode: Unsupported value: \"auto\"",
+        ),
+    ] {
+        let yaml = format!("{web}{}", scaler(kind, &spec));
+        for command in ["plan", "lint"] {
+            let refused = run(&[command], &format!("misspelt-{command}"), &yaml);
+            let said = text(&refused.stdout) + &text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(1), "{kind}: {said}");
+            assert!(said.contains(expected), "{kind}: {said}");
+        }
+    }
+    let authentication = object("TriggerAuthentication", "key", "spec: { any: 1 }")
+        .replace("apiVersion: v1", "apiVersion: keda.sh/v1alpha1");
+    let (_, notes) = counted("trigger", &[], &format!("{web}{authentication}"));
+    assert!(notes.contains("TriggerAuthentication of keda.sh (1)"), "{notes}");
+}
+
+#[test]
+fn a_runtime_class_adds_its_overhead_selector_and_tolerations() {
+    let class = object(
+        "RuntimeClass",
+        "sandbox",
+        "handler: runsc\noverhead: { podFixed: { cpu: 5 } }\nscheduling: { nodeSelector: { \
+         kubernetes.io/arch: arm64 }, tolerations: [{ key: sandbox, operator: Exists }] }",
+    )
+    .replace("apiVersion: v1", "apiVersion: node.k8s.io/v1");
+    let pool = super::pool(
+        "weight: 1",
+        "taints: [{ key: sandbox, effect: NoSchedule }]",
+        "- { key: kubernetes.io/arch, operator: In, values: [arm64, amd64] }",
+    );
+    let web = workload("Deployment", "web", "replicas: 1");
+    let sandboxed =
+        web.replace("spec: { containers", "spec: { runtimeClassName: sandbox, containers");
+    let document = plan("runtime", &format!("{sandboxed}{class}{pool}"));
+    let launch = &document["launches"][0]["instanceType"];
+    // A size with a `p` has Arm processors; 6 CPUs do not fit on 4.
+    let size = launch.as_str().unwrap_or_default();
+    assert!(size.starts_with("Standard_D8p"), "{document}");
+    let other = sandboxed.replace(
+        "runtimeClassName: sandbox,",
+        "runtimeClassName: sandbox, nodeSelector: { kubernetes.io/arch: amd64 },",
+    );
+    let (pods, notes) = counted("runtime-conflict", &[], &format!("{other}{class}{pool}"));
+    let why = "would be refused, so left out: RuntimeClass `sandbox` wants nodes with \
+               `kubernetes.io/arch: arm64`, and the pod those with `amd64`";
+    assert!(pods.is_empty() && notes.contains(why), "{notes}");
+}
+
+#[test]
+fn limit_ranges_bound_the_ratio_of_limits_to_requests() {
+    let range = object(
+        "LimitRange",
+        "ratio",
+        "spec: { limits: [{ type: Container, maxLimitRequestRatio: { cpu: 2 } }] }",
+    );
+    let of = |limit: &str| {
+        let resources = format!("requests: {{ cpu: 1 }}, limits: {{ cpu: {limit} }}");
+        pod("p", &format!("containers: [{{ name: c, image: i, resources: {{ {resources} }} }}]"))
+    };
+    assert_eq!(counted("ratio", &[], &format!("{}{range}", of("2"))).0.len(), 1);
+    let (pods, notes) = counted("ratio-over", &[], &format!("{}{range}", of("2500m")));
+    let why = "the limit on cpu per Container may be at most 2 times the request, and it is 2500m";
+    assert!(pods.is_empty() && notes.contains(why), "{notes}");
 }
 
 #[test]
@@ -246,6 +373,10 @@ fn kinds_of_public_manifests_make_these_pods() {
         object("Kafka", "bus", "spec: {}")
             .replace("apiVersion: v1", "apiVersion: kafka.strimzi.io/v1"),
         object("ConfigMap", "settings", "data: {}"),
+        object("ValidatingAdmissionPolicy", "strict", "spec: {}")
+            .replace("apiVersion: v1", "apiVersion: admissionregistration.k8s.io/v1"),
+        object("Service", "hello", "spec: { template: {} }")
+            .replace("apiVersion: v1", "apiVersion: serving.knative.dev/v1"),
     ]
     .concat();
     let (pods, notes) = counted("public", &[], &yaml);
@@ -254,7 +385,10 @@ fn kinds_of_public_manifests_make_these_pods() {
         "left out, as they make no difference to a plan: ConfigMap (1)",
         "may change pods when they are created, which the plan does not know: \
          MutatingWebhookConfiguration (1)",
-        "not understood, so they do not count: Kafka (1)",
+        "may refuse pods when they are created, which the plan does not know: \
+         ValidatingAdmissionPolicy (1)",
+        "not understood, so they and any pods of theirs do not count: Kafka of kafka.strimzi.io \
+         (1), Service of serving.knative.dev (1)",
     ] {
         assert!(notes.contains(note), "{notes}");
     }

@@ -105,3 +105,97 @@ fn plan_of_a_live_cluster_with_nodes_shows_the_fleet_and_what_a_change_costs() {
     let line = "`replicas: 2` makes no difference: HorizontalPodAutoscaler `default/inflate` keeps";
     assert!(notes.contains(line), "{said}{notes}");
 }
+
+const RUNS: &str = include_str!("../../../../../examples/workloads/cronjob.yaml");
+const ONCE: &str = "
+apiVersion: batch/v1
+kind: Job
+metadata: { name: once, namespace: default }
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - { name: c, image: busybox, command: [sleep, \"1\"], resources: { requests: { cpu: 1 } } }
+";
+const DAEMON: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: { name: agent, namespace: default }
+spec:
+  selector: { matchLabels: { app: agent } }
+  template:
+    metadata: { labels: { app: agent } }
+    spec: { containers: [{ name: c, image: i }] }
+";
+const RANGE: &str = "
+apiVersion: v1
+kind: LimitRange
+metadata: { name: defaults, namespace: default }
+spec: { limits: [{ type: Container, defaultRequest: { cpu: 3 } }] }
+";
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn what_a_live_cluster_has_already_is_no_change() {
+    let cluster = Cluster::start(&[]);
+    let nightly = RUNS.replace("*/5 * * * *", "@yearly");
+    cluster.apply(&nightly);
+    cluster.apply(ONCE);
+    let done = ["get", "job", "once", "-o", "jsonpath={.status.succeeded}"];
+    cluster.until("the job is done", &done, |text| text == "1");
+    let pool = include_str!("../../../../../examples/default-nodepool.yaml");
+    // The default of the definition may be left out.
+    let pool = pool.replace("    budgets:\n      - nodes: 10%\n", "");
+    let all = format!("{nightly}---{ONCE}---\n{pool}");
+    let file = folder("there", &[("m.yaml", &all)]).join("m.yaml").display().to_string();
+    let plan = |arguments: &[&str]| {
+        let mut command = nap(&["plan", "--offline"]);
+        command.args(arguments).arg("--kubeconfig").arg(&cluster.kubeconfig);
+        command.output().unwrap()
+    };
+    let same = plan(&["-f", &file, "--exit-code"]);
+    let said = text(&same.stdout) + &text(&same.stderr);
+    assert!(said.starts_with("No change to pods, nodes or cost.\n"), "{said}");
+    assert_eq!(same.status.code(), Some(0), "{said}");
+
+    let explain = |arguments: &[&str]| {
+        let mut command = nap(&["explain", "pod"]);
+        command.args(arguments).arg("--kubeconfig").arg(&cluster.kubeconfig);
+        let output = command.output().unwrap();
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let cron = explain(&["backup", "-n", "nightly"]);
+    assert!(cron.contains("CronJob `nightly/backup` has no pods\n"), "{cron}");
+    // A manifest on top of the cluster is explained as after `kubectl apply`.
+    let web = folder("there-new", &[("m.yaml", INFLATE)]).join("m.yaml").display().to_string();
+    let new = explain(&["inflate", "-f", &web]);
+    assert!(new.contains("default/inflate-1 gets a new VM"), "{new}");
+    let both = nap(&["plan", "disruption", "-f", &web, "--kubeconfig"])
+        .arg(&cluster.kubeconfig)
+        .output()
+        .unwrap();
+    let error = text(&both.stderr);
+    assert!(!both.status.success() && error.contains("only one of them can be"), "{error}");
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn limit_ranges_of_a_live_cluster_count_for_its_daemons() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    cluster.apply(DAEMON);
+    cluster.apply(&INFLATE.replace("replicas: 10", "replicas: 1"));
+    let waiting = ["get", "pods", "-o", "jsonpath={.items[*].status.conditions[*].reason}"];
+    cluster.until("a pod waits", &waiting, |text| text.contains("Unschedulable"));
+    let cost = || {
+        let plan = nap(&["plan", "--offline", "-o", "json", "--kubeconfig"])
+            .arg(&cluster.kubeconfig)
+            .output()
+            .unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+        document["costUsdPerHour"].as_f64().unwrap()
+    };
+    let without = cost();
+    cluster.apply(RANGE);
+    assert!(cost() > without, "daemons of 3 CPUs need a larger VM");
+}
