@@ -43,15 +43,6 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
                 "spec.disruption.budgets[{index}]: set `schedule` and `duration` together, or neither"
             ));
         }
-        // A schedule that cannot be read would stop all disruption without a word.
-        if let Some(text) =
-            budget.schedule.as_deref().filter(|text| Schedule::parse(text).is_none())
-        {
-            problems.push(format!(
-                "spec.disruption.budgets[{index}].schedule: `{text}` cannot be read as a schedule; \
-                 write five fields of cron, such as `0 9 * * mon-fri`"
-            ));
-        }
     }
     for (resource, limit) in spec.limits.iter().flatten() {
         if *limit < Quantity::from_units(0) {
@@ -62,6 +53,20 @@ pub fn validate_nodepool(pool: &NodePool) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Budgets of a NodePool whose schedule cannot be read, one line each: they stop all disruption of
+/// its nodes. Nodes are made all the same, as the incumbent does.
+pub fn unreadable_schedules(pool: &NodePool) -> Vec<String> {
+    let budgets = pool.spec.disruption.budgets.iter().enumerate();
+    let unreadable = budgets.filter_map(|(index, budget)| {
+        let text = budget.schedule.as_deref().filter(|text| Schedule::parse(text).is_none())?;
+        Some(format!(
+            "spec.disruption.budgets[{index}].schedule: `{text}` cannot be read as a schedule, so no \
+             node is disrupted; write five fields of cron, such as `0 9 * * mon-fri`"
+        ))
+    });
+    unreadable.collect()
 }
 
 /// Highest price of a node, by the annotation of a NodePool; `None` without one.

@@ -93,7 +93,9 @@ pub async fn reconcile(context: &Context, name: &str) -> Outcome {
     }
     let extreme = extreme.map(|warning| warning.message);
     let short = shortages(context, &pool);
-    let unreadable = Settings::of(&pool).err().map(|problems| problems.join("; "));
+    let mut unreadable = Settings::of(&pool).err().unwrap_or_default();
+    unreadable.extend(validation::unreadable_schedules(&pool));
+    let unreadable = (!unreadable.is_empty()).then(|| unreadable.join("; "));
     if let Some(message) = &unreadable {
         context.events.publish(&*pool, Severity::Warning, INVALID_ANNOTATION, message);
     }

@@ -141,6 +141,7 @@ fn nodepool_problems(stored: &Value) -> Vec<FieldProblem> {
         }
     };
     let mut problems = validation::validate_nodepool(&pool);
+    problems.extend(validation::unreadable_schedules(&pool));
     problems.extend(Settings::of(&pool).err().unwrap_or_default());
     problems.iter().map(|problem| split(problem)).collect()
 }
