@@ -1,4 +1,4 @@
-//! Nodes that somebody made by hand, as with `kubectl apply`: no VM stands behind them, and a
+//! Nodes that a user made by hand, as with `kubectl apply`: no VM stands behind them, and a
 //! kubelet joins for each all the same.
 
 use std::collections::BTreeMap;

@@ -45,7 +45,7 @@ pub fn is_bare(pod: &Pod) -> bool {
     !pod.owners().iter().any(|owner| owner.is_controller)
 }
 
-/// Whether a pod belongs to a Job: it ends by itself, and starts anew if it is evicted.
+/// Whether a pod belongs to a Job: it ends by itself, and starts over if it is evicted.
 pub fn is_of_job(pod: &Pod) -> bool {
     pod.owners().iter().any(|owner| owner.is_controller && owner.kind == "Job")
 }

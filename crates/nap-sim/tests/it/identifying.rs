@@ -1,5 +1,5 @@
-//! Which machine is whose: what the provider cannot know is an error, never gone, and a machine of
-//! somebody else is never deleted.
+//! Which machine is whose: what the provider cannot know is an error, never gone, and a machine
+//! without the tags of the cluster is never deleted.
 
 use std::time::Duration;
 

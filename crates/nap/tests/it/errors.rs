@@ -240,7 +240,7 @@ fn serving(answer: String) -> String {
     url
 }
 
-/// URL of a server with a certificate that nobody knows.
+/// URL of a server with a self-signed certificate.
 fn self_signed() -> String {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
