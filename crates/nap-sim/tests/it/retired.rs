@@ -1,8 +1,6 @@
 //! NodePools that name sizes which Azure has retired, and NodePools with a price ceiling.
 
-use nap_api::nodepool::{
-    DISRUPTION_SETTINGS_VALID, INSTANCE_TYPES_OFFERED, VALIDATION_SUCCEEDED,
-};
+use nap_api::nodepool::{DISRUPTION_SETTINGS_VALID, INSTANCE_TYPES_OFFERED, VALIDATION_SUCCEEDED};
 use nap_api::{NodePool, conditions};
 use serde_json::{Value, json};
 

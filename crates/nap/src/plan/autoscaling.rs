@@ -84,7 +84,7 @@ impl Autoscaler {
         }
     }
 
-    /// The number of pods that it gives a workload for which so many are written, and which
+    /// The number of pods that it gives a workload with the written number of replicas, and which
     /// number that is; `None` if it does nothing.
     pub fn pods(&self, written: i64, replicas: Replicas) -> Option<(i64, &'static str)> {
         self.acts_on(written).then(|| match replicas {
