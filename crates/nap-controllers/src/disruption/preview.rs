@@ -108,6 +108,10 @@ pub fn preview(
 ) -> Preview {
     let mut memory = DecisionMemory::default();
     memory.recall(&known.stored, now);
+    // A cluster whose clock is ahead, as that of `nap try --speed`, tells nothing about this time.
+    if memory.decisions.records().any(|record| record.time > now) {
+        memory = DecisionMemory::default();
+    }
     let (candidates, blocked) = collect(index, &memory, catalogues, now);
     let solver = Solver::detached(options.clone());
     let mut nodes = NodeCache::default();
