@@ -36,8 +36,8 @@ impl Settled {
         new: Option<&Value>,
         now: Timestamp,
     ) {
-        let spec = |object: Option<&Value>| object.and_then(|object| object.get("spec")).cloned();
-        if WATCHED.contains(&plural) && spec(old) != spec(new) {
+        let [before, after] = [old, new].map(|object| object.map(|object| &object["spec"]));
+        if WATCHED.contains(&plural) && before != after {
             self.0 = Some(now);
         }
     }
