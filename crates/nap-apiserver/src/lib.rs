@@ -98,6 +98,19 @@ impl ApiServer {
         lock(&self.state).store.observers.push(store::Observer(Box::new(observer)));
     }
 
+    /// Calls a function with every object, as if it were created now, and then as
+    /// [`Self::observe`] does.
+    pub fn observe_all(&self, mut observer: impl FnMut(Observed<'_>) + Send + 'static) {
+        let store = &mut lock(&self.state).store;
+        for (resource, collection) in &store.collections {
+            let (group, plural) = (resource.group.as_str(), resource.plural.as_str());
+            for object in collection.objects.values() {
+                observer(Observed { group, plural, old: None, new: Some(object) });
+            }
+        }
+        store.observers.push(store::Observer(Box::new(observer)));
+    }
+
     /// Number of watches that wait for an event. For tests and metrics.
     pub fn idle_watches(&self) -> usize {
         lock(&self.state).store.collections.values().map(|c| c.wakers.len()).sum()

@@ -3,6 +3,8 @@
 //! Only the difference is sent. Objects have fields that this build does not know, written by a
 //! newer server or by users; writing the whole object would remove them.
 
+use std::sync::Arc;
+
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt};
 use nap_api::NodeClaim;
@@ -54,18 +56,19 @@ impl Context {
             // The first attempt starts from the index, which is nearly always current; a stale
             // version is refused by the server.
             let known = if attempt == 1 { K::get(&self.index(), name) } else { None };
-            let mut object = match known {
-                Some(object) => K::clone(&object),
+            let before = match known {
+                Some(object) => object,
                 None => match api.get_opt(name).await.doing(&format!("reading {kind}"), name)? {
-                    Some(object) => object,
+                    Some(object) => Arc::new(object),
                     None => return Ok(()),
                 },
             };
-            let before = plain(&object);
+            let mut object = K::clone(&before);
             if !change(&mut object) {
                 return Ok(());
             }
-            let mut patch = difference(&before, &plain(&object)).unwrap_or_else(|| json!({}));
+            let mut patch =
+                difference(&plain(&*before), &plain(&object)).unwrap_or_else(|| json!({}));
             patch["metadata"]["resourceVersion"] = json!(object.resource_version());
             let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
             let written = match part {

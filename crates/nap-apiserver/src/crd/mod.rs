@@ -159,18 +159,34 @@ impl CustomSchema {
                 Some(transitions) if before == Some(now) => transitions,
                 _ => rules,
             };
-            failures.extend(judge(rules, now, before, name));
+            if has_rules(rules) {
+                failures.extend(judge(rules, now, before, name));
+            }
         }
         failures
     }
 }
 
-/// Removes the rules that do not compare with the past.
+/// Whether there is a rule anywhere in a schema. Without one there is nothing to evaluate, and
+/// converting the value for CEL would cost more than all other checks of an update.
+fn has_rules(rules: &CompiledSchema) -> bool {
+    !rules.validations.is_empty()
+        || rules.properties.values().any(has_rules)
+        || rules.items.as_deref().is_some_and(has_rules)
+        || rules.additional_properties.as_deref().is_some_and(has_rules)
+        || [&rules.all_of, &rules.any_of, &rules.one_of].into_iter().flatten().any(has_rules)
+}
+
+/// Removes the rules that do not compare with the past, and `self == oldSelf`, which always holds
+/// where nothing changed.
 fn keep_transition_rules(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             if let Some(Value::Array(rules)) = fields.get_mut("x-kubernetes-validations") {
-                rules.retain(|rule| rule["rule"].as_str().is_some_and(|r| r.contains("oldSelf")));
+                rules.retain(|rule| {
+                    let rule = rule["rule"].as_str().unwrap_or_default();
+                    rule.contains("oldSelf") && rule.trim() != "self == oldSelf"
+                });
             }
             fields.values_mut().for_each(keep_transition_rules);
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::world::{World, WorldError};
 use checkers::Checkers;
-use observation::Observation;
+use observation::Observer;
 
 /// Time between two observations of the checkers.
 const CHECK_INTERVAL: Duration = Duration::from_mins(5);
@@ -56,6 +56,7 @@ pub async fn run(
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut report = Report { hours, seed, ..Report::default() };
     let mut checkers = Checkers::default();
+    let observer = Observer::of(world);
     let deployments = workload::create(world, &mut rng).await?;
     let clock = world.clock();
     let start = clock.now();
@@ -71,7 +72,7 @@ pub async fn run(
             let pause = SignedDuration::from_secs(rng.random_range(60..2400));
             next_scaling = clock.now().checked_add(pause).unwrap_or(Timestamp::MAX);
         }
-        observe(world, &mut checkers, &mut report).await?;
+        observe(&observer, world, &mut checkers, &mut report);
         let pause =
             Duration::try_from(next_scaling.duration_since(clock.now())).unwrap_or_default();
         clock.sleep(pause.min(CHECK_INTERVAL).max(Duration::from_millis(1))).await;
@@ -81,7 +82,7 @@ pub async fn run(
     }
     let over = start.checked_add(total).unwrap_or(Timestamp::MAX);
     clock.sleep(Duration::try_from(over.duration_since(clock.now())).unwrap_or_default()).await;
-    observe(world, &mut checkers, &mut report).await?;
+    observe(&observer, world, &mut checkers, &mut report);
     let left = world.azure().machines().len();
     if left > 0 {
         report.faults.push(format!("{left} VM(s) are left although no pod runs"));
@@ -94,15 +95,10 @@ pub async fn run(
 }
 
 /// Takes one observation and lets every checker judge it.
-async fn observe(
-    world: &World,
-    checkers: &mut Checkers,
-    report: &mut Report,
-) -> Result<(), WorldError> {
-    let seen = Observation::take(world).await?;
+fn observe(observer: &Observer, world: &World, checkers: &mut Checkers, report: &mut Report) {
+    let seen = observer.observe(world);
     report.peak_pods = report.peak_pods.max(seen.pods.len());
     report.peak_machines = report.peak_machines.max(seen.vms.len());
     let faults = checkers.check(&seen);
     report.faults.extend(faults.into_iter().map(|fault| format!("{}: {fault}", seen.now)));
-    Ok(())
 }

@@ -4,6 +4,8 @@
 //! younger than `expireAfter`: expired nodes are exempt from budgets. Budgets with a schedule or
 //! with reasons are not checked.
 
+use std::sync::Arc;
+
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -15,8 +17,8 @@ pub(super) fn check(seen: &Observation) -> Vec<String> {
     let mut faults = Vec::new();
     for pool in &seen.pools {
         let name = pool.name_any();
-        let is_own = |node: &&Node| node.labels().get(labels::NODEPOOL) == Some(&name);
-        let nodes: Vec<&Node> = seen.nodes.iter().filter(is_own).collect();
+        let is_own = |node: &&Arc<Node>| node.labels().get(labels::NODEPOOL) == Some(&name);
+        let nodes: Vec<&Arc<Node>> = seen.nodes.iter().filter(is_own).collect();
         let disrupted = nodes.iter().filter(|node| is_disrupted(seen, node)).count();
         let Some(allowed) = allowed(pool, nodes.len()) else { continue };
         if disrupted > allowed {

@@ -1,5 +1,7 @@
 //! The pods of a node must not request more than it has allocatable.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
@@ -12,8 +14,9 @@ pub(super) fn check(seen: &Observation) -> Vec<String> {
         let name = node.name_any();
         let has = amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
         let mut used = Amounts::new();
-        let is_here =
-            |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name);
+        let is_here = |pod: &&Arc<Pod>| {
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)
+        };
         for pod in seen.pods.iter().filter(is_here) {
             add(&mut used, &pod.spec.as_ref().map(requests).unwrap_or_default());
             *used.entry("pods".to_owned()).or_default() += 1000;

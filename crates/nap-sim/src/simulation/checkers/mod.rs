@@ -34,6 +34,7 @@ pub(super) mod fixtures {
     use super::*;
     use serde::de::DeserializeOwned;
     use serde_json::Value;
+    use std::sync::Arc;
 
     pub(super) const NOW: &str = "2026-01-01T12:00:00Z";
 
@@ -48,7 +49,7 @@ pub(super) mod fixtures {
         }
     }
 
-    pub(super) fn object<K: DeserializeOwned>(value: Value) -> K {
-        serde_json::from_value(value).unwrap()
+    pub(super) fn object<K: DeserializeOwned>(value: Value) -> Arc<K> {
+        Arc::new(serde_json::from_value(value).unwrap())
     }
 }
