@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 /// The value at `path`, if every step exists.
-pub(crate) fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    path.iter().try_fold(value, |value, step| value.get(step))
+pub(crate) fn at<'a>(value: &'a Value, path: &[impl AsRef<str>]) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, step| value.get(step.as_ref()))
 }
 
 /// The string at `path`, or the empty string.

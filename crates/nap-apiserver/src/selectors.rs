@@ -1,5 +1,7 @@
 //! Label and field selectors: which objects of a collection a list or watch is about.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::error::{ApiError, Result};
@@ -177,29 +179,22 @@ struct FieldRequirement {
 
 impl FieldRequirement {
     fn matches(&self, object: &Value) -> bool {
-        let found = self
-            .paths
-            .iter()
-            .map(|path| {
-                let path: Vec<&str> = path.iter().map(String::as_str).collect();
-                match object::at(object, &path) {
-                    Some(Value::String(text)) => text.clone(),
-                    None | Some(Value::Null) => String::new(),
-                    Some(other) => other.to_string(),
-                }
-            })
-            .find(|text| !text.is_empty())
-            .unwrap_or_else(|| self.absent());
+        let found = self.paths.iter().find_map(|path| match object::at(object, path)? {
+            Value::Null => None,
+            Value::String(text) => (!text.is_empty()).then_some(Cow::Borrowed(text.as_str())),
+            other => Some(Cow::Owned(other.to_string())),
+        });
+        let found = found.unwrap_or_else(|| Cow::Borrowed(self.absent()));
         (found == self.value) == self.equal
     }
 
     /// Value that an unset field compares as: the zero value of its type.
-    fn absent(&self) -> String {
+    fn absent(&self) -> &'static str {
         let last = self.paths.first().and_then(|path| path.last()).map(String::as_str);
         match last {
-            Some("unschedulable" | "hostNetwork") => "false".to_owned(),
-            Some("replicas") => "0".to_owned(),
-            _ => String::new(),
+            Some("unschedulable" | "hostNetwork") => "false",
+            Some("replicas") => "0",
+            _ => "",
         }
     }
 }
