@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use nap_api::aksnodeclass::{FipsMode, ImageFamily};
-use nap_api::disruption::{Maintenance, Span};
+use nap_api::disruption::{Maintenance, MaintenanceSchedule, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_clock::Clock;
 use nap_cloud::{
@@ -410,8 +410,12 @@ impl CloudProvider for AzureProvider {
         report
     }
 
-    async fn maintenance(&self, within: Span) -> Result<Maintenance, CloudError> {
-        maintenance::read(&self.arm, &self.config, within).await
+    async fn maintenance(
+        &self,
+        schedule: MaintenanceSchedule,
+        within: Span,
+    ) -> Result<Maintenance, CloudError> {
+        maintenance::read(&self.arm, &self.config, schedule, within).await
     }
 
     fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {

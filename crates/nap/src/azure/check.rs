@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use nap_api::disruption::{Maintenance, Span};
+use nap_api::disruption::{Maintenance, MaintenanceSchedule, Span};
 use nap_azure::AzureConfig;
 use nap_azure::arm::{ArmClient, https_client, tokens_from_env};
 use nap_azure::prerequisites::{self, Facts, Reader, Row, Status};
@@ -50,10 +50,37 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the maintenance window of a managed cluster for node images.
-pub async fn maintenance(args: &ManagedClusterArgs, within: Span) -> anyhow::Result<Maintenance> {
+/// Reads maintenance windows of a managed cluster. One that is missing is noted, and so is one that
+/// cannot be read, which is then left out.
+pub async fn maintenance(
+    args: &ManagedClusterArgs,
+    schedules: Vec<MaintenanceSchedule>,
+    within: Span,
+) -> Vec<(MaintenanceSchedule, Maintenance)> {
+    let mut windows = Vec::new();
+    for schedule in schedules {
+        match window(args, schedule, within).await {
+            Ok(window) => {
+                if window == Maintenance::Absent {
+                    eprintln!("note: the managed cluster has no {schedule}, so it never opens");
+                }
+                windows.push((schedule, window));
+            }
+            Err(error) => {
+                eprintln!("note: {schedule} is not known, so it counts as closed: {error:#}");
+            }
+        }
+    }
+    windows
+}
+
+async fn window(
+    args: &ManagedClusterArgs,
+    schedule: MaintenanceSchedule,
+    within: Span,
+) -> anyhow::Result<Maintenance> {
     let cluster = Cluster::of(args, Clock::wall())?;
-    Ok(nap_azure::maintenance::read(&cluster.arm, &cluster.config, within).await?)
+    Ok(nap_azure::maintenance::read(&cluster.arm, &cluster.config, schedule, within).await?)
 }
 
 /// Number of rows with a status.
