@@ -201,8 +201,9 @@ pub trait CloudProvider: Send + Sync {
     /// [`CloudProvider::creation`] tells whether it comes to exist.
     ///
     /// Tries the offerings in their order, skips those that do not satisfy the NodeClaim, and falls
-    /// through on a capacity failure; it chooses nothing by itself. Only a NodeClaim without a plan
-    /// record has no offerings: then the provider takes the cheapest that satisfies the NodeClaim.
+    /// through on a capacity failure. Nothing else is launched; of neighbours at one price, those
+    /// that failed lately may come last. Only a NodeClaim without a plan record has no offerings:
+    /// then the provider takes the cheapest that satisfies the NodeClaim.
     async fn create(
         &self,
         claim: &NodeClaim,
