@@ -31,7 +31,9 @@ use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::shortage::Shortage;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, CatalogueSource, images, maintenance, node_class, notices};
+use crate::{
+    AzureConfig, AzureError, CatalogueSource, PriceSource, images, maintenance, node_class, notices,
+};
 
 /// Age up to which a list of machines tells of drift, which is no hurry.
 const DRIFT_AGE: SignedDuration = SignedDuration::from_mins(1);
@@ -335,7 +337,11 @@ impl CloudProvider for AzureProvider {
     }
 
     fn price_estimates(&self) -> PriceEstimates {
-        self.region.source().map_or(PriceEstimates::None, |source| source.prices.estimates())
+        match self.region.source().map(|source| source.prices) {
+            None => PriceEstimates::None,
+            Some(PriceSource::Live) => self.config.served_estimates,
+            Some(built_in) => built_in.estimates(),
+        }
     }
 
     fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {

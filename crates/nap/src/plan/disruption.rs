@@ -31,6 +31,7 @@ const MAX_HELD: usize = 10;
 /// What disruption would do to a cluster now.
 pub fn preview(cluster: &Cluster, problem: &Problem, known: &Known) -> Preview {
     let now = Clock::wall().now();
+    let known = &Known { estimates: problem.origin.price_estimates(), ..known.clone() };
     preview::preview(&cluster.state, &problem.catalogues, &problem.options, known, now)
 }
 
