@@ -26,15 +26,22 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
     if args.create_pool {
         facts = cluster.with_pool(facts).await?;
     }
-    if !args.files.is_empty() {
-        let needs = pool_needs::of_files(&args.files, &facts.config().location)?;
+    let region = facts.config().location.clone();
+    let needs = match args.files.as_slice() {
+        [] => pool_needs::of_cluster(&args.kubernetes, &region).await?,
+        files => pool_needs::of_files(files, &region)?,
+    };
+    let pools: Vec<String> = needs.iter().map(|one| one.name.clone()).collect();
+    if !needs.is_empty() {
         facts.set_node_pools(needs);
     }
     let rows = prerequisites::check(&facts);
     let text = match args.output {
         CheckFormat::Table => table(facts.config(), &rows, false),
         CheckFormat::Wide => table(facts.config(), &rows, true),
-        CheckFormat::Json => serde_json::to_string_pretty(&document(facts.config(), &rows))? + "\n",
+        CheckFormat::Json => {
+            serde_json::to_string_pretty(&document(facts.config(), &pools, &rows))? + "\n"
+        }
     };
     crate::output::write(format_args!("{text}"));
     let (failed, unknown) = (count(&rows, Status::Fail), count(&rows, Status::Unknown));
@@ -203,12 +210,13 @@ pub(super) fn summary(rows: &[Row]) -> String {
     counts.join(", ")
 }
 
-fn document(config: &AzureConfig, rows: &[Row]) -> Value {
+fn document(config: &AzureConfig, pools: &[String], rows: &[Row]) -> Value {
     json!({
         "version": 1,
         "cluster": config.cluster_name,
         "region": config.location,
         "agentPool": config.agent_pool,
+        "nodePools": pools,
         "counts": {
             "pass": count(rows, Status::Pass),
             "warn": count(rows, Status::Warn),
