@@ -179,20 +179,17 @@ fn outside(
     now: Timestamp,
 ) -> Option<String> {
     let closed = settings.windows.closed(reason, now, maintenance)?;
-    let next = match settings.windows.next_opening(reason, now, maintenance) {
-        Some(opening) => format!("until {opening}"),
-        None => {
-            let is_missing = |schedule: &MaintenanceSchedule| {
-                settings.windows.follow(*schedule)
-                    && *maintenance.of(*schedule) == Maintenance::Absent
-            };
-            let missing = MaintenanceSchedule::ALL.into_iter().filter(is_missing);
-            let missing: Vec<&str> = missing.map(MaintenanceSchedule::as_str).collect();
-            if missing.is_empty() {
-                format!("and no opening is known for {MAX_SEARCH_DAYS} days")
-            } else {
-                format!("and the managed cluster has no {}", missing.join(" and no "))
-            }
+    let opening = settings.windows.next_opening(reason, now, maintenance);
+    let is_missing = |schedule: &MaintenanceSchedule| {
+        settings.windows.follow(*schedule) && *maintenance.of(*schedule) == Maintenance::Absent
+    };
+    let missing = MaintenanceSchedule::ALL.into_iter().filter(is_missing);
+    let missing: Vec<&str> = missing.map(MaintenanceSchedule::as_str).collect();
+    let next = match (opening, missing.as_slice()) {
+        (Some(opening), _) => format!("until {opening}"),
+        (None, []) => format!("and no opening is known for {MAX_SEARCH_DAYS} days"),
+        (None, missing) => {
+            format!("and the managed cluster has no {}", missing.join(" and no "))
         }
     };
     Some(format!("due to disruption windows: {closed}, {next}"))

@@ -1,4 +1,4 @@
-//! What the NodePools of manifests or of a cluster can buy, for the quota rows of `nap azure check`.
+//! What NodePools of manifests or of a cluster can buy, for the quota rows of `nap azure check`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
