@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::AzureError;
 
 /// Name, other spelling, host of ARM and host of Entra of the built-in clouds; the first is the
-/// default.
+/// default. A test compares the hosts with those of Azure's Python SDK. ARM takes tokens for its
+/// own host, as those of the incumbent are, and for `management.core.…`, for which some SDKs ask.
 const CLOUDS: [[&str; 4]; 3] = [
     ["AzurePublicCloud", "AzureCloud", "management.azure.com", "login.microsoftonline.com"],
     [

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use nap_engine::PriceEstimates;
+
 use crate::AzureError;
 use crate::clouds::{AzureCloud, Entra, url};
 
@@ -61,6 +63,9 @@ pub struct AzureConfig {
     pub vm_memory_overhead_ratio: f64,
     /// Azure tags of every machine. Tags of the node class win.
     pub additional_tags: BTreeMap<String, String>,
+    /// Estimates among the prices that the price API serves. Azure serves none; an emulated region
+    /// has no other spot prices.
+    pub served_estimates: PriceEstimates,
 }
 
 /// Agent pool that AKS uses for node auto-provisioning.
@@ -95,6 +100,7 @@ impl AzureConfig {
             vnet_subnet_id: None,
             vm_memory_overhead_ratio: 0.075,
             additional_tags: BTreeMap::new(),
+            served_estimates: PriceEstimates::None,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use nap_api::aksnodeclass::{AKSNodeClassStatus, NodeImage, condition};
+use nap_api::disruption::MaintenanceSchedule;
 use nap_api::{AKSNodeClass, conditions, validation};
 use nap_cloud::{CloudError, NodeClassCondition, NodeClassFinding, NodeClassReport};
 
@@ -110,8 +111,9 @@ async fn inspect_images(
     if kept == newest {
         return Ok(Images { images: Some(newest), finding: None });
     }
+    let schedule = MaintenanceSchedule::NodeOsUpgrade;
     // Without certainty about the window no image changes, so that no node is replaced outside.
-    let message = match maintenance::read_window(arm, config).await {
+    let message = match maintenance::read_window(arm, config, schedule).await {
         Ok(None) => return Ok(Images { images: Some(newest), finding: None }),
         Ok(Some(window)) if window.is_open(now) => {
             return Ok(Images { images: Some(newest), finding: None });

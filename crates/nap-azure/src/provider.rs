@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use nap_api::aksnodeclass::{FipsMode, ImageFamily};
-use nap_api::disruption::{Maintenance, Span};
+use nap_api::disruption::{Maintenance, MaintenanceSchedule, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements, labels};
 use nap_clock::Clock;
 use nap_cloud::{
@@ -31,7 +31,9 @@ use crate::prices::Prices;
 use crate::region::RegionCatalogue;
 use crate::shortage::Shortage;
 use crate::skus::Sku;
-use crate::{AzureConfig, AzureError, CatalogueSource, images, maintenance, node_class, notices};
+use crate::{
+    AzureConfig, AzureError, CatalogueSource, PriceSource, images, maintenance, node_class, notices,
+};
 
 /// Age up to which a list of machines tells of drift, which is no hurry.
 const DRIFT_AGE: SignedDuration = SignedDuration::from_mins(1);
@@ -335,7 +337,11 @@ impl CloudProvider for AzureProvider {
     }
 
     fn price_estimates(&self) -> PriceEstimates {
-        self.region.source().map_or(PriceEstimates::None, |source| source.prices.estimates())
+        match self.region.source().map(|source| source.prices) {
+            None => PriceEstimates::None,
+            Some(PriceSource::Live) => self.config.served_estimates,
+            Some(built_in) => built_in.estimates(),
+        }
     }
 
     fn unavailable_offerings(&self) -> BTreeMap<(CapacityType, &'static str), usize> {
@@ -410,8 +416,12 @@ impl CloudProvider for AzureProvider {
         report
     }
 
-    async fn maintenance(&self, within: Span) -> Result<Maintenance, CloudError> {
-        maintenance::read(&self.arm, &self.config, within).await
+    async fn maintenance(
+        &self,
+        schedule: MaintenanceSchedule,
+        within: Span,
+    ) -> Result<Maintenance, CloudError> {
+        maintenance::read(&self.arm, &self.config, schedule, within).await
     }
 
     fn in_place_hash(&self, claim: &NodeClaim, class: &AKSNodeClass) -> Option<String> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use nap_api::aksnodeclass::{NodeImage, condition};
-use nap_api::disruption::{Maintenance, Span};
+use nap_api::disruption::{Maintenance, MaintenanceSchedule, Span};
 use nap_api::{AKSNodeClass, NodeClaim, OfferingRef, Requirements};
 use nap_engine::{CapacityType, Catalogue, PriceEstimates};
 use nap_units::Resources;
@@ -201,8 +201,9 @@ pub trait CloudProvider: Send + Sync {
     /// [`CloudProvider::creation`] tells whether it comes to exist.
     ///
     /// Tries the offerings in their order, skips those that do not satisfy the NodeClaim, and falls
-    /// through on a capacity failure; it chooses nothing by itself. Only a NodeClaim without a plan
-    /// record has no offerings: then the provider takes the cheapest that satisfies the NodeClaim.
+    /// through on a capacity failure. Nothing else is launched; of neighbours at one price, those
+    /// that failed lately may come last. Only a NodeClaim without a plan record has no offerings:
+    /// then the provider takes the cheapest that satisfies the NodeClaim.
     async fn create(
         &self,
         claim: &NodeClaim,
@@ -299,9 +300,13 @@ pub trait CloudProvider: Send + Sync {
     /// Inspects what instances of a node class depend on: version, images, subnets.
     async fn inspect_node_class(&self, class: &AKSNodeClass) -> NodeClassReport;
 
-    /// The cluster's maintenance window for node images, as far as a span reaches. There is none by
-    /// default.
-    async fn maintenance(&self, _within: Span) -> Result<Maintenance, CloudError> {
+    /// The window of a maintenance configuration of the cluster, as far as a span reaches. There is
+    /// none by default.
+    async fn maintenance(
+        &self,
+        _schedule: MaintenanceSchedule,
+        _within: Span,
+    ) -> Result<Maintenance, CloudError> {
         Ok(Maintenance::Absent)
     }
 

@@ -141,6 +141,14 @@ impl World {
         })
     }
 
+    /// Lets nap mark the estimates among the prices of the emulated region. Without it the prices
+    /// count as Azure's own.
+    #[must_use]
+    pub fn with_marked_estimates(mut self) -> Self {
+        self.azure_config.served_estimates = self.azure.price_estimates();
+        self
+    }
+
     /// Replaces the settings of the nap controllers.
     #[must_use]
     pub fn with_settings(self, settings: Settings) -> Self {

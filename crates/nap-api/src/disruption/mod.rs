@@ -5,6 +5,7 @@
 //! - [`Settings::soak`] makes drift proceed in waves.
 //! - [`expires_gracefully`] lets expired nodes be replaced like drifted ones.
 
+mod maintenance;
 mod opening;
 mod spans;
 #[cfg(test)]
@@ -16,8 +17,9 @@ use jiff::SignedDuration;
 use crate::duration::parse_go_duration;
 use crate::labels;
 use crate::nodepool::NodePool;
+pub use maintenance::{Maintenance, MaintenanceSchedule, PlannedMaintenance};
 pub use spans::{Span, union, without};
-pub use windows::{Closed, MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, REASONS, Windows};
+pub use windows::{Closed, MAX_SEARCH_DAYS, REASONS, Windows};
 
 /// Longest soak time of a wave.
 const MAX_SOAK: SignedDuration = SignedDuration::from_hours(14 * 24);
@@ -70,6 +72,17 @@ impl Settings {
 /// deleted at once. An annotation that cannot be read asks for no force either.
 pub fn expires_gracefully(pool: &NodePool) -> bool {
     pool.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(labels::EXPIRY))
+}
+
+/// The maintenance schedules of the managed cluster that windows of NodePools follow.
+pub fn followed_schedules<'a>(
+    pools: impl IntoIterator<Item = &'a NodePool>,
+) -> Vec<MaintenanceSchedule> {
+    let windows = |pool| Settings::of(pool).ok().map(|settings| settings.windows);
+    let all: Vec<Windows> = pools.into_iter().filter_map(windows).collect();
+    let is_followed =
+        |schedule: &MaintenanceSchedule| all.iter().any(|windows| windows.follow(*schedule));
+    MaintenanceSchedule::ALL.into_iter().filter(is_followed).collect()
 }
 
 fn field(annotation: &str, problem: &str) -> String {

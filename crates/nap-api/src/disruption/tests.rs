@@ -27,7 +27,7 @@ fn windows(text: &str) -> Windows {
 /// Open spans for drift, as `from/until`.
 fn open(text: &str, from: &str, until: &str) -> Vec<String> {
     let within = Span::new(at(from), at(until)).unwrap();
-    let spans = windows(text).spans(Drifted, within, &Maintenance::Unknown);
+    let spans = windows(text).spans(Drifted, within, &PlannedMaintenance::default());
     spans.iter().map(|span| format!("{}/{}", span.from, span.until)).collect()
 }
 
@@ -97,11 +97,12 @@ fn a_denying_window_wins() {
         ["2026-01-01T00:00:00Z/2026-01-01T02:00:00Z", "2026-01-01T03:00:00Z/2026-01-01T06:00:00Z"]
     );
     let windows = windows(&text);
-    let closed = |time: &str| windows.closed(Drifted, at(time), &Maintenance::Unknown);
+    let closed = |time: &str| windows.closed(Drifted, at(time), &PlannedMaintenance::default());
     assert_eq!(closed("2026-01-01T02:30:00Z"), Some(Closed::Denied));
     assert_eq!(closed("2026-01-01T06:00:00Z"), Some(Closed::Outside));
     assert_eq!(closed("2026-01-01T05:59:59Z"), None);
-    let next = windows.next_opening(Drifted, at("2026-01-01T06:00:00Z"), &Maintenance::Unknown);
+    let next =
+        windows.next_opening(Drifted, at("2026-01-01T06:00:00Z"), &PlannedMaintenance::default());
     assert_eq!(next, Some(at("2026-01-02T00:00:00Z")));
 }
 
@@ -112,7 +113,7 @@ fn a_window_of_one_reason_leaves_the_others_alone() {
          - action: deny\n  reasons: [Underutilized]\n  schedule: 0 9 * * mon-fri\n  duration: 9h\n",
     );
     let monday = at("2026-01-05T10:00:00Z");
-    let closed = |reason| windows.closed(reason, monday, &Maintenance::Unknown);
+    let closed = |reason| windows.closed(reason, monday, &PlannedMaintenance::default());
     assert_eq!(closed(Drifted), Some(Closed::Outside));
     assert_eq!(closed(Underutilized), Some(Closed::Denied));
     assert_eq!(closed(Empty), None);
@@ -120,31 +121,63 @@ fn a_window_of_one_reason_leaves_the_others_alone() {
 
 #[test]
 fn the_maintenance_window_counts_like_any_other() {
-    let text = format!("[{{action: allow, schedule: {MAINTENANCE_SCHEDULE}}}]");
-    let allow = windows(&text);
-    let deny = windows(&text.replace("allow", "deny"));
-    assert!(allow.follow_maintenance());
+    for schedule in MaintenanceSchedule::ALL {
+        let text = format!("[{{action: allow, schedule: {schedule}}}]");
+        let allow = windows(&text);
+        let deny = windows(&text.replace("allow", "deny"));
+        assert_eq!(
+            MaintenanceSchedule::ALL.map(|one| allow.follow(one)).iter().filter(|it| **it).count(),
+            1
+        );
+        assert!(allow.follow(schedule));
+        let span = |from: &str, until: &str| Span::new(at(from), at(until)).unwrap();
+        let within = span("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z");
+        let open = span("2026-01-01T04:00:00Z", "2026-01-01T08:00:00Z");
+        let of = |window: Maintenance| PlannedMaintenance::from_iter([(schedule, window)]);
+        let known = of(Maintenance::Known { within, open: vec![open] });
+        let unknown = Some(Closed::Unknown(schedule));
+        for (time, maintenance, allowed, denied) in [
+            ("2026-01-01T04:00:00Z", &known, None, Some(Closed::Denied)),
+            ("2026-01-01T08:00:00Z", &known, Some(Closed::Outside), None),
+            ("2026-01-04T00:00:00Z", &known, unknown, unknown),
+            ("2026-01-01T04:00:00Z", &PlannedMaintenance::default(), unknown, unknown),
+            ("2026-01-01T04:00:00Z", &of(Maintenance::Absent), Some(Closed::Outside), None),
+        ] {
+            assert_eq!(allow.closed(Drifted, at(time), maintenance), allowed, "{time}");
+            assert_eq!(deny.closed(Drifted, at(time), maintenance), denied, "{time}");
+        }
+        assert_eq!(allow.spans(Empty, within, &known), [open]);
+        assert_eq!(deny.spans(Empty, within, &PlannedMaintenance::default()), []);
+    }
+}
+
+#[test]
+fn each_window_has_the_calendar_that_it_names() {
+    let text = "[{action: allow, reasons: [Drifted], schedule: aksManagedAutoUpgradeSchedule}, \
+                {action: allow, reasons: [Underutilized], schedule: aksManagedNodeOSUpgradeSchedule}]";
+    let windows = windows(text);
     let span = |from: &str, until: &str| Span::new(at(from), at(until)).unwrap();
     let within = span("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z");
-    let open = span("2026-01-01T04:00:00Z", "2026-01-01T08:00:00Z");
-    let known = Maintenance::Known { within, open: vec![open] };
-    for (time, maintenance, allowed, denied) in [
-        ("2026-01-01T04:00:00Z", &known, None, Some(Closed::Denied)),
-        ("2026-01-01T08:00:00Z", &known, Some(Closed::Outside), None),
-        ("2026-01-04T00:00:00Z", &known, Some(Closed::Unknown), Some(Closed::Unknown)),
-        (
-            "2026-01-01T04:00:00Z",
-            &Maintenance::Unknown,
-            Some(Closed::Unknown),
-            Some(Closed::Unknown),
-        ),
-        ("2026-01-01T04:00:00Z", &Maintenance::Absent, Some(Closed::Outside), None),
+    let open = |hour: &str, until: &str| Maintenance::Known {
+        within,
+        open: vec![span(
+            &format!("2026-01-01T{hour}:00:00Z"),
+            &format!("2026-01-01T{until}:00:00Z"),
+        )],
+    };
+    let maintenance = PlannedMaintenance::from_iter([
+        (MaintenanceSchedule::NodeOsUpgrade, open("04", "08")),
+        (MaintenanceSchedule::AutoUpgrade, open("12", "16")),
+    ]);
+    let closed = |reason, time| windows.closed(reason, at(time), &maintenance);
+    for (time, drifted, underutilized) in [
+        ("2026-01-01T05:00:00Z", Some(Closed::Outside), None),
+        ("2026-01-01T13:00:00Z", None, Some(Closed::Outside)),
     ] {
-        assert_eq!(allow.closed(Drifted, at(time), maintenance), allowed, "{time}");
-        assert_eq!(deny.closed(Drifted, at(time), maintenance), denied, "{time}");
+        assert_eq!(closed(Drifted, time), drifted);
+        assert_eq!(closed(Underutilized, time), underutilized);
+        assert_eq!(closed(Empty, time), None);
     }
-    assert_eq!(allow.spans(Empty, within, &known), [open]);
-    assert_eq!(deny.spans(Empty, within, &Maintenance::Unknown), []);
 }
 
 #[test]
@@ -178,7 +211,17 @@ fn what_cannot_be_read_names_the_field_and_the_remedy() {
         ),
         (
             "- {action: deny, schedule: aksManagedNodeOSUpgradeSchedule, duration: 1h}",
-            "has a duration and a time zone of its own; remove",
+            "`aksManagedNodeOSUpgradeSchedule` has a duration and a time zone of its own; remove",
+        ),
+        (
+            "- {action: deny, schedule: aksManagedAutoUpgradeSchedule, timeZone: UTC}",
+            "`aksManagedAutoUpgradeSchedule` has a duration and a time zone of its own; remove",
+        ),
+        (
+            "- {action: deny, schedule: aksManagedUpgradeSchedule}",
+            "`aksManagedUpgradeSchedule` is not a schedule; write five fields of cron such as \
+             `0 3 * * sat`, or one of AKS: `aksManagedNodeOSUpgradeSchedule`, \
+             `aksManagedAutoUpgradeSchedule`",
         ),
     ] {
         let problem = Windows::parse(text).expect_err(text);
@@ -301,7 +344,7 @@ proptest! {
                 let schedule = Schedule::parse(schedule).unwrap();
                 (action == "allow", *minutes, hits(schedule, &time_zone(zone).unwrap(), wider))
             }).collect();
-            let spans = all.spans(Empty, within, &Maintenance::Unknown);
+            let spans = all.spans(Empty, within, &PlannedMaintenance::default());
             let mut moment = within.from + SignedDuration::from_secs(seed);
             while moment < within.until {
                 let open = |(_, minutes, hits): &&(bool, i64, Vec<Timestamp>)| {
@@ -314,7 +357,7 @@ proptest! {
                 let allowed = allowing.peek().is_none() || allowing.any(|list| open(&list));
                 let denied = lists.iter().filter(|list| !list.0).any(|list| open(&list));
                 let expected = allowed && !denied;
-                let closed = all.closed(Empty, moment, &Maintenance::Unknown);
+                let closed = all.closed(Empty, moment, &PlannedMaintenance::default());
                 prop_assert_eq!(closed.is_none(), expected, "{} at {}", text, moment);
                 prop_assert_eq!(spans.iter().any(|span| span.contains(moment)), expected, "{} at {}", text, moment);
                 moment += SignedDuration::from_mins(10);

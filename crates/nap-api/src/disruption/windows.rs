@@ -9,15 +9,12 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::maintenance::{MaintenanceSchedule, PlannedMaintenance};
 use super::opening::{Openings, time_zone};
 use super::spans::{Span, union, without};
 use crate::cron::Schedule;
 use crate::duration::parse_go_duration;
 use crate::nodepool::DisruptionReason;
-
-/// Schedule of a window that stands for the maintenance window of the managed cluster for node
-/// images.
-pub const MAINTENANCE_SCHEDULE: &str = "aksManagedNodeOSUpgradeSchedule";
 
 /// The reasons that a window can name.
 pub const REASONS: [DisruptionReason; 3] =
@@ -46,49 +43,7 @@ struct Window {
 #[derive(Clone, Debug, PartialEq)]
 enum Calendar {
     Openings(Openings),
-    Maintenance,
-}
-
-/// The maintenance window of the managed cluster for node images.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Maintenance {
-    /// It could not be read.
-    #[default]
-    Unknown,
-    /// The cluster has none, so it never opens.
-    Absent,
-    /// The parts of a time in which it is open, as a union.
-    Known {
-        /// The time that is known.
-        within: Span,
-        /// The open parts.
-        open: Vec<Span>,
-    },
-}
-
-impl Maintenance {
-    /// Whether the window is open; `None` if that is unknown.
-    fn contains(&self, moment: Timestamp) -> Option<bool> {
-        match self {
-            Self::Absent => Some(false),
-            Self::Known { within, open } if within.contains(moment) => {
-                Some(open.iter().any(|span| span.contains(moment)))
-            }
-            Self::Unknown | Self::Known { .. } => None,
-        }
-    }
-
-    /// The parts of a span in which the window is open, and those in which that is unknown.
-    fn spans(&self, within: Span) -> (Vec<Span>, Vec<Span>) {
-        match self {
-            Self::Unknown => (Vec::new(), vec![within]),
-            Self::Absent => (Vec::new(), Vec::new()),
-            Self::Known { within: known, open } => {
-                let open = open.iter().filter_map(|span| span.common(within)).collect();
-                (open, without(&[within], &[*known]))
-            }
-        }
-    }
+    Maintenance(MaintenanceSchedule),
 }
 
 /// Reason why nodes may not be disrupted at a moment.
@@ -98,8 +53,8 @@ pub enum Closed {
     Denied,
     /// No allowing window is open.
     Outside,
-    /// It depends on the maintenance window, which is not known.
-    Unknown,
+    /// It depends on a maintenance window that is not known.
+    Unknown(MaintenanceSchedule),
 }
 
 impl fmt::Display for Closed {
@@ -107,7 +62,7 @@ impl fmt::Display for Closed {
         match self {
             Self::Denied => f.write_str("a window denies it"),
             Self::Outside => f.write_str("no window allows it"),
-            Self::Unknown => write!(f, "{MAINTENANCE_SCHEDULE} could not be read"),
+            Self::Unknown(schedule) => write!(f, "{schedule} could not be read"),
         }
     }
 }
@@ -142,16 +97,16 @@ impl Windows {
         self.0.is_empty()
     }
 
-    /// Whether a window follows the maintenance window of the managed cluster.
-    pub fn follow_maintenance(&self) -> bool {
-        self.0.iter().any(|window| window.calendar == Calendar::Maintenance)
+    /// Whether a window follows a maintenance configuration of the managed cluster.
+    pub fn follow(&self, schedule: MaintenanceSchedule) -> bool {
+        self.0.iter().any(|window| window.calendar == Calendar::Maintenance(schedule))
     }
 
     /// Time zone of the first window that has one.
     pub fn time_zone(&self) -> Option<&jiff::tz::TimeZone> {
         self.0.iter().find_map(|window| match &window.calendar {
             Calendar::Openings(openings) => Some(&openings.zone),
-            Calendar::Maintenance => None,
+            Calendar::Maintenance(_) => None,
         })
     }
 
@@ -160,31 +115,31 @@ impl Windows {
         &self,
         reason: DisruptionReason,
         now: Timestamp,
-        maintenance: &Maintenance,
+        maintenance: &PlannedMaintenance,
     ) -> Option<Closed> {
-        // Whether there are windows with an action, and whether one is open (`None`: unknown).
+        // Whether there are windows with an action, and whether one is open (or what is unknown).
         let open = |allows: bool| {
             let mut windows = self.of(reason).filter(move |one| one.allows == allows).peekable();
             let exists = windows.peek().is_some();
-            let mut unknown = false;
+            let mut unknown = None;
             for window in windows {
                 match window.calendar.contains(now, maintenance) {
-                    Some(true) => return (exists, Some(true)),
-                    Some(false) => {}
-                    None => unknown = true,
+                    Ok(true) => return (exists, Ok(true)),
+                    Ok(false) => {}
+                    Err(schedule) => unknown = unknown.or(Some(schedule)),
                 }
             }
-            (exists, (!unknown).then_some(false))
+            (exists, unknown.map_or(Ok(false), Err))
         };
         match open(false).1 {
-            Some(true) => return Some(Closed::Denied),
-            None => return Some(Closed::Unknown),
-            Some(false) => {}
+            Ok(true) => return Some(Closed::Denied),
+            Err(schedule) => return Some(Closed::Unknown(schedule)),
+            Ok(false) => {}
         }
         match open(true) {
-            (false, _) | (true, Some(true)) => None,
-            (true, Some(false)) => Some(Closed::Outside),
-            (true, None) => Some(Closed::Unknown),
+            (false, _) | (true, Ok(true)) => None,
+            (true, Ok(false)) => Some(Closed::Outside),
+            (true, Err(schedule)) => Some(Closed::Unknown(schedule)),
         }
     }
 
@@ -193,7 +148,7 @@ impl Windows {
         &self,
         reason: DisruptionReason,
         within: Span,
-        maintenance: &Maintenance,
+        maintenance: &PlannedMaintenance,
     ) -> Vec<Span> {
         let spans = |window: &Window| window.calendar.spans(within, maintenance);
         let mut allowing = self.of(reason).filter(|window| window.allows).peekable();
@@ -215,7 +170,7 @@ impl Windows {
         &self,
         reason: DisruptionReason,
         now: Timestamp,
-        maintenance: &Maintenance,
+        maintenance: &PlannedMaintenance,
     ) -> Option<Timestamp> {
         let day = |days: i64| now.saturating_add(SignedDuration::from_hours(24 * days)).ok();
         (0..MAX_SEARCH_DAYS).find_map(|days| {
@@ -230,18 +185,25 @@ impl Windows {
 }
 
 impl Calendar {
-    fn contains(&self, moment: Timestamp, maintenance: &Maintenance) -> Option<bool> {
+    /// Whether it is open; the schedule that is not known if that decides it.
+    fn contains(
+        &self,
+        moment: Timestamp,
+        maintenance: &PlannedMaintenance,
+    ) -> Result<bool, MaintenanceSchedule> {
         match self {
-            Self::Openings(openings) => Some(openings.contain(moment)),
-            Self::Maintenance => maintenance.contains(moment),
+            Self::Openings(openings) => Ok(openings.contain(moment)),
+            Self::Maintenance(schedule) => {
+                maintenance.of(*schedule).contains(moment).ok_or(*schedule)
+            }
         }
     }
 
     /// The parts of a span in which it is open, and those in which that is unknown.
-    fn spans(&self, within: Span, maintenance: &Maintenance) -> (Vec<Span>, Vec<Span>) {
+    fn spans(&self, within: Span, maintenance: &PlannedMaintenance) -> (Vec<Span>, Vec<Span>) {
         match self {
             Self::Openings(openings) => (openings.spans(within), Vec::new()),
-            Self::Maintenance => maintenance.spans(within),
+            Self::Maintenance(schedule) => maintenance.of(*schedule).spans(within),
         }
     }
 }
@@ -269,20 +231,15 @@ impl Window {
             None => return Err(".action: is missing; write `allow` or `deny`".to_owned()),
         };
         let (schedule, duration, zone) = (text("schedule")?, text("duration")?, text("timeZone")?);
-        let schedule = schedule.ok_or_else(|| {
-            format!(
-                ".schedule: is missing; write five fields of cron such as `0 3 * * sat`, or \
-                 `{MAINTENANCE_SCHEDULE}`"
-            )
-        })?;
-        let calendar = if schedule == MAINTENANCE_SCHEDULE {
+        let schedule = schedule.ok_or_else(|| format!(".schedule: is missing; {}", schedules()))?;
+        let calendar = if let Some(schedule) = MaintenanceSchedule::of(schedule) {
             if duration.is_some() || zone.is_some() {
                 return Err(format!(
-                    ": `{MAINTENANCE_SCHEDULE}` has a duration and a time zone of its own; remove \
+                    ": `{schedule}` has a duration and a time zone of its own; remove \
                      `duration` and `timeZone`"
                 ));
             }
-            Calendar::Maintenance
+            Calendar::Maintenance(schedule)
         } else {
             Calendar::Openings(openings(schedule, duration, zone)?)
         };
@@ -290,17 +247,22 @@ impl Window {
     }
 }
 
+/// What a schedule may be.
+fn schedules() -> String {
+    let [node_os, kubernetes] = MaintenanceSchedule::ALL;
+    format!(
+        "write five fields of cron such as `0 3 * * sat`, or one of AKS: `{node_os}`, \
+         `{kubernetes}`"
+    )
+}
+
 fn openings(
     schedule: &str,
     duration: Option<&str>,
     zone: Option<&str>,
 ) -> Result<Openings, String> {
-    let parsed = Schedule::parse(schedule).ok_or_else(|| {
-        format!(
-            ".schedule: `{schedule}` is not a schedule; write five fields of cron such as \
-             `0 3 * * sat`, or `{MAINTENANCE_SCHEDULE}`"
-        )
-    })?;
+    let parsed = Schedule::parse(schedule)
+        .ok_or_else(|| format!(".schedule: `{schedule}` is not a schedule; {}", schedules()))?;
     if parsed.next_after(Timestamp::UNIX_EPOCH).is_none() {
         return Err(format!(".schedule: `{schedule}` never occurs; name a day that exists"));
     }

@@ -7,7 +7,7 @@ mod parse;
 mod tests;
 mod window;
 
-use nap_api::disruption::{MAINTENANCE_SCHEDULE, Maintenance, Span};
+use nap_api::disruption::{Maintenance, MaintenanceSchedule, Span};
 use nap_cloud::{CloudError, ErrorClass};
 
 pub use parse::ParseWindowError;
@@ -17,17 +17,15 @@ use crate::AzureConfig;
 use crate::arm::ArmClient;
 use crate::machines::API_VERSION;
 
-/// Name of the configuration that decides when nodes get a new image.
-pub const NODE_OS_SCHEDULE: &str = MAINTENANCE_SCHEDULE;
-
-/// Reads the maintenance window of the cluster for node images; `None` if it has none.
+/// Reads the window of a maintenance configuration of the cluster; `None` if it has none.
 pub async fn read_window(
     arm: &ArmClient,
     config: &AzureConfig,
+    schedule: MaintenanceSchedule,
 ) -> Result<Option<MaintenanceWindow>, CloudError> {
-    let operation = format!("get maintenance configuration {NODE_OS_SCHEDULE}");
+    let operation = format!("get maintenance configuration {schedule}");
     let path = format!(
-        "{}/maintenanceConfigurations/{NODE_OS_SCHEDULE}?api-version={API_VERSION}",
+        "{}/maintenanceConfigurations/{schedule}?api-version={API_VERSION}",
         config.cluster_path()
     );
     let body = match arm.get(&operation, &path).await {
@@ -39,13 +37,14 @@ pub async fn read_window(
         .map_err(|error| CloudError::new(ErrorClass::Invalid, operation, "InvalidWindow", error))
 }
 
-/// Reads when the maintenance window of the cluster for node images is open.
+/// Reads when the window of a maintenance configuration of the cluster is open.
 pub async fn read(
     arm: &ArmClient,
     config: &AzureConfig,
+    schedule: MaintenanceSchedule,
     within: Span,
 ) -> Result<Maintenance, CloudError> {
-    Ok(match read_window(arm, config).await? {
+    Ok(match read_window(arm, config, schedule).await? {
         None => Maintenance::Absent,
         Some(window) => Maintenance::Known { within, open: window.spans(within) },
     })

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "every check has the same type")]
 
+use nap_api::disruption::MaintenanceSchedule;
+
 use super::facts::{AgentPool, Facts, Unknown, known};
 use super::versions::Version;
 use super::{Check, Document, Finding, NODE_AUTOPROVISIONING, OVERVIEW, RUNNING, join};
@@ -14,7 +16,7 @@ const UPGRADES: Document =
 /// Oldest Kubernetes version with node auto-provisioning.
 const MIN_KUBERNETES: &str = "1.26";
 /// Maintenance configuration for upgrades of Kubernetes.
-const UPGRADE_SCHEDULE: &str = "aksManagedAutoUpgradeSchedule";
+const UPGRADE_SCHEDULE: MaintenanceSchedule = MaintenanceSchedule::AutoUpgrade;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -369,8 +371,8 @@ fn auto_upgrade_channel(facts: &Facts) -> Result<Finding, Unknown> {
 
 fn maintenance_window(facts: &Facts) -> Result<Finding, Unknown> {
     let names = known(&facts.maintenance)?;
-    if names.iter().any(|name| name.eq_ignore_ascii_case(UPGRADE_SCHEDULE)) {
-        return Ok(Finding::pass(UPGRADE_SCHEDULE));
+    if names.iter().any(|name| name.eq_ignore_ascii_case(UPGRADE_SCHEDULE.as_str())) {
+        return Ok(Finding::pass(UPGRADE_SCHEDULE.as_str()));
     }
     let (group, cluster) = (&facts.config.resource_group, &facts.config.cluster_name);
     Ok(Finding::warn(

@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use super::cluster::is_pool_name;
 use crate::AzureConfig;
 use crate::arm::ArmClient;
+use crate::machines::API_VERSION;
 
-/// API version of the request that creates the pool.
-const POOL_API: &str = "2025-07-01";
 /// Longest wait for the pool.
 const MAX_WAIT: SignedDuration = SignedDuration::from_mins(15);
 /// Interval at which the pool is polled.
@@ -29,7 +28,7 @@ pub async fn create_pool(arm: &ArmClient, config: &AzureConfig) -> Result<(), Cl
         );
         return Err(CloudError::new(ErrorClass::Invalid, operation, "InvalidName", message));
     }
-    let path = format!("{}?api-version={POOL_API}", config.agent_pool_path());
+    let path = format!("{}?api-version={API_VERSION}", config.agent_pool_path());
     let body = json!({ "properties": { "mode": "Machines" } });
     let mut pool = arm.send(&operation, Method::PUT, &path, &[], Some(&body)).await?.body;
     let begun = arm.clock().now();

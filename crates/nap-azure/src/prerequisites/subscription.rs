@@ -41,7 +41,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "quota-family",
-        title: "vCPU quota of the families that NodePools can use (D without -f)",
+        title: "vCPU quota of the families that NodePools can use (D if none is known)",
         document: Document(NODE_AUTOPROVISIONING, "Node pool limits"),
         run: family_quota,
     },
@@ -160,7 +160,7 @@ fn pools_quota(facts: &Facts) -> Result<Finding, Unknown> {
         ));
     }
     if shown.is_empty() {
-        return Ok(Finding::not_applicable("no NodePool of -f buys on demand"));
+        return Ok(Finding::not_applicable("no NodePool buys on demand"));
     }
     Ok(Finding::pass(join(&shown)))
 }
@@ -227,7 +227,7 @@ fn spot_quota(facts: &Facts) -> Result<Finding, Unknown> {
     let pools = &facts.node_pools;
     let needs: Vec<i64> = pools.iter().filter_map(|pool| pool.spot).collect();
     if !pools.is_empty() && needs.is_empty() {
-        return Ok(Finding::not_applicable("no NodePool of -f allows spot"));
+        return Ok(Finding::not_applicable("no NodePool allows spot"));
     }
     let found = format!("{left} vCPUs left");
     if left < needs.into_iter().max().unwrap_or(SMALLEST_NODE) {

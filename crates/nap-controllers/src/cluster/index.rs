@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use nap_api::disruption::Maintenance;
+use nap_api::disruption::{Maintenance, MaintenanceSchedule};
 use nap_api::nodeclaim::condition::DISRUPTION_REASON;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord, conditions, labels};
 use nap_engine::PodKey;
@@ -110,8 +110,8 @@ pub struct Index {
     pub(super) decided: DecidedClaims,
     views: BTreeMap<NodeKey, NodeView>,
 
-    /// The maintenance window of the managed cluster, and when it was read; `None` until then.
-    maintenance: Option<(Timestamp, Maintenance)>,
+    /// Maintenance windows of the managed cluster that were read, and when.
+    maintenance: BTreeMap<MaintenanceSchedule, (Timestamp, Maintenance)>,
 
     /// Keys that were known when the running list of a kind began, less those that it has shown.
     not_listed: BTreeMap<Kind, BTreeSet<String>>,
@@ -440,9 +440,14 @@ impl Index {
         }
     }
 
-    /// Stores what the cloud says about the cluster's maintenance window.
-    pub fn set_maintenance(&mut self, maintenance: Maintenance, now: Timestamp) {
-        self.maintenance = Some((now, maintenance));
+    /// Stores what the cloud says about a maintenance window of the cluster.
+    pub fn set_maintenance(
+        &mut self,
+        schedule: MaintenanceSchedule,
+        window: Maintenance,
+        now: Timestamp,
+    ) {
+        self.maintenance.insert(schedule, (now, window));
     }
 
     /// Asks for another inspection of a class: the cloud refused what needs it.

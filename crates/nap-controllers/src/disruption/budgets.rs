@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use nap_api::budget;
-use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings};
+use nap_api::disruption::{
+    MAX_SEARCH_DAYS, Maintenance, MaintenanceSchedule, PlannedMaintenance, Settings,
+};
 use nap_api::nodeclaim::condition::INSTANCE_TERMINATING;
 use nap_api::nodepool::DisruptionReason;
 
@@ -67,6 +69,7 @@ impl Budgets {
     /// does not keep itself from being repaired.
     pub fn new(index: &Index, now: Timestamp) -> Self {
         let mut allowances = BTreeMap::new();
+        let maintenance = index.maintenance(now);
         for (name, pool) in index.pools() {
             let nodes = || index.views_of_pool(name).filter(|view| is_counted(view));
             let not_ready =
@@ -82,11 +85,11 @@ impl Budgets {
                 let closed = match &settings {
                     _ if allowed == 0 => Some("due to blocking budget".to_owned()),
                     Err(problems) => Some(format!("due to {}", problems.join("; "))),
-                    Ok(settings) => outside(settings, reason, index, now),
+                    Ok(settings) => outside(settings, reason, &maintenance, now),
                 };
                 let closed = closed.map(|why| Notice::blocked(reason, &why));
                 let ends = settings.as_ref().ok().filter(|_| closed.is_none());
-                let ends = ends.filter(|settings| closes_soon(settings, reason, index, now));
+                let ends = ends.filter(|settings| closes_soon(settings, reason, &maintenance, now));
                 let waits = ends.map(|_| Notice::blocked(reason, CLOSES_SOON));
                 let left = match (&closed, &waits) {
                     (None, None) => allowed.saturating_sub(leaving + idle),
@@ -172,17 +175,22 @@ fn is_counted(view: &NodeView) -> bool {
 fn outside(
     settings: &Settings,
     reason: DisruptionReason,
-    index: &Index,
+    maintenance: &PlannedMaintenance,
     now: Timestamp,
 ) -> Option<String> {
-    let maintenance = index.maintenance(now);
     let closed = settings.windows.closed(reason, now, maintenance)?;
-    let next = match settings.windows.next_opening(reason, now, maintenance) {
-        Some(opening) => format!("until {opening}"),
-        None if settings.windows.follow_maintenance() && *maintenance == Maintenance::Absent => {
-            format!("and the managed cluster has no {MAINTENANCE_SCHEDULE}")
+    let opening = settings.windows.next_opening(reason, now, maintenance);
+    let is_missing = |schedule: &MaintenanceSchedule| {
+        settings.windows.follow(*schedule) && *maintenance.of(*schedule) == Maintenance::Absent
+    };
+    let missing = MaintenanceSchedule::ALL.into_iter().filter(is_missing);
+    let missing: Vec<&str> = missing.map(MaintenanceSchedule::as_str).collect();
+    let next = match (opening, missing.as_slice()) {
+        (Some(opening), _) => format!("until {opening}"),
+        (None, []) => format!("and no opening is known for {MAX_SEARCH_DAYS} days"),
+        (None, missing) => {
+            format!("and the managed cluster has no {}", missing.join(" and no "))
         }
-        None => format!("and no opening is known for {MAX_SEARCH_DAYS} days"),
     };
     Some(format!("due to disruption windows: {closed}, {next}"))
 }
@@ -191,12 +199,12 @@ fn outside(
 fn closes_soon(
     settings: &Settings,
     reason: DisruptionReason,
-    index: &Index,
+    maintenance: &PlannedMaintenance,
     now: Timestamp,
 ) -> bool {
     let moves = matches!(reason, DisruptionReason::Drifted | DisruptionReason::Underutilized);
     let end = now.checked_add(COMMAND_TIME).unwrap_or(Timestamp::MAX);
-    let closed = || settings.windows.closed(reason, end, index.maintenance(now));
+    let closed = || settings.windows.closed(reason, end, maintenance);
     moves && !settings.windows.is_empty() && closed().is_some()
 }
 
@@ -294,12 +302,15 @@ mod tests {
         assert!(!two.take("unknown", Empty));
     }
 
-    /// Message of the event about pool `p`, with `windows` on it, at a time.
-    fn closed(windows: &str, maintenance: Maintenance, seconds: i64) -> Option<String> {
+    /// Message of the event about pool `p`, with `windows` on it, at a time; both schedules of AKS
+    /// were read at second 0.
+    fn closed(windows: &str, maintenance: &Maintenance, seconds: i64) -> Option<String> {
         let mut index = cluster_of(5);
         let annotations = json!({ labels::DISRUPTION_WINDOWS: windows });
         index.apply(pool("p", json!({ "metadata": { "annotations": annotations } })), at(0));
-        index.set_maintenance(maintenance, at(0));
+        for schedule in MaintenanceSchedule::ALL {
+            index.set_maintenance(schedule, maintenance.clone(), at(0));
+        }
         let budgets = Budgets::new(&index, at(seconds));
         assert_eq!(budgets.left("p", Drifted) == 0, budgets.notice("p", Drifted).is_some());
         budgets.closed("p", Drifted).map(|notice| notice.message.clone())
@@ -332,17 +343,17 @@ mod tests {
     fn a_pool_is_closed_outside_of_its_windows() {
         let nightly =
             "- {action: allow, schedule: 0 2 * * *, duration: 1h, timeZone: Europe/Berlin}";
-        let message = closed(nightly, Maintenance::Unknown, 0);
+        let message = closed(nightly, &Maintenance::Unknown, 0);
         let expected = "No allowed disruptions for disruption reason Drifted due to disruption \
                         windows: no window allows it, until 1970-01-01T01:00:00Z";
         assert_eq!(message.as_deref(), Some(expected));
-        assert_eq!(closed(nightly, Maintenance::Unknown, 3600), None);
-        assert!(closed(nightly, Maintenance::Unknown, 7200).is_some());
+        assert_eq!(closed(nightly, &Maintenance::Unknown, 3600), None);
+        assert!(closed(nightly, &Maintenance::Unknown, 7200).is_some());
     }
 
     #[test]
     fn windows_that_cannot_be_read_close_the_pool_and_name_the_field() {
-        let message = closed("- {action: allow}", Maintenance::Unknown, 0).unwrap();
+        let message = closed("- {action: allow}", &Maintenance::Unknown, 0).unwrap();
         let expected =
             "due to metadata.annotations[nap.karpenter.sh/disruption-windows][0].schedule";
         assert!(message.contains(expected), "{message}");
@@ -350,15 +361,17 @@ mod tests {
 
     #[test]
     fn a_maintenance_window_that_is_absent_unknown_or_old_closes_the_pool() {
-        let follows = "- {action: allow, schedule: aksManagedNodeOSUpgradeSchedule}";
-        let message = closed(follows, Maintenance::Absent, 0).unwrap();
-        assert!(message.ends_with("the managed cluster has no aksManagedNodeOSUpgradeSchedule"));
-        let message = closed(follows, Maintenance::Unknown, 0).unwrap();
-        assert!(message.contains("aksManagedNodeOSUpgradeSchedule could not be read"), "{message}");
-        let day = Span::new(at(0), at(86_400)).unwrap();
-        let open = Maintenance::Known { within: day, open: vec![day] };
-        assert_eq!(closed(follows, open.clone(), 3599), None);
-        assert!(closed(follows, open, 3600).is_some(), "it was read an hour ago");
+        for schedule in MaintenanceSchedule::ALL {
+            let follows = format!("- {{action: allow, schedule: {schedule}}}");
+            let message = closed(&follows, &Maintenance::Absent, 0).unwrap();
+            assert!(message.ends_with(&format!("and the managed cluster has no {schedule}")));
+            let message = closed(&follows, &Maintenance::Unknown, 0).unwrap();
+            assert!(message.contains(&format!("{schedule} could not be read")), "{message}");
+            let day = Span::new(at(0), at(86_400)).unwrap();
+            let open = Maintenance::Known { within: day, open: vec![day] };
+            assert_eq!(closed(&follows, &open, 3599), None);
+            assert!(closed(&follows, &open, 3600).is_some(), "it was read an hour ago");
+        }
     }
 
     #[test]

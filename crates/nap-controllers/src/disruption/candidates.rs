@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED, INITIALIZED};
-use nap_api::{NodeClaim, NodePool, labels};
-use nap_engine::{CapacityType, InstanceType};
+use nap_api::{NodeClaim, NodePool, Requirements, labels};
+use nap_engine::{CapacityType, InstanceType, PriceEstimates};
 use nap_units::UsdPerHour;
 
 use super::blockers::{Blocked, Blocker, blocker};
@@ -140,6 +140,21 @@ pub fn is_waived(blocker: &Blocker, claim: &NodeClaim) -> bool {
 
 pub fn capacity_type(claim: &NodeClaim) -> Option<CapacityType> {
     claim.labels().get(labels::CAPACITY_TYPE).and_then(|value| CapacityType::parse(value))
+}
+
+/// `~` if the price of a node, or of one that its NodePool could have instead, is an estimate.
+pub fn price_mark(
+    index: &Index,
+    pool: &str,
+    capacity_type: Option<CapacityType>,
+    estimates: PriceEstimates,
+) -> &'static str {
+    let allows_spot = index.pool(pool).is_some_and(|pool| {
+        let requirements = Requirements::from_specs(&pool.spec.template.spec.requirements);
+        let allowed = requirements.get(labels::CAPACITY_TYPE);
+        allowed.is_none_or(|allowed| allowed.allows(CapacityType::Spot.as_str()))
+    });
+    estimates.mark_sum(capacity_type.into_iter().chain(allows_spot.then_some(CapacityType::Spot)))
 }
 
 /// Price of the offering that a NodeClaim was launched with; `None` if the catalogue does not have

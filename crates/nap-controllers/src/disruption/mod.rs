@@ -32,6 +32,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
+use crate::cluster::pool_of;
 use crate::context::{Context, Error, Outcome};
 use crate::decisions::store;
 use crate::events::Severity;
@@ -43,11 +44,11 @@ use crate::snapshot::{Catalogues, planned_pods};
 pub use backoff::Backoff;
 use budgets::Notice;
 pub(crate) use budgets::{Budgets, REASONS};
-use candidates::Candidate;
+use candidates::{Candidate, capacity_type, price_mark};
 pub use dry_run::Reports as DryRunReports;
 pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
-use pass::{Commands, Pass, still_standing};
+use pass::{Commands, Pass, Why, still_standing};
 
 /// Nodes are tainted, commands are recorded on NodeClaims, and replacements created.
 pub const PERMISSIONS: &[Permission] = &[
@@ -119,9 +120,18 @@ pub async fn reconcile(context: &Context) -> Outcome {
     context.memory().seen = found.seen;
     blockers::report(context, &found.blocked);
     for (claim, node, why) in &found.kept {
+        let why = match why {
+            Why::Kept(reason) => {
+                let pool = pool_of(claim.as_ref()).unwrap_or_default();
+                let estimates = context.cloud.price_estimates();
+                let mark = price_mark(&context.index(), pool, capacity_type(claim), estimates);
+                reason.marked(mark).to_string()
+            }
+            Why::Text(text) => text.clone(),
+        };
         let (severity, reason) = (Severity::Normal, "Unconsolidatable");
-        context.events.publish(node.as_ref(), severity, reason, why);
-        context.events.publish(claim.as_ref(), severity, reason, why);
+        context.events.publish(node.as_ref(), severity, reason, &why);
+        context.events.publish(claim.as_ref(), severity, reason, &why);
     }
     blockers::report(context, &dry.blocked);
     let dry_wait = dry_run::report(context, &dry.commands);

@@ -101,13 +101,21 @@ pub struct Found {
     /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
     /// Underutilized nodes that stay, and why.
-    pub kept: Vec<(Arc<NodeClaim>, Arc<Node>, String)>,
+    pub kept: Vec<(Arc<NodeClaim>, Arc<Node>, Why)>,
     /// Names of the nodes that new pods should avoid; `None` if that was not looked at.
     pub surplus: Option<BTreeSet<String>>,
     /// Time until the next finding is due; `None` if none is waiting.
     pub wait: Option<Duration>,
     /// Findings for the next pass.
     pub seen: Seen,
+}
+
+/// Why a node stays.
+pub enum Why {
+    /// The engine keeps it; its prices may be estimates.
+    Kept(KeepReason),
+    /// Another reason, without prices.
+    Text(String),
 }
 
 /// What every method finds.
@@ -392,17 +400,17 @@ impl Pass {
         for Kept { node, reason, .. } in &kept {
             if let Some(one) = by_name.get(node.as_str()) {
                 let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
-                found.kept.push((objects.0, objects.1, reason.to_string()));
+                found.kept.push((objects.0, objects.1, Why::Kept(reason.clone())));
             }
         }
         for one in eligible.iter().filter(|one| self.is_resting(one)) {
             let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
-            found.kept.push((objects.0, objects.1, RESTS.to_owned()));
+            found.kept.push((objects.0, objects.1, Why::Text(RESTS.to_owned())));
         }
         for one in eligible.iter().filter(|one| consolidation::is_underutilizable(one)) {
             if let Some(unmoved) = self.unmoved(one) {
                 let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
-                found.kept.push((objects.0, objects.1, unmoved.to_string()));
+                found.kept.push((objects.0, objects.1, Why::Text(unmoved.to_string())));
             }
         }
         let wait = &mut found.wait;

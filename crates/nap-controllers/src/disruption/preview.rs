@@ -8,12 +8,14 @@ use kube::ResourceExt;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{NodePool, conditions, labels};
-use nap_engine::{CapacityType, Consolidation, ConsolidationOptions, Fleet, Options, Plan};
+use nap_engine::{
+    CapacityType, Consolidation, ConsolidationOptions, Fleet, Options, Plan, PriceEstimates,
+};
 use nap_units::UsdPerHour;
 
 use super::blockers::{Blocked, Blocker, blockers};
 use super::budgets::{Budgets, REASONS};
-use super::candidates::{Candidate, capacity_type, collect, is_waived, price};
+use super::candidates::{Candidate, capacity_type, collect, is_waived, price, price_mark};
 use super::consolidation;
 use super::pass::{Command, Pass, RESTS};
 use crate::cluster::{Index, NodeView, claim_conditions, claim_is, pods, pool_of};
@@ -55,6 +57,8 @@ pub struct Known {
     pub spot_to_spot: bool,
     /// Whether drifted nodes that have to wait for others are replaced after them.
     pub all_rounds: bool,
+    /// Prices that are estimates, for the texts.
+    pub estimates: PriceEstimates,
 }
 
 /// A command that would be started.
@@ -144,8 +148,9 @@ pub fn preview(
             node.reasons = reasons(index, view, &budgets, now);
             node.reasons.extend(memory_reasons(&memory, &node.pool, now));
             node.held_saving = held.get(&node.name).copied();
+            let mark = price_mark(index, &node.pool, node.capacity_type, known.estimates);
             let kept = all.kept.get(&node.name).into_iter();
-            node.reasons.extend(kept.map(ToString::to_string));
+            node.reasons.extend(kept.map(|reason| reason.marked(mark).to_string()));
             let unplaced = all.blocked.iter().filter(|(claim, ..)| claim.name_any() == node.claim);
             node.reasons.extend(unplaced.map(|(_, _, blocker)| blocker.to_string()));
         }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use nap_api::disruption::{MAX_SEARCH_DAYS, Maintenance, Settings};
+use nap_api::disruption::{MAX_SEARCH_DAYS, PlannedMaintenance, Settings};
 use nap_api::nodeclaim::condition::DRIFTED;
 use nap_api::nodepool::{Budget, DisruptionReason};
 use nap_api::{AKSNodeClass, NodeClaim, NodePool, budget, conditions, labels};
@@ -135,11 +135,12 @@ fn drift(index: &mut Index, now: Timestamp) -> Vec<Drifted> {
 
 fn paces(index: &Index, drifted: &[Drifted], now: Timestamp) -> Vec<Pace> {
     let mut paces = Vec::new();
+    let maintenance = index.maintenance(now);
     for (name, pool) in index.pools() {
         let count = drifted.iter().filter(|one| one.pool == *name).count();
         if count > 0 {
             let nodes = index.views_of_pool(name).filter(|view| view.is_initialized()).count();
-            paces.push(pace(pool, (count, nodes), index.maintenance(now), now));
+            paces.push(pace(pool, (count, nodes), &maintenance, now));
         }
     }
     paces
@@ -149,7 +150,7 @@ fn paces(index: &Index, drifted: &[Drifted], now: Timestamp) -> Vec<Pace> {
 fn pace(
     pool: &NodePool,
     (drifted, nodes): (usize, usize),
-    maintenance: &Maintenance,
+    maintenance: &PlannedMaintenance,
     now: Timestamp,
 ) -> Pace {
     let reason = DisruptionReason::Drifted;
@@ -221,7 +222,7 @@ mod tests {
             "metadata": { "annotations": annotations },
             "spec": { "disruption": { "budgets": [{ "nodes": budget }] } },
         });
-        let pace = pace(&pool("p", object), (nodes, nodes), &Maintenance::Unknown, at(0));
+        let pace = pace(&pool("p", object), (nodes, nodes), &PlannedMaintenance::default(), at(0));
         let minutes = pace.lasts.map(|it| it.as_mins());
         (pace, minutes)
     }

@@ -16,7 +16,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use nap_api::nodepool::DisruptionReason;
 use nap_api::{ReleaseSlot, labels};
-use nap_engine::{Launch, Plan, PodKey, PoolRejection, Refusal, Snapshot, Unplaced, release_order};
+use nap_engine::{
+    Launch, Plan, PodKey, PoolRejection, PriceEstimates, Refusal, Snapshot, Unplaced, release_order,
+};
 use nap_units::UsdPerHour;
 
 pub use batch::BatchWindow;
@@ -247,7 +249,7 @@ fn publish_launches(context: &Context, plan: &Plan) {
     for name in pools {
         let pool = context.index().pool(name).cloned();
         let Some(pool) = pool else { continue };
-        let message = dry_run_message(plan, name);
+        let message = dry_run_message(plan, name, context.cloud.price_estimates());
         tracing::info!(nodepool = name, message, "dry run: nodes would be launched");
         context.events.publish(pool.as_ref(), Severity::Normal, "ProvisioningDryRun", &message);
     }
@@ -255,10 +257,11 @@ fn publish_launches(context: &Context, plan: &Plan) {
 
 /// `Dry run: launch 2 nodes for 10 pods at $0.483/h: Standard_D4als_v6 on-demand in eastus-1,
 /// Standard_D8als_v6 on-demand in eastus-2`.
-fn dry_run_message(plan: &Plan, pool: &str) -> String {
+fn dry_run_message(plan: &Plan, pool: &str, estimates: PriceEstimates) -> String {
     let launches: Vec<&Launch> = plan.launches.iter().filter(|one| one.pool == pool).collect();
     let pods: usize = launches.iter().map(|launch| launch.pods.len()).sum();
     let cost: UsdPerHour = launches.iter().map(|launch| launch.price).sum();
+    let mark = estimates.mark_sum(launches.iter().map(|launch| launch.capacity_type));
     let mut equal: BTreeMap<String, usize> = BTreeMap::new();
     for one in &launches {
         let Launch { instance_type, capacity_type, zone, .. } = one;
@@ -272,7 +275,7 @@ fn dry_run_message(plan: &Plan, pool: &str) -> String {
     let nodes: Vec<String> = equal.iter().map(times).collect();
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     format!(
-        "Dry run: launch {} node{} for {pods} pod{} at {cost}/h: {}",
+        "Dry run: launch {} node{} for {pods} pod{} at {mark}{cost}/h: {}",
         launches.len(),
         plural(launches.len()),
         plural(pods),

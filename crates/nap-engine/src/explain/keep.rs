@@ -1,4 +1,6 @@
 //! English for the reasons to keep a node.
+//!
+//! Prices that may be estimates are marked: [`KeepReason::marked`] takes the mark.
 
 use std::fmt;
 
@@ -6,29 +8,48 @@ use nap_units::UsdPerHour;
 
 use crate::model::KeepReason;
 
+impl KeepReason {
+    /// The text with a mark before each price of a node: `~` if one of them may be an estimate.
+    pub fn marked<'r>(&'r self, mark: &'r str) -> impl fmt::Display + 'r {
+        Marked(self, mark)
+    }
+}
+
 impl fmt::Display for KeepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Receives => f.write_str("it takes pods of nodes that are removed"),
-            Self::Budget => f.write_str("the disruption budgets of its NodePool are used up"),
-            Self::EvictionBudget { workload, evictions: 0 } => {
+        Marked(self, "").fmt(f)
+    }
+}
+
+struct Marked<'r>(&'r KeepReason, &'r str);
+
+impl fmt::Display for Marked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(reason, mark) = self;
+        match reason {
+            KeepReason::Receives => f.write_str("it takes pods of nodes that are removed"),
+            KeepReason::Budget => f.write_str("the disruption budgets of its NodePool are used up"),
+            KeepReason::EvictionBudget { workload, evictions: 0 } => {
                 write!(f, "the pods of {workload} have been moved as often as they may be in a day")
             }
-            Self::EvictionBudget { workload, evictions } => write!(
+            KeepReason::EvictionBudget { workload, evictions } => write!(
                 f,
                 "it has more pods of {workload} than the {evictions} that may still be moved today"
             ),
-            Self::Unplaced { pod, refusal } => {
+            KeepReason::Unplaced { pod, refusal } => {
                 write!(f, "pod {pod} would have no place: {refusal}")
             }
-            Self::NoCheaper { cost } if cost.micros() == i64::MAX => {
+            KeepReason::NoCheaper { cost } if cost.micros() == i64::MAX => {
                 f.write_str("no cheaper nodes hold its pods within the limits")
             }
-            Self::NoCheaper { cost } => {
-                write!(f, "no cheaper nodes hold its pods: others cost at least {cost}/h")
+            KeepReason::NoCheaper { cost } => {
+                write!(f, "no cheaper nodes hold its pods: others cost at least {mark}{cost}/h")
             }
-            Self::SmallSaving { saving, least, percent, grows } => {
-                write!(f, "a replacement would save {saving}/h, less than the least of {least}/h")?;
+            KeepReason::SmallSaving { saving, least, percent, grows } => {
+                write!(
+                    f,
+                    "a replacement would save {mark}{saving}/h, less than the least of {mark}{least}/h"
+                )?;
                 match (percent, grows) {
                     (0, _) => Ok(()),
                     (_, false) => write!(f, ": {percent} % of its price"),
@@ -39,9 +60,17 @@ impl fmt::Display for KeepReason {
                     ),
                 }
             }
-            Self::Payback { saving, gain, effort, life, evictions, eviction_cost, overlap } => {
+            KeepReason::Payback {
+                saving,
+                gain,
+                effort,
+                life,
+                evictions,
+                eviction_cost,
+                overlap,
+            } => {
                 let (gain, effort) = (dollars(*gain), dollars(*effort));
-                write!(f, "the saving of {saving}/h comes to {gain} over ")?;
+                write!(f, "the saving of {mark}{saving}/h comes to {mark}{gain} over ")?;
                 match life {
                     0 => f.write_str("its expected remaining life")?,
                     _ => write!(f, "the {} that it is expected to go on", time(*life))?,
@@ -58,16 +87,16 @@ impl fmt::Display for KeepReason {
                 }
                 Ok(())
             }
-            Self::Balanced { score } => write!(
+            KeepReason::Balanced { score } => write!(
                 f,
                 "policy Balanced: saving over disruption scores {}.{:03}, less than 0.5",
                 score / 1000,
                 score % 1000,
             ),
-            Self::SpotToSpot => f.write_str(
+            KeepReason::SpotToSpot => f.write_str(
                 "a spot node would be replaced by a spot node, which its NodePool does not allow",
             ),
-            Self::FewSpotTypes { types } => write!(
+            KeepReason::FewSpotTypes { types } => write!(
                 f,
                 "a spot node is replaced by spot only if 15 cheaper types are on sale, not {types}",
             ),
@@ -127,5 +156,13 @@ mod tests {
         let removal = words(1, 0);
         assert!(removal.ends_with("1 eviction at $0.0005"), "{removal}");
         assert_eq!((time(14_400), time(5400)), ("4 h".to_owned(), "90 min".to_owned()));
+    }
+
+    #[test]
+    fn prices_that_may_be_estimates_are_marked() {
+        let reason = KeepReason::NoCheaper { cost: saves(96_000) };
+        let text = "no cheaper nodes hold its pods: others cost at least ~$0.096/h";
+        assert_eq!(reason.marked("~").to_string(), text);
+        assert_eq!(reason.to_string(), text.replace('~', ""));
     }
 }

@@ -19,8 +19,6 @@ use super::{EmulatorConfig, Inner};
 pub const CLUSTER_IDENTITY: &str = "00000000-0000-0000-0000-000000000004";
 /// Time from the request until an agent pool exists.
 const POOL_CREATE: Duration = Duration::from_secs(6);
-/// First API version in which agent pools have the mode `Machines`.
-const MACHINES_SINCE: &str = "2025-07-01";
 /// Built-in roles: id, name, actions, excluded actions.
 const ROLES: [(&str, &str, &[&str], &[&str]); 4] = [
     ("acdd72a7-3385-48ef-bd42-f606fba81ae7", "Reader", &["*/read"], &[]),
@@ -304,12 +302,11 @@ fn shown(inner: &Inner) -> Value {
 
 fn put_agent_pool(inner: &Arc<Inner>, request: &ArmRequest, pool: &str) -> Answer {
     let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-    let version = request.query.get("api-version").map(String::as_str).unwrap_or_default();
     let invalid = |message: &str| refuse(400, "InvalidParameter", message);
     if let Err(refusal) = check_agent_pool(&body) {
         return refusal.answer();
     }
-    if version < MACHINES_SINCE || body.pointer("/properties/mode") != Some(&json!("Machines")) {
+    if body.pointer("/properties/mode") != Some(&json!("Machines")) {
         return invalid("The emulator creates only agent pools of mode Machines.");
     }
     let mut others = body["properties"].as_object().into_iter().flatten();

@@ -1,5 +1,8 @@
 //! API versions by resource type. A version that a type does not have is refused with those that
 //! it has; for types that are not listed here every version passes.
+//!
+//! A type whose resources are written has only versions whose members `members` knows, so that no
+//! body is judged by the definition of another version.
 
 use super::members::MACHINES_VERSION;
 use super::request::Refusal;
@@ -16,8 +19,8 @@ const VERSIONS: &[(&str, &str, &[&str])] = &[
     ("microsoft.containerservice", "locations/nodeimageversions", &[MACHINES_VERSION]),
     ("microsoft.containerservice", "locations/operations", &[MACHINES_VERSION]),
     ("microsoft.containerservice", "locations/operationresults", &[MACHINES_VERSION]),
-    ("microsoft.containerservice", "managedclusters", AKS_VERSIONS),
-    ("microsoft.containerservice", "managedclusters/agentpools", AKS_VERSIONS),
+    ("microsoft.containerservice", "managedclusters", &[MACHINES_VERSION]),
+    ("microsoft.containerservice", "managedclusters/agentpools", &[MACHINES_VERSION]),
     ("microsoft.containerservice", "managedclusters/agentpools/machines", &[MACHINES_VERSION]),
     ("microsoft.network", "virtualnetworks/subnets", NETWORK_VERSIONS),
     ("microsoft.network", "networksecuritygroups", NETWORK_VERSIONS),
@@ -32,8 +35,6 @@ const VERSIONS: &[(&str, &str, &[&str])] = &[
 
 const NETWORK_VERSIONS: &[&str] =
     &["2022-01-01", "2023-09-01", "2024-05-01", "2025-01-01", "2026-03-01"];
-
-const AKS_VERSIONS: &[&str] = &["2025-07-01", "2026-04-01", MACHINES_VERSION];
 
 /// Namespace and rest of a path in lower case, without the scope that it is about: what is asked of
 /// a scope has versions of its own.
@@ -110,9 +111,13 @@ mod tests {
         };
         let aks = "microsoft.containerservice";
         let pool = "managedclusters/nap/agentpools/aksmanagedap";
-        assert_eq!(check(aks, pool, "2025-07-01"), None);
-        assert_eq!(check(aks, &format!("{pool}/machines/m-1"), MACHINES_VERSION), None);
-        assert_eq!(check(aks, &format!("{pool}/deletemachines"), "2025-07-01"), None);
+        let maintenance = "managedclusters/nap/maintenanceconfigurations/default";
+        let (machine, deletion) =
+            (format!("{pool}/machines/m-1"), format!("{pool}/deletemachines"));
+        for path in [pool, maintenance, &machine, &deletion] {
+            assert_eq!(check(aks, path, MACHINES_VERSION), None, "{path}");
+            assert!(check(aks, path, "2025-07-01").is_some(), "its members are not known: {path}");
+        }
         let (code, message) = check(aks, &format!("{pool}/machines"), "2025-07-01").unwrap();
         assert_eq!(code, "NoRegisteredProviderFound");
         assert!(message.contains("'2026-05-02-preview'") && message.contains("machines'"));

@@ -12,15 +12,16 @@ import os
 import sys
 import typing
 
-from azure.core import MatchConditions
+from azure.core import AzureClouds, MatchConditions
 from azure.core.exceptions import (
     HttpResponseError,
     ResourceModifiedError,
     ResourceNotFoundError,
 )
-from azure.identity import ManagedIdentityCredential
+from azure.identity import AzureAuthorityHosts, ManagedIdentityCredential
 from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.containerservice import ContainerServiceClient, models
+from azure.mgmt.core.tools import get_arm_endpoints
 from azure.mgmt.containerservice._utils.model_base import Model, SdkJSONEncoder
 from azure.mgmt.network import NetworkManagementClient
 
@@ -275,6 +276,23 @@ def definitions():
     assert found == expected, "\n".join(found)
 
 
-for step in (sizes_and_usages, subnets, machines, throttling, bodies, definitions):
+def clouds():
+    """The endpoints of every cloud are those of the SDK."""
+    hosts = {
+        "AZURE_PUBLIC_CLOUD": AzureAuthorityHosts.AZURE_PUBLIC_CLOUD,
+        "AZURE_US_GOVERNMENT": AzureAuthorityHosts.AZURE_GOVERNMENT,
+        "AZURE_CHINA_CLOUD": AzureAuthorityHosts.AZURE_CHINA,
+    }
+    assert set(FACTS["clouds"]) == {one.value for one in AzureClouds}, FACTS["clouds"]
+    for name, ours in FACTS["clouds"].items():
+        theirs = get_arm_endpoints(AzureClouds(name))
+        assert ours["arm"] == theirs["resource_manager"].rstrip("/"), (ours, theirs)
+        assert ours["entra"] == f"https://{hosts[name]}", (ours, hosts[name])
+        # ARM has two names as an audience; the SDK's is the other one for the US Government.
+        scopes = [one.replace("//management.core.", "//management.") for one in theirs["credential_scopes"]]
+        assert scopes == [ours["scope"]], (ours, theirs)
+
+
+for step in (clouds, sizes_and_usages, subnets, machines, throttling, bodies, definitions):
     step()
     print(f"ok: {step.__name__}", flush=True)

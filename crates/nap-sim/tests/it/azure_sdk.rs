@@ -14,9 +14,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt as _;
 use nap_api::aksnodeclass::AKSNodeClassSpec;
 use nap_api::{AKSNodeClass, NodeClaimStatus, labels};
-use nap_azure::AzureProvider;
 use nap_azure::arm::{ManagedIdentity, http_service};
 use nap_azure::prerequisites::create_pool;
+use nap_azure::{AzureCloud, AzureProvider};
 use nap_clock::Clock;
 use nap_cloud::CloudProvider as _;
 use nap_sim::azure::Emulator;
@@ -74,6 +74,23 @@ fn the_node_class_of_the_sdk_has_every_field() {
     let spec = &schema.properties.unwrap()["spec"];
     let class: Value = serde_json::from_str(CLASS).unwrap();
     assert_eq!(absent(spec, &class, "spec"), Vec::<String>::new());
+}
+
+/// The built-in clouds by the name that the SDK has for them.
+fn clouds() -> Value {
+    let all = [
+        ("AZURE_PUBLIC_CLOUD", "AzurePublicCloud"),
+        ("AZURE_US_GOVERNMENT", "AzureUSGovernmentCloud"),
+        ("AZURE_CHINA_CLOUD", "AzureChinaCloud"),
+    ];
+    let all = all.map(|(theirs, ours)| {
+        let cloud = AzureCloud::from_variables(|name| (name == "ARM_CLOUD").then(|| ours.into()));
+        let AzureCloud { arm_endpoint, entra } = cloud.unwrap();
+        let scope = entra.scope();
+        let cloud = json!({ "arm": arm_endpoint, "entra": entra.authority_host, "scope": scope });
+        (theirs.to_owned(), cloud)
+    });
+    Value::Object(all.into_iter().collect())
 }
 
 /// The model of the SDK for the body of a request; `None` for one without a body.
@@ -185,6 +202,7 @@ async fn azure_sdk_for_python_works_on_the_emulator() {
         "subnet": [subnet[4], subnet[8], subnet[10]],
         "bodies": bodies,
         "members": nap_sim::azure::published_members(),
+        "clouds": clouds(),
     });
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azure-sdk-facts.json");
     std::fs::write(&file, facts.to_string()).unwrap();

@@ -22,7 +22,7 @@ async fn unknown_api_versions_are_refused_with_the_known_ones() {
             "InvalidResourceType",
         ),
         (cluster, "2026-05-02-preview", "NoRegisteredProviderFound"),
-        (&format!("{cluster}/agentPools"), "2025-07-01", "NoRegisteredProviderFound"),
+        (&format!("{cluster}/agentPools"), "2026-05-02-preview", "NoRegisteredProviderFound"),
         (
             &format!("{cluster}/providers/Microsoft.Authorization/permissions"),
             "2022-04-01",
@@ -39,16 +39,26 @@ async fn unknown_api_versions_are_refused_with_the_known_ones() {
     let bad = arm.get(&format!("{BASE}?api-version=2001-01-01")).await;
     assert_eq!((bad.status, bad.code()), (400, "NoRegisteredProviderFound"), "subscription");
     // Every pool of the list can be asked for.
-    let pool = arm.get(&format!("{BASE}/{cluster}/agentPools/system?api-version=2025-07-01")).await;
+    let system = format!("{BASE}/{cluster}/agentPools/system?api-version=2026-05-02-preview");
+    let pool = arm.get(&system).await;
     assert_eq!(
         (pool.status, &pool.body["properties"]["mode"]),
         (200, &json!("System")),
         "{pool:?}"
     );
-    // Machines cannot be created in versions without that.
-    let old = machine_url("m-1").replace("2026-05-02-preview", "2025-07-01");
-    let refused = arm.put(&old, &[], &machine_body(SIZE, &["1"], &json!({}))).await;
-    assert_eq!((refused.status, refused.code()), (400, "NoRegisteredProviderFound"));
+    // Nothing is written in a version whose members are not known: its definition has others.
+    let window = json!({ "properties": {} });
+    let schedule = "maintenanceConfigurations/aksManagedAutoUpgradeSchedule";
+    let pool = json!({ "properties": { "mode": "Machines" } });
+    for (url, body) in [
+        (machine_url("m-1"), machine_body(SIZE, &["1"], &json!({}))),
+        (system, pool),
+        (format!("{BASE}/{cluster}/{schedule}?api-version=2026-05-02-preview"), window),
+    ] {
+        let old = url.replace("2026-05-02-preview", "2025-07-01");
+        let refused = arm.put(&old, &[], &body).await;
+        assert_eq!((refused.status, refused.code()), (400, "NoRegisteredProviderFound"), "{old}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

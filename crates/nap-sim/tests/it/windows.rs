@@ -1,8 +1,8 @@
-//! When nodes may be disrupted: windows of a NodePool, and the maintenance window of AKS.
+//! When nodes may be disrupted: windows of a NodePool, and the maintenance windows of AKS.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use nap_api::nodeclaim::condition::DISRUPTION_REASON;
+use nap_api::nodeclaim::condition::{DISRUPTION_REASON, DRIFTED};
 use nap_api::nodepool::DISRUPTION_SETTINGS_VALID;
 use nap_api::{NodePool, conditions, labels};
 use serde_json::{Value, json};
@@ -195,6 +195,75 @@ async fn a_pool_that_follows_the_maintenance_window_is_consolidated_inside_only(
         assert!(said.contains("until 2026-01-01T04:00:00Z"), "{said}");
         user.until("the node is removed", async || user.machines() == 0).await;
         assert!(user.world.clock().now() < at("2026-01-01T04:15:00Z"));
+    })
+    .await;
+}
+
+/// A daily window of four hours from an hour of UTC on.
+fn daily(hour: u8) -> Value {
+    json!({ "maintenanceWindow": {
+        "schedule": { "daily": { "intervalDays": 1 } }, "durationHours": 4, "utcOffset": "+00:00",
+        "startDate": "2026-01-01", "startTime": format!("{hour:02}:00"),
+    } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_of_kubernetes_replaces_nodes_in_its_own_window_only() {
+    let user = User::new().await;
+    let azure = user.world.azure();
+    // The window for images comes first, and must not count.
+    assert!(azure.set_maintenance_configuration("aksManagedNodeOSUpgradeSchedule", daily(2)));
+    assert!(azure.set_maintenance_configuration("aksManagedAutoUpgradeSchedule", daily(8)));
+    user.run(async {
+        let windows =
+            "- {action: allow, reasons: [Drifted], schedule: aksManagedAutoUpgradeSchedule}";
+        user.default_pool(pool(windows, "Never")).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
+        let old = user.claims().await.remove(0);
+        user.world.azure().schedule_fault("upgrade: {version: 1.99.0}").unwrap();
+        user.until("the node drifts", async || {
+            let claim = &user.claims().await[0];
+            let drifted = conditions::get(&claim.status.as_ref().unwrap().conditions, DRIFTED);
+            drifted.is_some_and(|condition| condition.reason == "K8sVersionDrift")
+        })
+        .await;
+        assert!(user.world.clock().now() < at("2026-01-01T01:00:00Z"), "it drifts at once");
+        until(&user, "2026-01-01T07:59:50Z").await;
+        assert_eq!((names(&user).await, user.machines_ever()), (vec![old.name_any()], 1));
+        let said = user.events("DisruptionBlocked").await.join("\n");
+        assert!(said.contains("until 2026-01-01T08:00:00Z"), "{said}");
+        user.until("the node is replaced", async || {
+            !names(&user).await.contains(&old.name_any()) && user.running().await == 1
+        })
+        .await;
+        assert!(user.world.clock().now() < at("2026-01-01T08:15:00Z"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_upgrade_window_a_pool_that_follows_it_stays_and_says_so() {
+    let user = User::new().await;
+    // The other schedule is always open; it is not the one that the pool names.
+    let mut always = daily(0);
+    always["maintenanceWindow"]["durationHours"] = 24.into();
+    let azure = user.world.azure();
+    assert!(azure.set_maintenance_configuration("aksManagedNodeOSUpgradeSchedule", always));
+    user.run(async {
+        let windows = "- {action: allow, schedule: aksManagedAutoUpgradeSchedule}";
+        user.default_pool(pool(windows, "Never")).await;
+        user.deploy("inflate", 1, json!({})).await;
+        user.until_running(1).await;
+        let old = names(&user).await;
+        user.world.azure().upgrade_control_plane("1.99.0");
+        user.pass(6 * 3600).await;
+        assert_eq!(names(&user).await, old);
+        let said = user.events("DisruptionBlocked").await.join("\n");
+        assert!(
+            said.contains("the managed cluster has no aksManagedAutoUpgradeSchedule"),
+            "{said}"
+        );
     })
     .await;
 }

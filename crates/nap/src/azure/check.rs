@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use nap_api::disruption::{Maintenance, Span};
+use nap_api::disruption::{Maintenance, MaintenanceSchedule, Span};
 use nap_azure::AzureConfig;
 use nap_azure::arm::{ArmClient, https_client, tokens_from_env};
 use nap_azure::prerequisites::{self, Facts, Reader, Row, Status};
@@ -26,15 +26,22 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
     if args.create_pool {
         facts = cluster.with_pool(facts).await?;
     }
-    if !args.files.is_empty() {
-        let needs = pool_needs::of_files(&args.files, &facts.config().location)?;
+    let region = facts.config().location.clone();
+    let needs = match args.files.as_slice() {
+        [] => pool_needs::of_cluster(&args.kubernetes, &region).await?,
+        files => pool_needs::of_files(files, &region)?,
+    };
+    let pools: Vec<String> = needs.iter().map(|one| one.name.clone()).collect();
+    if !needs.is_empty() {
         facts.set_node_pools(needs);
     }
     let rows = prerequisites::check(&facts);
     let text = match args.output {
         CheckFormat::Table => table(facts.config(), &rows, false),
         CheckFormat::Wide => table(facts.config(), &rows, true),
-        CheckFormat::Json => serde_json::to_string_pretty(&document(facts.config(), &rows))? + "\n",
+        CheckFormat::Json => {
+            serde_json::to_string_pretty(&document(facts.config(), &pools, &rows))? + "\n"
+        }
     };
     crate::output::write(format_args!("{text}"));
     let (failed, unknown) = (count(&rows, Status::Fail), count(&rows, Status::Unknown));
@@ -50,10 +57,37 @@ pub async fn check(args: CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the maintenance window of a managed cluster for node images.
-pub async fn maintenance(args: &ManagedClusterArgs, within: Span) -> anyhow::Result<Maintenance> {
+/// Reads maintenance windows of a managed cluster. One that is missing is noted, and so is one that
+/// cannot be read, which is then left out.
+pub async fn maintenance(
+    args: &ManagedClusterArgs,
+    schedules: Vec<MaintenanceSchedule>,
+    within: Span,
+) -> Vec<(MaintenanceSchedule, Maintenance)> {
+    let mut windows = Vec::new();
+    for schedule in schedules {
+        match window(args, schedule, within).await {
+            Ok(window) => {
+                if window == Maintenance::Absent {
+                    eprintln!("note: the managed cluster has no {schedule}, so it never opens");
+                }
+                windows.push((schedule, window));
+            }
+            Err(error) => {
+                eprintln!("note: {schedule} is not known, so it counts as closed: {error:#}");
+            }
+        }
+    }
+    windows
+}
+
+async fn window(
+    args: &ManagedClusterArgs,
+    schedule: MaintenanceSchedule,
+    within: Span,
+) -> anyhow::Result<Maintenance> {
     let cluster = Cluster::of(args, Clock::wall())?;
-    Ok(nap_azure::maintenance::read(&cluster.arm, &cluster.config, within).await?)
+    Ok(nap_azure::maintenance::read(&cluster.arm, &cluster.config, schedule, within).await?)
 }
 
 /// Number of rows with a status.
@@ -176,12 +210,13 @@ pub(super) fn summary(rows: &[Row]) -> String {
     counts.join(", ")
 }
 
-fn document(config: &AzureConfig, rows: &[Row]) -> Value {
+fn document(config: &AzureConfig, pools: &[String], rows: &[Row]) -> Value {
     json!({
         "version": 1,
         "cluster": config.cluster_name,
         "region": config.location,
         "agentPool": config.agent_pool,
+        "nodePools": pools,
         "counts": {
             "pass": count(rows, Status::Pass),
             "warn": count(rows, Status::Warn),

@@ -1,8 +1,10 @@
-//! What the NodePools of manifests can buy, for the quota rows of `nap azure check`.
+//! What NodePools of manifests or of a cluster can buy, for the quota rows of `nap azure check`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use nap_api::{AKSNodeClass, NodePool, Requirements};
 use nap_azure::embedded::EmbeddedCatalogue;
 use nap_azure::prerequisites::PoolNeeds;
@@ -11,6 +13,8 @@ use nap_units::CPU;
 
 use super::skus::unmet;
 use crate::catalogue::{instance_types, settings};
+use crate::cli::ClusterArgs;
+use crate::connect::{connect_to, unreachable};
 use crate::manifests::read;
 use crate::user_error::UserError;
 
@@ -34,14 +38,66 @@ pub fn of_files(files: &[PathBuf], region: &str) -> anyhow::Result<Vec<PoolNeeds
         let hint = "name files with the NodePools whose quota is to be checked";
         return Err(UserError::new("-f: there is no NodePool", hint).into());
     }
-    pools.iter().map(|pool| needs(pool, &classes, region)).collect()
+    let needs = |pool| {
+        let found = needs(pool, &classes, region)?;
+        found.map_err(|name| {
+            let message = format!("-f: NodePool `{name}` allows no size of {region}");
+            UserError::new(message, NO_SIZE_HINT).into()
+        })
+    };
+    pools.iter().map(needs).collect()
 }
 
+const NO_SIZE_HINT: &str = "`nap azure skus -f` says why each size is excluded";
+
+/// The needs of the NodePools of a cluster. Without a cluster a note says so and there are none,
+/// unless the options name one.
+pub async fn of_cluster(args: &ClusterArgs, region: &str) -> anyhow::Result<Vec<PoolNeeds>> {
+    let is_named = args.kubeconfig.is_some() || args.context.is_some();
+    let (pools, classes) = match read_cluster(args).await {
+        Ok(found) => found,
+        Err(error) if is_named => return Err(error),
+        Err(error) => {
+            let error = error.to_string();
+            let why = error.lines().next().unwrap_or_default();
+            eprintln!("note: the quota rows are about the default NodePool: {why}");
+            return Ok(Vec::new());
+        }
+    };
+    if pools.is_empty() {
+        eprintln!("note: the quota rows are about the default NodePool: the cluster has none");
+    }
+    let mut all = Vec::new();
+    for pool in &pools {
+        match needs(pool, &classes, region)? {
+            Ok(needs) => all.push(needs),
+            Err(name) => eprintln!(
+                "note: NodePool `{name}` allows no size of {region}, so its quota is not checked"
+            ),
+        }
+    }
+    Ok(all)
+}
+
+type Pools = (Vec<NodePool>, BTreeMap<String, AKSNodeClass>);
+
+async fn read_cluster(args: &ClusterArgs) -> anyhow::Result<Pools> {
+    let (client, url) = connect_to(args).await?;
+    let all = ListParams::default();
+    let pools = Api::<NodePool>::all(client.clone()).list(&all).await;
+    let pools = pools.map_err(|error| unreachable(&url, "list", "nodepools", &error))?;
+    let classes = Api::<AKSNodeClass>::all(client).list(&all).await;
+    let classes = classes.map_err(|error| unreachable(&url, "list", "aksnodeclasses", &error))?;
+    let classes = classes.items.into_iter().map(|class| (class.name_any(), class)).collect();
+    Ok((pools.items, classes))
+}
+
+/// What a NodePool can buy; its name if it can buy nothing.
 fn needs(
     pool: &NodePool,
     classes: &BTreeMap<String, AKSNodeClass>,
     region: &str,
-) -> anyhow::Result<PoolNeeds> {
+) -> anyhow::Result<Result<PoolNeeds, String>> {
     let sizes = EmbeddedCatalogue::embedded();
     let template = &pool.spec.template.spec;
     let settings = settings(region, classes.get(&template.node_class_ref.name));
@@ -63,11 +119,9 @@ fn needs(
         }
     }
     if needs.families.is_empty() && needs.spot.is_none() {
-        let message = format!("-f: NodePool `{}` allows no size of {region}", needs.name);
-        let hint = "`nap azure skus -f` says why each size is excluded";
-        return Err(UserError::new(message, hint).into());
+        return Ok(Err(needs.name));
     }
-    Ok(needs)
+    Ok(Ok(needs))
 }
 
 /// Whether requirements allow a size with a capacity type.

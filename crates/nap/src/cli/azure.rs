@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{CatalogueArgs, region};
+use super::{CatalogueArgs, ClusterArgs, region};
 use crate::azure;
 
 /// Options of `nap azure`.
@@ -77,9 +77,12 @@ pub struct CheckArgs {
     /// Exit with 0 although rows are unknown
     #[arg(long)]
     pub allow_unknown: bool,
-    /// Manifest, folder or `-` with NodePools whose quota is checked; may be repeated
-    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    /// Manifest, folder or `-` with NodePools whose quota is checked; may be repeated. Default: the
+    /// NodePools of the current context, else the default NodePool
+    #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
     pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub kubernetes: ClusterArgs,
     /// Output format
     #[arg(short = 'o', long, value_enum, default_value = "table")]
     pub output: CheckFormat,

@@ -42,6 +42,7 @@ pub fn demo(args: DemoArgs) -> anyhow::Result<()> {
     };
     runtime.block_on(async {
         let world = World::new(&config).map_err(crate::try_cluster::explain_region)?;
+        let world = world.with_marked_estimates();
         println!(
             "nap demo: an embedded Kubernetes and an emulated Azure ({}), at {}x speed.\n",
             config.region, args.speed

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams};
-use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings, Span};
-use nap_api::{NodePool, labels};
+use nap_api::disruption::{
+    MAX_SEARCH_DAYS, Maintenance, MaintenanceSchedule, Span, followed_schedules,
+};
+use nap_api::labels;
 use nap_clock::Clock;
 use nap_controllers::decisions::store;
 use nap_controllers::preview::{self, Known, NodePreview, Preview, PreviewStep};
@@ -30,11 +31,12 @@ const MAX_HELD: usize = 10;
 /// What disruption would do to a cluster now.
 pub fn preview(cluster: &Cluster, problem: &Problem, known: &Known) -> Preview {
     let now = Clock::wall().now();
+    let known = &Known { estimates: problem.origin.price_estimates(), ..known.clone() };
     preview::preview(&cluster.state, &problem.catalogues, &problem.options, known, now)
 }
 
 /// Reads what the controllers know besides the cluster: what they have decided lately, and the
-/// maintenance window if a NodePool follows it. What cannot be read is noted, and is unknown.
+/// maintenance windows that NodePools follow. What cannot be read is noted, and is unknown.
 pub async fn know(source: &SourceArgs, cluster: &mut Cluster) -> Known {
     let spot_to_spot = source.gates.feature_gates.spot_to_spot;
     let mut known = Known { spot_to_spot, ..Known::default() };
@@ -48,17 +50,9 @@ pub async fn know(source: &SourceArgs, cluster: &mut Cluster) -> Known {
             ),
         }
     }
-    let follows = |(_, pool): (_, &Arc<NodePool>)| {
-        Settings::of(pool).is_ok_and(|settings| settings.windows.follow_maintenance())
-    };
-    if !cluster.state.pools().any(follows) {
-        return known;
-    }
-    match maintenance(source).await {
-        Ok(read) => cluster.state.set_maintenance(read, Clock::wall().now()),
-        Err(error) => eprintln!(
-            "note: {MAINTENANCE_SCHEDULE} is not known, so it counts as closed: {error:#}"
-        ),
+    let followed = followed_schedules(cluster.state.pools().map(|(_, pool)| pool.as_ref()));
+    for (schedule, window) in maintenance(source, followed).await {
+        cluster.state.set_maintenance(schedule, window, Clock::wall().now());
     }
     known
 }
@@ -71,19 +65,30 @@ async fn stored_decisions(source: &SourceArgs) -> anyhow::Result<BTreeMap<String
     Ok(found.items.into_iter().find_map(|map| map.data).unwrap_or_default())
 }
 
-async fn maintenance(source: &SourceArgs) -> anyhow::Result<Maintenance> {
-    anyhow::ensure!(!source.offline, "--offline asks Azure for nothing");
+async fn maintenance(
+    source: &SourceArgs,
+    schedules: Vec<MaintenanceSchedule>,
+) -> Vec<(MaintenanceSchedule, Maintenance)> {
+    if source.offline {
+        for schedule in schedules {
+            eprintln!(
+                "note: {schedule} is not known, so it counts as closed: --offline asks Azure for \
+                 nothing"
+            );
+        }
+        return Vec::new();
+    }
     let now = Clock::wall().now();
     let horizon = SignedDuration::from_hours(24 * (MAX_SEARCH_DAYS + 1));
-    let within = now.checked_add(horizon).ok().and_then(|until| Span::new(now, until));
-    let within = within.ok_or_else(|| anyhow::anyhow!("no calendar reaches that far"))?;
+    let until = now.saturating_add(horizon).unwrap_or(jiff::Timestamp::MAX);
+    let Some(within) = Span::new(now, until) else { return Vec::new() };
     let managed = ManagedClusterArgs {
         subscription: source.live.subscription.clone(),
         resource_group: None,
         name: None,
         pool: None,
     };
-    azure::maintenance(&managed, within).await
+    azure::maintenance(&managed, schedules, within).await
 }
 
 /// Renders the steps and the nodes that stay.

@@ -101,7 +101,7 @@ fn world(args: &SimArgs) -> anyhow::Result<World> {
         sizes: BTreeSet::new(),
         retired_sizes: false,
     };
-    World::new(&config).map_err(try_cluster::explain_region)
+    Ok(World::new(&config).map_err(try_cluster::explain_region)?.with_marked_estimates())
 }
 
 async fn simulate(args: &SimArgs) -> anyhow::Result<Report> {

@@ -60,6 +60,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
     let every = |seconds: u64| Duration::from_secs(seconds * u64::from(args.embedded.speed));
     let world = World::new(&config)
         .map_err(explain_region)?
+        .with_marked_estimates()
         .with_settings(settings(args))
         .with_heartbeats(Heartbeats { lease: every(10), status: every(300) });
     faults::schedule_file(world.azure(), args.faults.as_deref())?;

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Api;
 use kube::api::ListParams;
 use nap_api::NodePool;
-use nap_api::disruption::{MAINTENANCE_SCHEDULE, MAX_SEARCH_DAYS, Maintenance, Settings, Span};
+use nap_api::disruption::{MAX_SEARCH_DAYS, Span, followed_schedules};
 use nap_api::duration::parse_go_duration;
 use nap_clock::Clock;
 
@@ -75,19 +75,8 @@ pub async fn windows(args: WindowsArgs) -> anyhow::Result<()> {
     let within = within.ok_or_else(|| {
         UserError::new("--from: no calendar reaches that far", "name a time in this century")
     })?;
-    let follows = |pool: &NodePool| {
-        Settings::of(pool).is_ok_and(|settings| settings.windows.follow_maintenance())
-    };
-    let mut maintenance = Maintenance::Unknown;
-    if pools.iter().any(follows) {
-        match azure::maintenance(&args.managed, within).await {
-            Ok(read) => maintenance = read,
-            Err(error) => eprintln!(
-                "note: {MAINTENANCE_SCHEDULE} is not known, so it counts as closed: {error:#}"
-            ),
-        }
-    }
-    let report = Report::new(&pools, within, maintenance);
+    let windows = azure::maintenance(&args.managed, followed_schedules(&pools), within).await;
+    let report = Report::new(&pools, within, windows.into_iter().collect());
     let text = match args.output {
         WindowsFormat::Text => report.text(),
         WindowsFormat::Json => serde_json::to_string_pretty(&report.document())? + "\n",

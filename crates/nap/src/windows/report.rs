@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use jiff::SignedDuration;
 use jiff::tz::TimeZone;
 use kube::ResourceExt;
-use nap_api::disruption::{self, Maintenance, REASONS, Settings, Span, without};
+use nap_api::disruption::{
+    self, Maintenance, MaintenanceSchedule, PlannedMaintenance, REASONS, Settings, Span, without,
+};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{NodePool, budget, labels};
 use serde_json::{Value, json};
@@ -16,7 +18,7 @@ const MAX_LISTED: usize = 10;
 /// When nodes of NodePools may be disrupted.
 pub struct Report {
     within: Span,
-    maintenance: Maintenance,
+    maintenance: PlannedMaintenance,
     pools: Vec<Pool>,
 }
 
@@ -47,7 +49,7 @@ enum Expiry {
 
 impl Report {
     /// Judges NodePools over a time.
-    pub fn new(pools: &[NodePool], within: Span, maintenance: Maintenance) -> Self {
+    pub fn new(pools: &[NodePool], within: Span, maintenance: PlannedMaintenance) -> Self {
         let pools = pools.iter().map(|pool| Pool::new(pool, within, &maintenance)).collect();
         Self { within, maintenance, pools }
     }
@@ -57,10 +59,15 @@ impl Report {
         self.pools.iter().filter(|pool| !pool.problems.is_empty()).count()
     }
 
-    /// One block per NodePool.
+    /// One block per NodePool, and one per maintenance window that was read.
     pub fn text(&self) -> String {
-        let blocks: Vec<String> = self.pools.iter().map(|pool| pool.text(self.within)).collect();
-        blocks.join("\n")
+        let pools = self.pools.iter().map(|pool| pool.text(self.within));
+        let windows = MaintenanceSchedule::ALL.into_iter();
+        let windows = windows.filter_map(|schedule| match self.maintenance.of(schedule) {
+            Maintenance::Known { open, .. } => Some(maintenance_text(schedule, open)),
+            Maintenance::Absent | Maintenance::Unknown => None,
+        });
+        pools.chain(windows).collect::<Vec<String>>().join("\n")
     }
 
     /// The document of `-o json`.
@@ -69,18 +76,33 @@ impl Report {
             "version": 1,
             "from": self.within.from.to_string(),
             "until": self.within.until.to_string(),
-            "maintenanceWindow": match self.maintenance {
-                Maintenance::Unknown => "unknown",
-                Maintenance::Absent => "absent",
-                Maintenance::Known { .. } => "known",
-            },
+            "maintenanceWindows": self.maintenance_windows(),
             "nodePools": self.pools.iter().map(Pool::document).collect::<Vec<_>>(),
         })
     }
 }
 
+impl Report {
+    /// What is known of each maintenance schedule, and when it is open.
+    fn maintenance_windows(&self) -> Vec<Value> {
+        let window = |schedule: MaintenanceSchedule| {
+            let (state, open) = match self.maintenance.of(schedule) {
+                Maintenance::Unknown => ("unknown", &[][..]),
+                Maintenance::Absent => ("absent", &[][..]),
+                Maintenance::Known { open, .. } => ("known", open.as_slice()),
+            };
+            let span = |span: &Span| json!({ "from": span.from.to_string(), "until": span.until.to_string() });
+            json!({
+                "schedule": schedule.as_str(), "state": state,
+                "open": open.iter().map(span).collect::<Vec<_>>(),
+            })
+        };
+        MaintenanceSchedule::ALL.into_iter().map(window).collect()
+    }
+}
+
 impl Pool {
-    fn new(pool: &NodePool, within: Span, maintenance: &Maintenance) -> Self {
+    fn new(pool: &NodePool, within: Span, maintenance: &PlannedMaintenance) -> Self {
         let (settings, problems) = match Settings::of(pool) {
             Ok(settings) => (settings, Vec::new()),
             Err(problems) => (Settings::default(), problems),
@@ -190,6 +212,21 @@ impl Pool {
             "driftSoakSeconds": self.soak.map(|soak| soak.as_secs()),
         })
     }
+}
+
+fn maintenance_text(schedule: MaintenanceSchedule, open: &[Span]) -> String {
+    let mut text = format!("{schedule} of the managed cluster:\n");
+    for span in open.iter().take(MAX_LISTED) {
+        let _ = writeln!(text, "  {} UTC", in_zone(*span, &TimeZone::UTC, false));
+    }
+    if open.is_empty() {
+        text.push_str("  not open in this time\n");
+    }
+    if open.len() > MAX_LISTED {
+        let more = open.len() - MAX_LISTED;
+        let _ = writeln!(text, "  and {more} more times; -o json lists all");
+    }
+    text
 }
 
 /// The setting of a NodePool that rules out a reason; `None` if none does.

@@ -6,7 +6,7 @@ use nap_sim::azure::EmulatorConfig;
 use serde_json::{Value, json};
 
 use crate::azure_server::{AzureServer, custom_network, deny_port, network_id};
-use crate::process::text;
+use crate::process::{Cluster, text};
 
 /// Ids of the rows with a status in a JSON document.
 fn ids<'a>(document: &'a Value, status: &str) -> Vec<&'a str> {
@@ -136,7 +136,7 @@ fn each_problem_of_a_cluster_is_a_row_with_its_fix() {
         assert!(table.contains(expected), "{expected}\n{table}");
     }
     assert!(!table.contains("password"), "{table}");
-    assert_eq!(error.lines().next(), Some("error: 25 prerequisite(s) not met"), "{error}");
+    assert!(error.lines().any(|line| line == "error: 25 prerequisite(s) not met"), "{error}");
 }
 
 #[test]
@@ -175,14 +175,46 @@ spec:
     let check = |arguments: &[&str]| {
         azure.nap_azure(&[&["check", "-o", "json"], arguments].concat()).output().unwrap()
     };
-    assert_eq!(ids(&document(&check(&[])), "fail"), Vec::<&str>::new());
+    let without = check(&[]);
+    assert_eq!(ids(&document(&without), "fail"), Vec::<&str>::new());
+    assert_eq!(document(&without)["nodePools"], json!([]));
+    let noted = text(&without.stderr);
+    assert!(noted.starts_with("note: the quota rows are about the default NodePool: no cluster"));
+    assert_eq!(noted.lines().count(), 1, "{noted}");
     let found = document(&check(&["-f", file.to_str().unwrap()]));
     assert_eq!(ids(&found, "fail"), ["quota-family"], "{found:#}");
+    assert_eq!(found["nodePools"], json!(["gpu"]));
     assert!(ids(&found, "notApplicable").contains(&"quota-spot"), "{found:#}");
+    let named = check(&["--kubeconfig", "/nowhere/config"]);
+    assert_eq!(named.status.code(), Some(1));
+    assert!(text(&named.stderr).starts_with("error: no cluster"), "{}", text(&named.stderr));
     std::fs::write(&file, "kind: ConfigMap\napiVersion: v1\nmetadata: { name: x }\n").unwrap();
     let refused = check(&["-f", file.to_str().unwrap()]);
     let error = text(&refused.stderr);
     assert!(error.starts_with("error: -f: there is no NodePool\nhint: "), "{error}");
+}
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn quota_is_checked_for_the_nodepools_of_the_cluster() {
+    let azure = AzureServer::start("check-cluster", |config| {
+        config.faults.family_quota.insert("Standard NCASv3_T4 Family".to_owned(), 0);
+    });
+    let cluster = Cluster::start(&["--no-controllers"]);
+    let kubeconfig = cluster.kubeconfig.to_str().unwrap();
+    let gpu = r#"[{"op": "replace", "path": "/spec/template/spec/requirements", "value": [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+        {"key": "node.kubernetes.io/instance-type", "operator": "In",
+         "values": ["Standard_NC4as_T4_v3"]}]}]"#;
+    let document = || {
+        let mut command = azure.nap_azure(&["check", "-o", "json"]);
+        document(&command.env("KUBECONFIG", kubeconfig).output().unwrap())
+    };
+    let before = document();
+    assert_eq!(before["nodePools"], json!(["default"]));
+    assert_eq!(ids(&before, "fail"), Vec::<&str>::new());
+    cluster.ok(&["patch", "nodepool", "default", "--type=json", "-p", gpu]);
+    assert_eq!(ids(&document(), "fail"), ["quota-family"]);
 }
 
 #[test]

@@ -118,42 +118,80 @@ fn nodepools_of_a_cluster_are_read() {
     assert!(said.contains("  Drifted: any time\n"), "{said}");
 }
 
-#[test]
-fn a_maintenance_window_that_cannot_be_asked_for_counts_as_closed() {
-    let annotations = "    nap.karpenter.sh/disruption-windows: |\n      - {action: allow, schedule: \
-                       aksManagedNodeOSUpgradeSchedule}\n";
-    let (passed, said, notes) = windows(&["-f", &manifest("aks", annotations, "")]);
-    assert!(passed, "{notes}");
-    assert!(said.contains("  Drifted: blocked\n"), "{said}");
-    let expected = "note: aksManagedNodeOSUpgradeSchedule is not known, so it counts as closed: ";
-    assert!(notes.starts_with(expected), "{notes}");
+const SCHEDULES: [&str; 2] = ["aksManagedNodeOSUpgradeSchedule", "aksManagedAutoUpgradeSchedule"];
+
+/// Annotations of a NodePool that follows schedules of AKS.
+fn follows(schedules: &[&str]) -> String {
+    let window = |schedule: &&str| format!("      - {{action: allow, schedule: {schedule}}}\n");
+    let windows: String = schedules.iter().map(window).collect();
+    format!("    nap.karpenter.sh/disruption-windows: |\n{windows}")
 }
 
 #[test]
-fn the_maintenance_window_of_the_managed_cluster_is_read() {
-    let annotations = "    nap.karpenter.sh/disruption-windows: |\n      - {action: allow, schedule: \
-                       aksManagedNodeOSUpgradeSchedule}\n";
-    let file = manifest("aks-live", annotations, "");
+fn a_maintenance_window_that_cannot_be_asked_for_counts_as_closed() {
+    for schedule in SCHEDULES {
+        let file = manifest(schedule, &follows(&[schedule]), "");
+        let (passed, said, notes) = windows(&["-f", &file]);
+        assert!(passed, "{notes}");
+        assert!(said.contains("  Drifted: blocked\n"), "{said}");
+        let expected = format!("note: {schedule} is not known, so it counts as closed: ");
+        assert!(notes.starts_with(&expected), "{notes}");
+    }
+}
+
+#[test]
+fn the_maintenance_windows_of_the_managed_cluster_are_read() {
     let azure = AzureServer::start("windows", |_| {});
-    let document = || {
-        let from = ["--from", "2027-01-01T00:00:00Z", "--next", "8d", "-o", "json"];
-        let output = azure.nap(&[&["windows", "-f", &file][..], &from].concat()).output().unwrap();
+    let file = manifest("aks-live", &follows(&SCHEDULES), "");
+    let show = |more: &[&str]| {
+        let from = ["--from", "2027-01-01T00:00:00Z", "--next", "8d"];
+        let output =
+            azure.nap(&[&["windows", "-f", &file][..], &from, more].concat()).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        (text(&output.stdout), text(&output.stderr))
     };
-    assert_eq!(document()["maintenanceWindow"], "absent");
-    let window = json!({ "maintenanceWindow": {
-        "schedule": { "weekly": { "intervalWeeks": 1, "dayOfWeek": "Sunday" } },
-        "durationHours": 4, "utcOffset": "-08:00", "startDate": "2026-01-01", "startTime": "22:00",
-    } });
-    let name = "aksManagedNodeOSUpgradeSchedule";
-    assert!(azure.emulator.set_maintenance_configuration(name, window));
+    let document = || serde_json::from_str::<Value>(&show(&["-o", "json"]).0).unwrap();
+    let states = |document: &Value| {
+        let windows = document["maintenanceWindows"].as_array().unwrap().clone();
+        windows.iter().map(|it| format!("{} {}", it["schedule"], it["state"])).collect::<Vec<_>>()
+    };
+    let absent = SCHEDULES.map(|name| format!("\"{name}\" \"absent\""));
+    assert_eq!(states(&document()), absent);
+    let noted = show(&[]).1;
+    for schedule in SCHEDULES {
+        let expected = format!("note: the managed cluster has no {schedule}, so it never opens\n");
+        assert!(noted.contains(&expected), "{noted}");
+    }
+    let window = |day: &str| {
+        json!({ "maintenanceWindow": {
+            "schedule": { "weekly": { "intervalWeeks": 1, "dayOfWeek": day } },
+            "durationHours": 4, "utcOffset": "-08:00", "startDate": "2026-01-01",
+            "startTime": "22:00",
+        } })
+    };
+    for (name, day) in SCHEDULES.into_iter().zip(["Sunday", "Tuesday"]) {
+        assert!(azure.emulator.set_maintenance_configuration(name, window(day)));
+    }
     let document = document();
-    assert_eq!(document["maintenanceWindow"], "known");
+    assert_eq!(states(&document), SCHEDULES.map(|name| format!("\"{name}\" \"known\"")));
+    let opens = ["2027-01-04T06:00:00Z", "2027-01-06T06:00:00Z"];
+    let ends = ["2027-01-04T10:00:00Z", "2027-01-06T10:00:00Z"];
     let open = &document["nodePools"][0]["reasons"][1]["open"];
-    assert_eq!(open.as_array().unwrap().len(), 1, "{open}");
-    assert_eq!(open[0]["from"], "2027-01-04T06:00:00Z");
-    assert_eq!(open[0]["until"], "2027-01-04T10:00:00Z");
+    assert_eq!(open.as_array().unwrap().len(), 2, "{open}");
+    for (index, (from, until)) in opens.into_iter().zip(ends).enumerate() {
+        assert_eq!((&open[index]["from"], &open[index]["until"]), (&from.into(), &until.into()));
+        let one = &document["maintenanceWindows"][index]["open"];
+        assert_eq!(one, &json!([{ "from": from, "until": until }]));
+    }
+    let said = show(&[]).0;
+    let expected = "
+aksManagedNodeOSUpgradeSchedule of the managed cluster:
+  Mon 4 Jan 06:00 – 10:00 UTC
+
+aksManagedAutoUpgradeSchedule of the managed cluster:
+  Wed 6 Jan 06:00 – 10:00 UTC
+";
+    assert!(said.ends_with(expected), "{said}");
 }
 
 #[test]

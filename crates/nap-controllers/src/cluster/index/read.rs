@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::{LimitRange, Node, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
-use nap_api::disruption::Maintenance;
+use nap_api::disruption::PlannedMaintenance;
 use nap_api::{AKSNodeClass, NodeClaim, NodeOverlay, NodePool, PlanRecord};
 use nap_engine::PodKey;
 
 use super::{Index, Stamps};
 use crate::cluster::{NodeKey, NodeView, Pod, Workloads, pods, provider_id, provider_key};
 
-/// Age up to which what the cloud said about the maintenance window counts.
+/// Age up to which what the cloud said about a maintenance window counts.
 const MAX_MAINTENANCE_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 impl Index {
@@ -230,11 +230,11 @@ impl Index {
         &self.workloads
     }
 
-    /// The maintenance window of the managed cluster, unless it was read too long ago.
-    pub fn maintenance(&self, now: Timestamp) -> &Maintenance {
-        let known = self.maintenance.as_ref();
-        let fresh = known.filter(|(at, _)| now.duration_since(*at) < MAX_MAINTENANCE_AGE);
-        fresh.map_or(&Maintenance::Unknown, |(_, maintenance)| maintenance)
+    /// The maintenance windows of the managed cluster; one that was read too long ago is unknown.
+    pub fn maintenance(&self, now: Timestamp) -> PlannedMaintenance {
+        let all = self.maintenance.iter();
+        let fresh = all.filter(|(_, (at, _))| now.duration_since(*at) < MAX_MAINTENANCE_AGE);
+        fresh.map(|(schedule, (_, window))| (*schedule, window.clone())).collect()
     }
 
     /// The PodDisruptionBudgets that cover a pod, by name.
