@@ -33,6 +33,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_api::nodepool::DisruptionReason;
 
 use crate::context::{Context, Error, Outcome};
+use crate::decisions::inputs::Input;
 use crate::decisions::store;
 use crate::events::Severity;
 use crate::metrics::catalogue::{DECISION_EVALUATION_DURATION, ELIGIBLE_NODES, FAILED_VALIDATIONS};
@@ -92,9 +93,10 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let (dry, candidates) = candidates.into_iter().partition(is_dry);
         let (dry_unhealthy, unhealthy) = unhealthy.into_iter().partition(|_| reports_only);
         let spot_to_spot = context.settings.spot_to_spot;
+        let keeps_inputs = context.settings.keeps_inputs;
         let mut pass = |candidates| {
             let pass = Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
-            pass.with_spot_to_spot(spot_to_spot)
+            pass.with_spot_to_spot(spot_to_spot).keeping_inputs(keeps_inputs)
         };
         (pass((candidates, unhealthy)), pass((dry, dry_unhealthy)), blocked, repairs)
     };
@@ -162,7 +164,7 @@ async fn start(
     context: &Context,
     commands: Commands,
     reason: DisruptionReason,
-    input: &str,
+    input: &Input,
     catalogues: &Catalogues,
 ) -> Result<(), Error> {
     if context.solver.is_planning() {
@@ -185,7 +187,12 @@ async fn start(
     if fallen > 0 {
         context.metrics.add(&FAILED_VALIDATIONS, &[&kind_of(Some(reason))], fallen);
     }
+    if standing.is_empty() {
+        return Ok(());
+    }
     let replicas = eviction_ledger::replicas(&context.index());
+    let replay = context.memory().inputs.keep(input);
+    let input = (input.digest.as_str(), replay.as_str());
     for command in standing {
         commands::start(context, &command, reason, input, (catalogues, &replicas)).await?;
     }

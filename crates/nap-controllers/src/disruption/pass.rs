@@ -28,6 +28,7 @@ use super::scarce_evictions::ScarceEvictions;
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, claim_is};
 use crate::decision_memory::DecisionMemory;
+use crate::decisions::inputs::{self, Input};
 use crate::metrics::snake;
 use crate::node::taint;
 use crate::provisioning::Solver;
@@ -72,6 +73,8 @@ pub struct Pass {
     growing: BTreeSet<String>,
     /// The feature gate `SpotToSpotConsolidation`.
     spot_to_spot: bool,
+    /// Whether the input of consolidation is kept.
+    keeps_inputs: bool,
     /// Whether nothing but the price keeps a node: pods that should not move do not count.
     is_unhindered: bool,
     /// Whether drifted nodes that have to wait for others are replaced after them.
@@ -96,8 +99,8 @@ pub struct Seen {
 pub struct Found {
     /// Commands to start, all for the same reason; `None` if there are none.
     pub commands: Option<(DisruptionReason, Commands)>,
-    /// Digest of the input of the commands.
-    pub input: String,
+    /// Input of the commands.
+    pub input: Input,
     /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
     /// Underutilized nodes that stay, and why.
@@ -154,6 +157,7 @@ impl Pass {
             evictions,
             growing,
             spot_to_spot: false,
+            keeps_inputs: false,
             is_unhindered: false,
             takes_all_rounds: false,
             seen,
@@ -165,6 +169,12 @@ impl Pass {
     #[must_use]
     pub fn with_spot_to_spot(self, spot_to_spot: bool) -> Self {
         Self { spot_to_spot, ..self }
+    }
+
+    /// Lets the input of consolidation be kept.
+    #[must_use]
+    pub fn keeping_inputs(self, keeps_inputs: bool) -> Self {
+        Self { keeps_inputs, ..self }
     }
 
     /// Lets the pass decide as if there were no budgets, windows, waves and rests, nor pods that
@@ -216,13 +226,13 @@ impl Pass {
         let (unhealthy, unplaced) = self.unhealthy(solver);
         found.blocked = unplaced;
         if !unhealthy.is_empty() {
-            found.input = digest(solver, before);
+            found.input.digest = digest(solver, before);
             found.commands = Some((DisruptionReason::Unhealthy, unhealthy));
             return Found { seen: self.seen, ..found };
         }
         let empty = self.empty(&mut found.wait);
         if !empty.is_empty() {
-            found.input = digest(solver, Some(self.fleet(&self.candidates)));
+            found.input.digest = digest(solver, Some(self.fleet(&self.candidates)));
             found.commands = Some((DisruptionReason::Empty, empty));
             return Found { seen: self.seen, ..found };
         }
@@ -231,13 +241,12 @@ impl Pass {
         let (drifted, blocked) = self.drifted(solver);
         found.blocked.extend(blocked);
         if !drifted.is_empty() {
-            found.input = digest(solver, before);
+            found.input.digest = digest(solver, before);
             found.commands = Some((DisruptionReason::Drifted, drifted));
             return Found { seen: self.seen, ..found };
         }
-        let (underutilized, fleet) = self.underutilized(solver, &mut found);
+        let underutilized = self.underutilized(solver, &mut found);
         if !underutilized.is_empty() {
-            found.input = digest(solver, Some(fleet));
             found.commands = Some((DisruptionReason::Underutilized, underutilized));
         }
         Found { seen: self.seen, ..found }
@@ -379,17 +388,17 @@ impl Pass {
         lasting.map(|one| one.name().to_owned()).collect()
     }
 
-    /// Underutilized nodes to remove or to replace, and the fleet that was decided about.
-    fn underutilized(&mut self, solver: &Solver, found: &mut Found) -> (Commands, Fleet) {
+    /// Underutilized nodes to remove or to replace.
+    fn underutilized(&mut self, solver: &Solver, found: &mut Found) -> Commands {
         let eligible = self.examined();
-        let (fleet, Consolidation { steps, kept, surplus, .. }) =
-            self.consolidation(solver, &eligible);
+        let (fleet, decision) = self.consolidation(solver, &eligible);
+        let Consolidation { steps, kept, surplus, .. } = &decision;
         let leaving = steps.iter().flat_map(|step| &step.remove);
         let names: BTreeSet<&str> = surplus.iter().chain(leaving).map(String::as_str).collect();
         found.surplus = Some(self.surplus(&eligible, &names, &mut found.wait));
         let by_name: BTreeMap<&str, &Candidate> =
             eligible.iter().map(|one| (one.name(), one)).collect();
-        for Kept { node, reason, .. } in &kept {
+        for Kept { node, reason, .. } in kept {
             if let Some(one) = by_name.get(node.as_str()) {
                 let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
                 found.kept.push((objects.0, objects.1, reason.to_string()));
@@ -406,8 +415,8 @@ impl Pass {
             }
         }
         let wait = &mut found.wait;
-        let steps: Vec<(Vec<Candidate>, Plan)> =
-            steps.into_iter().map(|step| (of_step(&step, &eligible), step.plan)).collect();
+        let steps: Vec<(Vec<Candidate>, &Plan)> =
+            steps.iter().map(|step| (of_step(step, &eligible), &step.plan)).collect();
         let keys = steps.iter().flat_map(|(candidates, _)| candidates).map(Candidate::key);
         let settled = self.seen.underutilized.observe(keys, self.now);
         *wait = [*wait, settled.wait].into_iter().flatten().min();
@@ -415,10 +424,16 @@ impl Pass {
         let mut commands = Commands::new();
         for (candidates, plan) in steps {
             if candidates.iter().all(|one| settled.due.contains(&one.key())) {
-                commands.push(Command { candidates, plan });
+                commands.push(Command { candidates, plan: plan.clone() });
             }
         }
-        (commands, fleet)
+        if !commands.is_empty() {
+            let options = solver.consolidation_options();
+            let file = || inputs::pack(&fleet, &options, &decision);
+            let file = self.keeps_inputs.then(file);
+            found.input = Input { digest: solver.digests().fleet(&fleet), file };
+        }
+        commands
     }
 }
 
