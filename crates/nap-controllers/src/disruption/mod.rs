@@ -93,10 +93,9 @@ pub async fn reconcile(context: &Context) -> Outcome {
         let (dry, candidates) = candidates.into_iter().partition(is_dry);
         let (dry_unhealthy, unhealthy) = unhealthy.into_iter().partition(|_| reports_only);
         let spot_to_spot = context.settings.spot_to_spot;
-        let keeps_inputs = context.settings.keeps_inputs;
         let mut pass = |candidates| {
             let pass = Pass::new(&index, &memory, candidates, &catalogues, &mut nodes, now);
-            pass.with_spot_to_spot(spot_to_spot).keeping_inputs(keeps_inputs)
+            pass.with_spot_to_spot(spot_to_spot)
         };
         (pass((candidates, unhealthy)), pass((dry, dry_unhealthy)), blocked, repairs)
     };

@@ -28,7 +28,7 @@ use super::scarce_evictions::ScarceEvictions;
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, claim_is};
 use crate::decision_memory::DecisionMemory;
-use crate::decisions::inputs::{self, Input};
+use crate::decisions::inputs::Input;
 use crate::metrics::snake;
 use crate::node::taint;
 use crate::provisioning::Solver;
@@ -73,8 +73,6 @@ pub struct Pass {
     growing: BTreeSet<String>,
     /// The feature gate `SpotToSpotConsolidation`.
     spot_to_spot: bool,
-    /// Whether the input of consolidation is kept.
-    keeps_inputs: bool,
     /// Whether nothing but the price keeps a node: pods that should not move do not count.
     is_unhindered: bool,
     /// Whether drifted nodes that have to wait for others are replaced after them.
@@ -157,7 +155,6 @@ impl Pass {
             evictions,
             growing,
             spot_to_spot: false,
-            keeps_inputs: false,
             is_unhindered: false,
             takes_all_rounds: false,
             seen,
@@ -169,12 +166,6 @@ impl Pass {
     #[must_use]
     pub fn with_spot_to_spot(self, spot_to_spot: bool) -> Self {
         Self { spot_to_spot, ..self }
-    }
-
-    /// Lets the input of consolidation be kept.
-    #[must_use]
-    pub fn keeping_inputs(self, keeps_inputs: bool) -> Self {
-        Self { keeps_inputs, ..self }
     }
 
     /// Lets the pass decide as if there were no budgets, windows, waves and rests, nor pods that
@@ -428,10 +419,7 @@ impl Pass {
             }
         }
         if !commands.is_empty() {
-            let options = solver.consolidation_options();
-            let file = || inputs::pack(&fleet, &options, &decision);
-            let file = self.keeps_inputs.then(file);
-            found.input = Input { digest: solver.digests().fleet(&fleet), file };
+            found.input = solver.input(&fleet, &decision);
         }
         commands
     }
