@@ -78,6 +78,8 @@ pub struct Settings {
     pub dry_run: bool,
     /// Whether new pods are made to avoid nodes that the fleet could do without.
     pub avoid_surplus: bool,
+    /// Whether the inputs of the last decisions are kept in the cluster, for `nap replay`.
+    pub keeps_inputs: bool,
     /// Whether metrics of single nodes, pods and conditions are reported.
     pub observes_objects: bool,
 }
@@ -98,6 +100,7 @@ impl Default for Settings {
             spot_to_spot: false,
             dry_run: false,
             avoid_surplus: true,
+            keeps_inputs: false,
             observes_objects: true,
         }
     }

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use nap_engine::{Plan, PodKey};
 
 use crate::cluster::{Index, NodeKey};
+use crate::decisions::inputs::Inputs;
 use crate::decisions::store::{self, Stored};
 use crate::decisions::{DecisionLog, Document, Kind};
 use crate::disruption::{Backoff, DryRunReports, EvictionLedger, Seen};
@@ -58,6 +59,8 @@ pub struct DecisionMemory {
     pub stored_capacity: Option<String>,
     /// Records of decisions.
     pub decisions: DecisionLog,
+    /// Inputs of the last ones, for `nap replay`.
+    pub inputs: Inputs,
     /// The ConfigMap with them, as it was stored last.
     pub stored_decisions: Stored,
     /// When a plan for pending pods last launched nodes, by NodePool.
@@ -109,6 +112,7 @@ impl DecisionMemory {
             *known = at.max(*known);
         }
         self.backoff.recall(self.decisions.records());
+        self.inputs.recall(self.decisions.records());
         problems
     }
 

@@ -186,8 +186,9 @@ impl World {
         self.trace.hash()
     }
 
-    /// Violations of what must hold at every instant, one line each: budgets of NodePools, pods
-    /// that end against their budgets, moves that save nothing, moves without end.
+    /// Violations of what must hold at every instant, one line each: budgets and windows of
+    /// NodePools, pods that end against their budgets or lose their node, moves that save nothing,
+    /// that follow an undone one, or that never end.
     pub fn violations(&self) -> Vec<String> {
         self.invariants.violations()
     }
@@ -251,6 +252,7 @@ impl World {
         settings: Settings,
         shutdown: impl Future<Output = ()>,
     ) {
+        self.invariants.restarted();
         let server = Guarded::new(self.server.clone(), self.invariants.clone());
         let server = Faulty::new(server, faults.clone());
         let client = Client::new(Traced::new(server, self.trace.clone()), "default");

@@ -1,11 +1,14 @@
 //! `nap decisions`: what the controllers have decided lately, and what came of it.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams};
-use nap_controllers::decisions::{DecisionRecord, Document, Kind, Outcome, RecordedNode, store};
+use nap_controllers::decisions::{
+    DecisionRecord, Document, Kind, Outcome, RecordedNode, inputs, store,
+};
 use nap_units::UsdPerHour;
 use serde::Serialize;
 
@@ -26,6 +29,10 @@ pub struct DecisionsArgs {
     /// Show only decisions that removed or launched this Node or NodeClaim
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Write the input of a consolidation to FILE, for `nap replay`: `last`, or an `id` or `input`
+    /// of -o json. The inputs of the last 8 are kept
+    #[arg(long, num_args = 2, value_names = ["ID", "FILE"], conflicts_with_all = ["node", "last"])]
+    pub save: Option<Vec<String>>,
     /// Output format
     #[arg(short = 'o', long, value_enum, default_value = "table")]
     pub output: DecisionsFormat,
@@ -53,6 +60,9 @@ struct Shown<'r> {
 /// Prints the decisions.
 pub async fn decisions(args: DecisionsArgs) -> anyhow::Result<()> {
     let Document { version, records } = read(&args.cluster).await?;
+    if let Some([id, file]) = args.save.as_deref() {
+        return save(&args.cluster, &records, id, Path::new(file)).await;
+    }
     let is_asked =
         |record: &DecisionRecord| args.node.as_deref().is_none_or(|name| record.concerns(name));
     let recorded = records.len();
@@ -83,6 +93,54 @@ pub async fn decisions(args: DecisionsArgs) -> anyhow::Result<()> {
             }
         }),
     }
+}
+
+/// Writes the input of a decision.
+async fn save(
+    cluster: &ClusterArgs,
+    records: &[DecisionRecord],
+    id: &str,
+    file: &Path,
+) -> anyhow::Result<()> {
+    let kept = |record: &&DecisionRecord| inputs::NAMES.contains(&record.replay.as_str());
+    let hint = "`nap decisions -o json` lists them: those with `replay` can be saved";
+    let found = match id {
+        "last" => records.iter().rfind(kept),
+        id => records.iter().rfind(|one| one.id.to_string() == id || one.input == id),
+    };
+    let Some(record) = found else {
+        let message = match id {
+            "last" => "--save: no recorded decision has its input kept".to_owned(),
+            id => format!("--save: no recorded decision has the id or input `{id}`"),
+        };
+        return Err(UserError::new(message, hint).into());
+    };
+    if !kept(&record) {
+        let why = match record.replay.as_str() {
+            inputs::TOO_LARGE => "is too large to be kept",
+            _ => "is not kept: only consolidation needs a decision of the engine",
+        };
+        return Err(UserError::new(format!("--save: the input of `{id}` {why}"), hint).into());
+    }
+    let (client, server) = connect_to(cluster).await?;
+    let api: Api<ConfigMap> = Api::all(client);
+    let named = ListParams::default().fields(&format!("metadata.name={}", record.replay));
+    let maps = api.list(&named).await;
+    let maps = maps.map_err(|error| unreachable(&server, "list", "configmaps", &error))?;
+    let content = maps.items.into_iter().find_map(|map| inputs::file_of(map, &record.input));
+    let Some(content) = content else {
+        let number = inputs::NAMES.len();
+        let message = format!(
+            "--save: the input of `{id}` is not in ConfigMap `{}`: it is not written yet, or one of \
+             the {number} decisions after it took its place",
+            record.replay
+        );
+        return Err(UserError::new(message, hint).into());
+    };
+    std::fs::write(file, content).map_err(|error| {
+        let message = format!("--save: {}: cannot be written: {error}", file.display());
+        UserError::new(message, "name a file in a folder that exists").into()
+    })
 }
 
 /// Reads the records from whichever namespace nap has.

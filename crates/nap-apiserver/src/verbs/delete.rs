@@ -278,7 +278,7 @@ impl State {
     }
 }
 
-fn check_preconditions(
+pub(super) fn check_preconditions(
     resource: &Resource,
     key: &Key,
     held: &Value,

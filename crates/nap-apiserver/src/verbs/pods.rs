@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::Response;
 use serde_json::{Value, json};
 
+use super::delete::check_preconditions;
 use super::{DeleteOptions, WriteOptions, decode};
 use crate::ResponseBody;
 use crate::error::{ApiError, Result};
@@ -113,6 +114,22 @@ impl State {
             );
         if !unprotected {
             self.ask_budget(&pod, &options)?;
+        }
+        if !options.dry_run {
+            check_preconditions(resource, key, &pod, &options)?;
+            let mut pod = (*pod).clone();
+            set_condition(
+                &mut pod,
+                json!({
+                    "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                    "message": "Eviction API: evicting",
+                    "lastProbeTime": null, "lastTransitionTime": self.timestamp(),
+                }),
+            );
+            let marked = self.store.put(&resource.group_resource(), pod);
+            if !options.resource_version.is_empty() {
+                object::resource_version(&marked).clone_into(&mut options.resource_version);
+            }
         }
         self.delete(resource, key, &options)?;
         Ok(render::json(201, &success(&Value::Null)))

@@ -374,7 +374,32 @@ async fn evictions_ask_the_disruption_budget() {
     let status = budgets.get("web").await.unwrap().status.unwrap();
     assert_eq!(status.disruptions_allowed, 0);
     assert!(status.disrupted_pods.unwrap().contains_key("web"));
-    assert!(api.get("web").await.unwrap().metadata.deletion_timestamp.is_some());
+    let evicted = api.get("web").await.unwrap();
+    assert!(evicted.metadata.deletion_timestamp.is_some());
+    let conditions = evicted.status.unwrap().conditions.unwrap();
+    let target = conditions.iter().find(|one| one.type_ == "DisruptionTarget").unwrap();
+    assert_eq!(target.reason.as_deref(), Some("EvictionByEvictionAPI"));
+    assert_eq!(target.message.as_deref(), Some("Eviction API: evicting"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_of_an_eviction_leaves_no_condition() {
+    let client = client();
+    let api = pods(&client);
+    api.create(&created(), &pod("web")).await.unwrap();
+    run(&client, "web").await;
+    let is_marked = async || {
+        let conditions = api.get("web").await.unwrap().status.unwrap().conditions;
+        conditions.into_iter().flatten().any(|one| one.type_ == "DisruptionTarget")
+    };
+    let tried = EvictParams {
+        post_options: PostParams { dry_run: true, ..PostParams::default() },
+        ..EvictParams::default()
+    };
+    api.evict("web", &tried).await.unwrap();
+    assert!(!is_marked().await);
+    api.evict("web", &EvictParams::default()).await.unwrap();
+    assert!(is_marked().await);
 }
 
 #[tokio::test(start_paused = true)]

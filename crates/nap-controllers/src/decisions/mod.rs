@@ -6,6 +6,7 @@
 //! NodePools grow or rest.
 
 pub mod digest;
+pub mod inputs;
 pub mod log;
 mod outcome;
 mod record;

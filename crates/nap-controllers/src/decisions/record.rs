@@ -65,6 +65,10 @@ pub struct DecisionRecord {
     /// Digest of the engine's input; empty until it was computed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub input: String,
+    /// The ConfigMap that keeps the input, until another decision takes its place; `TooLarge` if it
+    /// is too large to be kept, empty if it is not kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub replay: String,
     /// Reasons in words.
     pub why: Vec<String>,
     /// What came of it.
@@ -190,6 +194,7 @@ impl DecisionRecord {
             predicted_saving_micro_usd_per_hour: None,
             realised_saving_micro_usd_per_hour: None,
             input: String::new(),
+            replay: String::new(),
             why: why.map(|text| cut(&text)).collect(),
             outcome: Outcome::Pending,
             settled: None,

@@ -8,6 +8,7 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::inputs;
 use super::outcome::settle;
 use crate::context::{Context, Doing, Error, Outcome, is_conflict, is_not_found};
 use crate::metrics::catalogue::DECISION_OUTCOMES;
@@ -15,10 +16,11 @@ use crate::permissions::{Permission, Scope};
 
 /// Name of the ConfigMap.
 pub const NAME: &str = "nap-decisions";
-/// Its ConfigMap is read and written.
+/// Its ConfigMap is read and written, and those of the inputs are written.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", "configmaps", &["create"]).within(Scope::Own),
     Permission::new("", "configmaps", &["get", "patch"]).within(Scope::OwnNamed(&[NAME])),
+    Permission::new("", "configmaps", &["patch"]).within(Scope::OwnNamed(&inputs::NAMES)),
 ];
 
 /// Key of the records in it.
@@ -45,6 +47,17 @@ pub async fn reconcile(context: &Context) -> Outcome {
         Api::namespaced(context.client.clone(), context.settings.own_namespace());
     recall(context).await?;
     notice_outcomes(context);
+    let waiting = context.memory().inputs.first();
+    if let Some(waiting) = waiting {
+        match inputs::write(&api, &waiting).await {
+            // The records matter more: they do not wait for a permission.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                tracing::warn!(error = status.message, "the input of a decision is not kept");
+            }
+            done => done.doing("storing the input of a decision for", NAME)?,
+        }
+        context.memory().inputs.written(&waiting);
+    }
     let (stored, changes, texts) = {
         let memory = context.memory();
         let stored = memory.stored_decisions.clone();

@@ -24,12 +24,12 @@ use crate::provisioning::nodeclaims::{self, Replaces};
 use crate::snapshot::Catalogues;
 
 /// Starts the disruption of candidates whose pods have places in the plan, on existing nodes or on
-/// launches.
+/// launches. `input` is its digest, and where it is kept.
 pub async fn start(
     context: &Context,
     command: &Command,
     reason: DisruptionReason,
-    input: &str,
+    input: (&str, &str),
     (catalogues, replicas): (&Catalogues, &Replicas),
 ) -> Result<(), Error> {
     let Command { candidates, plan } = command;
@@ -119,7 +119,7 @@ fn record(
     command: &Command,
     reason: DisruptionReason,
     (message, estimates): (&str, PriceEstimates),
-    input: &str,
+    (input, replay): (&str, &str),
     now: Timestamp,
 ) -> DecisionRecord {
     let Command { candidates, plan } = command;
@@ -142,7 +142,7 @@ fn record(
     let record =
         DecisionRecord::new(Kind::Disruption, reason.as_str(), plan, &launches, estimates, now);
     let record = record.removing(removed.collect(), pods, saving, message);
-    DecisionRecord { input: input.to_owned(), ..record }
+    DecisionRecord { input: input.to_owned(), replay: replay.to_owned(), ..record }
 }
 
 /// Price of all candidates; `None` if one is not known.

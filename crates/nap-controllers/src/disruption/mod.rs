@@ -34,6 +34,7 @@ use nap_api::nodepool::DisruptionReason;
 
 use crate::cluster::pool_of;
 use crate::context::{Context, Error, Outcome};
+use crate::decisions::inputs::Input;
 use crate::decisions::store;
 use crate::events::Severity;
 use crate::metrics::catalogue::{DECISION_EVALUATION_DURATION, ELIGIBLE_NODES, FAILED_VALIDATIONS};
@@ -172,7 +173,7 @@ async fn start(
     context: &Context,
     commands: Commands,
     reason: DisruptionReason,
-    input: &str,
+    input: &Input,
     catalogues: &Catalogues,
 ) -> Result<(), Error> {
     if context.solver.is_planning() {
@@ -195,7 +196,12 @@ async fn start(
     if fallen > 0 {
         context.metrics.add(&FAILED_VALIDATIONS, &[&kind_of(Some(reason))], fallen);
     }
+    if standing.is_empty() {
+        return Ok(());
+    }
     let replicas = eviction_ledger::replicas(&context.index());
+    let replay = context.memory().inputs.keep(input);
+    let input = (input.digest.as_str(), replay.as_str());
     for command in standing {
         commands::start(context, &command, reason, input, (catalogues, &replicas)).await?;
     }

@@ -28,6 +28,7 @@ use super::scarce_evictions::ScarceEvictions;
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, claim_is};
 use crate::decision_memory::DecisionMemory;
+use crate::decisions::inputs::Input;
 use crate::metrics::snake;
 use crate::node::taint;
 use crate::provisioning::Solver;
@@ -96,8 +97,8 @@ pub struct Seen {
 pub struct Found {
     /// Commands to start, all for the same reason; `None` if there are none.
     pub commands: Option<(DisruptionReason, Commands)>,
-    /// Digest of the input of the commands.
-    pub input: String,
+    /// Input of the commands.
+    pub input: Input,
     /// Unhealthy and drifted nodes whose pods have no place.
     pub blocked: Vec<Blocked>,
     /// Underutilized nodes that stay, and why.
@@ -224,13 +225,13 @@ impl Pass {
         let (unhealthy, unplaced) = self.unhealthy(solver);
         found.blocked = unplaced;
         if !unhealthy.is_empty() {
-            found.input = digest(solver, before);
+            found.input.digest = digest(solver, before);
             found.commands = Some((DisruptionReason::Unhealthy, unhealthy));
             return Found { seen: self.seen, ..found };
         }
         let empty = self.empty(&mut found.wait);
         if !empty.is_empty() {
-            found.input = digest(solver, Some(self.fleet(&self.candidates)));
+            found.input.digest = digest(solver, Some(self.fleet(&self.candidates)));
             found.commands = Some((DisruptionReason::Empty, empty));
             return Found { seen: self.seen, ..found };
         }
@@ -239,13 +240,12 @@ impl Pass {
         let (drifted, blocked) = self.drifted(solver);
         found.blocked.extend(blocked);
         if !drifted.is_empty() {
-            found.input = digest(solver, before);
+            found.input.digest = digest(solver, before);
             found.commands = Some((DisruptionReason::Drifted, drifted));
             return Found { seen: self.seen, ..found };
         }
-        let (underutilized, fleet) = self.underutilized(solver, &mut found);
+        let underutilized = self.underutilized(solver, &mut found);
         if !underutilized.is_empty() {
-            found.input = digest(solver, Some(fleet));
             found.commands = Some((DisruptionReason::Underutilized, underutilized));
         }
         Found { seen: self.seen, ..found }
@@ -387,17 +387,17 @@ impl Pass {
         lasting.map(|one| one.name().to_owned()).collect()
     }
 
-    /// Underutilized nodes to remove or to replace, and the fleet that was decided about.
-    fn underutilized(&mut self, solver: &Solver, found: &mut Found) -> (Commands, Fleet) {
+    /// Underutilized nodes to remove or to replace.
+    fn underutilized(&mut self, solver: &Solver, found: &mut Found) -> Commands {
         let eligible = self.examined();
-        let (fleet, Consolidation { steps, kept, surplus, .. }) =
-            self.consolidation(solver, &eligible);
+        let (fleet, decision) = self.consolidation(solver, &eligible);
+        let Consolidation { steps, kept, surplus, .. } = &decision;
         let leaving = steps.iter().flat_map(|step| &step.remove);
         let names: BTreeSet<&str> = surplus.iter().chain(leaving).map(String::as_str).collect();
         found.surplus = Some(self.surplus(&eligible, &names, &mut found.wait));
         let by_name: BTreeMap<&str, &Candidate> =
             eligible.iter().map(|one| (one.name(), one)).collect();
-        for Kept { node, reason, .. } in &kept {
+        for Kept { node, reason, .. } in kept {
             if let Some(one) = by_name.get(node.as_str()) {
                 let objects = (Arc::clone(&one.claim), Arc::clone(&one.node));
                 found.kept.push((objects.0, objects.1, Why::Kept(reason.clone())));
@@ -414,8 +414,8 @@ impl Pass {
             }
         }
         let wait = &mut found.wait;
-        let steps: Vec<(Vec<Candidate>, Plan)> =
-            steps.into_iter().map(|step| (of_step(&step, &eligible), step.plan)).collect();
+        let steps: Vec<(Vec<Candidate>, &Plan)> =
+            steps.iter().map(|step| (of_step(step, &eligible), &step.plan)).collect();
         let keys = steps.iter().flat_map(|(candidates, _)| candidates).map(Candidate::key);
         let settled = self.seen.underutilized.observe(keys, self.now);
         *wait = [*wait, settled.wait].into_iter().flatten().min();
@@ -423,10 +423,13 @@ impl Pass {
         let mut commands = Commands::new();
         for (candidates, plan) in steps {
             if candidates.iter().all(|one| settled.due.contains(&one.key())) {
-                commands.push(Command { candidates, plan });
+                commands.push(Command { candidates, plan: plan.clone() });
             }
         }
-        (commands, fleet)
+        if !commands.is_empty() {
+            found.input = solver.input(&fleet, &decision);
+        }
+        commands
     }
 }
 

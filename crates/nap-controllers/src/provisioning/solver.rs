@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::context::Context;
 use crate::decisions::Digests;
+use crate::decisions::inputs::{self, Input};
 use crate::snapshot::{Catalogues, NodeCache, snapshot_moving};
 
 /// State that is kept between calls of the engine because it does not depend on pods.
@@ -69,8 +70,11 @@ impl Context {
         &self,
         work: impl FnOnce(&Solver) -> T + Send + 'static,
     ) -> T {
-        let solver =
-            Solver { state: Arc::clone(&self.solver), options: self.settings.engine.clone() };
+        let solver = Solver {
+            state: Arc::clone(&self.solver),
+            options: self.settings.engine.clone(),
+            keeps_inputs: self.settings.keeps_inputs,
+        };
         if !self.settings.solve_on_worker_thread {
             return work(&solver);
         }
@@ -96,12 +100,14 @@ impl Context {
 pub struct Solver {
     state: Arc<SolverState>,
     options: Options,
+    /// Whether inputs are packed, to be kept in the cluster.
+    keeps_inputs: bool,
 }
 
 impl Solver {
     /// The engine with caches of its own.
     pub fn detached(options: Options) -> Self {
-        Self { state: Arc::default(), options }
+        Self { state: Arc::default(), options, keeps_inputs: false }
     }
 
     /// The engine's plan for a snapshot.
@@ -112,6 +118,12 @@ impl Solver {
     /// Digests of the engine's input.
     pub fn digests(&self) -> MutexGuard<'_, Digests> {
         self.state.digests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a decision of consolidation was made from.
+    pub fn input(&self, fleet: &Fleet, decision: &Consolidation) -> Input {
+        let pack = || inputs::pack(fleet, &self.consolidation_options(), decision);
+        Input { digest: self.digests().fleet(fleet), file: self.keeps_inputs.then(pack) }
     }
 
     /// The options of consolidation.

@@ -6,20 +6,29 @@
 //!
 //! | invariant | when |
 //! |---|---|
-//! | [`budgets`] are not exceeded | a node is chosen for disruption |
+//! | [`budgets`] are not exceeded, whatever their schedule | a node is chosen for disruption |
+//! | [`windows`] are open | a node is chosen for disruption |
+//! | [`emptied`]: no pod loses its node, bound or pending | a node is chosen as empty |
 //! | [`settled`]: nothing moves long after the last change | a node is chosen for consolidation |
+//! | [`undo`]: a NodePool rests whose move was undone | a node is chosen for consolidation |
 //! | [`savings`]: replacements cost less than what they replace | an old node is deleted |
 //! | [`pods`] end by eviction, or when the time of their node is over | nap deletes a pod |
 
 mod budgets;
+mod calendar;
+mod emptied;
 mod pods;
 mod savings;
 mod settled;
+#[cfg(test)]
+mod tests;
+mod undo;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use nap_api::PlanRecord;
 use nap_api::labels;
 use nap_apiserver::Observed;
@@ -32,6 +41,8 @@ pub(crate) use pods::Guarded;
 
 /// Violations that are kept; later ones are dropped.
 const MAX_VIOLATIONS: usize = 100;
+/// Time between a decision and the write that shows it, within which the cluster may change.
+const DECIDED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// The invariants of one world. Clones share them.
 #[derive(Clone)]
@@ -45,9 +56,10 @@ struct State {
     claims: BTreeMap<String, Claim>,
     /// NodePools by name.
     pools: BTreeMap<String, Value>,
-    /// Node and grace period in seconds of each pod, by namespace and name.
-    pods: BTreeMap<(String, String), (String, i64)>,
+    /// Pods by namespace and name.
+    pods: BTreeMap<(String, String), Pod>,
     settled: settled::Settled,
+    undo: undo::Undo,
     /// Whether a NodeOverlay states other prices than Azure bills.
     has_overlays: bool,
     violations: Vec<String>,
@@ -71,6 +83,22 @@ struct Claim {
     price: Option<i64>,
 }
 
+/// A pod.
+#[derive(Clone, Debug)]
+struct Pod {
+    node: Option<String>,
+    /// Node that it is nominated for.
+    nominated: Option<String>,
+    /// Time since which these two are as they are.
+    since: Timestamp,
+    /// Seconds.
+    grace: i64,
+    /// `None` without a controller.
+    workload: Option<String>,
+    /// Whether it needs a place elsewhere if its node goes.
+    moves: bool,
+}
+
 impl Invariants {
     pub(crate) fn new(clock: Clock, azure: Emulator) -> Self {
         Self(Arc::new(Mutex::new(State {
@@ -80,6 +108,7 @@ impl Invariants {
             pools: BTreeMap::new(),
             pods: BTreeMap::new(),
             settled: settled::Settled::default(),
+            undo: undo::Undo::default(),
             has_overlays: false,
             violations: Vec::new(),
         })))
@@ -88,6 +117,13 @@ impl Invariants {
     /// Looks at a change.
     pub(crate) fn observe(&self, change: Observed<'_>) {
         self.state().observe(change);
+    }
+
+    /// Takes in that nap is started.
+    pub(crate) fn restarted(&self) {
+        let mut state = self.state();
+        let now = state.clock.now();
+        state.undo.restarted(now);
     }
 
     /// The violations so far, one line each with its time.
@@ -116,23 +152,34 @@ impl State {
             (labels::GROUP, "nodeoverlays") => self.has_overlays = true,
             ("", "pods") => {
                 let namespace = new.or(old).and_then(|pod| text(pod, "/metadata/namespace"));
-                let key = (namespace.unwrap_or_default(), name);
-                let node = new.and_then(|pod| text(pod, "/spec/nodeName"));
-                match (new, node) {
-                    (Some(pod), Some(node)) => {
-                        let grace = pod.pointer("/spec/terminationGracePeriodSeconds");
-                        let grace = grace.and_then(Value::as_i64).unwrap_or(30);
-                        self.pods.insert(key, (node, grace));
-                    }
-                    _ => drop(self.pods.remove(&key)),
+                self.pod((namespace.unwrap_or_default(), name), new, now);
+            }
+            ("coordination.k8s.io", "leases") => {
+                let holder = |lease: &Value| text(lease, "/spec/holderIdentity");
+                if old.is_some_and(|old| holder(old) != new.and_then(holder)) {
+                    self.undo.restarted(now);
                 }
             }
             _ => {}
         }
     }
 
+    fn pod(&mut self, key: (String, String), new: Option<&Value>, now: Timestamp) {
+        let before = self.pods.remove(&key);
+        let after = new.map(|pod| Pod::read(pod, before.as_ref(), now));
+        let workload = after.as_ref().or(before.as_ref()).and_then(|pod| pod.workload.as_deref());
+        if let Some(workload) = workload
+            && before.is_some() != after.is_some()
+        {
+            self.undo.count(workload, after.is_some(), now);
+        }
+        self.pods.extend(after.map(|pod| (key, pod)));
+    }
+
     fn claim(&mut self, name: &str, new: Option<&Value>, now: Timestamp) {
-        let before = self.claims.remove(name).unwrap_or_default();
+        let known = self.claims.remove(name);
+        let is_new = known.is_none();
+        let before = known.unwrap_or_default();
         let Some(new) = new else { return };
         let mut claim = Claim::read(new);
         claim.price = before.price;
@@ -144,15 +191,48 @@ impl State {
         self.claims.insert(name.to_owned(), claim);
         let mut found = Vec::new();
         if is_chosen {
-            found.extend(budgets::check(self, name));
+            found.extend(budgets::check(self, name, now));
+            found.extend(windows::check(self, name, now));
+            found.extend(emptied::check(self, name, now));
             found.extend(self.settled.check(&self.claims[name], now));
+            found.extend(self.consolidated(name, now));
         }
-        if ends && !self.has_overlays {
-            found.extend(savings::check(self, name));
+        if is_new && self.claims[name].plan.replaces.is_empty() {
+            self.launched(name, now);
+        }
+        if ends {
+            if !self.has_overlays {
+                found.extend(savings::check(self, name));
+            }
+            let is_replaced = self.claims.values().any(|one| one.plan.replaces.contains(name));
+            let claim = &self.claims[name];
+            if is_replaced && claim.reason.as_deref() == Some("Underutilized") {
+                self.undo.succeeded(&claim.pool);
+            }
         }
         for violation in found {
             self.violation(now, &violation);
         }
+    }
+
+    /// Looks at a node that has just been chosen, for undone moves of its NodePool.
+    fn consolidated(&mut self, name: &str, now: Timestamp) -> Option<String> {
+        let chosen = &self.claims[name];
+        if chosen.reason.as_deref() != Some("Underutilized") {
+            return None;
+        }
+        let here = self.pods.values().filter(|pod| pod.node.as_ref() == Some(&chosen.node));
+        let moved = here.filter(|pod| pod.moves).filter_map(|pod| pod.workload.as_deref());
+        self.undo.check(chosen, moved.collect(), now)
+    }
+
+    /// Looks at a NodeClaim that has just been created and replaces none.
+    fn launched(&mut self, name: &str, now: Timestamp) {
+        let planned = self.claims[name].plan.pods.iter().filter_map(|key| {
+            let (namespace, name) = key.split_once('/')?;
+            self.pods.get(&(namespace.to_owned(), name.to_owned()))
+        });
+        self.undo.launched(&planned.collect::<Vec<_>>(), now);
     }
 
     fn violation(&mut self, now: Timestamp, text: &str) {
@@ -190,103 +270,26 @@ impl Claim {
     }
 }
 
+impl Pod {
+    fn read(object: &Value, before: Option<&Self>, now: Timestamp) -> Self {
+        let node = text(object, "/spec/nodeName");
+        let nominated = text(object, "/status/nominatedNodeName");
+        let is_same = |pod: &&Self| pod.node == node && pod.nominated == nominated;
+        let since = before.filter(is_same).map_or(now, |pod| pod.since);
+        let grace = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let stays = |owner: &Value| owner["kind"] == "DaemonSet" || owner["kind"] == "Node";
+        let phase = text(object, "/status/phase").unwrap_or_default();
+        let has_ended = phase == "Succeeded" || phase == "Failed";
+        let is_deleted = object.pointer("/metadata/deletionTimestamp").is_some();
+        let is_bound_to_stay = owners.is_some_and(|owners| owners.iter().any(stays));
+        let moves = !(has_ended || is_deleted || is_bound_to_stay);
+        let (grace, workload) = (grace.unwrap_or(30), undo::workload(object));
+        Self { node, nominated, since, grace, workload, moves }
+    }
+}
+
 /// The text at a JSON pointer.
 fn text(object: &Value, pointer: &str) -> Option<String> {
     object.pointer(pointer)?.as_str().map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::azure::EmulatorConfig;
-
-    /// Two initialized nodes of a NodePool that may lose one at a time.
-    fn cluster() -> Invariants {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let config = EmulatorConfig::new("eastus", 1, clock.clone());
-        let invariants = Invariants::new(clock, Emulator::new(config).unwrap().0);
-        let budgets = json!({ "budgets": [{ "nodes": "1" }] });
-        let pool = json!({ "metadata": { "name": "p" }, "spec": { "disruption": budgets } });
-        apply(&invariants, labels::GROUP, "nodepools", &pool);
-        invariants
-    }
-
-    fn apply(invariants: &Invariants, group: &str, plural: &str, new: &Value) {
-        invariants.observe(Observed { group, plural, old: None, new: Some(new) });
-    }
-
-    fn claim(invariants: &Invariants, name: &str, conditions: &[(&str, &str)], more: &Value) {
-        let condition = |(kind, reason): &(&str, &str)| json!({ "type": kind, "status": "True", "reason": reason });
-        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
-        let mut object = json!({
-            "metadata": { "name": name, "labels": { labels::NODEPOOL: "p" } },
-            "status": { "nodeName": format!("node-{name}"), "conditions": conditions },
-        });
-        json_patch::merge(&mut object, more);
-        apply(invariants, labels::GROUP, "nodeclaims", &object);
-    }
-
-    const INITIALIZED: (&str, &str) = ("Initialized", "Initialized");
-    const EMPTY: (&str, &str) = ("DisruptionReason", "Empty");
-
-    #[tokio::test(start_paused = true)]
-    async fn a_node_more_than_the_budget_is_a_violation() {
-        let cluster = cluster();
-        for name in ["a", "b", "c"] {
-            claim(&cluster, name, &[INITIALIZED], &json!({}));
-        }
-        claim(&cluster, "a", &[INITIALIZED, EMPTY], &json!({}));
-        assert_eq!(cluster.violations(), [""; 0]);
-        claim(&cluster, "b", &[INITIALIZED, EMPTY], &json!({}));
-        let found = cluster.violations();
-        assert!(found[0].ends_with("2 of 3 nodes leave with b, 1 may for Empty"), "{found:?}");
-        // A node whose instance terminates has left.
-        let gone = [INITIALIZED, EMPTY, ("InstanceTerminating", "x")];
-        claim(&cluster, "a", &gone, &json!({}));
-        claim(&cluster, "b", &gone, &json!({}));
-        claim(&cluster, "c", &[INITIALIZED, EMPTY], &json!({}));
-        assert_eq!(cluster.violations().len(), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn consolidation_long_after_the_last_change_is_a_violation() {
-        let cluster = cluster();
-        claim(&cluster, "a", &[INITIALIZED], &json!({}));
-        tokio::time::advance(std::time::Duration::from_hours(6)).await;
-        claim(&cluster, "a", &[INITIALIZED, EMPTY], &json!({}));
-        assert_eq!(cluster.violations(), [""; 0], "an empty node is no move");
-        claim(&cluster, "a", &[INITIALIZED], &json!({}));
-        let moved = ("DisruptionReason", "Underutilized");
-        claim(&cluster, "a", &[INITIALIZED, moved], &json!({}));
-        assert!(cluster.violations()[0].contains("360 min after the last change"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pod_that_nap_deletes_before_the_time_of_its_node_is_a_violation() {
-        let cluster = cluster();
-        claim(&cluster, "a", &[INITIALIZED], &json!({}));
-        let pod = json!({
-            "metadata": { "namespace": "shop", "name": "web" },
-            "spec": { "nodeName": "node-a", "terminationGracePeriodSeconds": 60 },
-        });
-        apply(&cluster, "", "pods", &pod);
-        let server = tower::service_fn(async |_: http::Request<()>| Ok::<_, ()>(()));
-        let mut nap = Guarded::new(server, cluster.clone());
-        let mut delete = async || {
-            let request = http::Request::delete("/api/v1/namespaces/shop/pods/web").body(());
-            tower::Service::call(&mut nap, request.unwrap()).await.unwrap();
-            cluster.violations().len()
-        };
-        assert_eq!(delete().await, 1, "its node has no end");
-        let ends = |time: &str| {
-            let annotations = json!({ labels::TERMINATION_TIMESTAMP: time });
-            json!({ "metadata": { "annotations": annotations } })
-        };
-        claim(&cluster, "a", &[INITIALIZED], &ends("2026-01-01T00:01:01Z"));
-        assert_eq!(delete().await, 2, "it would end a second before its node");
-        claim(&cluster, "a", &[INITIALIZED], &ends("2026-01-01T00:01:00Z"));
-        assert_eq!(delete().await, 2);
-    }
 }

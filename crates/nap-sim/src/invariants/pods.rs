@@ -58,9 +58,10 @@ fn pod_of(path: &str) -> Option<(String, String)> {
 
 /// Looks at a pod that nap is about to delete.
 fn check(state: &State, key: &(String, String), now: Timestamp) -> Option<String> {
-    let (node, grace) = state.pods.get(key)?;
+    let pod = state.pods.get(key)?;
+    let node = pod.node.as_ref()?;
     let claim = state.claims.values().find(|claim| claim.node == *node)?;
-    let grace = SignedDuration::from_secs(*grace);
+    let grace = SignedDuration::from_secs(pod.grace);
     let is_due = claim.ends.is_some_and(|ends| now.checked_add(grace).is_ok_and(|at| at >= ends));
     let (namespace, name) = key;
     (!is_due).then(|| format!("pod {namespace}/{name} is deleted before the time of its node"))

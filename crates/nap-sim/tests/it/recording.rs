@@ -1,11 +1,17 @@
 //! Decision records: what was decided, and what came of it, in a ConfigMap that survives restarts.
 
+use std::io::Read as _;
+
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use nap_api::NodePool;
-use nap_controllers::decisions::{DecisionRecord, Document, Kind, Outcome, RecordedNode, store};
-use serde_json::json;
+use nap_controllers::Settings;
+use nap_controllers::decisions::{
+    DecisionRecord, Digests, Document, Kind, Outcome, RecordedNode, inputs, store,
+};
+use nap_engine::{ConsolidationCache, ConsolidationOptions, Fleet, consolidate};
+use serde_json::{Value, json};
 
 use crate::harness::User;
 
@@ -174,6 +180,43 @@ async fn consolidation_whose_pods_need_a_new_node_again_is_recorded_as_undone() 
         user.pass(30).await;
         let all = outcomes(&user).await;
         assert_eq!(all[1], (Kind::Disruption, "Underutilized".to_owned(), Outcome::Undone));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_input_of_a_consolidation_is_kept_and_gives_the_same_decision() {
+    let user = User::with(Settings { keeps_inputs: true, ..Settings::default() }).await;
+    user.run(async {
+        user.default_pool(json!({})).await;
+        user.deploy("inflate", 3, json!({})).await;
+        user.until_running(3).await;
+        user.until_no_pool_grows().await;
+        user.scale("inflate", 1).await;
+        user.until("it is realised", async || {
+            let all = outcomes(&user).await;
+            all.len() == 2 && all[1].2 == Outcome::Realised
+        })
+        .await;
+        let all = records(&user).await;
+        assert_eq!(all[0].replay, "", "plans for pending pods are not kept");
+        assert_eq!(all[1].replay, inputs::NAMES[0]);
+        let map = maps(&user).get(&all[1].replay).await.unwrap();
+        assert!(inputs::file_of(map.clone(), "another").is_none());
+        let packed = inputs::file_of(map, &all[1].input).unwrap();
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(packed.as_slice()).read_to_string(&mut text).unwrap();
+        let file: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(file["kind"], "nap plan disruption");
+        let fleet: Fleet = serde_json::from_value(file["fleet"].clone()).unwrap();
+        let options: ConsolidationOptions =
+            serde_json::from_value(file["options"].clone()).unwrap();
+        assert_eq!(Digests::default().fleet(&fleet), all[1].input);
+        let again = consolidate(&fleet, &options, &mut ConsolidationCache::default());
+        let bytes = serde_json::to_string(&again).unwrap();
+        assert!(text.ends_with(&format!("\"decision\":{bytes}}}")), "{bytes}");
+        let removed: Vec<&str> = again.steps[0].remove.iter().map(String::as_str).collect();
+        assert_eq!(removed, [all[1].removed[0].node.as_str()], "the decision that was carried out");
     })
     .await;
 }

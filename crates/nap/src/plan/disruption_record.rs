@@ -15,7 +15,8 @@ use super::{Problem, show};
 use crate::catalogue::Origin;
 use crate::cli::Format;
 
-/// The file that `nap plan disruption --save` writes.
+/// The file that `nap plan disruption --save` writes, and the controllers without region and origin
+/// ([`nap_controllers::decisions::inputs`]).
 #[derive(Serialize, Deserialize)]
 pub struct DisruptionRecord {
     kind: String,
@@ -112,6 +113,9 @@ fn table(fleet: &Fleet, decision: &Consolidation, origin: &Origin, wide: bool) -
     }
     if wide && !surplus.is_empty() {
         let _ = writeln!(text, "\nsurplus, new pods avoid them: {}", surplus.join(", "));
+    }
+    if *origin == Origin::default() {
+        return text;
     }
     text.push('\n');
     text.push_str(&wrap(&origin.text(!mark.is_empty()), 0));

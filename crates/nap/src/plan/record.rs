@@ -26,7 +26,7 @@ pub const VERSION: u32 = 1;
 /// `kind` of a file with a plan.
 const KIND: &str = "nap plan";
 /// `kind` of a file with a decision about running nodes.
-pub const DISRUPTION_KIND: &str = "nap plan disruption";
+pub const DISRUPTION_KIND: &str = nap_controllers::decisions::inputs::FILE_KIND;
 /// First bytes of a compressed file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Maximum size of an unpacked file, in bytes.
@@ -93,7 +93,7 @@ pub fn write(file: &Path, record: &impl Serialize) -> anyhow::Result<()> {
     })
 }
 
-/// A file of `nap plan --save` or `nap plan disruption --save`.
+/// A file of `nap plan --save`, `nap plan disruption --save` or `nap decisions --save`.
 pub struct Stored {
     /// The file.
     pub file: PathBuf,

@@ -40,6 +40,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         spot_to_spot: args.gates.feature_gates.spot_to_spot,
         dry_run: args.dry_run,
         avoid_surplus: args.avoid_surplus_nodes,
+        keeps_inputs: true,
         observes_objects: !args.operator.disable_cluster_state_observability,
     };
     args.operator.warn();

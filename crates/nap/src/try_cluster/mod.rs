@@ -101,7 +101,7 @@ fn settings(args: &TryArgs) -> Settings {
     args.gates.feature_gates.warn();
     let gates = &args.gates.feature_gates;
     let (node_repair, spot_to_spot) = (gates.node_repair, gates.spot_to_spot);
-    Settings { node_repair, spot_to_spot, ..Settings::default() }
+    Settings { node_repair, spot_to_spot, keeps_inputs: true, ..Settings::default() }
 }
 
 /// Prints the number and the cost of the VMs.

