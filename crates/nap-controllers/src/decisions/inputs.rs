@@ -1,8 +1,8 @@
 //! Inputs of the last decisions about underutilized nodes, as the files that `nap replay` reads.
 //!
-//! Each is in a ConfigMap of its own: together they would be larger than Kubernetes allows. There is
-//! a fixed number of them, used in turn, so that nap's permissions can name them. Pods that wait are
-//! not kept: their plans are made again and again, and the plan that counted is on the NodeClaims.
+//! Each is in a ConfigMap of its own: together they would be larger than Kubernetes allows. There
+//! is a fixed number of them, used in turn, so that nap's permissions can name them. Pods that wait
+//! are not kept: their plans are made again and again, and the one that counted is on NodeClaims.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! Voluntary disruption stays within the budgets of a NodePool.
 //!
-//! Nodes count from their initialization until their instance terminates. Budgets of a NodePool that
-//! is gone are not checked.
+//! Nodes count from their initialization until their instance terminates. Budgets of a NodePool
+//! that is gone are not checked.
 
 use jiff::Timestamp;
 use serde_json::Value;

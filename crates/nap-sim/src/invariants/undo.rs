@@ -2,9 +2,9 @@
 //!
 //! A move is undone if, within ten minutes, a new node is launched for pods of the moved workload
 //! although that has no more pods than before. The NodePool then rests for a minute, twice as long
-//! each time that it happens again within an hour, for an hour at most, until one of its replacements
-//! succeeds. Where the number of pods changed meanwhile, and a restart is between, nap has the
-//! benefit of the doubt.
+//! each time that it happens again within an hour, for an hour at most, until one of its
+//! replacements succeeds. Where the number of pods changed meanwhile, and a restart is between, nap
+//! has the benefit of the doubt.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Nodes are chosen for disruption inside of the windows of their NodePool only, and in the last five
-//! minutes of a window none whose pods would have to move.
+//! Nodes are chosen for disruption inside of the windows of their NodePool only, and in the last
+//! five minutes of a window none whose pods would have to move.
 //!
 //! A window that follows the maintenance window of AKS is not checked: what is allowed depends on
 //! when nap could read it last. Repair knows no windows.
