@@ -98,8 +98,6 @@ const COMMANDS: &[(&str, Shown)] = &[
     ("nap azure smoke", By("a_machine_is_created_joins_and_is_deleted")),
     ("nap crds install", Here("")),
     ("nap decisions", Here("")),
-    ("nap decisions --save ID FILE", By("decisions_are_shown_and_a_disruption_is_replayed")),
-    ("nap decisions --save last FILE", By("decisions_are_shown_and_a_disruption_is_replayed")),
     ("nap disable", By("disable_launches_nothing_more_and_names_what_is_left")),
     ("nap disable --status", Here("nap disable --status")),
     ("nap disable --wait", By("a_budget_holds_a_node_until_it_is_lifted")),
