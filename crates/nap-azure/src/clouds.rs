@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::AzureError;
 
 /// Name, other spelling, host of ARM and host of Entra of the built-in clouds; the first is the
-/// default. A test compares the hosts with those of Azure's Python SDK. ARM takes tokens for its
-/// own host, as those of the incumbent are, and for `management.core.…`, for which some SDKs ask.
+/// default. A test compares the hosts with those of Azure's Python SDK. Tokens are asked for the
+/// host of ARM. Azure's SDKs name that host or `management.core.…`, which differs by SDK and cloud;
+/// which of them ARM takes was never tried on live Azure. A file can state another audience.
 const CLOUDS: [[&str; 4]; 3] = [
     ["AzurePublicCloud", "AzureCloud", "management.azure.com", "login.microsoftonline.com"],
     [

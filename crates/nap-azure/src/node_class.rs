@@ -321,4 +321,21 @@ mod tests {
         assert_eq!(newer("unknown", "1.34.9"), "1.34.9");
         assert_eq!(newer_version(None, "1.34.1".to_owned()).as_deref(), Some("1.34.1"));
     }
+
+    #[tokio::test]
+    async fn new_nodes_keep_their_version_when_the_control_plane_states_an_older_one() {
+        let config = AzureConfig::new("s", "rg", "c", "eastus");
+        let class = class(ready(&config, "202602.1.0"), None);
+        // A change of the version would take the new image outside of the window.
+        let arm = arm(Some("202603.5.0"), Some(sundays()), "2026-03-07T12:00:00Z");
+        for (stated, version, image) in [
+            ("1.33.9", "1.34.1", "202602.1.0"),
+            ("1.9.0", "1.34.1", "202602.1.0"),
+            ("1.34.2", "1.34.2", "202603.5.0"),
+        ] {
+            let report = inspected(&arm, &class, stated).await;
+            assert_eq!(report.kubernetes_version.as_deref(), Some(version), "{stated}");
+            assert_eq!(images_of(&report).0, image, "{stated}");
+        }
+    }
 }

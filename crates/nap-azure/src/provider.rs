@@ -487,4 +487,48 @@ mod tests {
             assert_eq!(provider.is_managed_provisioning_on().await.unwrap(), expected, "{profile}");
         }
     }
+
+    /// ARM with a machine of the cluster, and another size on sale that can be listed or not.
+    fn one_machine(has_sizes: bool) -> AzureProvider {
+        let catalogue = crate::embedded::EmbeddedCatalogue::embedded();
+        let row = catalogue.sku("Standard_D8s_v5").unwrap();
+        let row = row.to_resource_sku(catalogue.region("eastus").unwrap());
+        let sizes = serde_json::json!({ "value": [row] }).to_string();
+        let group = "/subscriptions/s/resourceGroups/rg/providers";
+        let machine = serde_json::json!({
+            "id": format!(
+                "{group}/Microsoft.ContainerService/managedClusters/c/agentPools/p/machines/m"
+            ),
+            "name": "m",
+            "properties": {
+                "hardware": { "vmSize": "Standard_D4s_v5" },
+                "provisioningState": "Succeeded",
+                "resourceId": format!("{group}/Microsoft.Compute/virtualMachines/aks-p-12345678-vm"),
+                "tags": { "karpenter.azure.com_cluster": "c", "karpenter.sh_nodepool": "default" },
+            },
+        });
+        let machines = serde_json::json!({ "value": [machine] }).to_string();
+        let service = http_service(tower::service_fn(move |request: Request<Full<Bytes>>| {
+            let path = request.uri().path();
+            let (status, body) = match path {
+                _ if path.ends_with("/machines") => (200, machines.clone()),
+                _ if path.ends_with("/skus") && has_sizes => (200, sizes.clone()),
+                _ if path.ends_with("/skus") => (500, String::new()),
+                _ => (200, r#"{"value":[]}"#.to_owned()),
+            };
+            let response = Response::builder().status(status).body(Full::new(Bytes::from(body)));
+            async { Ok::<_, std::convert::Infallible>(response.unwrap()) }
+        }));
+        let config = AzureConfig::new("s", "rg", "c", "eastus");
+        let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH, 1);
+        AzureProvider::new(config, clock, service, Arc::new(StaticToken("t".to_owned())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn machines_are_never_gone_because_sizes_cannot_be_listed() {
+        let listed = one_machine(true).list().await.unwrap();
+        assert_eq!(listed.len(), 1, "a size that is not sold is listed too");
+        let error = one_machine(false).list().await.unwrap_err();
+        assert_eq!(error.class, ErrorClass::Transient, "{error}");
+    }
 }

@@ -370,6 +370,43 @@ mod tests {
         }
     }
 
+    /// A body that begins and never ends.
+    struct Stalled;
+
+    impl http_body::Body for Stalled {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_answer_never_comes_or_never_ends_fails_in_bounded_time() {
+        for has_head in [false, true] {
+            let service = super::super::http_service(tower::service_fn(
+                move |_: Request<Full<Bytes>>| async move {
+                    if !has_head {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, std::convert::Infallible>(http::Response::new(Stalled))
+                },
+            ));
+            let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH, 1);
+            let client = ArmClient::anonymous(service, clock, "https://arm.example");
+            let begun = tokio::time::Instant::now();
+            let error = client.get("get a machine", "/x").await.unwrap_err();
+            assert_eq!((error.class, &*error.code), (ErrorClass::Transient, "Timeout"));
+            assert!(error.correlation_id.is_some());
+            // Four attempts of a minute, with pauses of a few seconds.
+            assert_eq!(begun.elapsed().as_secs() / 60, 4, "{:?}", begun.elapsed());
+        }
+    }
+
     #[test]
     fn a_malformed_item_does_not_hide_the_others() {
         let page: Page<u8> = read_page("x", br#"{"value":[1,"two",3],"nextLink":"n"}"#).unwrap();

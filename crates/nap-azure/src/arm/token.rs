@@ -279,16 +279,23 @@ fn parse(operation: &str, body: &[u8], now: Timestamp) -> Result<AccessToken, Cl
 mod tests {
     use super::*;
 
+    /// An endpoint that takes requests and never answers, as behind a firewall that drops them.
+    fn silent() -> HttpService {
+        super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
+            std::future::pending::<()>().await;
+            Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+        }))
+    }
+
+    fn clock() -> Clock {
+        Clock::starting_at(Timestamp::UNIX_EPOCH, 1)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn outside_of_azure_managed_identity_gives_up_within_seconds() {
-        let service =
-            super::super::http_service(tower::service_fn(|_: Request<Full<Bytes>>| async {
-                std::future::pending::<()>().await;
-                Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
-            }));
         let managed = ManagedIdentity {
-            service,
-            clock: Clock::starting_at(Timestamp::UNIX_EPOCH, 1),
+            service: silent(),
+            clock: clock(),
             endpoint: "http://169.254.169.254".to_owned(),
             client_id: None,
             resource: "https://management.azure.com/".to_owned(),
@@ -297,5 +304,35 @@ mod tests {
         let error = managed.token().await.map(|_| ()).unwrap_err();
         assert_eq!(error.message, "no answer within 3 s");
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_entra_that_never_answers_fails_every_caller_in_bounded_time() {
+        let token_file = std::env::temp_dir().join(format!("nap-token-{}", std::process::id()));
+        std::fs::write(&token_file, "assertion").unwrap();
+        let identity = WorkloadIdentity {
+            service: silent(),
+            clock: clock(),
+            authority: "https://login.microsoftonline.com".to_owned(),
+            tenant_id: "t".to_owned(),
+            client_id: "c".to_owned(),
+            token_file: token_file.clone(),
+            scope: "https://management.azure.com/.default".to_owned(),
+        };
+        let cache = TokenCache::new(Arc::new(identity), clock());
+        let begun = tokio::time::Instant::now();
+        // The second waits for the lock of the first.
+        let (first, second) = tokio::join!(cache.token(), cache.token());
+        std::fs::remove_file(token_file).unwrap();
+        for token in [first, second] {
+            let error = token.unwrap_err();
+            assert_eq!(
+                (error.code.as_str(), &*error.message),
+                ("Timeout", "no answer within 10 s")
+            );
+            assert_eq!(error.operation, "get a token by workload identity");
+        }
+        // Three attempts each, with pauses of a few seconds.
+        assert!(begun.elapsed() < Duration::from_secs(75), "{:?}", begun.elapsed());
     }
 }

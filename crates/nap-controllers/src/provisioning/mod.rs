@@ -314,10 +314,12 @@ fn release_slots(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Option
 
 fn publish_unplaced(context: &Context, plan: &Plan) {
     let retry = context.cloud.next_retry().map(|time| time.strftime("%FT%TZ"));
+    let estimates = context.cloud.price_estimates();
     for unplaced in &plan.unplaced {
         let pod = context.index().pod(&unplaced.pod).cloned();
         if let Some(pod) = pod {
-            let mut message = format!("Failed to schedule pod, {}", unplaced.refusal);
+            let refusal = unplaced.refusal.marked(estimates);
+            let mut message = format!("Failed to schedule pod, {refusal}");
             if let Some(retry) = retry.as_ref().filter(|_| awaits_offerings(&unplaced.refusal)) {
                 // Writing to a String cannot fail.
                 let _ = write!(message, "; failed offerings are tried again from {retry}");

@@ -12,20 +12,41 @@ use crate::model::{
 };
 use crate::plan::launches::MAX_ALTERNATIVES;
 
+/// A reason with the prices that are estimates, which its text marks with `~`.
+struct Marked<'r, T>(&'r T, PriceEstimates);
+
+impl Refusal {
+    /// The text with `~` before each price that is an estimate.
+    pub fn marked(&self, estimates: PriceEstimates) -> impl fmt::Display {
+        Marked(self, estimates)
+    }
+}
+
+impl PoolRejection {
+    /// The text with `~` before each price that is an estimate.
+    pub fn marked(&self, estimates: PriceEstimates) -> impl fmt::Display {
+        Marked(self, estimates)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsupported { constraint: Unsupported::Volume(problem) } => problem.fmt(f),
-            Self::Unsupported { constraint: Unsupported::Field(path) } => {
+        Marked(self, PriceEstimates::None).fmt(f)
+    }
+}
+
+impl fmt::Display for Marked<'_, Refusal> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Refusal::Unsupported { constraint: Unsupported::Volume(problem) } => problem.fmt(f),
+            Refusal::Unsupported { constraint: Unsupported::Field(path) } => {
                 write!(f, "`{path}` is not supported yet")
             }
-            Self::NoPools => f.write_str("there is no nodepool that could make nodes"),
-            Self::Pools(reasons) => {
-                for (position, reason) in reasons.iter().enumerate() {
-                    if position > 0 {
-                        f.write_str("; ")?;
-                    }
-                    reason.fmt(f)?;
+            Refusal::NoPools => f.write_str("there is no nodepool that could make nodes"),
+            Refusal::Pools(reasons) => {
+                for (position, PoolReason { pool, why }) in reasons.iter().enumerate() {
+                    let separator = if position > 0 { "; " } else { "" };
+                    write!(f, "{separator}nodepool \"{pool}\": {}", Marked(why, self.1))?;
                 }
                 Ok(())
             }
@@ -58,31 +79,38 @@ impl fmt::Display for PoolReason {
 
 impl fmt::Display for PoolRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taint(taint) => write!(f, "taint `{taint}` is not tolerated"),
-            Self::Requirements(RequirementsConflict::Label(conflict)) => conflict.fmt(f),
-            Self::Requirements(RequirementsConflict::VolumeTopology) => {
+        Marked(self, PriceEstimates::None).fmt(f)
+    }
+}
+
+impl fmt::Display for Marked<'_, PoolRejection> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            PoolRejection::Taint(taint) => write!(f, "taint `{taint}` is not tolerated"),
+            PoolRejection::Requirements(RequirementsConflict::Label(conflict)) => conflict.fmt(f),
+            PoolRejection::Requirements(RequirementsConflict::VolumeTopology) => {
                 f.write_str("the pod's volumes are where its node affinity does not allow it to be")
             }
-            Self::PriceCeiling { ceiling, excluded, cheapest } => write!(
+            PoolRejection::PriceCeiling { ceiling, excluded, cheapest, capacity_type } => write!(
                 f,
                 "its price ceiling of {ceiling}/h excludes all {} that could be launched; the \
-                 cheapest costs {cheapest}/h",
-                offerings(*excluded)
+                 cheapest costs {}{cheapest}/h",
+                offerings(*excluded),
+                self.1.mark(*capacity_type)
             ),
-            Self::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
-            Self::MinValues { key, wanted, found } => {
+            PoolRejection::Limit(resource) => write!(f, "its limit on {resource} leaves no room"),
+            PoolRejection::MinValues { key, wanted, found } => {
                 write!(
                     f,
                     "its minValues asks for {wanted} values of `{key}`; left for the pod: {found}"
                 )
             }
-            Self::Rule(rule) => rule.fmt(f),
-            Self::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
-            Self::Offerings { total, compatible: 0, .. } => {
+            PoolRejection::Rule(rule) => rule.fmt(f),
+            PoolRejection::Offerings { total: 0, .. } => f.write_str("it has no offerings"),
+            PoolRejection::Offerings { total, compatible: 0, .. } => {
                 write!(f, "{}, none compatible", offerings(*total))
             }
-            Self::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
+            PoolRejection::Offerings { total, compatible, large_enough: 0, shortage, .. } => {
                 write!(f, "{}, {compatible} compatible, none ", offerings(*total))?;
                 match shortage {
                     Some(Shortage::HostPort { port, protocol }) => {
@@ -93,7 +121,7 @@ impl fmt::Display for PoolRejection {
                     None => f.write_str("large enough in every resource at once"),
                 }
             }
-            Self::Offerings { total, compatible, large_enough, available, .. } => {
+            PoolRejection::Offerings { total, compatible, large_enough, available, .. } => {
                 write!(
                     f,
                     "{}, {compatible} compatible, {large_enough} large enough, ",

@@ -67,11 +67,12 @@ impl RefusalBuilder<'_, '_> {
     fn price_ceiling(&self, pool: PoolId, funnel: &OfferingFunnel<'_>) -> Option<PoolRejection> {
         let table = &self.offerings.pools[pool];
         let too_dear = funnel.too_dear();
-        let (cheapest, _) = table.offering(*too_dear.first()?);
+        let (_, cheapest) = table.offering(*too_dear.first()?);
         Some(PoolRejection::PriceCeiling {
             ceiling: table.ceiling?,
             excluded: too_dear.len(),
             cheapest: cheapest.price,
+            capacity_type: cheapest.capacity_type,
         })
     }
 

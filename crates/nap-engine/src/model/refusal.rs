@@ -5,6 +5,8 @@ use nap_api::requirement::Incompatible;
 use nap_units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 
+use crate::model::CapacityType;
+
 /// Reason why a pod has no place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -96,6 +98,8 @@ pub enum PoolRejection {
         excluded: usize,
         /// Price of the cheapest of them.
         cheapest: UsdPerHour,
+        /// Capacity type of the cheapest of them, which tells whether its price is an estimate.
+        capacity_type: CapacityType,
     },
     /// A limit of the pool leaves no room (name of the resource).
     Limit(String),

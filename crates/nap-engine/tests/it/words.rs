@@ -2,8 +2,10 @@
 
 use nap_api::{Effect, Taint};
 use nap_engine::{
-    Options, PoolReason, PoolRejection, PriceEstimates, Refusal, Shortage, Unsupported, solve,
+    CapacityType, Options, PoolReason, PoolRejection, PriceEstimates, Refusal, Shortage,
+    Unsupported, solve,
 };
+use nap_units::UsdPerHour;
 
 use crate::build::{catalogue, instance_type, pod, pods, pool, snapshot};
 
@@ -34,6 +36,20 @@ fn refusals_are_one_line_each() {
     ] {
         assert_eq!(why.to_string(), text);
     }
+    let price = UsdPerHour::from_micros;
+    let too_dear = PoolRejection::PriceCeiling {
+        ceiling: price(50_000),
+        excluded: 2,
+        cheapest: price(96_000),
+        capacity_type: CapacityType::Spot,
+    };
+    let text = "its price ceiling of $0.050/h excludes all 2 offerings that could be launched; the \
+                cheapest costs ~$0.096/h";
+    assert_eq!(too_dear.marked(PriceEstimates::Spot).to_string(), text);
+    assert_eq!(too_dear.to_string(), text.replace('~', ""));
+    let whole = Refusal::Pools(vec![PoolReason { pool: "a".to_owned(), why: too_dear }]);
+    let whole = whole.marked(PriceEstimates::Spot).to_string();
+    assert_eq!(whole, format!("nodepool \"a\": {text}"));
     let reason = |pool: &str, resource: &str| PoolReason {
         pool: pool.to_owned(),
         why: PoolRejection::Limit(resource.to_owned()),

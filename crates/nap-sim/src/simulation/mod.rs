@@ -39,6 +39,8 @@ pub struct Report {
     pub peak_pods: usize,
     /// Cost of all VMs, in micro-dollars.
     pub cost_micros: i64,
+    /// Whether an estimated price is in the cost.
+    pub cost_is_estimate: bool,
     /// Faults that the checkers found, each with the time of the observation.
     pub faults: Vec<String>,
     /// Hash over every request to the API server and to Azure, in hexadecimal.
@@ -90,6 +92,7 @@ pub async fn run(
     report.faults.extend(world.violations());
     report.machines = world.azure().bill().len();
     report.cost_micros = world.azure().total_cost_micros(clock.now());
+    report.cost_is_estimate = !world.azure().bill_mark().is_empty();
     report.trace_hash = format!("{:016x}", world.trace_hash());
     Ok(report)
 }

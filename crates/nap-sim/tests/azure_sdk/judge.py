@@ -288,7 +288,7 @@ def clouds():
         theirs = get_arm_endpoints(AzureClouds(name))
         assert ours["arm"] == theirs["resource_manager"].rstrip("/"), (ours, theirs)
         assert ours["entra"] == f"https://{hosts[name]}", (ours, hosts[name])
-        # ARM has two names as an audience; the SDK's is the other one for the US Government.
+        # SDKs name one of two hosts as the audience of ARM; this one another for the US Government.
         scopes = [one.replace("//management.core.", "//management.") for one in theirs["credential_scopes"]]
         assert scopes == [ours["scope"]], (ours, theirs)
 

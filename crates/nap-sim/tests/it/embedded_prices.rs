@@ -87,3 +87,21 @@ async fn events_of_disruption_mark_estimated_prices() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_price_ceiling_refuses_hears_of_an_estimate_as_one() {
+    let user = User::new().await;
+    user.world.azure().schedule_fault("noPrices: {}").unwrap();
+    user.run(async {
+        let mut pool = both();
+        pool["metadata"]["annotations"] = json!({ labels::MAX_PRICE_PER_NODE_HOUR: "0.001" });
+        user.default_pool(pool).await;
+        user.deploy("web", 1, json!({})).await;
+        user.until("the pod is refused", async || {
+            let events = user.events("FailedScheduling").await;
+            events.iter().any(|event| event.contains("the cheapest costs ~$"))
+        })
+        .await;
+    })
+    .await;
+}

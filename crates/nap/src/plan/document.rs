@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use nap_azure::Shortage;
 use nap_azure::embedded::Lifecycle;
 use nap_engine::{
-    Change, Launch, PoolReason, PoolRejection, Refusal, Remedy, RemedyPlacement, Rule, Unsupported,
+    Change, Launch, PoolReason, PoolRejection, PriceEstimates, Refusal, Remedy, RemedyPlacement,
+    Rule, Unsupported,
 };
 use nap_units::UsdPerHour;
 use serde::Serialize;
@@ -152,7 +153,7 @@ impl PlanDocument {
         let placements = plan.placements.iter();
         let unschedulable = plan.unplaced.iter().map(|unplaced| UnschedulableDocument {
             pod: unplaced.pod.to_string(),
-            reasons: reasons(&unplaced.refusal),
+            reasons: reasons(&unplaced.refusal, origin.price_estimates()),
             smallest_change: decision
                 .remedies
                 .get(&unplaced.pod)
@@ -213,18 +214,18 @@ pub fn dollars(price: UsdPerHour) -> f64 {
     price.micros() as f64 / 1e6
 }
 
-pub(super) fn reasons(refusal: &Refusal) -> Vec<ReasonDocument> {
+pub(super) fn reasons(refusal: &Refusal, estimates: PriceEstimates) -> Vec<ReasonDocument> {
     let whole =
         |reason| vec![ReasonDocument { node_pool: None, reason, message: refusal.to_string() }];
     match refusal {
         Refusal::Unsupported { constraint: Unsupported::Volume(_) } => whole("volume"),
         Refusal::Unsupported { constraint: Unsupported::Field(_) } => whole("unsupported"),
         Refusal::NoPools => whole("noNodePool"),
-        Refusal::Pools(pools) => pools.iter().map(pool_reason).collect(),
+        Refusal::Pools(pools) => pools.iter().map(|one| pool_reason(one, estimates)).collect(),
     }
 }
 
-fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
+fn pool_reason(of_pool: &PoolReason, estimates: PriceEstimates) -> ReasonDocument {
     let reason = match &of_pool.why {
         PoolRejection::Taint(_) => "taint",
         PoolRejection::Requirements(_) | PoolRejection::Offerings { compatible: 0, .. } => {
@@ -243,7 +244,7 @@ fn pool_reason(of_pool: &PoolReason) -> ReasonDocument {
     ReasonDocument {
         node_pool: Some(of_pool.pool.clone()),
         reason,
-        message: of_pool.why.to_string(),
+        message: of_pool.why.marked(estimates).to_string(),
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::asked::{self, KnownWorkload};
 use super::cluster::count;
 use super::document::{self, VERSION};
-use super::footnotes::footnotes;
+use super::footnotes::{footnotes, origin_note};
 use super::format::{cents, change_text, list, place_text, requests_text, size_text, wrap};
 use super::{Decision, Problem, contradiction, left_out};
 
@@ -34,6 +34,7 @@ pub fn json(
     let unplaced = plan.unplaced.iter().find(|one| one.pod == pod.key);
     let left = after(&problem.snapshot, plan);
     let snapshot = if unplaced.is_some() { &left } else { &problem.snapshot };
+    let estimates = problem.origin.price_estimates();
     let steps: Vec<Value> = funnel(snapshot, &problem.options, pod)
         .iter()
         .map(|steps| {
@@ -65,7 +66,7 @@ pub fn json(
         },
         "node": existing.map(|placement| &placement.node),
         "launch": launch.map(|one| document::launch(problem, one)),
-        "reasons": unplaced.map(|one| document::reasons(&one.refusal)),
+        "reasons": unplaced.map(|one| document::reasons(&one.refusal, estimates)),
         "smallestChange":
             decision.remedies.get(&pod.key).map(|remedy| document::change(problem, remedy)),
         "contradictions": spec.map(contradiction::within_pod).unwrap_or_default(),
@@ -166,6 +167,7 @@ pub fn explain(
         return text;
     }
     let mut text = format!("{} has no place (asks for {asks})\n", pod.key);
+    let estimates = problem.origin.price_estimates();
     let refusal = plan
         .unplaced
         .iter()
@@ -180,7 +182,7 @@ pub fn explain(
                 text.push_str(&steps_text(
                     problem,
                     &steps,
-                    why.map(|reason| reason.why.to_string()).as_deref(),
+                    why.map(|reason| reason.why.marked(estimates).to_string()).as_deref(),
                 ));
                 if steps.compatible == 0 && steps.tolerated > 0 {
                     for line in contradiction::find(problem, pod, spec, &steps.pool) {
@@ -207,8 +209,8 @@ pub fn explain(
         }
         None => text.push_str("\nNo single change that nap knows of would give it a place\n"),
     }
-    text.push('\n');
-    text.push_str(&footnotes(problem, [], 0));
+    let note = origin_note(problem, &text);
+    let _ = write!(text, "\n{note}");
     text
 }
 

@@ -10,6 +10,11 @@ use super::Problem;
 use super::format::wrap;
 use crate::catalogue::caution;
 
+/// The origin of the prices of a text without launches.
+pub fn origin_note(problem: &Problem, text: &str) -> String {
+    wrap(&problem.origin.text(text.contains("~$")), 0)
+}
+
 /// Notes on launches, as indented lines.
 pub fn footnotes<'a>(
     problem: &Problem,

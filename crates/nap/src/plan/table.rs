@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nap_engine::{Launch, PodKey, Unplaced};
+use nap_engine::{Launch, PodKey, PoolReason, Unplaced};
 use nap_units::UsdPerHour;
 
 use super::cluster::count;
-use super::footnotes::footnotes;
+use super::footnotes::{footnotes, origin_note};
 use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap, zone_cell};
 use super::{Decision, Problem, bound, left_out};
 
@@ -196,8 +196,9 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
         text.push_str(&list(&pods_text(group.iter().map(|one| &one.pod)), 2, POD_LINES));
         match &first.refusal {
             nap_engine::Refusal::Pools(reasons) => {
-                for reason in reasons {
-                    text.push_str(&wrap(&reason.to_string(), 4));
+                for PoolReason { pool, why } in reasons {
+                    let why = why.marked(problem.origin.price_estimates());
+                    text.push_str(&wrap(&format!("nodepool \"{pool}\": {why}"), 4));
                 }
             }
             other => text.push_str(&wrap(&other.to_string(), 4)),
@@ -215,8 +216,8 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
     }
     // Launches have the footnotes below them.
     if decision.plan.launches.is_empty() {
-        text.push('\n');
-        text.push_str(&footnotes(problem, [], 0));
+        let note = origin_note(problem, &text);
+        let _ = write!(text, "\n{note}");
     }
     text
 }

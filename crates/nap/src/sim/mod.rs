@@ -131,7 +131,8 @@ fn print(report: &Report) {
         "VMs created    {} (at most {} at once, for at most {} pods)",
         report.machines, report.peak_machines, report.peak_pods
     );
-    println!("cost           {}", UsdPerHour::from_micros(report.cost_micros));
+    let mark = if report.cost_is_estimate { "~" } else { "" };
+    println!("cost           {mark}{}", UsdPerHour::from_micros(report.cost_micros));
     println!("faults         {}", report.faults.len());
     for fault in &report.faults {
         println!("  {fault}");

@@ -21,6 +21,7 @@ fn as_many_hours_are_simulated_as_were_asked_for() {
         let report = output(&["sim", "--hours", &hours.to_string(), "--json"]);
         let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
         assert_eq!(report["hours"], hours);
+        assert_eq!(report["costIsEstimate"], false, "its nodes are on-demand");
     }
 }
 

@@ -32,6 +32,21 @@ fn a_node_never_costs_more_than_the_ceiling() {
 }
 
 #[test]
+fn the_cheapest_price_above_the_ceiling_is_marked_if_it_is_an_estimate() {
+    let spot = capped("0.001").replace("values: [on-demand]", "values: [spot]");
+    let yaml = spot + &pod("large", &containers("30"));
+    let document = plan("spot-ceiling", &yaml);
+    let message = document["unschedulable"][0]["reasons"][0]["message"].as_str().unwrap();
+    assert!(message.contains("the cheapest costs ~$"), "{message}");
+    for command in [&["plan"][..], &["explain", "pod", "large"]] {
+        let (text, _) = said(command, "spot-ceiling", &yaml);
+        let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(joined.contains("the cheapest costs ~$"), "{text}");
+        assert!(joined.contains("~ marks estimated prices"), "{text}");
+    }
+}
+
+#[test]
 fn the_ceiling_of_a_plan_holds_for_every_pool() {
     let yaml = capped("5") + &pod("large", &containers("30"));
     let (table, _) = said(&["plan", "--max-node-price", "0.5"], "flag", &yaml);
