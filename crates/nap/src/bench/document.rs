@@ -105,7 +105,8 @@ pub(super) fn document(args: &CompareArgs, lines: &[Line]) -> String {
     let mut text = String::from(
         "# Benchmarks\n\n\
          Made by `nap bench compare --write`, which `make bench` runs; do not edit. Times belong to the machine below and to one run: compare the two solvers with each other, not with \
-         figures from elsewhere. Files and rules are described in [problem-format.md](problem-format.md).\n\n",
+         figures from elsewhere. Files and rules are described in [problem-format.md](problem-format.md). \
+         Consolidation has its figures in [judges.md](judges.md#consolidation-of-fleets), and a simulated week in [week.md](week.md#figures).\n\n",
     );
     let peer = lines.iter().find_map(|line| line.peer.as_ref());
     let _ = writeln!(text, "- Machine: {}; both solvers run alternately on one core.", machine());

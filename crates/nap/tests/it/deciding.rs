@@ -87,8 +87,12 @@ fn decisions_are_shown_and_a_disruption_is_replayed() {
     let find = |document: &Value| {
         document["records"].as_array()?.iter().rfind(|one| is_kept(one)).cloned()
     };
+    // One size down waits for an hour after the NodePool grew: two minutes at this speed.
+    let patience = Duration::from_mins(4);
     let document =
-        cluster.eventually("a consolidation is carried out", look, |it| find(it).is_some());
+        cluster.eventually_within(patience, "a consolidation is carried out", look, |it| {
+            find(it).is_some()
+        });
     let kept = find(&document).unwrap();
     let (id, input) = (kept["id"].to_string(), kept["input"].as_str().unwrap());
     nap_on(&cluster, &["decisions", "--save", &id, path]);

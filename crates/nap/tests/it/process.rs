@@ -292,7 +292,8 @@ impl Cluster {
         self.eventually_within(PATIENCE, what, look, expected)
     }
 
-    fn eventually_within<T: std::fmt::Debug>(
+    /// As [`Self::eventually`], with another maximum time.
+    pub fn eventually_within<T: std::fmt::Debug>(
         &self,
         patience: Duration,
         what: &str,
