@@ -7,6 +7,8 @@ CONTROL_PLANE := cargo run --quiet --package nap-controlplane-build
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 CA_ROOTS ?= /etc/ssl/certs/ca-certificates.crt
+# Tests on real processes wait more than they work, so two cores run three of them side by side.
+TEST_THREADS = $(shell cores=$$(getconf _NPROCESSORS_ONLN); [ "$$cores" -gt 3 ] && echo $$cores || echo 3)
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +19,7 @@ demo: need-cargo ## Tell the whole story on the embedded cluster: scale up, cons
 
 test: need-cargo ## Run every test; builds a real control plane first, if Go is there
 	@$(CONTROL_PLANE) >/dev/null || echo "!!! tests on a real control plane are SKIPPED: see the error above !!!" >&2
-	cargo test --workspace --quiet
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --quiet
 
 controlplane: need-cargo ## Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl for tests
 	@$(CONTROL_PLANE)
