@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{ResourceExt, discovery};
@@ -28,6 +28,8 @@ use crate::user_error::UserError;
 const STEP: Duration = Duration::from_secs(30);
 /// Maximum number of scalings of a schedule.
 const MAX_SCALINGS: usize = 10_000;
+/// Maximum number of waiting pods that are shown.
+const MAX_SHOWN: usize = 5;
 /// Kinds that others need, in the order in which they are applied; all others come after.
 const FIRST: [&str; 7] = [
     "Namespace",
@@ -80,6 +82,17 @@ struct Story {
     machines: usize,
     cost_micros: i64,
     cost_is_estimate: bool,
+    /// The pods without a node at the end, and why.
+    waiting: Vec<Waiting>,
+}
+
+/// A pod without a node at the end.
+#[derive(Debug, Serialize)]
+struct Waiting {
+    namespace: String,
+    name: String,
+    /// What the last event about it says; `None` if none does.
+    reason: Option<String>,
 }
 
 /// Simulates the manifests of the arguments on a fresh world, and prints the timeline.
@@ -96,6 +109,12 @@ pub async fn simulate(args: &SimArgs, world: &World) -> anyhow::Result<()> {
         eprintln!("note: no NodePool given: the default one of AKS Node Auto-Provisioning is used");
         manifests::apply(&world.client(), manifests::DEFAULT_NODEPOOL).await?;
     }
+    for name in classes_not_given(&documents) {
+        eprintln!("note: AKSNodeClass `{name}` is not given: its defaults are used");
+        let class = json!({ "apiVersion": "karpenter.azure.com/v1beta1", "kind": "AKSNodeClass",
+            "metadata": { "name": name }, "spec": {} });
+        manifests::apply_object(&world.client(), &serde_json::from_value(class)?).await?;
+    }
     let story = tell(args, world, documents, scalings);
     let story = tokio::select! {
         biased;
@@ -105,6 +124,7 @@ pub async fn simulate(args: &SimArgs, world: &World) -> anyhow::Result<()> {
             anyhow::bail!("the embedded cluster stopped")
         }
     };
+    waiting_at_the_end(&story);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&story)?);
         return super::no_violations(world);
@@ -120,6 +140,69 @@ pub async fn simulate(args: &SimArgs, world: &World) -> anyhow::Result<()> {
         println!("{SPOT_NOTE}");
     }
     super::no_violations(world)
+}
+
+/// The AKSNodeClasses that NodePools name and the manifests do not have.
+fn classes_not_given(documents: &[Document]) -> BTreeSet<String> {
+    let of = |kind: &'static str, name: &'static str| {
+        let those = documents.iter().filter(move |document| document.text("/kind") == kind);
+        those.map(|document| document.text(name).to_owned()).collect::<BTreeSet<String>>()
+    };
+    let used = of("NodePool", "/spec/template/spec/nodeClassRef/name");
+    let given = of("AKSNodeClass", "/metadata/name");
+    used.difference(&given).filter(|name| !name.is_empty()).cloned().collect()
+}
+
+/// Says which pods have no node at the end, and why.
+fn waiting_at_the_end(story: &Story) {
+    if story.waiting.is_empty() {
+        return;
+    }
+    let pods = count(story.waiting.len(), "pod");
+    eprintln!("warning: {pods} without a node at the end:");
+    for Waiting { namespace, name, reason } in story.waiting.iter().take(MAX_SHOWN) {
+        let reason = reason.as_deref().unwrap_or("no event says why");
+        eprintln!("  {namespace}/{name}: {reason}");
+    }
+    if story.waiting.len() > MAX_SHOWN {
+        eprintln!("  and {} more; --json lists all", story.waiting.len() - MAX_SHOWN);
+    }
+}
+
+/// The pods without a node, each with what the last event about it says.
+async fn waiting(world: &World) -> anyhow::Result<Vec<Waiting>> {
+    let all = ListParams::default();
+    let pods: Vec<Pod> = Api::all(world.client()).list(&all).await?.items;
+    let without_node = pods.into_iter().filter(|pod| {
+        let status = pod.status.as_ref();
+        pod.metadata.deletion_timestamp.is_none()
+            && pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none())
+            && status.and_then(|status| status.phase.as_deref()) == Some("Pending")
+    });
+    let events: Vec<Event> = Api::all(world.client()).list(&all).await?.items;
+    let reason = |pod: &Pod| {
+        let about = events.iter().filter(|event| {
+            let object = &event.involved_object;
+            object.kind.as_deref() == Some("Pod")
+                && object.namespace == pod.metadata.namespace
+                && object.name == pod.metadata.name
+                && event.reason.as_deref() == Some("FailedScheduling")
+        });
+        // What nap says knows the NodePools; the scheduler only knows nodes.
+        let by_nap = |event: &Event| {
+            let source = event.source.as_ref().and_then(|source| source.component.as_deref());
+            source == Some(nap_controllers::events::COMPONENT)
+        };
+        let last = about
+            .max_by_key(|event| (by_nap(event), event.last_timestamp.as_ref().map(|time| time.0)));
+        last.and_then(|event| event.message.clone())
+    };
+    let waiting = without_node.map(|pod| Waiting {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        reason: reason(&pod),
+    });
+    Ok(waiting.collect())
 }
 
 async fn tell(
@@ -158,12 +241,14 @@ async fn tell(
         clock.sleep(STEP.min(Duration::from_secs(left))).await;
     }
     let now: Timestamp = clock.now();
+    let waiting = waiting(world).await?;
     Ok(Story {
         hours: args.hours,
         timeline,
         machines: world.azure().bill().len(),
         cost_micros: world.azure().total_cost_micros(now),
         cost_is_estimate: !world.azure().bill_mark().is_empty(),
+        waiting,
     })
 }
 

@@ -84,3 +84,33 @@ fn costs_with_spot_vms_are_marked_as_estimates() {
     let timeline = report["timeline"].as_array().unwrap();
     assert!(timeline.iter().any(|one| one["priceIsEstimate"] == true), "{report}");
 }
+
+/// As in a plan: the class need not be written, and pods that wait are not passed over in silence.
+#[test]
+fn node_classes_that_are_not_given_have_their_defaults_and_waiting_pods_are_named() {
+    let spot = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workloads/spot.yaml");
+    let said = output(&["sim", "-f", spot, "--hours", "1"]);
+    let notes = text(&said.stderr);
+    assert!(
+        notes.contains("AKSNodeClass `default` is not given: its defaults are used"),
+        "{notes}"
+    );
+    assert!(!notes.contains("without a node at the end"), "{notes}");
+    let timeline = text(&said.stdout);
+    assert!(timeline.contains(" 0 wait; ") && !timeline.contains(" 0 VMs "), "{timeline}");
+
+    let file = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("giant.yaml");
+    let giant = "apiVersion: v1\nkind: Pod\nmetadata: { name: giant }\nspec: { containers: [{ name: a, \
+                 image: a, resources: { requests: { cpu: 5k } } }] }\n";
+    std::fs::write(&file, giant).unwrap();
+    let run = |more: &[&str]| {
+        let file = file.display().to_string();
+        output(&[&["sim", "-f", &file, "--hours", "1"], more].concat())
+    };
+    let notes = text(&run(&[]).stderr);
+    for part in ["1 pod without a node at the end", "default/giant: ", "enough cpu"] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
+    let report: serde_json::Value = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
+    assert_eq!(report["waiting"][0]["name"], "giant", "{report}");
+}
