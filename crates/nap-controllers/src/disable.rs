@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
-use nap_api::{Effect, NodePool, Taint, labels};
+use nap_api::{Effect, NodeClaim, NodePool, Taint, labels};
 use serde_json::json;
 
 use crate::context::{Doing, Error};
@@ -33,16 +33,18 @@ pub struct Disabled {
     pub changed: bool,
 }
 
-/// A node of a NodePool that is still there.
+/// A node of a NodePool that is still there, or a NodeClaim that has none: its VM may exist or be
+/// on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remaining {
-    /// Name of the Node.
-    pub node: String,
+    /// Kind and name of the Node or NodeClaim, such as `node aks-default-x`.
+    pub object: String,
     /// Name of its NodePool.
     pub nodepool: String,
     /// Number of pods on it, without those of DaemonSets.
     pub pods: usize,
-    /// What it is in, for people: draining, or waiting for its turn.
+    /// What it is in, for people: draining or waiting for its turn; without a node, launching or
+    /// ending.
     pub state: &'static str,
     /// What holds it up, as nap's last event about it says; `None` if nothing was said.
     pub holds: Option<String>,
@@ -88,7 +90,8 @@ fn is_disabled(pool: &NodePool) -> bool {
     limit.is_some_and(|limit| limit.to_string() == "0") && has_taint
 }
 
-/// The nodes of NodePools that are still there, in the order of their names, with what holds each.
+/// The nodes of NodePools that are still there, in the order of their names, with what holds each,
+/// and then the NodeClaims without a node.
 pub async fn remaining(client: &Client) -> Result<Vec<Remaining>, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let managed = ListParams::default().labels(labels::NODEPOOL);
@@ -104,6 +107,11 @@ pub async fn remaining(client: &Client) -> Result<Vec<Remaining>, Error> {
     let events: Api<Event> = Api::all(client.clone());
     let of_nodes = ListParams::default().fields("involvedObject.kind=Node");
     let events = events.list(&of_nodes).await.doing("listing", "Events")?.items;
+    let claims: Api<NodeClaim> = Api::all(client.clone());
+    let mut claims =
+        claims.list(&ListParams::default()).await.doing("listing", "NodeClaims")?.items;
+    claims.retain(|claim| is_without_node(claim, &nodes));
+    claims.sort_by_key(ResourceExt::name_any);
     let remaining = nodes.iter().map(|node| {
         let name = node.name_any();
         let leaving = node.metadata.deletion_timestamp.is_some();
@@ -112,10 +120,31 @@ pub async fn remaining(client: &Client) -> Result<Vec<Remaining>, Error> {
             pods: by_node.get(&name).copied().unwrap_or(0),
             state: if leaving { "draining" } else { "waiting" },
             holds: holds(&events, &name),
-            node: name,
+            object: format!("node {name}"),
         }
     });
-    Ok(remaining.collect())
+    let without_node = claims.iter().map(|claim| {
+        let leaving = claim.metadata.deletion_timestamp.is_some();
+        Remaining {
+            object: format!("nodeclaim {}", claim.name_any()),
+            nodepool: claim.labels().get(labels::NODEPOOL).cloned().unwrap_or_default(),
+            pods: 0,
+            state: if leaving { "ending" } else { "launching" },
+            holds: None,
+        }
+    });
+    Ok(remaining.chain(without_node).collect())
+}
+
+/// Whether a NodeClaim of a NodePool of this provider has none of the nodes.
+fn is_without_node(claim: &NodeClaim, nodes: &[Node]) -> bool {
+    let status = claim.status.as_ref();
+    let id = status.and_then(|status| status.provider_id.as_deref());
+    let has_id =
+        |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == id;
+    claim.spec.node_class_ref.group == labels::AZURE_GROUP
+        && claim.labels().contains_key(labels::NODEPOOL)
+        && (id.is_none() || !nodes.iter().any(has_id))
 }
 
 /// The last event about a node that says what holds it up.

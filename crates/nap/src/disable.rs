@@ -1,6 +1,7 @@
 //! `nap disable`: turns nap off as AKS documents it, and shows what still holds each node.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
@@ -21,7 +22,7 @@ const NODES_LEFT: u8 = 2;
 pub struct DisableArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Wait until no node of a NodePool is left, and report each that goes or stays
+    /// Wait until no node of a NodePool is left or on its way, and report each that goes or stays
     #[arg(long)]
     pub wait: bool,
     /// Longest time to wait, such as `30m`; without it as long as it takes
@@ -59,13 +60,18 @@ pub async fn disable(args: DisableArgs) -> anyhow::Result<()> {
         let left = remaining(&client).await.map_err(failed)?;
         report(&mut known, &left);
         if left.is_empty() {
-            println!("no node of a NodePool is left");
+            println!("no node of a NodePool is left, and none is on its way");
             println!("next: stop nap; on AKS NAP: `az aks update --node-provisioning-mode Manual`");
             return Ok(());
         }
         let waited = clock.now().duration_since(begun).unsigned_abs();
         if !args.wait || args.timeout.is_some_and(|timeout| waited >= timeout) {
-            let message = format!("{} node(s) of NodePools are left", left.len());
+            let (nodes, launching): (Vec<_>, Vec<_>) =
+                left.iter().partition(|one| one.object.starts_with("node "));
+            let mut message = format!("{} node(s) of NodePools are left", nodes.len());
+            if !launching.is_empty() {
+                let _ = write!(message, ", and {} NodeClaim(s) without a node", launching.len());
+            }
             let hint = "add nodes that nap does not manage, or lift what holds the nodes; \
                         `nap disable --wait` waits for the rest";
             return Err(UserError::new(message, hint).with_code(NODES_LEFT).into());
@@ -95,15 +101,15 @@ fn failed(url: &str, error: &nap_controllers::Error) -> anyhow::Error {
 /// Prints what has changed since the last look.
 fn report(known: &mut BTreeMap<String, Remaining>, left: &[Remaining]) {
     let now: BTreeMap<String, Remaining> =
-        left.iter().map(|one| (one.node.clone(), one.clone())).collect();
-    for (node, one) in &now {
-        if known.get(node) != Some(one) {
+        left.iter().map(|one| (one.object.clone(), one.clone())).collect();
+    for (object, one) in &now {
+        if known.get(object) != Some(one) {
             let holds = one.holds.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-            println!("node {node} ({}): {}, {} pod(s){holds}", one.nodepool, one.state, one.pods);
+            println!("{object} ({}): {}, {} pod(s){holds}", one.nodepool, one.state, one.pods);
         }
     }
-    for node in known.keys().filter(|node| !now.contains_key(*node)) {
-        println!("node {node}: gone");
+    for object in known.keys().filter(|object| !now.contains_key(*object)) {
+        println!("{object}: gone");
     }
     *known = now;
 }

@@ -35,6 +35,13 @@ async fn nodes_go_when_others_have_room_and_budgets_allow_it() {
         let all = json!({ "spec": { "disruption": { "budgets": [{ "nodes": "100%" }] } } });
         user.default_pool(all).await;
         user.deploy("web", 4, json!({})).await;
+        user.until("a VM is launched", async || user.machines() > 0).await;
+        let left = remaining(&user.client).await.unwrap();
+        assert!(!left.is_empty(), "VMs that have not joined are left too");
+        for one in left {
+            let object = one.object.starts_with("nodeclaim default-");
+            assert!(object && one.state == "launching" && one.nodepool == "default", "{one:?}");
+        }
         user.until_running(4).await;
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(user.client.clone(), "default");
         let budget = json!({
@@ -53,7 +60,8 @@ async fn nodes_go_when_others_have_room_and_budgets_allow_it() {
         let nodes: Vec<String> = user.nodes().await.iter().map(ResourceExt::name_any).collect();
         user.pass(600).await;
         let left: Vec<String> =
-            remaining(&user.client).await.unwrap().into_iter().map(|one| one.node).collect();
+            remaining(&user.client).await.unwrap().into_iter().map(|one| one.object).collect();
+        let nodes: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
         assert_eq!(left, nodes, "there is no room elsewhere");
         assert_eq!(user.running().await, 4, "nothing that runs is disturbed");
 
