@@ -1,11 +1,13 @@
 //! Node selectors and required node affinity, as requirements on node labels.
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodSpec};
+use nap_api::requirement::Incompatible;
 use nap_api::{Operator, Requirement, Requirements};
+use nap_engine::Unsupported;
 
-/// Node selector and required node affinity of a pod, as alternatives. The second value names a
-/// field that cannot be honoured, if no alternative is left without it.
-pub fn required_terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
+/// Node selector and required node affinity of a pod, as alternatives. The second value says what
+/// cannot be honoured, if no alternative is left without it.
+pub fn required_terms(spec: &PodSpec) -> (Vec<Requirements>, Option<Unsupported>) {
     let selector = Requirements::from_labels(spec.node_selector.iter().flatten());
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required =
@@ -14,27 +16,36 @@ pub fn required_terms(spec: &PodSpec) -> (Vec<Requirements>, Option<String>) {
     let mut terms = Vec::new();
     let mut unsupported = None;
     for term in &required.node_selector_terms {
-        match term_requirements(term) {
-            Ok(requirements) if selector.intersects(&requirements).is_err() => {
-                unsupported =
-                    Some("spec.affinity.nodeAffinity (excluded by spec.nodeSelector)".to_owned());
+        let requirements = match term_requirements(term) {
+            Ok(requirements) => requirements,
+            Err(problem) => {
+                unsupported = Some(field(&problem));
+                continue;
             }
-            Ok(requirements) => {
-                let mut all = selector.clone();
-                all.extend(&requirements);
-                terms.push(all);
-            }
-            Err(field) => unsupported = Some(format!("spec.affinity.nodeAffinity ({field})")),
+        };
+        if let Err(Incompatible::Conflict { key, ours, theirs }) =
+            selector.intersects(&requirements)
+        {
+            unsupported =
+                Some(Unsupported::Selectors { key, node_selector: ours, node_affinity: theirs });
+            continue;
         }
+        let mut all = selector.clone();
+        all.extend(&requirements);
+        terms.push(all);
     }
     if terms.is_empty() {
         terms.push(selector);
-        unsupported.get_or_insert_with(|| "spec.affinity.nodeAffinity (no terms)".to_owned());
+        unsupported.get_or_insert_with(|| field("no terms"));
     } else {
         // The terms are alternatives: one that can be honoured is enough.
         unsupported = None;
     }
     (terms, unsupported)
+}
+
+fn field(problem: &str) -> Unsupported {
+    Unsupported::Field(format!("spec.affinity.nodeAffinity ({problem})"))
 }
 
 /// Label requirements of one node selector term. `Err` names what cannot be honoured.

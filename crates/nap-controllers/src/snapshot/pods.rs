@@ -216,8 +216,7 @@ fn never_allows_eviction(budget: &PodDisruptionBudget) -> bool {
 /// A pod in the engine's terms.
 pub fn engine_pod(index: &Index, pod: &Pod) -> nap_engine::Pod {
     let spec = pod.spec();
-    let (terms, field) = required_terms(spec);
-    let mut unsupported = field.map(Unsupported::Field);
+    let (terms, mut unsupported) = required_terms(spec);
     let mut requests = pod.requests().cloned().unwrap_or_else(|field| {
         unsupported = Some(Unsupported::Field(field.clone()));
         Resources::new()

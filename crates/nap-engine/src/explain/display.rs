@@ -42,6 +42,13 @@ impl fmt::Display for Marked<'_, Refusal> {
             Refusal::Unsupported { constraint: Unsupported::Field(path) } => {
                 write!(f, "`{path}` is not supported yet")
             }
+            Refusal::Unsupported {
+                constraint: Unsupported::Selectors { key, node_selector, node_affinity },
+            } => write!(
+                f,
+                "`{key}`: the node selector wants {node_selector} and the node affinity \
+                 {node_affinity}, which exclude each other"
+            ),
             Refusal::NoPools => f.write_str("there is no nodepool that could make nodes"),
             Refusal::Pools(reasons) => {
                 for (position, PoolReason { pool, why }) in reasons.iter().enumerate() {

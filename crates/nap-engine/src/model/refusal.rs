@@ -31,6 +31,16 @@ pub enum Unsupported {
     Field(String),
     /// A volume of the pod that no node would make usable.
     Volume(VolumeProblem),
+    /// The node selector of the pod and every term of its node affinity exclude each other.
+    #[serde(rename_all = "camelCase")]
+    Selectors {
+        /// Key of the first label on which they do.
+        key: String,
+        /// What the node selector wants.
+        node_selector: String,
+        /// What the node affinity wants.
+        node_affinity: String,
+    },
 }
 
 /// Problem with a volume of a pod that a new node would not solve.

@@ -3,9 +3,9 @@
 //! Objects are judged by the code of the embedded API server, so the verdict is that of a cluster.
 //! Accepted objects are then read as nap reads them and searched for suspicious settings.
 
-mod findings;
+pub mod findings;
 mod offerings;
-mod sizes;
+pub mod sizes;
 mod suspicious;
 
 use anyhow::Context as _;

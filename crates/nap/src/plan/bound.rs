@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use super::{Decision, Problem};
 
+/// Percentage above the lower bound from which on a plan does not reach it.
+pub const REACHED: f64 = 0.05;
+
 /// Something that a plan must keep to and that the lower bound ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -18,6 +18,8 @@ use super::live::region_of;
 use crate::azure::live;
 use crate::catalogue::{self, DEFAULT_REGION, Origin, instance_types, settings};
 use crate::cli::SourceArgs;
+use crate::lint::findings::Level;
+use crate::lint::sizes::not_offered;
 use crate::user_error::UserError;
 
 /// The instance types of a plan.
@@ -119,6 +121,15 @@ fn built_in(
                 "AKSNodeClass `{name}`: which sizes have encryption at host is an estimate: those \
                  that take premium disks; --subscription asks Azure"
             ));
+        }
+        for (pool, object) in cluster.state.pools() {
+            if object.spec.template.spec.node_class_ref.name != *name {
+                continue;
+            }
+            let gone = not_offered(object, (&sizes, &region), &settings, types.types())?;
+            let none_left = gone.iter().any(|(level, _)| *level == Level::Error);
+            let texts = gone.iter().filter(|_| none_left);
+            notes.extend(texts.map(|(_, text)| format!("NodePool `{pool}`: {text}")));
         }
         known.push((settings, Arc::clone(&types)));
         of_classes.insert(name.clone(), types);

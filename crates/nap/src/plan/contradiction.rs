@@ -37,10 +37,12 @@ pub fn find(problem: &Problem, pod: &Pod, spec: Option<&PodSpec>, pool: &str) ->
     let keys: Vec<&str> = term.iter().map(|(key, _)| key).collect();
     let sides = |key: &str| {
         let wanted = term.get(key).map(ToString::to_string).unwrap_or_default();
-        format!(
-            "`{key}`: the pod wants {wanted}, the nodepool has {}",
-            offered(snapshot, pool, key)
-        )
+        // `DoesNotExist`, or a number that is none.
+        let pod = match wanted.as_str() {
+            "DoesNotExist" => "the pod leaves no value of it".to_owned(),
+            _ => format!("the pod wants {wanted}"),
+        };
+        format!("`{key}`: {pod}, the nodepool has {}", offered(snapshot, pool, key))
     };
     let mut tries = 0;
     let mut found = Vec::new();

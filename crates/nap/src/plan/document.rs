@@ -150,6 +150,9 @@ impl PlanDocument {
     /// Renders a decision.
     pub fn new(problem: &Problem, decision: &Decision) -> Self {
         let (plan, origin) = (&decision.plan, &problem.origin);
+        let bound_leaves_out = bound::leaves_out(problem, decision);
+        let says_how_good = |gap: &f64| bound_leaves_out.is_empty() || *gap < bound::REACHED;
+        let gap = plan.gap_percent().filter(says_how_good);
         let placements = plan.placements.iter();
         let unschedulable = plan.unplaced.iter().map(|unplaced| UnschedulableDocument {
             pod: unplaced.pod.to_string(),
@@ -177,8 +180,8 @@ impl PlanDocument {
             cost_usd_per_hour: dollars(plan.cost),
             cost_is_estimate: !problem.mark_launches(&plan.launches).is_empty(),
             lower_bound_usd_per_hour: plan.lower_bound.map(dollars),
-            gap_percent: plan.gap_percent().map(|gap| (gap * 10_000.0).round() / 10_000.0),
-            bound_leaves_out: bound::leaves_out(problem, decision),
+            gap_percent: gap.map(|gap| (gap * 10_000.0).round() / 10_000.0),
+            bound_leaves_out,
             tier: plan.tier,
             fleet: None,
             change: None,
@@ -220,6 +223,7 @@ pub(super) fn reasons(refusal: &Refusal, estimates: PriceEstimates) -> Vec<Reaso
     match refusal {
         Refusal::Unsupported { constraint: Unsupported::Volume(_) } => whole("volume"),
         Refusal::Unsupported { constraint: Unsupported::Field(_) } => whole("unsupported"),
+        Refusal::Unsupported { constraint: Unsupported::Selectors { .. } } => whole("requirements"),
         Refusal::NoPools => whole("noNodePool"),
         Refusal::Pools(pools) => pools.iter().map(|one| pool_reason(one, estimates)).collect(),
     }

@@ -59,11 +59,10 @@ pub fn place_text(origin: &Origin, remedy: &Remedy) -> String {
     match &remedy.place {
         RemedyPlacement::Existing => "it then fits on an existing or planned node".to_owned(),
         RemedyPlacement::New { instance_type, zone, capacity_type, price, .. } => {
-            let mark = origin.mark(*capacity_type);
             format!(
-                "it then gets {instance_type} {capacity_type} {} at {mark}{}",
+                "it then gets {instance_type} {capacity_type} {} at {}",
                 labels::zone_text(zone),
-                price_text(*price)
+                price_text(origin.mark(*capacity_type), *price)
             )
         }
     }
@@ -74,9 +73,9 @@ pub fn zone_cell(zone: &str) -> &str {
     if zone == labels::NO_ZONE { "no zone" } else { zone }
 }
 
-/// A price per hour and per month.
-pub fn price_text(price: UsdPerHour) -> String {
-    format!("{price}/h ({}/month)", cents(price.per_month()))
+/// A price per hour and per month, each after `mark`.
+pub fn price_text(mark: &str, price: UsdPerHour) -> String {
+    format!("{mark}{price}/h ({mark}{}/month)", cents(price.per_month()))
 }
 
 /// Dollars and cents, rounded, with thousands separators.
@@ -225,7 +224,9 @@ mod tests {
     fn money_is_rounded_and_grouped() {
         assert_eq!(cents(UsdPerHour::from_micros(1_234_567_891_234)), "$1,234,567.89");
         assert_eq!(cents(UsdPerHour::from_micros(5_000)), "$0.01");
-        assert_eq!(price_text(UsdPerHour::from_micros(322_000)), "$0.322/h ($235.06/month)");
+        let price = UsdPerHour::from_micros(322_000);
+        assert_eq!(price_text("", price), "$0.322/h ($235.06/month)");
+        assert_eq!(price_text("~", price), "~$0.322/h (~$235.06/month)");
     }
 
     #[test]

@@ -3,19 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nap_engine::{Launch, PodKey, PoolReason, Unplaced};
+use nap_engine::{Launch, PodKey, PoolReason, PoolRejection, Unplaced};
 use nap_units::UsdPerHour;
 
 use super::cluster::count;
 use super::footnotes::{footnotes, origin_note};
 use super::format::{WIDTH, cents, change_text, list, place_text, pods_text, wrap, zone_cell};
-use super::{Decision, Problem, bound, left_out};
+use super::{Decision, Problem, bound, contradiction, left_out};
 
 /// Maximum number of lines of pods below equal VMs.
 const POD_LINES: usize = 3;
-
-/// Percentage above the lower bound from which on a plan does not reach it.
-const REACHED: f64 = 0.05;
 
 /// One row for equal VMs.
 pub fn table(problem: &Problem, decision: &Decision) -> String {
@@ -99,7 +96,7 @@ fn summary(problem: &Problem, decision: &Decision) -> String {
     if let (Some(bound), Some(gap)) = (plan.lower_bound, plan.gap_percent()) {
         // A bound that leaves out rules says how good the plan is only if the plan reaches it.
         let left_out = bound::text(&bound::leaves_out(problem, decision));
-        let how_good = match left_out.filter(|_| gap >= REACHED) {
+        let how_good = match left_out.filter(|_| gap >= bound::REACHED) {
             Some(left_out) => format!("; {left_out}"),
             None => format!(": this one is at most {gap:.1} % above the best"),
         };
@@ -172,6 +169,18 @@ fn placements(decision: &Decision, most_lines: usize) -> String {
     text
 }
 
+/// Which labels leave a pod without any offering of a NodePool.
+fn contradictions(problem: &Problem, unplaced: &Unplaced, pool: &str) -> Vec<String> {
+    let nap_engine::Refusal::Pools(reasons) = &unplaced.refusal else { return Vec::new() };
+    let none_compatible = reasons.iter().any(|reason| {
+        reason.pool == pool
+            && matches!(&reason.why, PoolRejection::Offerings { total, compatible: 0, .. } if *total > 0)
+    });
+    let pod = problem.snapshot.pods.iter().find(|pod| pod.key == unplaced.pod);
+    let pod = pod.filter(|_| none_compatible);
+    pod.map(|pod| contradiction::find(problem, pod, None, pool)).unwrap_or_default()
+}
+
 fn unplaced(problem: &Problem, decision: &Decision) -> String {
     let unplaced = &decision.plan.unplaced;
     if unplaced.is_empty() {
@@ -199,6 +208,9 @@ fn unplaced(problem: &Problem, decision: &Decision) -> String {
                 for PoolReason { pool, why } in reasons {
                     let why = why.marked(problem.origin.price_estimates());
                     text.push_str(&wrap(&format!("nodepool \"{pool}\": {why}"), 4));
+                    for line in contradictions(problem, first, pool) {
+                        text.push_str(&wrap(&line, 6));
+                    }
                 }
             }
             other => text.push_str(&wrap(&other.to_string(), 4)),
