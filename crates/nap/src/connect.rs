@@ -28,13 +28,7 @@ pub async fn connect_to(args: &ClusterArgs) -> anyhow::Result<(Client, String)> 
         }
         None => Config::infer().await.map_err(anyhow::Error::from),
     };
-    let mut config = found.map_err(|error| {
-        let message = format!("no cluster to run on: {error}");
-        UserError::new(
-            message,
-            "set KUBECONFIG or pass --kubeconfig; `nap try --no-controllers` starts a cluster to run on",
-        )
-    })?;
+    let mut config = found.map_err(|error| no_cluster(args, &error))?;
     // The client would retry a refused eviction (429) for minutes by itself; the controllers do it,
     // with a back-off per object.
     config.default_retry = false;
@@ -47,6 +41,31 @@ pub async fn connect_to(args: &ClusterArgs) -> anyhow::Result<(Client, String)> 
         Ok(_) => {}
     }
     Ok((client, server))
+}
+
+/// The error of a missing or unreadable kubeconfig.
+fn no_cluster(args: &ClusterArgs, error: &anyhow::Error) -> UserError {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let given = args.kubeconfig.is_some()
+        || args.context.is_some()
+        || is_set("KUBECONFIG")
+        || is_set("KUBERNETES_SERVICE_HOST");
+    let missing = || {
+        let home = std::env::var_os("HOME").unwrap_or_default();
+        !std::path::Path::new(&home).join(".kube/config").exists()
+    };
+    if !given && missing() {
+        return UserError::new(
+            "no cluster to run on: there is neither `~/.kube/config` nor `KUBECONFIG`",
+            "pass --kubeconfig FILE; `nap try` starts a cluster on this machine, and `nap plan -f \
+             FILE` needs none",
+        );
+    }
+    UserError::new(
+        format!("no cluster to run on: {error}"),
+        "correct the kubeconfig, or name another one with --kubeconfig or a context of it with \
+         --context; `kubectl config get-contexts` shows what there is",
+    )
 }
 
 fn is_unauthorized(error: &kube::Error) -> bool {

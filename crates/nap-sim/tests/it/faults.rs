@@ -62,7 +62,7 @@ async fn bad_plans_are_refused_with_line_field_and_what_is_allowed() {
 #[tokio::test(start_paused = true)]
 async fn the_example_is_a_valid_plan() {
     let (emulator, _events) = Emulator::new(world::config(&world::clock())).unwrap();
-    let text = include_str!("../../../../examples/faults.yaml");
+    let text = include_str!("../../../../examples/faults.plan");
     assert_eq!(emulator.schedule_faults(text), Ok(9));
 }
 

@@ -68,12 +68,12 @@ pub(super) fn measure(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(folder) = args.plan.as_ref().filter(|_| several) {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     }
-    if !args.json {
-        println!("{}", heading());
-    }
-    for path in &args.problem {
+    for (number, path) in args.problem.iter().enumerate() {
         forget_peak();
         let problem = read_problem(path)?;
+        if number == 0 && !args.json {
+            println!("{}", heading());
+        }
         let (report, plan) = run(&problem, args.repeat)?;
         if let Some(out) = &args.plan {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();

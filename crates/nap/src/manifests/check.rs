@@ -83,6 +83,12 @@ impl Checker {
         if let Some(remedy) = foreign(group, kind) {
             return refused("kind", remedy.to_owned());
         }
+        if group == "extensions"
+            && let Some(served) = moved_from_extensions(kind)
+        {
+            let text = format!("`{version}` is not served; write `{served}`");
+            return refused("apiVersion", text);
+        }
         match self.judge.judge(&document.value) {
             Verdict::UnknownVersion(served) => {
                 // The newest is the last of built-in kinds and the first of nap's.
@@ -177,6 +183,15 @@ fn plain(text: String) -> String {
         return not_a_quantity();
     }
     text
+}
+
+/// Where the kinds of the group `extensions` went, which Kubernetes no longer has.
+fn moved_from_extensions(kind: &str) -> Option<&'static str> {
+    match kind {
+        "DaemonSet" | "Deployment" | "ReplicaSet" => Some("apps/v1"),
+        "Ingress" | "NetworkPolicy" => Some("networking.k8s.io/v1"),
+        _ => None,
+    }
 }
 
 /// The remedy for objects of other providers and of old versions of Karpenter.

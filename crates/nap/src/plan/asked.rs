@@ -33,10 +33,13 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads `name`, `namespace/name` or `kind/name`.
+    /// Reads `name`, `namespace/name`, `kind/name` or, as `kubectl -o name` prints it,
+    /// `kind.group/name`.
     pub fn parse(text: &str, namespace: Option<&str>) -> Self {
         let of = namespace.unwrap_or("default").to_owned();
+        // No namespace has a dot, so what follows one is the group of a kind.
         let kind_of = |prefix: &str| {
+            let prefix = prefix.split_once('.').map_or(prefix, |(kind, _)| kind);
             let known = KINDS.iter().find(|(_, names)| names.contains(&prefix));
             known.map(|(kind, _)| *kind)
         };

@@ -197,9 +197,12 @@ async fn read_capacity_memory(client: &Client, cluster: &mut Cluster) {
             cluster.capacity_memory = texts.find_map(|mut data| data.remove(capacity_memory::KEY));
         }
         Err(error) => cluster.notes.push(format!(
-            "offerings that Azure lately refused are not left out: ConfigMap `{}` cannot be read: \
-             {error}",
-            capacity_memory::NAME
+            "offerings that Azure lately refused are not left out: ConfigMap `{}` cannot be read: {}",
+            capacity_memory::NAME,
+            match &error {
+                kube::Error::Api(status) => status.message.clone(),
+                _ => error.to_string(),
+            }
         )),
     }
 }
@@ -212,17 +215,31 @@ async fn index<K: Indexed>(server: &Server, index: &mut Index) -> anyhow::Result
     Ok(())
 }
 
-/// All objects of a kind; empty if the server does not serve the kind.
+/// All objects of a kind; empty if the server does not serve the kind, which every Kubernetes does
+/// for those of the first version of its API.
 async fn list<K>(server: &Server) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let found = pages(&Api::<K>::all(server.client.clone())).await;
+    let api = Api::<K>::all(server.client.clone());
+    let found =
+        if K::api_version(&()) == "v1" { pages_of_served(&api).await } else { pages(&api).await };
     found.map_err(|error| unreachable(&server.url, "list", &K::plural(&()), &error))
 }
 
 /// All objects, page by page; empty if the server does not serve the kind.
 async fn pages<K>(api: &Api<K>) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match pages_of_served(api).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        found => found,
+    }
+}
+
+/// All objects, page by page.
+async fn pages_of_served<K>(api: &Api<K>) -> Result<Vec<K>, kube::Error>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -237,7 +254,6 @@ where
                     None => return Ok(found),
                 }
             }
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
             Err(error) => return Err(error),
         }
     }

@@ -65,6 +65,9 @@ use record::Record;
 /// Maximum number of distinct unplaced pods for which a remedy is searched.
 const MAX_REMEDIES: usize = 100;
 
+/// Maximum number of names in a hint.
+const MAX_NAMES: usize = 5;
+
 /// Input of a decision.
 pub struct Problem {
     /// Region of the sizes and prices.
@@ -403,14 +406,20 @@ pub async fn explain_pod(
     let mut some: Vec<&str> = cluster.state.pods().map(|(key, _)| key.as_str()).collect();
     // Those of the same name in another namespace first.
     some.sort_by_key(|key| !format::stem(key).ends_with(&format!("/{last}")));
-    some.truncate(5);
     let hint = if some.is_empty() {
         "there are no pods at all".to_owned()
     } else {
-        format!("give NAMESPACE/NAME or -n; there are {}, …", some.join(", "))
+        format!("give NAMESPACE/NAME or -n; there are {}", few(&some))
     };
     let kind = asked.kind.filter(|kind| *kind != "Pod").unwrap_or("pod");
     Err(UserError::new(format!("there is no {kind} `{wanted}`"), hint).into())
+}
+
+/// The first names, and `…` if there are more.
+fn few(names: &[&str]) -> String {
+    let more = if names.len() > MAX_NAMES { ", …" } else { "" };
+    let shown: Vec<&str> = names.iter().take(MAX_NAMES).copied().collect();
+    format!("{}{more}", shown.join(", "))
 }
 
 /// `nap explain node`.
@@ -422,11 +431,11 @@ pub async fn explain_node(name: String, source: SourceArgs) -> anyhow::Result<()
     if let Some(node) = asked {
         return show(&disruption::explain(&problem, &preview, node));
     }
-    let some: Vec<&str> = preview.nodes.iter().take(5).map(|node| node.name.as_str()).collect();
+    let some: Vec<&str> = preview.nodes.iter().map(|node| node.name.as_str()).collect();
     let hint = if some.is_empty() {
         "there is no NodeClaim: only nodes that nap made are disrupted".to_owned()
     } else {
-        format!("there are {}, …", some.join(", "))
+        format!("there are {}", few(&some))
     };
     Err(UserError::new(format!("no node with a NodeClaim is named `{name}`"), hint).into())
 }

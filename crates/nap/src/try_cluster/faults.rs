@@ -18,13 +18,13 @@ pub(super) fn schedule_file(emulator: &Emulator, file: Option<&Path>) -> anyhow:
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("--faults {shown}: {error}");
-        UserError::new(message, "name a file with a fault plan, as in examples/faults.yaml")
+        UserError::new(message, "name a file with a fault plan, as in examples/faults.plan")
     })?;
     let count = emulator.schedule_faults(&text).map_err(|error| {
         let message = format!("{shown}:{}: {}", error.line, error.message);
         UserError::new(
             message,
-            "docs/faults.md describes the fields, examples/faults.yaml has some",
+            "docs/faults.md describes the fields, examples/faults.plan has some",
         )
     })?;
     println!("{count} fault(s) of {shown} are scheduled.");

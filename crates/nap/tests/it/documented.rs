@@ -136,7 +136,7 @@ const COMMANDS: &[(&str, Shown)] = &[
     ),
     ("nap try", By("commands_of_the_first_five_minutes_work")),
     (
-        "nap try --faults examples/faults.yaml",
+        "nap try --faults examples/faults.plan",
         By("a_cluster_starts_with_the_faults_of_the_example"),
     ),
     ("nap try --no-controllers", By("a_scale_up_and_down_shows_in_metrics_health_and_json_logs")),
@@ -266,7 +266,7 @@ fn documented_commands_succeed() {
 #[test]
 #[cfg_attr(no_kubectl, ignore = "there is no kubectl")]
 fn a_cluster_starts_with_the_faults_of_the_example() {
-    let faults = root().join("examples/faults.yaml");
+    let faults = root().join("examples/faults.plan");
     let cluster = Cluster::start(&["--faults", faults.to_str().expect("a path")]);
     assert!(cluster.ok(&["get", "nodepools"]).contains("default"));
 }

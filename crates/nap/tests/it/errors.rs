@@ -299,7 +299,10 @@ fn a_cluster_that_refuses_is_named_with_what_was_asked() {
         (&["disable", "--status"], "list nodes"),
         (&["windows"], "list nodepools"),
     ] {
-        let error = refused(&[command, &["--kubeconfig", &file]].concat());
+        let mut command = nap(&[command, &["--kubeconfig", &file]].concat());
+        // Those of `nap run` are others', if a process listens on them.
+        command.env("METRICS_PORT", "0").env("HEALTH_PROBE_PORT", "0");
+        let error = refused_by(&mut command);
         let line = format!("error: {denied} forbids to {what} (403): ");
         assert!(error.starts_with(&line), "{command:?}: {error}");
     }
@@ -363,5 +366,5 @@ fn try_refuses_a_bad_fault_plan_with_file_line_and_field() {
     }
     std::fs::remove_file(&file).unwrap();
     let error = refused(&["try", "--faults", path]);
-    assert!(error.contains("--faults") && error.contains("examples/faults.yaml"), "{error}");
+    assert!(error.contains("--faults") && error.contains("examples/faults.plan"), "{error}");
 }

@@ -226,6 +226,8 @@ fn objects_of_other_clouds_and_old_versions_get_a_remedy() {
         ("aws", "karpenter.k8s.aws/v1", "EC2NodeClass", "write an `AKSNodeClass`"),
         ("provisioner", "karpenter.sh/v1alpha5", "Provisioner", "was replaced by `NodePool`"),
         ("cron", "batch/v1beta1", "CronJob", "`batch/v1beta1` is not served; write `batch/v1`"),
+        ("old", "extensions/v1beta1", "Deployment", "is not served; write `apps/v1`"),
+        ("ingress", "extensions/v1beta1", "Ingress", "write `networking.k8s.io/v1`"),
         ("kind", "apps/v1", "Deploymint", "there is no `Deploymint` in `apps/v1`"),
     ] {
         let yaml = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{ name: x }}\n");
