@@ -23,6 +23,7 @@ use crate::embedded::{EmbeddedCatalogue, Lifecycle};
 use crate::fleet::Fleet;
 use crate::identity::is_of_claim;
 use crate::instance_types::{Settings, instance_type};
+use crate::launch::FullSubnet;
 use crate::machines::{
     API_VERSION, Machine, Machines, NODEPOOL_TAG, machine_name, machine_tags, tags,
 };
@@ -45,7 +46,7 @@ pub struct AzureProvider {
     pub(crate) region: RegionCatalogue,
     pub(crate) fleet: Fleet,
     /// Subnets that had no address left for a VM, with Azure's words and how long they count.
-    pub(crate) full_subnets: Mutex<BTreeMap<String, (String, Timestamp)>>,
+    pub(crate) full_subnets: Mutex<BTreeMap<FullSubnet, (String, Timestamp)>>,
     pub(crate) class_holds: Mutex<ClassHolds>,
 }
 

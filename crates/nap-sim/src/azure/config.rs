@@ -83,6 +83,9 @@ pub struct EmulatorConfig {
     /// Whether every other subnet exists too, in any subscription, so that manifests of guides
     /// work.
     pub any_subnet: bool,
+    /// Whether machines state their subnet as AKS knows it: in upper case, and that of the cluster
+    /// if the request names none.
+    pub states_subnets: bool,
     /// What surrounds the cluster.
     pub surroundings: Surroundings,
     /// Faults from the start.
@@ -128,6 +131,7 @@ impl EmulatorConfig {
             retry_after: Duration::from_secs(5),
             subnets: BTreeSet::from([subnet]),
             any_subnet: false,
+            states_subnets: false,
             surroundings: Surroundings::default(),
             faults: FaultPlan::default(),
             vm_ids: VmIds::default(),

@@ -380,6 +380,12 @@ fn difference(sent: &Value, kept: &Value, path: &str) -> Option<String> {
             difference(value, &kept[name.as_str()], &format!("{path}.{name}"))
         }),
         (Value::Object(members), Value::Null) if members.is_empty() => None,
+        // The id of a resource.
+        (Value::String(sent), Value::String(kept))
+            if sent.starts_with('/') && sent.eq_ignore_ascii_case(kept) =>
+        {
+            None
+        }
         _ => (sent != kept).then(|| path.to_owned()),
     }
 }
