@@ -181,10 +181,13 @@ impl Failure {
                 Self::PolicyOnRequest
             }
             "RequestDisallowedByPolicy" => Self::Policy,
-            // AKS's own check: "… remaining 0 for family …".
-            "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => {
-                Self::FamilyQuota { limit_zero: false }
-            }
+            // AKS's own check: "… remaining 0 for family …". Without any of the words, the family.
+            "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => match quota() {
+                Self::RegionalQuota if !has(&["regional"]) => {
+                    Self::FamilyQuota { limit_zero: false }
+                }
+                told => told,
+            },
             "QuotaExceeded" => quota(),
             "OperationNotAllowed" if has(&["quota", "lowprioritycore"]) => quota(),
             "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
@@ -431,6 +434,13 @@ mod tests {
         assert_eq!(quota("exceeding approved LowPriorityCores quota"), Failure::SpotQuota);
         assert_eq!(quota("exceeding approved Total Regional Cores quota"), Failure::RegionalQuota);
         assert_eq!(Failure::of(None, "QuotaExceeded", ""), Failure::RegionalQuota);
+        let aks = |text: &str| Failure::of(None, "ErrCode_InsufficientVCPUQuota", text);
+        let family = Failure::FamilyQuota { limit_zero: false };
+        assert_eq!(aks("remaining 0 for family standardDSv5Family for region eastus"), family);
+        assert_eq!(aks("Insufficient vcpu quota"), family);
+        assert_eq!(aks("remaining 0 for total regional spot vCPUs"), Failure::SpotQuota);
+        assert_eq!(aks("remaining 0 for lowPriorityCores"), Failure::SpotQuota);
+        assert_eq!(aks("remaining 0 for total regional vCPUs"), Failure::RegionalQuota);
         let other = |text: &str| quota(&format!("The limit of {text} is reached. Request quota."));
         assert_eq!(other("Standard DSv5 Family vCPUs"), Failure::FamilyQuota { limit_zero: false });
         assert_eq!(other("Total Regional Spot vCPUs"), Failure::SpotQuota);
