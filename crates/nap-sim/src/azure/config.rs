@@ -66,6 +66,9 @@ pub struct EmulatorConfig {
     pub node_boot: RangeInclusive<Duration>,
     /// Validity of an access token.
     pub token_lifetime: Duration,
+    /// Audiences of tokens for ARM, beside loopback addresses, at which processes reach the
+    /// emulator.
+    pub token_audiences: BTreeSet<String>,
     /// Maximum number of items on a page of a list.
     pub page_size: usize,
     /// vCPU quota of families that [`FaultPlan::family_quota`] does not name.
@@ -123,6 +126,7 @@ impl EmulatorConfig {
             vm_delete: seconds(20, 40),
             node_boot: seconds(25, 45),
             token_lifetime: Duration::from_hours(1),
+            token_audiences: BTreeSet::from(["https://management.azure.com".to_owned()]),
             page_size: 400,
             default_family_quota: 100_000,
             regional_quota: 100_000,
