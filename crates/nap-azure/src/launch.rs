@@ -32,6 +32,8 @@ const FULL_SUBNET_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 const MIN_AGE: SignedDuration = SignedDuration::from_secs(5);
 /// Interval at which an accepted machine is looked for in the list.
 const APPEAR_INTERVAL: Duration = Duration::from_secs(2);
+/// Code of the error of a machine that was accepted and has no VM yet.
+pub(crate) const NO_VM: &str = "NoVirtualMachine";
 /// Most times that it is looked for.
 const MAX_LOOKS: u32 = 10;
 
@@ -177,6 +179,10 @@ impl AzureProvider {
                     last = Some(error);
                 }
                 Err(error) => {
+                    if error.code == NO_VM {
+                        // Azure counts the machine all the same.
+                        hold.keep();
+                    }
                     self.note_full_subnet(&FullSubnet::of(class, &self.config), &error);
                     return Err(with_remedy(error));
                 }
@@ -255,9 +261,9 @@ impl AzureProvider {
             clock.sleep(APPEAR_INTERVAL).await;
             since = clock.now();
         }
-        let (operation, code) = (format!("create machine {}", new.name), "NoVirtualMachine");
+        let operation = format!("create machine {}", new.name);
         let message = "the machine was accepted and has no VM yet";
-        Err(CloudError::new(ErrorClass::Transient, operation, code, message))
+        Err(CloudError::new(ErrorClass::Transient, operation, NO_VM, message))
     }
 
     /// The instance of a machine that exists, if it belongs to the NodeClaim.

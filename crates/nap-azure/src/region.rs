@@ -402,7 +402,13 @@ impl Region {
         let fetched = skus::list(&self.arm, subscription, region).await.and_then(|rows| {
             let skus: BTreeMap<String, Sku> = rows
                 .iter()
-                .filter_map(|row| Sku::read(row, region).ok())
+                .filter_map(|row| match Sku::read(row, region) {
+                    Ok(sku) => Some(sku),
+                    Err(why) => {
+                        tracing::debug!(instance_type = row.name, %why, "VM size left out");
+                        None
+                    }
+                })
                 .map(|sku| (sku.name.clone(), sku))
                 .collect();
             if skus.is_empty() {
@@ -415,6 +421,9 @@ impl Region {
         let mut state = self.state();
         match fetched {
             Ok(skus) => {
+                if let Some(old) = &state.skus.data {
+                    log_changes(old, &skus);
+                }
                 state.skus.store(skus, now, SKU_LIFETIME);
                 state.failed = None;
                 state.generation += 1;
@@ -491,6 +500,19 @@ impl Region {
         if state.fits_quota() != before {
             state.generation += 1;
         }
+    }
+}
+
+/// Logs the sizes that Azure lists and did not list before, and the other way round.
+fn log_changes(old: &BTreeMap<String, Sku>, new: &BTreeMap<String, Sku>) {
+    let lacking = |some: &BTreeMap<String, Sku>, others: &BTreeMap<String, Sku>| {
+        let names: Vec<&str> =
+            some.keys().filter(|name| !others.contains_key(*name)).map(String::as_str).collect();
+        names.join(",")
+    };
+    let (added, removed) = (lacking(new, old), lacking(old, new));
+    if !added.is_empty() || !removed.is_empty() {
+        tracing::info!(added, removed, "list of VM sizes changed");
     }
 }
 

@@ -22,6 +22,8 @@ pub enum VmIds {
     Opaque,
     /// As by default, but a machine whose creation fails has no VM id.
     MissingIfFailed,
+    /// No machine has a VM id before its VM exists.
+    MissingUntilCreated,
 }
 
 /// The emulated AKS cluster, its delays and its faults.

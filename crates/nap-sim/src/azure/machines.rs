@@ -248,8 +248,12 @@ impl Inner {
     fn show(&self, machine: &MachineRecord) -> Value {
         let mut properties = machine.properties.clone();
         properties["provisioningState"] = machine.state.as_str().into();
-        let is_missing = self.config.vm_ids == VmIds::MissingIfFailed;
-        if !(is_missing && machine.state == MachineState::Failed) {
+        let is_missing = match self.config.vm_ids {
+            VmIds::MissingIfFailed => machine.state == MachineState::Failed,
+            VmIds::MissingUntilCreated => machine.state == MachineState::Creating,
+            VmIds::NamedByMachine | VmIds::Opaque => false,
+        };
+        if !is_missing {
             properties["resourceId"] = machine.vm_id.clone().into();
         }
         properties["eTag"] = self.etag(machine).into();
