@@ -28,6 +28,7 @@ pub enum VmIds {
 
 /// The emulated AKS cluster, its delays and its faults.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct EmulatorConfig {
     /// Short name of the region, such as `eastus`.
     pub region: String,
