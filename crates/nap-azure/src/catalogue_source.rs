@@ -55,14 +55,14 @@ pub struct CatalogueSource {
     pub has_quota: bool,
 }
 
-/// Longest time for which prices are waited for before there are any. The price endpoint is not
-/// among those that AKS needs, and a firewall may drop what is sent to it.
-pub(crate) const MAX_PRICE_WAIT: Duration = Duration::from_secs(10);
+/// Longest time for which prices and quota are waited for before there are any. The price endpoint
+/// is not among those that AKS needs, and a firewall may drop what is sent to it.
+pub(crate) const MAX_FIRST_WAIT: Duration = Duration::from_secs(10);
 
 /// The prices of a region: those of the price API or, if it has none or does not answer within ten
 /// seconds, the built-in ones.
 pub async fn prices_or_built_in(client: &ArmClient, region: &str) -> (Prices, PriceSource) {
-    let fetched = tokio::time::timeout(MAX_PRICE_WAIT, prices::fetch(client, region)).await;
+    let fetched = tokio::time::timeout(MAX_FIRST_WAIT, prices::fetch(client, region)).await;
     match fetched {
         Ok(Ok(prices)) if !prices.on_demand.is_empty() => (prices, PriceSource::Live),
         _ => built_in_prices(region),

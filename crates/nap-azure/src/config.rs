@@ -28,6 +28,15 @@ impl NetworkPlugin {
     }
 }
 
+/// Most tags of a resource.
+const MAX_TAGS: usize = 50;
+/// Tags of a machine that name the cluster, the NodePool, the NodeClaim and the billing of AKS.
+const OWN_TAGS: usize = 4;
+/// Longest name of a tag, in characters.
+const MAX_TAG_NAME: usize = 512;
+/// Longest value of a tag, in characters.
+const MAX_TAG: usize = 256;
+
 /// Identity of the cluster and settings of its machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AzureConfig {
@@ -178,8 +187,24 @@ impl AzureConfig {
                 };
                 config.additional_tags.insert(key.trim().to_owned(), tag.trim().to_owned());
             }
+            if let Some(why) = wrong_tag(&config.additional_tags) {
+                return Err(AzureError::InvalidVariable { name: "ADDITIONAL_TAGS", value, why });
+            }
         }
         Ok(config)
+    }
+
+    /// Fails if Azure would refuse every machine because of a setting. `nap azure check` reports
+    /// the same as a finding.
+    pub fn check(&self) -> Result<(), AzureError> {
+        if is_pool_name(&self.agent_pool) {
+            return Ok(());
+        }
+        Err(AzureError::InvalidVariable {
+            name: "AKS_MACHINES_POOL_NAME",
+            value: self.agent_pool.clone(),
+            why: "is not at most 12 lower-case letters and digits, a letter first".to_owned(),
+        })
     }
 
     /// ARM path of the cluster.
@@ -194,6 +219,35 @@ impl AzureConfig {
     pub fn agent_pool_path(&self) -> String {
         format!("{}/agentPools/{}", self.cluster_path(), self.agent_pool)
     }
+}
+
+/// Whether AKS accepts a name for a Linux agent pool.
+pub(crate) fn is_pool_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_lowercase())
+        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        && name.len() <= 12
+}
+
+/// Why Azure refuses tags, as the rest of a sentence about them; `None` if it takes them. A slash
+/// is allowed: it becomes an underscore.
+fn wrong_tag(tags: &BTreeMap<String, String>) -> Option<String> {
+    if tags.len() > MAX_TAGS - OWN_TAGS {
+        let (count, own) = (tags.len(), OWN_TAGS);
+        return Some(format!("has {count} tags; Azure takes {MAX_TAGS}, and {own} are nap's own"));
+    }
+    tags.iter().find_map(|(name, tag)| {
+        let odd = name.chars().find(|one| "<>%&\\?".contains(*one));
+        if name.is_empty() || name.chars().count() > MAX_TAG_NAME {
+            Some(format!("has a tag name that is empty or longer than {MAX_TAG_NAME} characters"))
+        } else if let Some(odd) = odd {
+            Some(format!("has `{odd}` in the name of tag `{name}`"))
+        } else if tag.chars().count() > MAX_TAG {
+            Some(format!("has more than {MAX_TAG} characters in tag `{name}`"))
+        } else {
+            None
+        }
+    })
 }
 
 /// Short spelling of a region: `West Europe` becomes `westeurope`.
@@ -226,6 +280,45 @@ mod tests {
             pairs.remove(index);
             let error = read(&pairs).unwrap_err().to_string();
             assert!(error.contains(&format!("`{name}` is not set")), "{error}");
+        }
+    }
+
+    #[test]
+    fn tags_that_azure_refuses_are_refused_with_the_reason() {
+        let many: Vec<String> = (0..47).map(|number| format!("t{number}=x")).collect();
+        let long = |name: usize, tag: usize| format!("{}={}", "n".repeat(name), "v".repeat(tag));
+        for (tags, why) in [
+            (many.join(","), "has 47 tags; Azure takes 50, and 4 are nap's own"),
+            ("team=a,a%b=c".to_owned(), "has `%` in the name of tag `a%b`"),
+            ("a\\b=c".to_owned(), "has `\\` in the name"),
+            (long(513, 1), "longer than 512"),
+            ("=c".to_owned(), "empty"),
+            (long(1, 257), "has more than 256 characters in tag `n`"),
+        ] {
+            let mut pairs = WHOLE.to_vec();
+            pairs.push(("ADDITIONAL_TAGS", &tags));
+            let error = read(&pairs).unwrap_err().to_string();
+            assert!(error.contains("`ADDITIONAL_TAGS`") && error.contains(why), "{error}");
+        }
+        for tags in [many[1..].join(","), "example.com/team=a<b".to_owned(), long(512, 256)] {
+            let mut pairs = WHOLE.to_vec();
+            pairs.push(("ADDITIONAL_TAGS", &tags));
+            assert!(read(&pairs).is_ok(), "{tags}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_agent_pool_can_have_is_refused() {
+        for (name, is_fine) in [
+            ("nap1", true),
+            ("Nap", false),
+            ("1nap", false),
+            ("nap-1", false),
+            ("abcdefghijklm", false),
+        ] {
+            let mut pairs = WHOLE.to_vec();
+            pairs.push(("AKS_MACHINES_POOL_NAME", name));
+            assert_eq!(read(&pairs).unwrap().check().is_ok(), is_fine, "{name}");
         }
     }
 

@@ -112,7 +112,12 @@ impl Fleet {
     /// since the start of this process tells, unless it has requested the machine itself.
     pub(crate) async fn find_created(&self, name: &str) -> Result<Option<Machine>, CloudError> {
         let since = self.requested(name).unwrap_or(self.started);
-        Ok(self.list.since(since).await?.get(name).cloned())
+        let found = self.list.since(since).await?.get(name).cloned();
+        // A VM that the last list did not name may have its name by now.
+        if found.as_ref().is_some_and(|machine| machine.provider_id().is_none()) {
+            return Ok(self.list.since(self.clock.now()).await?.get(name).cloned());
+        }
+        Ok(found)
     }
 
     /// A machine as it was seconds ago; `None` if it does not exist. That a list lacks it is not

@@ -19,7 +19,7 @@ use crate::machines::{
     Created, Machine, MachineRequest, NewMachine, ProvisioningState, machine_name,
 };
 use crate::offering_selection::{self, Wanted};
-use crate::{AzureProvider, images};
+use crate::{AzureConfig, AzureProvider, images};
 
 /// Most offerings that one call tries. Each failure is remembered, so a later call continues where
 /// this one stopped.
@@ -32,8 +32,39 @@ const FULL_SUBNET_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 const MIN_AGE: SignedDuration = SignedDuration::from_secs(5);
 /// Interval at which an accepted machine is looked for in the list.
 const APPEAR_INTERVAL: Duration = Duration::from_secs(2);
+/// Code of the error of a machine that was accepted and has no VM yet.
+pub(crate) const NO_VM: &str = "NoVirtualMachine";
 /// Most times that it is looked for.
 const MAX_LOOKS: u32 = 10;
+
+/// A subnet that had no address left for a VM.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FullSubnet {
+    /// The one with an ARM id, in lower case: Azure ignores case, and returns another one.
+    Named(String),
+    /// The one that AKS chooses for a class that names none.
+    Chosen {
+        /// Name of the class.
+        class: String,
+    },
+}
+
+impl FullSubnet {
+    /// The subnet that a class asks for.
+    fn of(class: &AKSNodeClass, config: &AzureConfig) -> Self {
+        let id = class.spec.vnet_subnet_id.as_deref().or(config.vnet_subnet_id.as_deref());
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        id.filter(|id| !id.is_empty()).map_or_else(|| Self::chosen(name), Self::named)
+    }
+
+    fn named(id: &str) -> Self {
+        Self::Named(id.trim_end_matches('/').to_lowercase())
+    }
+
+    fn chosen(class: &str) -> Self {
+        Self::Chosen { class: class.to_owned() }
+    }
+}
 
 impl AzureProvider {
     /// Creates the machine of a NodeClaim with the first offering that Azure accepts, or adopts the
@@ -148,7 +179,11 @@ impl AzureProvider {
                     last = Some(error);
                 }
                 Err(error) => {
-                    self.note_full_subnet(class, &error);
+                    if error.code == NO_VM {
+                        // Azure counts the machine all the same.
+                        hold.keep();
+                    }
+                    self.note_full_subnet(&FullSubnet::of(class, &self.config), &error);
                     return Err(with_remedy(error));
                 }
             }
@@ -156,16 +191,15 @@ impl AzureProvider {
         Err(no_offering_left(operation, last))
     }
 
-    /// Remembers the subnet of a class that had no address left: its machines would be refused
-    /// again.
-    fn note_full_subnet(&self, class: &AKSNodeClass, error: &CloudError) {
+    /// Remembers a subnet that had no address left: further machines would be refused again.
+    fn note_full_subnet(&self, subnet: &FullSubnet, error: &CloudError) {
         if Failure::of_error(error) != Failure::SubnetFull {
             return;
         }
         let until = self.arm.clock().now().checked_add(FULL_SUBNET_LIFETIME);
         let known = (error.condition_message(), until.unwrap_or(Timestamp::MAX));
-        let subnet = class.spec.vnet_subnet_id.clone().unwrap_or_default();
-        self.full_subnets.lock().unwrap_or_else(PoisonError::into_inner).insert(subnet, known);
+        let mut full = self.full_subnets.lock().unwrap_or_else(PoisonError::into_inner);
+        full.insert(subnet.clone(), known);
     }
 
     /// Azure's words about the subnet of a class that had no address left lately; `None` if it had.
@@ -173,8 +207,7 @@ impl AzureProvider {
         let now = self.arm.clock().now();
         let mut full = self.full_subnets.lock().unwrap_or_else(PoisonError::into_inner);
         full.retain(|_, (_, until)| now < *until);
-        let subnet = class.spec.vnet_subnet_id.as_deref().unwrap_or_default();
-        full.get(subnet).map(|(message, _)| {
+        full.get(&FullSubnet::of(class, &self.config)).map(|(message, _)| {
             format!("{message}; enlarge the subnet, or name another one in spec.vnetSubnetID")
         })
     }
@@ -228,9 +261,9 @@ impl AzureProvider {
             clock.sleep(APPEAR_INTERVAL).await;
             since = clock.now();
         }
-        let (operation, code) = (format!("create machine {}", new.name), "NoVirtualMachine");
+        let operation = format!("create machine {}", new.name);
         let message = "the machine was accepted and has no VM yet";
-        Err(CloudError::new(ErrorClass::Transient, operation, code, message))
+        Err(CloudError::new(ErrorClass::Transient, operation, NO_VM, message))
     }
 
     /// The instance of a machine that exists, if it belongs to the NodeClaim.
@@ -261,9 +294,11 @@ impl AzureProvider {
         machine: &Machine,
         failure: CloudError,
     ) -> CloudError {
-        let mut class = AKSNodeClass::default();
-        class.spec.vnet_subnet_id.clone_from(&machine.properties.network.vnet_subnet_id);
-        self.note_full_subnet(&class, &failure);
+        // The class may name no subnet: AKS states the one that it has chosen all the same.
+        self.note_full_subnet(&FullSubnet::chosen(&claim.spec.node_class_ref.name), &failure);
+        if let Some(id) = &machine.properties.network.vnet_subnet_id {
+            self.note_full_subnet(&FullSubnet::named(id), &failure);
+        }
         let (size, zone) =
             (&machine.properties.hardware.vm_size, machine.zone(&self.config.location));
         if let Ok(Some(sku)) = self.region.sku(size).await {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use nap_cloud::CloudError;
 use nap_engine::CapacityType;
 use nap_units::UsdPerHour;
@@ -69,6 +70,11 @@ impl PriceItem {
         self.sku_name.ends_with(" Spot") || self.meter_name.ends_with(" Spot")
     }
 
+    /// Time from which the price holds; `None` if it states none.
+    fn begins(&self) -> Option<Timestamp> {
+        self.effective_start_date.parse().ok()
+    }
+
     /// The price; `None` for zero, a placeholder for sizes that are not sold yet.
     fn price(&self) -> Option<UsdPerHour> {
         UsdPerHour::parse(&format!("{:.9}", self.retail_price.max(0.0)))
@@ -88,11 +94,13 @@ impl Prices {
 
     /// Builds the table from the Linux pay-as-you-go and spot items. Of several meters for one size
     /// the one of the primary region counts, then the newest, then the cheapest: the order of items
-    /// does not matter.
-    pub fn from_items(items: &[PriceItem]) -> Self {
+    /// does not matter. A price that begins after `now` is announced, and counts for nothing.
+    pub fn from_items(items: &[PriceItem], now: Timestamp) -> Self {
         // By spot and size: whether the meter is of a secondary region, newest start, price.
         let mut best: BTreeMap<(bool, &str), (bool, Reverse<&str>, UsdPerHour)> = BTreeMap::new();
-        for item in items.iter().filter(|item| item.is_linux_vm()) {
+        let is_current =
+            |item: &&PriceItem| item.is_linux_vm() && item.begins().is_none_or(|at| at <= now);
+        for item in items.iter().filter(is_current) {
             let Some(price) = item.price() else { continue };
             let start = Reverse(item.effective_start_date.as_str());
             let rank = (!item.is_primary_meter_region, start, price);
@@ -119,7 +127,7 @@ pub async fn fetch(client: &ArmClient, region: &str) -> Result<Prices, CloudErro
         crate::arm::percent_encode(&filter)
     );
     let items: Vec<PriceItem> = client.list(&format!("list prices in {region}"), &path).await?;
-    Ok(Prices::from_items(&items))
+    Ok(Prices::from_items(&items, client.clock().now()))
 }
 
 #[cfg(test)]
@@ -142,9 +150,14 @@ mod tests {
     }
 
     fn of(mut items: Vec<PriceItem>) -> (Option<UsdPerHour>, Option<UsdPerHour>) {
-        let prices = Prices::from_items(&items);
+        let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
+        let prices = Prices::from_items(&items, now);
         items.reverse();
-        assert_eq!(Prices::from_items(&items), prices, "the order of the answer does not matter");
+        assert_eq!(
+            Prices::from_items(&items, now),
+            prices,
+            "the order of the answer does not matter"
+        );
         let get = |kind| prices.get("Standard_D4as_v5", kind);
         (get(CapacityType::OnDemand), get(CapacityType::Spot))
     }
@@ -186,5 +199,9 @@ mod tests {
         assert_eq!(on_demand(all), UsdPerHour::parse("0.172"));
         assert_eq!(on_demand(vec![secondary.clone(), old]), UsdPerHour::parse("0.15"));
         assert_eq!(on_demand(vec![secondary]), UsdPerHour::parse("0.1"));
+        let announced = meter(true, "2026-06-02", 0.3);
+        let current = meter(true, "2026-06-01", 0.2);
+        assert_eq!(on_demand(vec![announced.clone(), current]), UsdPerHour::parse("0.2"));
+        assert_eq!(on_demand(vec![announced]), None);
     }
 }

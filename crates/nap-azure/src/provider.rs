@@ -23,6 +23,7 @@ use crate::embedded::{EmbeddedCatalogue, Lifecycle};
 use crate::fleet::Fleet;
 use crate::identity::is_of_claim;
 use crate::instance_types::{Settings, instance_type};
+use crate::launch::{FullSubnet, NO_VM};
 use crate::machines::{
     API_VERSION, Machine, Machines, NODEPOOL_TAG, machine_name, machine_tags, tags,
 };
@@ -45,7 +46,7 @@ pub struct AzureProvider {
     pub(crate) region: RegionCatalogue,
     pub(crate) fleet: Fleet,
     /// Subnets that had no address left for a VM, with Azure's words and how long they count.
-    pub(crate) full_subnets: Mutex<BTreeMap<String, (String, Timestamp)>>,
+    pub(crate) full_subnets: Mutex<BTreeMap<FullSubnet, (String, Timestamp)>>,
     pub(crate) class_holds: Mutex<ClassHolds>,
 }
 
@@ -143,12 +144,7 @@ impl AzureProvider {
         // A machine that failed before it had a VM is known by its own id: it can be deleted.
         let failed = machine.is_failed_without_vm().then(|| format!("azure://{}", machine.id));
         let provider_id = machine.provider_id().or(failed).ok_or_else(|| {
-            CloudError::new(
-                ErrorClass::Transient,
-                operation,
-                "NoVirtualMachine",
-                "the machine has no VM id yet",
-            )
+            CloudError::new(ErrorClass::Transient, operation, NO_VM, "the machine has no VM id yet")
         })?;
         let mut all = properties.kubernetes.node_labels.clone();
         let (mut capacity, mut allocatable) = (Resources::new(), Resources::new());

@@ -1,8 +1,9 @@
 //! The catalogue of a region: sizes, prices and quota, refreshed when they are old, less the
 //! offerings that failed.
 //!
-//! Only the first caller waits for the data, and for prices only some seconds: the embedded list
-//! prices stand in. Later refreshes run on a task of their own, beside plans on the old data.
+//! Only the first callers wait for the data, and for prices and quota only some seconds: the
+//! embedded list prices stand in, and quota limits nothing. Later refreshes run on a task of their
+//! own, beside plans on the old data.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::AzureConfig;
 use crate::arm::{ArmClient, Failure};
-use crate::catalogue_source::{CatalogueSource, MAX_PRICE_WAIT, PriceSource, built_in_prices};
+use crate::catalogue_source::{CatalogueSource, MAX_FIRST_WAIT, PriceSource, built_in_prices};
 use crate::instance_types::{Settings, instance_type, suits};
 use crate::prices::{self, Prices};
 use crate::quota::{self, Quota, REGIONAL_CORES};
@@ -32,6 +33,8 @@ const QUOTA_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 const MAX_QUOTA_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// Wait after a failed refresh.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// Time for which callers without any list of sizes share the failure to get one.
+const FAILURE_LIFETIME: SignedDuration = SignedDuration::from_secs(5);
 /// Most catalogues that are kept. Node classes differ in few settings.
 const MAX_CATALOGUES: usize = 16;
 
@@ -55,6 +58,8 @@ struct Region {
 #[derive(Default)]
 struct State {
     skus: Fetched<BTreeMap<String, Sku>>,
+    /// Failure to get the first list of sizes, and the time until which it is not tried again.
+    failed: Option<(CloudError, Timestamp)>,
     prices: Fetched<Prices>,
     /// Source of the prices; `None` before there are any.
     price_source: Option<PriceSource>,
@@ -287,7 +292,11 @@ impl RegionCatalogue {
             Freshness::Fresh => Ok(()),
             Freshness::Missing => {
                 let _guard = self.region.refreshing.lock().await;
-                self.region.refresh().await
+                // The caller that had the lock before may have failed.
+                match self.region.recent_failure() {
+                    Some(error) => Err(error),
+                    None => self.region.refresh().await,
+                }
             }
             Freshness::Old => {
                 let mut refresh = self.refresh.lock().unwrap_or_else(PoisonError::into_inner);
@@ -357,22 +366,34 @@ impl Region {
         }
     }
 
+    /// Failure of the first list of sizes some seconds ago; `None` without one.
+    fn recent_failure(&self) -> Option<CloudError> {
+        let now = self.arm.clock().now();
+        let state = self.state();
+        state.failed.as_ref().filter(|(_, until)| now < *until).map(|(error, _)| error.clone())
+    }
+
+    /// Refreshes what is due, side by side: none waits for an endpoint of another.
     async fn refresh(&self) -> Result<(), CloudError> {
         let now = self.arm.clock().now();
+        let waits = self.freshness() == Freshness::Missing;
         let (skus_due, prices_due, quota_due) = {
             let state = self.state();
             (now >= state.skus.next, now >= state.prices.next, now >= state.quota_count.next)
         };
-        if skus_due {
-            self.refresh_skus(now).await?;
-        }
-        if prices_due {
-            self.refresh_prices(now).await;
-        }
-        if quota_due {
-            self.refresh_quota(now).await;
-        }
-        Ok(())
+        let skus = async { if skus_due { self.refresh_skus(now).await } else { Ok(()) } };
+        let prices = async {
+            if prices_due {
+                self.refresh_prices(now, waits).await;
+            }
+        };
+        let quota = async {
+            if quota_due {
+                self.refresh_quota(now, waits).await;
+            }
+        };
+        let (refreshed, (), ()) = futures::join!(skus, prices, quota);
+        refreshed
     }
 
     /// Refreshes the list of sizes. A failure is an error only while there is no older list.
@@ -381,7 +402,13 @@ impl Region {
         let fetched = skus::list(&self.arm, subscription, region).await.and_then(|rows| {
             let skus: BTreeMap<String, Sku> = rows
                 .iter()
-                .filter_map(|row| Sku::read(row, region).ok())
+                .filter_map(|row| match Sku::read(row, region) {
+                    Ok(sku) => Some(sku),
+                    Err(why) => {
+                        tracing::debug!(instance_type = row.name, %why, "VM size left out");
+                        None
+                    }
+                })
                 .map(|sku| (sku.name.clone(), sku))
                 .collect();
             if skus.is_empty() {
@@ -394,10 +421,18 @@ impl Region {
         let mut state = self.state();
         match fetched {
             Ok(skus) => {
+                if let Some(old) = &state.skus.data {
+                    log_changes(old, &skus);
+                }
                 state.skus.store(skus, now, SKU_LIFETIME);
+                state.failed = None;
                 state.generation += 1;
             }
-            Err(error) if state.skus.data.is_none() => return Err(error),
+            Err(error) if state.skus.data.is_none() => {
+                let until = later(self.arm.clock().now(), FAILURE_LIFETIME);
+                state.failed = Some((error.clone(), until));
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!(%error, "VM sizes not refreshed, using old ones");
                 state.skus.next = later(self.arm.clock().now(), RETRY_INTERVAL);
@@ -407,16 +442,12 @@ impl Region {
     }
 
     /// Refreshes prices, which fall back to older ones and then to the embedded list prices, those
-    /// of the reference region if need be.
-    async fn refresh_prices(&self, now: Timestamp) {
+    /// of the reference region if need be. `waits` if a caller does: some seconds at most.
+    async fn refresh_prices(&self, now: Timestamp, waits: bool) {
         let region = &self.config.location;
         let is_first = self.state().prices.data.is_none();
         let fetch = prices::fetch(&self.price_client, region);
-        let fetched = if is_first {
-            tokio::time::timeout(MAX_PRICE_WAIT, fetch).await.ok()
-        } else {
-            Some(fetch.await)
-        };
+        let fetched = within(waits, fetch).await;
         let mut state = self.state();
         let (error, wait) = match fetched {
             Some(Ok(prices)) if !prices.on_demand.is_empty() => {
@@ -427,7 +458,7 @@ impl Region {
             }
             Some(Ok(_)) => ("no prices for the region".to_owned(), PRICE_LIFETIME),
             Some(Err(error)) => (error.to_string(), RETRY_INTERVAL),
-            None => (format!("no answer within {} s", MAX_PRICE_WAIT.as_secs()), RETRY_INTERVAL),
+            None => (no_answer(), RETRY_INTERVAL),
         };
         let now = self.arm.clock().now();
         if is_first {
@@ -443,10 +474,14 @@ impl Region {
         }
     }
 
-    /// Refreshes the quota count.
-    async fn refresh_quota(&self, now: Timestamp) {
+    /// Refreshes the quota count. `waits` if a caller does: some seconds at most.
+    async fn refresh_quota(&self, now: Timestamp, waits: bool) {
         let (subscription, region) = (&self.config.subscription_id, &self.config.location);
-        let fetched = quota::fetch(&self.arm, subscription, region).await;
+        let fetched = within(waits, quota::fetch(&self.arm, subscription, region)).await;
+        let fetched = fetched.unwrap_or_else(|| {
+            let (class, operation) = (ErrorClass::Transient, "get quota usage");
+            Err(CloudError::new(class, operation, "Timeout", no_answer()))
+        });
         let mut state = self.state();
         let before = state.fits_quota();
         match fetched {
@@ -466,6 +501,28 @@ impl Region {
             state.generation += 1;
         }
     }
+}
+
+/// Logs the sizes that Azure lists and did not list before, and the other way round.
+fn log_changes(old: &BTreeMap<String, Sku>, new: &BTreeMap<String, Sku>) {
+    let lacking = |some: &BTreeMap<String, Sku>, others: &BTreeMap<String, Sku>| {
+        let names: Vec<&str> =
+            some.keys().filter(|name| !others.contains_key(*name)).map(String::as_str).collect();
+        names.join(",")
+    };
+    let (added, removed) = (lacking(new, old), lacking(old, new));
+    if !added.is_empty() || !removed.is_empty() {
+        tracing::info!(added, removed, "list of VM sizes changed");
+    }
+}
+
+/// The result of a fetch; `None` if a caller waits and has waited for long enough.
+async fn within<T>(waits: bool, fetch: impl Future<Output = T>) -> Option<T> {
+    if waits { tokio::time::timeout(MAX_FIRST_WAIT, fetch).await.ok() } else { Some(fetch.await) }
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", MAX_FIRST_WAIT.as_secs())
 }
 
 /// Quota held for a launch until it is accepted or fails.

@@ -21,7 +21,7 @@ pub struct SizeName {
 }
 
 /// Letters that may follow the number, each for a feature of the series.
-const FEATURES: &str = "abcdefilmnoprstP";
+const FEATURES: &str = "abcdefilmnoprstxP";
 
 impl SizeName {
     /// Parses a name without `Standard_`. `None` if it does not follow the grammar.
@@ -133,6 +133,7 @@ mod tests {
             ("M416s_8_v2", "Ms_v2", None, '2'),
             ("M832is_16_v3", "Mis_v3", None, '3'),
             ("D128nlds_v6", "Dnlds_v6", None, '6'),
+            ("M896ixds_24_v3", "Mixds_v3", None, '3'),
             ("D11_v2_Promo", "D_v2", None, '2'),
             ("NC6s_v3", "NCs_v3", Some("V100"), '3'),
             ("NC32ds_xl_RTXPRO6000BSE_v6", "NCds_v6", Some("RTXPRO6000BSE"), '6'),

@@ -30,11 +30,30 @@ const TEN_MINUTES: SignedDuration = SignedDuration::from_mins(10);
 const ALMOST_A_DAY: SignedDuration = SignedDuration::from_hours(23);
 /// Most failures in a row that prolong a mark.
 const MAX_FAILURES: u32 = 4;
-/// Most marks of each kind that are kept; those that expire first are dropped.
+/// Most marks of offerings that are kept; those that expire first are dropped. More than the sizes
+/// of a region: a policy may forbid all but one.
 const MAX_MARKS: usize = 2000;
+/// Most marks of families that are kept; those that expire first are dropped. With those of
+/// offerings they fit into the 1 MiB of a ConfigMap.
+const MAX_FAMILY_MARKS: usize = 500;
 
-/// What is marked: a size, or all larger sizes of a family, in a zone with a capacity type.
-type Key = (String, String, CapacityType);
+/// What is marked: a size, or all larger sizes of a family, in a zone with a capacity type. `None`
+/// stands for every zone and no zone, and for both capacity types.
+type Key = (String, Option<String>, Option<CapacityType>);
+
+/// Marks that concern an offering of the size or family of a name.
+fn marks_of<'m, M>(
+    marks: &'m BTreeMap<Key, M>,
+    name: &'m str,
+    zone: &'m str,
+    capacity_type: CapacityType,
+) -> impl Iterator<Item = (&'m Key, &'m M)> {
+    let first = (name.to_owned(), None, None);
+    marks.range(first..).take_while(move |(key, _)| key.0 == name).filter(move |(key, _)| {
+        key.1.as_deref().is_none_or(|one| one == zone)
+            && key.2.is_none_or(|one| one == capacity_type)
+    })
+}
 
 /// Unavailable offerings and when each mark expires.
 #[derive(Clone, Debug, Default)]
@@ -48,16 +67,15 @@ pub struct UnavailableOfferings {
     generation: u64,
 }
 
-/// Offerings whose mark has expired lately, by size: zone, capacity type and failures in a row.
+/// Offerings whose mark has expired lately, with their failures in a row.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Doubts(BTreeMap<String, Vec<(String, CapacityType, u32)>>);
+pub(crate) struct Doubts(BTreeMap<Key, u32>);
 
 impl Doubts {
     /// Failures in a row that are remembered of an offering; 0 for one that is not in doubt.
     pub(crate) fn of(&self, size: &str, zone: &str, capacity_type: CapacityType) -> u32 {
-        let marks = self.0.get(size).into_iter().flatten();
-        let same = |mark: &&(String, CapacityType, u32)| mark.0 == zone && mark.1 == capacity_type;
-        marks.filter(same).map(|mark| mark.2).max().unwrap_or(0)
+        let marks = marks_of(&self.0, size, zone, capacity_type);
+        marks.map(|(_, failures)| *failures).max().unwrap_or(0)
     }
 }
 
@@ -110,10 +128,14 @@ impl Mark {
     }
 }
 
-/// Key of the family of a size; `None` if the family is not known, and the size stands for itself.
-fn family_key(sku: &Sku, zone: &str, capacity_type: CapacityType) -> Option<Key> {
-    let family = sku.family.trim().to_lowercase();
-    (!family.is_empty()).then(|| (family, zone.to_owned(), capacity_type))
+/// Family of a size in lower case; `None` if it is not known, and the size stands for itself.
+fn family_of(sku: &Sku) -> Option<String> {
+    Some(sku.family.trim().to_lowercase()).filter(|family| !family.is_empty())
+}
+
+/// One capacity type, or both for `None`.
+fn both_or(capacity_type: Option<CapacityType>) -> Vec<CapacityType> {
+    capacity_type.map_or_else(|| vec![CapacityType::OnDemand, CapacityType::Spot], |it| vec![it])
 }
 
 fn later(now: Timestamp, duration: SignedDuration) -> Timestamp {
@@ -131,8 +153,12 @@ struct StoredMark {
     /// For a family: sizes with at least this many vCPUs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     min_vcpus: Option<i64>,
-    zone: String,
-    capacity_type: CapacityType,
+    /// `None` for every zone and no zone.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    zone: Option<String>,
+    /// `None` for both.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    capacity_type: Option<CapacityType>,
     unavailable_until: Timestamp,
     failures: u32,
     /// Time of the last failure; `None` in a text of an older version.
@@ -200,35 +226,33 @@ impl UnavailableOfferings {
         if spot && self.all_spot.is_some_and(|mark| mark.is_active(now)) {
             return true;
         }
-        let key = (sku.name.clone(), zone.to_owned(), capacity_type);
-        if self.offerings.get(&key).is_some_and(|mark| mark.is_active(now)) {
+        let mut marks = marks_of(&self.offerings, &sku.name, zone, capacity_type);
+        if marks.any(|(_, mark)| mark.is_active(now)) {
             return true;
         }
-        let key = family_key(sku, zone, capacity_type);
-        let family = key.and_then(|key| self.families.get(&key));
-        family.is_some_and(|(vcpus, mark)| mark.is_active(now) && sku.vcpus >= *vcpus)
+        family_of(sku).is_some_and(|family| {
+            let mut marks = marks_of(&self.families, &family, zone, capacity_type);
+            marks.any(|(_, (vcpus, mark))| mark.is_active(now) && sku.vcpus >= *vcpus)
+        })
     }
 
     /// What is unavailable now, the first to be tried again first.
     pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
-        let shortage = |(_, zone, capacity_type): &Key, mark: &Mark| Shortage {
-            instance_type: None,
-            family: None,
-            min_vcpus: None,
-            zone: Some(zone.clone()),
-            capacity_type: *capacity_type,
-            cause: mark.cause,
-            until: mark.until,
-        };
-        let offerings = self.offerings.iter().map(|(key, mark)| Shortage {
-            instance_type: Some(key.0.clone()),
-            ..shortage(key, mark)
-        });
-        let families = self.families.iter().map(|(key, (vcpus, mark))| Shortage {
-            family: Some(key.0.clone()),
-            min_vcpus: Some(*vcpus),
-            ..shortage(key, mark)
-        });
+        let offerings = self.offerings.iter().map(|(key, mark)| (key, mark, None));
+        let families = self.families.iter().map(|(key, (vcpus, mark))| (key, mark, Some(*vcpus)));
+        let marks =
+            offerings.chain(families).flat_map(|((name, zone, capacity_type), mark, vcpus)| {
+                let types = both_or(*capacity_type);
+                types.into_iter().map(move |capacity_type| Shortage {
+                    instance_type: Some(name.clone()).filter(|_| vcpus.is_none()),
+                    family: Some(name.clone()).filter(|_| vcpus.is_some()),
+                    min_vcpus: vcpus,
+                    zone: zone.clone(),
+                    capacity_type,
+                    cause: mark.cause,
+                    until: mark.until,
+                })
+            });
         let all_spot = self.all_spot.map(|mark| Shortage {
             instance_type: None,
             family: None,
@@ -238,8 +262,7 @@ impl UnavailableOfferings {
             cause: mark.cause,
             until: mark.until,
         });
-        let all = offerings.chain(families).chain(all_spot);
-        let mut all: Vec<Shortage> = all.filter(|one| now < one.until).collect();
+        let mut all: Vec<Shortage> = marks.chain(all_spot).filter(|one| now < one.until).collect();
         all.sort_by_key(|one| one.until);
         all
     }
@@ -260,10 +283,9 @@ impl UnavailableOfferings {
     /// Offerings that may be tried again and failed lately.
     pub(crate) fn doubts(&self, now: Timestamp) -> Doubts {
         let mut doubts = Doubts::default();
-        for ((size, zone, capacity_type), mark) in &self.offerings {
+        for (key, mark) in &self.offerings {
             if !mark.is_active(now) && mark.is_remembered(now) {
-                let known = doubts.0.entry(size.clone()).or_default();
-                known.push((zone.clone(), *capacity_type, mark.failures));
+                doubts.0.insert(key.clone(), mark.failures);
             }
         }
         doubts
@@ -271,7 +293,8 @@ impl UnavailableOfferings {
 
     /// Marks a spot offering from which a VM was evicted.
     pub fn learn_eviction(&mut self, sku: &Sku, zone: &str, now: Timestamp) {
-        self.mark(sku, zone, CapacityType::Spot, (Cause::Eviction, HOUR), now);
+        let scope = (Some(zone.to_owned()), Some(CapacityType::Spot));
+        self.mark(sku, scope, (Cause::Eviction, HOUR), now);
     }
 
     /// Takes in that a machine exists which was requested at a time, and takes back the marks that
@@ -286,21 +309,25 @@ impl UnavailableOfferings {
         now: Timestamp,
     ) {
         let mut changed = false;
-        let key = (sku.name.clone(), zone.to_owned(), capacity_type);
-        if let Some(mark) = self.offerings.get(&key).copied().filter(|mark| mark.at < requested) {
+        let marks = marks_of(&self.offerings, &sku.name, zone, capacity_type);
+        let contradicted = marks.filter(|(_, mark)| mark.at < requested);
+        let contradicted: Vec<(Key, Mark)> =
+            contradicted.map(|(key, mark)| (key.clone(), *mark)).collect();
+        for (key, mark) in contradicted {
             changed = true;
             match mark.succeed(requested, now) {
                 Some(mark) => self.offerings.insert(key, mark),
                 None => self.offerings.remove(&key),
             };
         }
-        if let Some(key) = family_key(sku, zone, capacity_type)
-            && let Some((vcpus, mark)) = self.families.get_mut(&key)
-            && *vcpus <= sku.vcpus
-            && mark.at < requested
-        {
-            *vcpus = sku.vcpus + 1;
+        let family = family_of(sku).unwrap_or_default();
+        let marks = marks_of(&self.families, &family, zone, capacity_type);
+        let contradicted =
+            marks.filter(|(_, (vcpus, mark))| *vcpus <= sku.vcpus && mark.at < requested);
+        let contradicted: Vec<Key> = contradicted.map(|(key, _)| key.clone()).collect();
+        for key in contradicted {
             changed = true;
+            self.families.entry(key).and_modify(|(vcpus, _)| *vcpus = sku.vcpus + 1);
         }
         if capacity_type == CapacityType::Spot
             && let Some(mark) = self.all_spot.filter(|mark| mark.at < requested)
@@ -328,8 +355,7 @@ impl UnavailableOfferings {
         let stored = StoredMemory {
             offerings: offerings.chain(families).collect(),
             all_spot: self.all_spot.filter(|mark| remembered(mark)).map(|mark| {
-                let key = (String::new(), String::new(), CapacityType::Spot);
-                StoredMark::new(&key, &mark)
+                StoredMark::new(&(String::new(), None, Some(CapacityType::Spot)), &mark)
             }),
             all_spot_unavailable_until: None,
         };
@@ -373,16 +399,17 @@ impl UnavailableOfferings {
         capacity_type: CapacityType,
         now: Timestamp,
     ) -> bool {
-        let zonal = zone != REGIONAL;
-        let zones = sku.zones.iter().map(|number| zone_label(region, number));
-        let every: Vec<String> = zones.chain([REGIONAL.to_owned()]).collect();
-        let scope: Vec<String> =
-            every.iter().filter(|zone| (zone.as_str() != REGIONAL) == zonal).cloned().collect();
-        let this_zone = vec![zone.to_owned()];
-        let this_type = [capacity_type];
-        let both = [CapacityType::OnDemand, CapacityType::Spot];
+        let zones = sku.zones.iter().map(|number| Some(zone_label(region, number)));
+        let scope =
+            if zone == REGIONAL { vec![Some(REGIONAL.to_owned())] } else { zones.collect() };
+        let this_zone = vec![Some(zone.to_owned())];
+        let everywhere = vec![None];
+        // Marks of each type, so that a machine of one takes nothing back of the other. What
+        // forbids a size is one mark: hundreds of sizes may be forbidden.
+        let both = vec![Some(CapacityType::OnDemand), Some(CapacityType::Spot)];
+        let (this_type, any) = (vec![Some(capacity_type)], vec![None]);
         let spot = capacity_type == CapacityType::Spot;
-        let (zones, types, lifetime): (Vec<String>, &[CapacityType], _) = match failure {
+        let (zones, types, lifetime) = match failure {
             Failure::SpotQuota => {
                 let mut mark = self.all_spot.filter(|mark| mark.is_remembered(now));
                 match &mut mark {
@@ -394,16 +421,16 @@ impl UnavailableOfferings {
                 return true;
             }
             Failure::FamilyQuota { limit_zero } => {
-                (every, &this_type, if limit_zero { HOUR } else { TEN_MINUTES })
+                (everywhere, this_type, if limit_zero { HOUR } else { TEN_MINUTES })
             }
-            Failure::SkuNotAvailable => (scope, &this_type, if spot { HOUR } else { ALMOST_A_DAY }),
-            Failure::ZonalCapacity => (this_zone, &both, HOUR),
-            Failure::RegionalCapacity => (scope, &both, HOUR),
-            Failure::OverconstrainedZonal | Failure::ZoneRefused => (this_zone, &this_type, HOUR),
-            Failure::Overconstrained => (scope, &this_type, HOUR),
-            Failure::SkuNotSupported => (every, &both, ALMOST_A_DAY),
-            Failure::Policy => (every, &both, HOUR),
-            Failure::SizeRefused => (every, &this_type, HOUR),
+            Failure::SkuNotAvailable => (scope, this_type, if spot { HOUR } else { ALMOST_A_DAY }),
+            Failure::ZonalCapacity => (this_zone, both, HOUR),
+            Failure::RegionalCapacity => (scope, both, HOUR),
+            Failure::OverconstrainedZonal | Failure::ZoneRefused => (this_zone, this_type, HOUR),
+            Failure::Overconstrained => (scope, this_type, HOUR),
+            Failure::SkuNotSupported => (everywhere, any, ALMOST_A_DAY),
+            Failure::Policy => (everywhere, any, HOUR),
+            Failure::SizeRefused => (everywhere, this_type, HOUR),
             Failure::RegionalQuota
             | Failure::Throttled
             | Failure::NotFound
@@ -422,11 +449,12 @@ impl UnavailableOfferings {
         let by_name = [Failure::Policy, Failure::SizeRefused, Failure::ZoneRefused];
         let with_family = !by_name.contains(&failure);
         for zone in zones {
-            for capacity_type in types {
-                self.mark(sku, &zone, *capacity_type, (cause, lifetime), now);
+            for capacity_type in &types {
+                let scope = (zone.clone(), *capacity_type);
                 if with_family {
-                    self.mark_family(sku, &zone, *capacity_type, (cause, lifetime), now);
+                    self.mark_family(sku, scope.clone(), (cause, lifetime), now);
                 }
+                self.mark(sku, scope, (cause, lifetime), now);
             }
         }
         true
@@ -435,14 +463,13 @@ impl UnavailableOfferings {
     fn mark(
         &mut self,
         sku: &Sku,
-        zone: &str,
-        capacity_type: CapacityType,
+        (zone, capacity_type): (Option<String>, Option<CapacityType>),
         (cause, lifetime): (Cause, SignedDuration),
         now: Timestamp,
     ) {
         self.forget(now);
         self.generation += 1;
-        let key = (sku.name.clone(), zone.to_owned(), capacity_type);
+        let key = (sku.name.clone(), zone, capacity_type);
         let new = Mark::new(cause, lifetime, now);
         let known = self.offerings.entry(key);
         known.and_modify(|mark| mark.fail(cause, lifetime, now)).or_insert(new);
@@ -451,12 +478,12 @@ impl UnavailableOfferings {
     fn mark_family(
         &mut self,
         sku: &Sku,
-        zone: &str,
-        capacity_type: CapacityType,
+        (zone, capacity_type): (Option<String>, Option<CapacityType>),
         (cause, lifetime): (Cause, SignedDuration),
         now: Timestamp,
     ) {
-        let Some(key) = family_key(sku, zone, capacity_type) else { return };
+        let Some(family) = family_of(sku) else { return };
+        let key = (family, zone, capacity_type);
         match self.families.get_mut(&key) {
             Some((vcpus, mark)) => {
                 // An expired threshold says nothing of smaller sizes any more.
@@ -469,15 +496,21 @@ impl UnavailableOfferings {
         }
     }
 
-    /// Drops marks that are forgotten, and beyond [`MAX_MARKS`] those that expire first.
+    /// Drops marks that are forgotten, and beyond the most that are kept those that expire first.
     fn forget(&mut self, now: Timestamp) {
         self.offerings.retain(|_, mark| mark.is_remembered(now));
         self.families.retain(|_, (_, mark)| mark.is_remembered(now));
-        while self.offerings.len() >= MAX_MARKS {
-            let first = self.offerings.iter().min_by_key(|(key, mark)| (mark.until, *key));
-            let Some(key) = first.map(|(key, _)| key.clone()) else { break };
-            self.offerings.remove(&key);
-        }
+        drop_first(&mut self.offerings, MAX_MARKS, |mark| mark.until);
+        drop_first(&mut self.families, MAX_FAMILY_MARKS, |(_, mark)| mark.until);
+    }
+}
+
+/// Drops marks that expire first, so that there is room for one more below `max`.
+fn drop_first<M>(marks: &mut BTreeMap<Key, M>, max: usize, until: impl Fn(&M) -> Timestamp) {
+    while marks.len() >= max {
+        let first = marks.iter().min_by_key(|(key, mark)| (until(mark), *key));
+        let Some(key) = first.map(|(key, _)| key.clone()) else { break };
+        marks.remove(&key);
     }
 }
 

@@ -49,9 +49,9 @@ pub async fn find(context: &Context, pool: &NodePool, class: &AKSNodeClass) -> O
         return found.map(|message| Warning { message, is_new: false });
     }
     let catalogue = context.cloud.instance_types(class).await.ok()?;
-    let found = dearest(pool, catalogue.types()).filter(|(price, _)| *price > EXTREME_PRICE);
-    let mark = context.cloud.price_estimates().mark(CapacityType::OnDemand);
-    let message = found.map(|(price, size)| {
+    let found = dearest(pool, catalogue.types()).filter(|(price, ..)| *price > EXTREME_PRICE);
+    let message = found.map(|(price, size, capacity_type)| {
+        let mark = context.cloud.price_estimates().mark(capacity_type);
         format!(
             "the requirements allow nodes of up to {mark}{price}/h (`{size}`); limit the sizes, or set \
              the annotation `{}`",
@@ -70,8 +70,11 @@ fn names_sizes(pool: &NodePool) -> bool {
     })
 }
 
-/// The highest on-demand price that the requirements and the limits allow, with its size.
-fn dearest<'a>(pool: &NodePool, types: &'a [InstanceType]) -> Option<(UsdPerHour, &'a str)> {
+/// The highest price that the requirements and the limits allow, with its size and capacity type.
+fn dearest<'a>(
+    pool: &NodePool,
+    types: &'a [InstanceType],
+) -> Option<(UsdPerHour, &'a str, CapacityType)> {
     let template = &pool.spec.template;
     let mut wanted = Requirements::from_specs(&template.spec.requirements);
     // Labels that no instance type has are set on the node.
@@ -84,18 +87,16 @@ fn dearest<'a>(pool: &NodePool, types: &'a [InstanceType]) -> Option<(UsdPerHour
     let limits = Resources::from_quantities(limits, Rounding::Up);
     let within =
         |one: &&InstanceType| limits.iter().all(|(name, limit)| one.capacity.get(name) <= limit);
-    let mut found: Option<(UsdPerHour, &str)> = None;
+    let mut found: Option<(UsdPerHour, &str, CapacityType)> = None;
     for one in types.iter().filter(within) {
         for offering in &one.offerings {
-            if offering.capacity_type != CapacityType::OnDemand
-                || found.is_some_and(|(price, _)| offering.price <= price)
-            {
+            if found.is_some_and(|(price, ..)| offering.price <= price) {
                 continue;
             }
             let mut node = one.requirements.clone();
             node.extend(&offering.requirements);
             if node.compatible(&known, Undefined::Deny).is_ok() {
-                found = Some((offering.price, one.name.as_str()));
+                found = Some((offering.price, one.name.as_str(), offering.capacity_type));
             }
         }
     }

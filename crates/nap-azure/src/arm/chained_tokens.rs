@@ -12,12 +12,25 @@ pub struct ChainedTokens {
     sources: Vec<(&'static str, Arc<dyn TokenProvider>)>,
     /// The source that worked last; it is tried first.
     works: tokio::sync::Mutex<usize>,
+    /// Whether a source that does not answer is out of order, rather than not there.
+    silence_passes: bool,
 }
 
 impl ChainedTokens {
     /// Creates a chain of named sources.
     pub fn new(sources: Vec<(&'static str, Arc<dyn TokenProvider>)>) -> Self {
-        Self { sources, works: tokio::sync::Mutex::new(0) }
+        Self { sources, works: tokio::sync::Mutex::new(0), silence_passes: false }
+    }
+
+    /// The same chain where some source must be there: that none answers passes.
+    #[must_use]
+    pub fn where_silence_passes(self) -> Self {
+        Self { silence_passes: true, ..self }
+    }
+
+    fn is_passing(&self, error: &CloudError) -> bool {
+        let is_silent = ["Timeout", "TransportError"].contains(&error.code.as_str());
+        error.class == ErrorClass::Transient && (self.silence_passes || !is_silent)
     }
 }
 
@@ -34,11 +47,17 @@ impl TokenProvider for ChainedTokens {
                     *works = number;
                     return Ok(token);
                 }
-                Err(error) => failures.push(format!("{name}: {}", error.message)),
+                Err(error) => failures.push((*name, error)),
             }
         }
-        let message = format!("no credentials work; {}", failures.join("; "));
-        Err(CloudError::new(ErrorClass::Auth, "get a token", "NoCredentials", message))
+        let said: Vec<String> =
+            failures.iter().map(|(name, error)| format!("{name}: {}", error.message)).collect();
+        let message = format!("no credentials work; {}", said.join("; "));
+        let is_passing = failures.iter().any(|(_, error)| self.is_passing(error));
+        let class = if is_passing { ErrorClass::Transient } else { ErrorClass::Auth };
+        let id = failures.into_iter().find_map(|(_, error)| error.correlation_id);
+        let error = CloudError::new(class, "get a token", "NoCredentials", message);
+        Err(error.with_correlation_id(id))
     }
 }
 
@@ -79,6 +98,38 @@ mod tests {
             assert_eq!(tokens.token().await.unwrap().secret, "t");
         }
         assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [1, 3]);
+    }
+
+    /// A source that fails with a class and a code.
+    struct Failing(ErrorClass, &'static str);
+
+    #[async_trait]
+    impl TokenProvider for Failing {
+        async fn token(&self) -> Result<AccessToken, CloudError> {
+            let error = CloudError::new(self.0, "get a token", self.1, "x");
+            Err(error.with_correlation_id(Some("id".to_owned())))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_is_told_from_missing_credentials() {
+        use ErrorClass::{Auth, Transient};
+        for (class, code, on_a_laptop, in_a_pod) in [
+            (Transient, "HTTP410", Transient, Transient),
+            (Transient, "Timeout", Auth, Transient),
+            (Transient, "TransportError", Auth, Transient),
+            (Auth, "HTTP400", Auth, Auth),
+        ] {
+            for (is_pod, expected) in [(false, on_a_laptop), (true, in_a_pod)] {
+                let none = Arc::new(Failing(Auth, "NotInstalled"));
+                let first = Arc::new(Failing(class, code));
+                let tokens = ChainedTokens::new(vec![("first", first), ("second", none)]);
+                let tokens = if is_pod { tokens.where_silence_passes() } else { tokens };
+                let error = tokens.token().await.map(|_| ()).unwrap_err();
+                assert_eq!(error.class, expected, "{code} in a pod: {is_pod}");
+                assert_eq!(error.correlation_id.as_deref(), Some("id"));
+            }
+        }
     }
 
     #[tokio::test]

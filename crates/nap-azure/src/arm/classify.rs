@@ -4,6 +4,7 @@ use http::StatusCode;
 use nap_cloud::{CloudError, ErrorClass};
 use serde::{Deserialize, Deserializer};
 
+use super::words::Words;
 use crate::unavailable_offerings::REGIONAL;
 
 /// The error object of ARM: `{"error": {"code", "message", "details"}}`, or the same without its
@@ -126,25 +127,37 @@ pub enum Failure {
 impl Failure {
     /// Recognises a failure by its code and text, and by the HTTP status where there is one.
     pub fn of(status: Option<StatusCode>, code: &str, message: &str) -> Self {
-        Self::of_code(code, message).unwrap_or_else(|| Self::of_status(status))
+        Self::of_operation("", status, code, message)
     }
 
-    fn of_code(code: &str, message: &str) -> Option<Self> {
+    /// As [`Failure::of`], of an operation such as `create machine a`: the name of the machine says
+    /// nothing.
+    fn of_operation(
+        operation: &str,
+        status: Option<StatusCode>,
+        code: &str,
+        message: &str,
+    ) -> Self {
+        Self::of_code(operation, code, message).unwrap_or_else(|| Self::of_status(status))
+    }
+
+    fn of_code(operation: &str, code: &str, message: &str) -> Option<Self> {
+        let words = Words::of(message, operation);
         // AKS wraps errors of other services: `Code="…" Message="…"`.
-        Self::of_own_code(code, message)
-            .or_else(|| Self::of_own_code(wrapped_code(message)?, message))
+        Self::of_own_code(code, message, &words)
+            .or_else(|| Self::of_own_code(wrapped_code(message)?, message, &words))
     }
 
-    fn of_own_code(code: &str, message: &str) -> Option<Self> {
-        let text = message.to_lowercase();
-        let has = |part: &str| text.contains(part);
+    fn of_own_code(code: &str, message: &str, words: &Words) -> Option<Self> {
+        let has = |wanted: &[&str]| words.has_any(wanted);
         // Quotas have a name in errors, and another in the portal: `LowPriorityCores` is `Total
         // Regional Spot vCPUs` there.
         let quota = || {
-            if ["lowprioritycores", "low-priority", "spot"].iter().any(|part| has(part)) {
+            if has(&["lowprioritycore", "spot"]) || (has(&["low"]) && has(&["priority"])) {
                 Self::SpotQuota
-            } else if has("family") {
-                Self::FamilyQuota { limit_zero: has("current limit: 0") }
+            } else if has(&["family"]) {
+                let limit_zero = message.to_lowercase().contains("current limit: 0");
+                Self::FamilyQuota { limit_zero }
             } else {
                 Self::RegionalQuota
             }
@@ -163,19 +176,20 @@ impl Failure {
             // Policies name themselves in the text. One about sizes is told from one about tags or
             // places, which no other size would satisfy.
             "RequestDisallowedByPolicy"
-                if !has("size")
-                    && !has("sku")
-                    && ["tag", "location", "region"].iter().any(|part| has(part)) =>
+                if !has(&["size", "sku"]) && has(&["tag", "location", "region"]) =>
             {
                 Self::PolicyOnRequest
             }
             "RequestDisallowedByPolicy" => Self::Policy,
-            // AKS's own check: "… remaining 0 for family …".
-            "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => {
-                Self::FamilyQuota { limit_zero: false }
-            }
+            // AKS's own check: "… remaining 0 for family …". Without any of the words, the family.
+            "ErrCode_InsufficientVCPUQuota" | "InsufficientVCPUQuota" => match quota() {
+                Self::RegionalQuota if !has(&["regional"]) => {
+                    Self::FamilyQuota { limit_zero: false }
+                }
+                told => told,
+            },
             "QuotaExceeded" => quota(),
-            "OperationNotAllowed" if has("quota") || has("lowprioritycores") => quota(),
+            "OperationNotAllowed" if has(&["quota", "lowprioritycore"]) => quota(),
             "TooManyRequests" | "OperationThrottled" | "SubscriptionRequestsThrottled" => {
                 Self::Throttled
             }
@@ -218,7 +232,8 @@ impl Failure {
 
     /// Recognises the failure behind an error that came from ARM.
     pub fn of_error(error: &CloudError) -> Self {
-        Self::of_code(&error.code, &error.message).unwrap_or(match error.class {
+        let known = Self::of_code(&error.operation, &error.code, &error.message);
+        known.unwrap_or(match error.class {
             ErrorClass::Auth => Self::Auth,
             ErrorClass::Invalid => Self::Invalid,
             ErrorClass::NotFound => Self::NotFound,
@@ -231,15 +246,15 @@ impl Failure {
     /// names the size, or the zone of a zonal VM, is about this offering, whatever its code.
     pub fn of_launch(error: &CloudError, size: &str, zone: &str) -> Self {
         let failure = Self::of_error(error);
-        let text = error.message.to_lowercase();
-        match failure {
-            Self::Invalid | Self::Transient if zone != REGIONAL && text.contains("zone") => {
-                Self::ZoneRefused
-            }
-            Self::Invalid | Self::Transient if text.contains(&size.to_lowercase()) => {
-                Self::SizeRefused
-            }
-            other => other,
+        if !matches!(failure, Self::Invalid | Self::Transient) {
+            return failure;
+        }
+        if zone != REGIONAL && Words::of(&error.message, &error.operation).has_any(&["zone"]) {
+            Self::ZoneRefused
+        } else if error.message.to_lowercase().contains(&size.to_lowercase()) {
+            Self::SizeRefused
+        } else {
+            failure
         }
     }
 
@@ -313,7 +328,8 @@ impl ArmErrorBody {
         fallback: &str,
     ) -> CloudError {
         let cause = self.cause();
-        let class = Failure::of(status, &cause.code, &cause.message).class();
+        let failure = Failure::of_operation(operation, status, &cause.code, &cause.message);
+        let class = failure.class();
         let code = if cause.code.is_empty() { fallback } else { &cause.code };
         let message = match status {
             Some(status) if cause.message.is_empty() => format!("HTTP status {status}"),
@@ -418,6 +434,13 @@ mod tests {
         assert_eq!(quota("exceeding approved LowPriorityCores quota"), Failure::SpotQuota);
         assert_eq!(quota("exceeding approved Total Regional Cores quota"), Failure::RegionalQuota);
         assert_eq!(Failure::of(None, "QuotaExceeded", ""), Failure::RegionalQuota);
+        let aks = |text: &str| Failure::of(None, "ErrCode_InsufficientVCPUQuota", text);
+        let family = Failure::FamilyQuota { limit_zero: false };
+        assert_eq!(aks("remaining 0 for family standardDSv5Family for region eastus"), family);
+        assert_eq!(aks("Insufficient vcpu quota"), family);
+        assert_eq!(aks("remaining 0 for total regional spot vCPUs"), Failure::SpotQuota);
+        assert_eq!(aks("remaining 0 for lowPriorityCores"), Failure::SpotQuota);
+        assert_eq!(aks("remaining 0 for total regional vCPUs"), Failure::RegionalQuota);
         let other = |text: &str| quota(&format!("The limit of {text} is reached. Request quota."));
         assert_eq!(other("Standard DSv5 Family vCPUs"), Failure::FamilyQuota { limit_zero: false });
         assert_eq!(other("Total Regional Spot vCPUs"), Failure::SpotQuota);

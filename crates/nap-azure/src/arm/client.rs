@@ -88,9 +88,18 @@ fn correlation_id(headers: &HeaderMap, sent: &str) -> String {
 }
 
 /// Correlation id of an answer; `None` if it has none.
-fn answered_id(headers: &HeaderMap) -> Option<String> {
+pub(super) fn answered_id(headers: &HeaderMap) -> Option<String> {
     let names = ["x-ms-correlation-request-id", "x-ms-request-id"];
     names.iter().find_map(|name| headers.get(*name)?.to_str().ok()).map(str::to_owned)
+}
+
+/// A successful answer.
+struct Answered {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+    /// Correlation id.
+    id: String,
 }
 
 impl ArmResponse {
@@ -148,8 +157,10 @@ impl ArmClient {
         headers: &[(&'static str, &str)],
         body: Option<&Value>,
     ) -> Result<ArmResponse, Box<ArmFailure>> {
-        let (status, headers, body) = self.exchange(operation, method, path, headers, body).await?;
-        let body = if body.is_empty() { Value::Null } else { read(operation, &body)? };
+        let answer = self.exchange(operation, method, path, headers, body).await?;
+        let Answered { status, headers, body, id } = answer;
+        let body = if body.is_empty() { Ok(Value::Null) } else { read(operation, &body) };
+        let body = body.map_err(|error| error.with_correlation_id(Some(id)))?;
         Ok(ArmResponse { status, headers, body })
     }
 
@@ -160,7 +171,7 @@ impl ArmClient {
         path: &str,
         headers: &[(&'static str, &str)],
         body: Option<&Value>,
-    ) -> Result<(StatusCode, HeaderMap, Bytes), Box<ArmFailure>> {
+    ) -> Result<Answered, Box<ArmFailure>> {
         let url = self.url(operation, path)?;
         let body = body.map(|body| Bytes::from(body.to_string()));
         let mut retries = Retries::new(&self.clock, operation);
@@ -197,8 +208,9 @@ impl ArmClient {
                 }
             }
             if status.is_success() {
+                let id = correlation_id(response.headers(), &id);
                 let (head, body) = response.into_parts();
-                return Ok((head.status, head.headers, body));
+                return Ok(Answered { status, headers: head.headers, body, id });
             }
             if let (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) =
                 (status, &self.tokens, &token)
@@ -257,10 +269,13 @@ impl ArmClient {
     ) -> Result<Vec<T>, CloudError> {
         let mut items = Vec::new();
         let mut next = path.to_owned();
+        let mut last = None;
         for _ in 0..MAX_PAGES {
             let sent = self.exchange(operation, Method::GET, &next, &[], None).await;
-            let (_, _, body) = sent.map_err(|failure| failure.error)?;
-            let page = read_page(operation, &body)?;
+            let Answered { body, id, .. } = sent.map_err(|failure| failure.error)?;
+            last = Some(id);
+            let page = read_page(operation, &body);
+            let page = page.map_err(|error| error.with_correlation_id(last.clone()))?;
             items.extend(page.items);
             match page.next {
                 Some(link) if !link.is_empty() => next = link,
@@ -268,7 +283,8 @@ impl ArmClient {
             }
         }
         let message = format!("the list has more than {MAX_PAGES} pages");
-        Err(CloudError::new(ErrorClass::Transient, operation, "EndlessList", message))
+        let error = CloudError::new(ErrorClass::Transient, operation, "EndlessList", message);
+        Err(error.with_correlation_id(last))
     }
 
     /// The URL of a path. A link that leads away from the endpoint is refused, so that tokens are
@@ -367,6 +383,26 @@ mod tests {
             ["https://arm.example.evil/x", "https://arm.example:a@evil/x", "https://evil/x", "x"]
         {
             assert_eq!(client.get("x", url).await.unwrap_err().code, "ForeignLink", "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_cannot_be_read_has_its_correlation_id() {
+        let endless = r#"{"value":[],"nextLink":"https://arm.example/more"}"#;
+        for (body, code) in [("nonsense", "InvalidResponse"), (endless, "EndlessList")] {
+            let answer = move |_: Request<Full<Bytes>>| async move {
+                let response = http::Response::builder().header("x-ms-request-id", "arm-1");
+                let response = response.body(Full::new(Bytes::from(body)));
+                Ok::<_, std::convert::Infallible>(response.unwrap())
+            };
+            let service = super::super::http_service(tower::service_fn(answer));
+            let client = ArmClient::anonymous(service, Clock::wall(), "https://arm.example");
+            let error = client.list_all::<Value>("list x", "/x").await.unwrap_err();
+            let found = (error.code.as_str(), error.correlation_id.as_deref());
+            assert_eq!(found, (code, Some("arm-1")));
+            let sent = client.send("get x", Method::GET, "/x", &[], None).await;
+            let id = sent.err().and_then(|error| error.correlation_id);
+            assert_eq!(id.as_deref(), (code == "InvalidResponse").then_some("arm-1"));
         }
     }
 

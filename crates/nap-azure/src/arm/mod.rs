@@ -9,6 +9,7 @@ mod limiter;
 mod operation;
 mod retry;
 mod token;
+mod words;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use jiff::{SignedDuration, Timestamp};
 use nap_clock::Clock;
@@ -19,16 +19,26 @@ use serde::Deserialize;
 
 use super::azure_cli::AzureCli;
 use super::chained_tokens::ChainedTokens;
+use super::client::answered_id;
 use super::retry::{Retries, is_passing, retry_after, send_once};
 use super::{HttpService, percent_encode};
 use crate::AzureError;
 use crate::clouds::Entra;
 
-/// Time limit and number of attempts of a token request to Entra.
-const ENTRA: (Duration, u32) = (Duration::from_secs(10), 3);
-/// Those of a request to the metadata service, which is next to the VM; outside of Azure nothing
-/// answers.
-const METADATA: (Duration, u32) = (Duration::from_secs(3), 2);
+/// How a source of tokens is asked.
+struct Source {
+    /// Time limit of an attempt.
+    limit: Duration,
+    max_attempts: u32,
+    /// Statuses that pass, beside those of every request.
+    passing: &'static [u16],
+}
+
+const ENTRA: Source = Source { limit: Duration::from_secs(10), max_attempts: 3, passing: &[] };
+/// The metadata service is next to the VM; outside of Azure nothing answers. While it is updated it
+/// has no path (404) or is gone (410), for about a minute.
+const METADATA: Source =
+    Source { limit: Duration::from_secs(3), max_attempts: 2, passing: &[404, 410] };
 
 /// A token and its expiry.
 #[derive(Clone, PartialEq, Eq)]
@@ -157,10 +167,12 @@ pub fn tokens_from_env(
         };
         let subscription = subscription.map(str::to_owned);
         let cli = AzureCli { program: "az".into(), resource, subscription };
-        return Ok(Arc::new(ChainedTokens::new(vec![
-            ("managed identity", Arc::new(managed)),
-            ("Azure CLI", Arc::new(cli)),
-        ])));
+        let sources: Vec<(&'static str, Arc<dyn TokenProvider>)> =
+            vec![("managed identity", Arc::new(managed)), ("Azure CLI", Arc::new(cli))];
+        let tokens = ChainedTokens::new(sources);
+        // In a pod on Azure a metadata service that does not answer is out of order.
+        let is_pod = get("KUBERNETES_SERVICE_HOST").is_some();
+        return Ok(Arc::new(if is_pod { tokens.where_silence_passes() } else { tokens }));
     };
     let need = |name: &'static str| {
         let hint = "workload identity needs it beside `AZURE_FEDERATED_TOKEN_FILE`";
@@ -185,38 +197,69 @@ pub struct TokenCache {
     provider: Arc<dyn TokenProvider>,
     clock: Clock,
     /// Locked while a new token is fetched, so that concurrent callers fetch it once.
-    cached: tokio::sync::Mutex<Option<AccessToken>>,
+    cached: tokio::sync::Mutex<Cached>,
+}
+
+#[derive(Default)]
+struct Cached {
+    token: Option<AccessToken>,
+    /// Time before which a token that still serves is not replaced again; `None` after a success.
+    retry: Option<Timestamp>,
 }
 
 impl TokenCache {
     /// Time before its expiry at which a token is replaced.
     const MARGIN: SignedDuration = SignedDuration::from_mins(5);
+    /// Wait after a token could not be replaced, during which the old one serves.
+    const RETRY: SignedDuration = SignedDuration::from_secs(30);
+    /// Time before its expiry from which a token does not serve any more: a request takes a while.
+    const LAST: SignedDuration = SignedDuration::from_secs(30);
 
     /// Creates a cache over a provider.
     pub fn new(provider: Arc<dyn TokenProvider>, clock: Clock) -> Self {
-        Self { provider, clock, cached: tokio::sync::Mutex::new(None) }
+        Self { provider, clock, cached: tokio::sync::Mutex::default() }
     }
 
-    /// A token that is valid for at least the margin.
+    /// A token that is valid for at least the margin or, while none can be had, the old one.
     pub async fn token(&self) -> Result<String, CloudError> {
         let mut cached = self.cached.lock().await;
-        if let Some(token) = &*cached
-            && token.expires.duration_since(self.clock.now()) > Self::MARGIN
+        let now = self.clock.now();
+        let is_tried = cached.retry.is_some_and(|retry| now < retry);
+        if let Some(secret) =
+            cached.valid_for(if is_tried { Self::LAST } else { Self::MARGIN }, now)
         {
-            return Ok(token.secret.clone());
+            return Ok(secret);
         }
-        let token = self.provider.token().await?;
-        let secret = token.secret.clone();
-        *cached = Some(token);
-        Ok(secret)
+        match self.provider.token().await {
+            Ok(token) => {
+                let secret = token.secret.clone();
+                *cached = Cached { token: Some(token), retry: None };
+                Ok(secret)
+            }
+            Err(error) => {
+                let now = self.clock.now();
+                let Some(secret) = cached.valid_for(Self::LAST, now) else { return Err(error) };
+                tracing::warn!(%error, "token not replaced, using the old one until it expires");
+                cached.retry = now.checked_add(Self::RETRY).ok();
+                Ok(secret)
+            }
+        }
     }
 
     /// Drops a token that was refused.
     pub async fn forget(&self, secret: &str) {
         let mut cached = self.cached.lock().await;
-        if cached.as_ref().is_some_and(|token| token.secret == secret) {
-            *cached = None;
+        if cached.token.as_ref().is_some_and(|token| token.secret == secret) {
+            *cached = Cached::default();
         }
+    }
+}
+
+impl Cached {
+    /// The token, if it is valid for longer than a time.
+    fn valid_for(&self, time: SignedDuration, now: Timestamp) -> Option<String> {
+        let token = self.token.as_ref()?;
+        (token.expires.duration_since(now) > time).then(|| token.secret.clone())
     }
 }
 
@@ -232,14 +275,14 @@ async fn exchange(
     clock: &Clock,
     operation: &str,
     request: Result<Request<Full<Bytes>>, http::Error>,
-    (limit, max_attempts): (Duration, u32),
+    source: Source,
 ) -> Result<AccessToken, CloudError> {
     let request = request.map_err(|error| {
         CloudError::new(ErrorClass::Invalid, operation, "InvalidRequest", error)
     })?;
-    let mut retries = Retries::new(clock, operation).at_most(max_attempts);
+    let mut retries = Retries::new(clock, operation).at_most(source.max_attempts);
     loop {
-        let response = match send_once(service, operation, request.clone(), limit).await {
+        let response = match send_once(service, operation, request.clone(), source.limit).await {
             Ok(response) => response,
             Err(error) => {
                 retries.wait(error, None).await?;
@@ -247,18 +290,34 @@ async fn exchange(
             }
         };
         let status = response.status();
+        let id = correlation_id(&response);
         if status == StatusCode::OK {
-            return parse(operation, response.body(), clock.now());
+            let token = parse(operation, response.body(), clock.now());
+            return token.map_err(|error| error.with_correlation_id(id));
         }
-        let passing = is_passing(status) || status.is_server_error();
+        let passing = is_passing(status)
+            || status.is_server_error()
+            || source.passing.contains(&status.as_u16());
         let class = if passing { ErrorClass::Transient } else { ErrorClass::Auth };
         let text: String = String::from_utf8_lossy(response.body()).chars().take(300).collect();
-        let error = CloudError::new(class, operation, format!("HTTP{}", status.as_u16()), text);
+        let error = CloudError::new(class, operation, format!("HTTP{}", status.as_u16()), text)
+            .with_correlation_id(id);
         if !passing {
             return Err(error);
         }
         retries.wait(error, retry_after(response.headers(), clock.now())).await?;
     }
+}
+
+/// Id by which support finds a request for a token: that of the error, else of the answer's
+/// headers. `None` if it has none.
+fn correlation_id(response: &Response<Bytes>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Failure {
+        correlation_id: Option<String>,
+    }
+    let failure = serde_json::from_slice::<Failure>(response.body()).ok();
+    failure.and_then(|failure| failure.correlation_id).or_else(|| answered_id(response.headers()))
 }
 
 /// Parses a token response. A lifetime that is missing or absurd is bounded to a week.
@@ -277,7 +336,76 @@ fn parse(operation: &str, body: &[u8], now: Timestamp) -> Result<AccessToken, Cl
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// An identity whose endpoint answers with these statuses one after the other, then the last.
+    fn identity(statuses: &[u16], body: &str) -> ManagedIdentity {
+        let statuses = Arc::new(Mutex::new(statuses.to_vec()));
+        let body = body.to_owned();
+        let answer = move |_: Request<Full<Bytes>>| {
+            let mut left = statuses.lock().unwrap();
+            let status = if left.len() > 1 { left.remove(0) } else { left[0] };
+            let token = r#"{"access_token":"t","expires_in":"3600"}"#;
+            let body = if status == 200 { token.to_owned() } else { body.clone() };
+            let body = Full::new(Bytes::from(body));
+            let response =
+                Response::builder().status(status).header("x-ms-request-id", "by-header");
+            async { Ok::<_, std::convert::Infallible>(response.body(body).unwrap()) }
+        };
+        ManagedIdentity {
+            service: super::super::http_service(tower::service_fn(answer)),
+            clock: clock(),
+            endpoint: "http://169.254.169.254".to_owned(),
+            client_id: None,
+            resource: "https://management.azure.com/".to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_update_of_the_metadata_service_passes() {
+        for status in [404, 410, 429, 500] {
+            assert!(identity(&[status, 200], "").token().await.is_ok(), "{status}");
+            let error = identity(&[status], "").token().await.map(|_| ()).unwrap_err();
+            assert_eq!(error.class, ErrorClass::Transient, "{status}");
+        }
+        let error = identity(&[400], "Identity not found").token().await.map(|_| ()).unwrap_err();
+        assert_eq!(error.class, ErrorClass::Auth);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_serves_until_it_expires_while_there_is_no_new_one() {
+        let managed = identity(&[200, 410], "");
+        let clock = managed.clock.clone();
+        let cache = TokenCache::new(Arc::new(managed), clock.clone());
+        cache.token().await.unwrap();
+        for minute in [56, 57, 59] {
+            let now = clock.now().as_duration();
+            clock.sleep(Duration::from_mins(minute) - now.unsigned_abs()).await;
+            assert!(cache.token().await.is_ok(), "minute {minute}");
+        }
+        // Callers do not wait for further attempts each.
+        let begun = tokio::time::Instant::now();
+        for _ in 0..5 {
+            cache.token().await.unwrap();
+        }
+        assert!(begun.elapsed().is_zero());
+        clock.sleep(Duration::from_mins(1)).await;
+        assert_eq!(cache.token().await.unwrap_err().code, "HTTP410");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_keeps_its_correlation_id_however_long_it_is() {
+        let description = "x".repeat(400);
+        let body = format!(
+            r#"{{"error":"invalid_client","error_description":"{description}","correlation_id":"c"}}"#
+        );
+        for (body, id) in [(&*body, "c"), ("denied", "by-header")] {
+            let error = identity(&[401], body).token().await.map(|_| ()).unwrap_err();
+            assert_eq!(error.correlation_id.as_deref(), Some(id), "{error}");
+        }
+    }
 
     /// An endpoint that takes requests and never answers, as behind a firewall that drops them.
     fn silent() -> HttpService {

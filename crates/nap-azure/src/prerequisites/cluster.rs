@@ -7,6 +7,7 @@ use nap_api::disruption::MaintenanceSchedule;
 use super::facts::{AgentPool, Facts, Unknown, known};
 use super::versions::Version;
 use super::{Check, Document, Finding, NODE_AUTOPROVISIONING, OVERVIEW, RUNNING, join};
+use crate::config::is_pool_name;
 use crate::{NetworkPlugin, canonical_region};
 
 const LIMITATIONS: Document = Document(OVERVIEW, "Limitations and unsupported features");
@@ -264,14 +265,6 @@ fn agent_pool(facts: &Facts) -> Result<Finding, Unknown> {
         ));
     }
     Ok(Finding::pass(format!("`{name}`")))
-}
-
-/// Whether AKS accepts a name for a Linux agent pool.
-pub(super) fn is_pool_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_lowercase())
-        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-        && name.len() <= 12
 }
 
 fn managed_identity(facts: &Facts) -> Result<Finding, Unknown> {

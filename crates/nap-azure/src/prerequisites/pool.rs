@@ -7,9 +7,9 @@ use jiff::SignedDuration;
 use nap_cloud::{CloudError, ErrorClass};
 use serde_json::{Value, json};
 
-use super::cluster::is_pool_name;
 use crate::AzureConfig;
 use crate::arm::ArmClient;
+use crate::config::is_pool_name;
 use crate::machines::API_VERSION;
 
 /// Longest wait for the pool.

@@ -63,7 +63,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "egress-firewall",
-        title: "A firewall on the default route allows the names that AKS and nap need",
+        title: "No firewall or dead end on the default route, or one whose rules are checked by hand",
         document: Document(EGRESS, "Required outbound network rules and FQDNs for AKS clusters"),
         run: egress_firewall,
     },

@@ -157,6 +157,20 @@ fn the_memory_survives_as_text() {
 }
 
 #[test]
+fn the_memory_stays_within_a_configmap() {
+    let mut memory = UnavailableOfferings::default();
+    let now: Timestamp = "2026-01-01T00:00:00.123456789Z".parse().unwrap();
+    let (known, on_demand) = (sku("Standard_D8s_v5"), CapacityType::OnDemand);
+    for number in 0..400 {
+        let name = format!("Standard_D{number}s_v5");
+        let failed = Sku { family: format!("standard{name}Family"), name, ..known.clone() };
+        memory.learn(Failure::RegionalCapacity, &failed, "eastus", "eastus-1", on_demand, now);
+    }
+    let bytes = memory.to_text(now).len();
+    assert!((500_000..1_000_000).contains(&bytes), "{bytes}");
+}
+
+#[test]
 fn a_machine_requested_before_the_failure_takes_nothing_back() {
     let at = |minutes: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
     let size = sku("Standard_D8s_v5");

@@ -263,6 +263,8 @@ fn differences(cases: &[Case], variant: &Variant) -> (usize, Vec<String>) {
         let expected = expected.or_else(|| variant.added.get(&key)).filter(has_image);
         let (sku, expected) = match (read, expected) {
             (None, None) => continue,
+            // The incumbent does not know the letter.
+            (Some(_), None) if case.row.size.contains("ixds_") => continue,
             (Some(_), None) => {
                 found.push(format!("{key}: is not excluded"));
                 continue;

@@ -33,11 +33,14 @@ pub async fn reconcile(context: &Context) -> Outcome {
     let (from, call) = ((CONTROLLER, "List"), context.cloud.list());
     let instances = context.metrics.cloud_call(&context.clock, from, "", call).await?;
     // What fails is tried again in the next pass, and does not keep others from being collected.
-    for instance in orphans(&claims, &instances, context.clock.now()) {
+    // Side by side, so that the cloud can take them in one request.
+    let orphans = orphans(&claims, &instances, context.clock.now()).into_iter();
+    let deleted = orphans.map(|instance| async move {
         if let Err(error) = delete_orphan(context, instance).await {
             tracing::warn!(provider_id = instance.provider_id, %error, "instance not deleted");
         }
-    }
+    });
+    futures::future::join_all(deleted).await;
     let lost = without_instance(&context.index(), &claims, &instances);
     for claim in lost {
         if let Err(error) = delete_lost(context, &claim).await {

@@ -108,12 +108,18 @@ impl Inner {
         if let Some(key) = reserved {
             return Err(invalid(&format!("The label {key} is reserved.")));
         }
-        let mut properties = properties.clone();
-        if let Some(members) = properties.as_object_mut() {
+        let mut stated = properties.clone();
+        if let Some(members) = stated.as_object_mut() {
             members.remove("tags");
             members.insert("nodeImageVersion".to_owned(), image.into());
         }
-        Ok(Template { size: size.clone(), capacity_type, properties })
+        if config.states_subnets {
+            let named = Some(text("/network/vnetSubnetID")).filter(|id| !id.is_empty());
+            let own = config.subnets.first().map(String::as_str);
+            let subnet = named.or(own).map(str::to_uppercase);
+            stated["network"]["vnetSubnetID"] = subnet.into();
+        }
+        Ok(Template { size: size.clone(), capacity_type, properties: stated })
     }
 
     /// Validates a machine and gives it a VM name. The state keeps no trace of a refused one.

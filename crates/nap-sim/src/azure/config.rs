@@ -22,10 +22,13 @@ pub enum VmIds {
     Opaque,
     /// As by default, but a machine whose creation fails has no VM id.
     MissingIfFailed,
+    /// No machine has a VM id before its VM exists.
+    MissingUntilCreated,
 }
 
 /// The emulated AKS cluster, its delays and its faults.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct EmulatorConfig {
     /// Short name of the region, such as `eastus`.
     pub region: String,
@@ -66,6 +69,9 @@ pub struct EmulatorConfig {
     pub node_boot: RangeInclusive<Duration>,
     /// Validity of an access token.
     pub token_lifetime: Duration,
+    /// Audiences of tokens for ARM, beside loopback addresses, at which processes reach the
+    /// emulator.
+    pub token_audiences: BTreeSet<String>,
     /// Maximum number of items on a page of a list.
     pub page_size: usize,
     /// vCPU quota of families that [`FaultPlan::family_quota`] does not name.
@@ -83,6 +89,9 @@ pub struct EmulatorConfig {
     /// Whether every other subnet exists too, in any subscription, so that manifests of guides
     /// work.
     pub any_subnet: bool,
+    /// Whether machines state their subnet as AKS knows it: in upper case, and that of the cluster
+    /// if the request names none.
+    pub states_subnets: bool,
     /// What surrounds the cluster.
     pub surroundings: Surroundings,
     /// Faults from the start.
@@ -120,6 +129,7 @@ impl EmulatorConfig {
             vm_delete: seconds(20, 40),
             node_boot: seconds(25, 45),
             token_lifetime: Duration::from_hours(1),
+            token_audiences: BTreeSet::from(["https://management.azure.com".to_owned()]),
             page_size: 400,
             default_family_quota: 100_000,
             regional_quota: 100_000,
@@ -128,6 +138,7 @@ impl EmulatorConfig {
             retry_after: Duration::from_secs(5),
             subnets: BTreeSet::from([subnet]),
             any_subnet: false,
+            states_subnets: false,
             surroundings: Surroundings::default(),
             faults: FaultPlan::default(),
             vm_ids: VmIds::default(),

@@ -248,8 +248,12 @@ impl Inner {
     fn show(&self, machine: &MachineRecord) -> Value {
         let mut properties = machine.properties.clone();
         properties["provisioningState"] = machine.state.as_str().into();
-        let is_missing = self.config.vm_ids == VmIds::MissingIfFailed;
-        if !(is_missing && machine.state == MachineState::Failed) {
+        let is_missing = match self.config.vm_ids {
+            VmIds::MissingIfFailed => machine.state == MachineState::Failed,
+            VmIds::MissingUntilCreated => machine.state == MachineState::Creating,
+            VmIds::NamedByMachine | VmIds::Opaque => false,
+        };
+        if !is_missing {
             properties["resourceId"] = machine.vm_id.clone().into();
         }
         properties["eTag"] = self.etag(machine).into();
@@ -380,6 +384,12 @@ fn difference(sent: &Value, kept: &Value, path: &str) -> Option<String> {
             difference(value, &kept[name.as_str()], &format!("{path}.{name}"))
         }),
         (Value::Object(members), Value::Null) if members.is_empty() => None,
+        // The id of a resource.
+        (Value::String(sent), Value::String(kept))
+            if sent.starts_with('/') && sent.eq_ignore_ascii_case(kept) =>
+        {
+            None
+        }
         _ => (sent != kept).then(|| path.to_owned()),
     }
 }

@@ -26,6 +26,7 @@ mod sizes;
 mod state;
 mod subnets;
 mod throttle;
+mod tokens;
 mod versions;
 
 use std::convert::Infallible;

@@ -1,6 +1,5 @@
 //! Routing of requests: tokens, public prices, and ARM resources behind authorization.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -12,10 +11,10 @@ use super::faults::Fault;
 use super::images::list_images;
 use super::prerequisites;
 use super::request::{Answer, ArmRequest, Refusal, refuse, reply, reply_with};
-use super::state::TokenRecord;
 use super::subnets::DEFAULT_PREFIX;
 use super::throttle::RequestKind;
-use super::versions::{check_version, namespace_of};
+use super::tokens::{entra_token, metadata_token};
+use super::versions::{check_prices_query, check_version, namespace_of};
 use super::{EmulatorConfig, Inner};
 
 /// Handles a request.
@@ -41,7 +40,11 @@ fn route(inner: &Arc<Inner>, request: &ArmRequest) -> Answer {
             let answer = if is_closed {
                 refuse(503, "ServiceUnavailable", "The price list is being published.")
             } else {
-                inner.region.prices(&inner.config, request)
+                let checked = check_prices_query(&request.query);
+                checked.map_or_else(
+                    |refusal| refusal.answer(),
+                    |()| inner.region.prices(&inner.config, request),
+                )
             };
             count(inner, request, "prices", answer)
         }
@@ -309,53 +312,6 @@ fn fault(inner: &Inner) -> Option<Answer> {
         return Some(refuse(503, "ServerTimeout", "The server is busy."));
     }
     None
-}
-
-fn entra_token(inner: &Inner, request: &ArmRequest) -> Answer {
-    let form = String::from_utf8_lossy(&request.body);
-    let form: BTreeMap<_, _> = form_urlencoded::parse(form.as_bytes()).collect();
-    let value = |name: &str| form.get(name).filter(|value| !value.is_empty());
-    let client_id = value("client_id").filter(|_| {
-        request.method == Method::POST
-            && value("client_assertion").is_some()
-            && value("scope").is_some()
-    });
-    let Some(client_id) = client_id else {
-        let body =
-            json!({ "error": "invalid_request", "error_description": "a parameter is missing" });
-        return reply(400, &body);
-    };
-    let (token, seconds) = issue(inner, client_id);
-    reply(200, &json!({ "token_type": "Bearer", "expires_in": seconds, "access_token": token }))
-}
-
-fn metadata_token(inner: &Inner, request: &ArmRequest) -> Answer {
-    if request.header("metadata") != Some("true") || !request.query.contains_key("resource") {
-        let description = "Required metadata header or resource not specified";
-        return reply(
-            400,
-            &json!({ "error": "invalid_request", "error_description": description }),
-        );
-    }
-    let client_id = request.query.get("client_id").map_or("system", String::as_str);
-    let (token, seconds) = issue(inner, client_id);
-    reply(
-        200,
-        &json!({ "token_type": "Bearer", "expires_in": seconds.to_string(), "access_token": token }),
-    )
-}
-
-fn issue(inner: &Inner, principal: &str) -> (String, u64) {
-    let now = inner.config.clock.now();
-    let lifetime = inner.config.token_lifetime;
-    let expires =
-        SignedDuration::try_from(lifetime).ok().and_then(|lifetime| now.checked_add(lifetime).ok());
-    let mut state = inner.state();
-    state.tokens.retain(|_, token| token.expires > now);
-    let token = format!("emulated-{:016x}", inner.hash(&format!("token/{}", state.next())));
-    let record = TokenRecord { expires: expires.unwrap_or(now), principal: principal.to_owned() };
-    state.tokens.insert(token.clone(), record);
-    (token, lifetime.as_secs())
 }
 
 fn subnet(inner: &Inner, request: &ArmRequest) -> Answer {

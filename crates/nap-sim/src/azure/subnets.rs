@@ -39,7 +39,9 @@ impl Inner {
     /// Addresses of a subnet that machines have.
     fn taken(&self, state: &State, id: &str) -> u64 {
         let machines = state.machines.values();
-        let there = machines.filter(|machine| subnet_of(&machine.properties) == Some(id));
+        let there = machines.filter(|machine| {
+            subnet_of(&machine.properties).is_some_and(|subnet| subnet.eq_ignore_ascii_case(id))
+        });
         there.map(|machine| self.addresses_of(&machine.properties)).sum()
     }
 

@@ -4,6 +4,8 @@
 //! A type whose resources are written has only versions whose members `members` knows, so that no
 //! body is judged by the definition of another version.
 
+use std::collections::BTreeMap;
+
 use super::members::MACHINES_VERSION;
 use super::request::Refusal;
 
@@ -35,6 +37,45 @@ const VERSIONS: &[(&str, &str, &[&str])] = &[
 
 const NETWORK_VERSIONS: &[&str] =
     &["2022-01-01", "2023-09-01", "2024-05-01", "2025-01-01", "2026-03-01"];
+
+/// Version of the retail price API. A request without one gets the newest.
+const PRICES_VERSION: &str = "2023-01-01-preview";
+
+/// Members of a price that a filter may name.
+const PRICE_MEMBERS: [&str; 14] = [
+    "armRegionName",
+    "armSkuName",
+    "currencyCode",
+    "location",
+    "meterId",
+    "meterName",
+    "priceType",
+    "productId",
+    "productName",
+    "serviceFamily",
+    "serviceId",
+    "serviceName",
+    "skuId",
+    "skuName",
+];
+
+/// Refuses a version that the price API does not have, and a filter that is not made of `MEMBER eq
+/// 'TEXT'` joined by `and`.
+pub(crate) fn check_prices_query(query: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let bad = |message: String| Err(Refusal::new(400, "BadRequest", message));
+    let version = query.get("api-version").filter(|version| *version != PRICES_VERSION);
+    if let Some(version) = version {
+        return bad(format!("The api-version '{version}' is not one of {PRICES_VERSION}."));
+    }
+    let Some(filter) = query.get("$filter") else { return Ok(()) };
+    for term in filter.split(" and ") {
+        let known = term.split_once(" eq '").filter(|(member, _)| PRICE_MEMBERS.contains(member));
+        if known.is_none_or(|(_, text)| text.find('\'').is_none_or(|end| end + 1 != text.len())) {
+            return bad(format!("Invalid OData parameters supplied: '{term}'."));
+        }
+    }
+    Ok(())
+}
 
 /// Namespace and rest of a path in lower case, without the scope that it is about: what is asked of
 /// a scope has versions of its own.

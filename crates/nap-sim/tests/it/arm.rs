@@ -50,6 +50,9 @@ impl Answer {
     }
 }
 
+/// Where the metadata service gives tokens.
+pub const TOKEN_URL: &str = "http://169.254.169.254/metadata/identity/oauth2/token";
+
 impl Arm {
     /// A client with a token of the metadata endpoint.
     pub async fn new(emulator: &Emulator) -> Self {
@@ -60,7 +63,8 @@ impl Arm {
     pub async fn with_identity(emulator: &Emulator, client_id: &str) -> Self {
         let mut arm = Self { emulator: emulator.clone(), token: String::new() };
         let url = format!(
-            "http://169.254.169.254/metadata/identity/oauth2/token?resource=x&client_id={client_id}"
+            "{TOKEN_URL}?api-version=2018-02-01&resource=https://management.azure.com/\
+             &client_id={client_id}"
         );
         let answer = arm.send(Method::GET, &url, &[("metadata", "true")], &Value::Null).await;
         answer.text("/access_token").clone_into(&mut arm.token);

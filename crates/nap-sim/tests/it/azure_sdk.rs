@@ -174,6 +174,21 @@ async fn provider_bodies() -> Vec<Value> {
     bodies.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Each field of the class has a value of its own, so that members that are swapped show.
+/// `NAP_BLESS=1` writes the body that is sent.
+#[tokio::test(start_paused = true)]
+async fn every_field_of_a_node_class_is_in_the_body_of_its_machine() {
+    let bodies = provider_bodies().await;
+    let tag = |sent: &&Value| sent["body"]["properties"]["tags"]["team"] == "a";
+    let sent = &bodies.iter().find(tag).unwrap()["body"];
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/azure_sdk/machine.json");
+    if std::env::var_os("NAP_BLESS").is_some_and(|value| !value.is_empty()) {
+        std::fs::write(&file, format!("{sent:#}\n")).unwrap();
+    }
+    let expected: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(*sent, expected, "{sent:#}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(no_python, ignore = "there is no python3 with venv and pip; install it")]
 async fn azure_sdk_for_python_works_on_the_emulator() {

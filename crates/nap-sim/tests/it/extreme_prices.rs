@@ -81,6 +81,21 @@ async fn a_pool_that_can_reach_an_extreme_price_is_told_once_per_generation() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pool_of_spot_nodes_alone_is_told_too() {
+    let user = User::new().await;
+    user.run(async {
+        let spot = json!({
+            "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"],
+        });
+        let requirements = json!({ "template": { "spec": { "requirements": [spot] } } });
+        user.default_pool(json!({ "spec": requirements })).await;
+        user.until("it is told", async || condition(&user).await.is_some()).await;
+        assert_eq!(condition(&user).await.unwrap().1, "ExtremePriceReachable");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_pool_of_the_managed_product_and_pools_of_named_sizes_are_not_told() {
     let user = User::new().await;
     user.run(async {

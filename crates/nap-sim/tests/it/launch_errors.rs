@@ -1,15 +1,15 @@
 //! Every error that Azure answers a launch with: what it marks, for how long, and what the launch
 //! falls through to.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use nap_api::{NodeClaimStatus, OfferingRef};
-use nap_cloud::{CloudError, CloudProvider, Creation, ErrorClass};
+use nap_cloud::{CloudError, CloudProvider, Creation, ErrorClass, NodeClassCondition};
 use nap_engine::{CapacityType, Catalogue};
 use nap_units::UsdPerHour;
 
-use crate::world::{World, claim, until_created};
+use crate::world::{World, claim, config, until_created};
 
 const SIZE: &str = "Standard_D8s_v5";
 const LARGER: &str = "Standard_D16s_v5";
@@ -297,6 +297,31 @@ async fn a_refusal_that_names_the_size_or_the_zone_falls_through() {
     falls_through_at_once(on_demand(Refused(400), "NewCodeOfAzure", size), 3).await;
 }
 
+/// A user calls a NodePool what he likes, its machines are named after it, and Azure's texts name
+/// them.
+#[tokio::test(start_paused = true)]
+async fn the_name_of_a_nodepool_changes_nothing_of_what_an_error_marks() {
+    let policy = "Resource 'NAME' was disallowed by policy. Policy identifiers: corp-baseline.";
+    let failed = "The VM aks-aksmanagedap-NAME-12345678-vm of machine NAME was not created.";
+    let quota = "NAME results in exceeding approved Total Regional Cores quota";
+    for pool in ["web", "stage", "region-tags", "zone-a", "spot-family"] {
+        for (status, code, text, class, marks) in [
+            (403, "RequestDisallowedByPolicy", policy, ErrorClass::Capacity, "xxxx..."),
+            (500, "InternalOperationError", failed, ErrorClass::Transient, "......."),
+            (409, "OperationNotAllowed", quota, ErrorClass::Capacity, "xxx.xxx"),
+        ] {
+            let world = World::new().await;
+            let case = on_demand(Refused(status), code, text);
+            let name = format!("{pool}-00000");
+            world.emulator.schedule_fault(&case.fault().replace("NAME", &name)).unwrap();
+            let error = launch(&world, &name, &case.offerings()[..1]).await.unwrap_err();
+            assert_eq!(error.class, class, "{pool}: {error}");
+            assert_eq!(marks_now(&world, &case).await, marks, "{pool}: {error}");
+            assert!(!error.message.contains("spec.tags"), "{pool}: {error}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_names_no_offering_blocks_none() {
     use ErrorClass::{Auth, CreationFailed, Invalid, NodeClassNotReady, Throttled, Transient};
@@ -384,4 +409,72 @@ async fn the_cause_is_found_after_a_crash_by_the_operation_of_the_nodeclaim() {
     let error = failure(&claim).await;
     assert_eq!((error.class, &*error.code), (ErrorClass::CreationFailed, "ZonalAllocationFailed"));
     assert!(error.correlation_id.is_some());
+}
+
+/// What AKS returns of a subnet is not what the class names.
+#[tokio::test(start_paused = true)]
+async fn a_full_subnet_is_known_however_its_id_is_written() {
+    let case = on_demand(FailedLater, "InsufficientSubnetSize", "no address is left");
+    for is_named in [true, false] {
+        let mut world = World::with(|config| config.states_subnets = true).await;
+        world.class.metadata.name = Some("default".to_owned());
+        let id = config(&world.clock).subnets.first().cloned();
+        world.class.spec.vnet_subnet_id = id.filter(|_| is_named);
+        world.emulator.schedule_fault(&case.fault()).unwrap();
+        let first = case.offerings()[..1].to_vec();
+        let failed = launch(&world, "default-00000", &first).await.unwrap_err();
+        assert_eq!(failed.class, ErrorClass::CreationFailed);
+        let held = launch(&world, "default-00001", &first).await.unwrap_err();
+        assert_eq!(held.class, ErrorClass::NodeClassNotReady, "named: {is_named}");
+        assert!(held.message.contains("no address is left"), "{held}");
+        assert_eq!(world.emulator.requests()["PUT machine"], 1, "named: {is_named}");
+        // Another class waits only for the same subnet.
+        world.class.metadata.name = Some("other".to_owned());
+        let report = world.provider.inspect_node_class(&world.class).await;
+        let subnets = report.findings.contains_key(&NodeClassCondition::Subnets);
+        assert_eq!(subnets, is_named, "{:?}", report.findings);
+    }
+}
+
+/// A pool of no family, and a policy that forbids every size but the dearest.
+#[tokio::test(start_paused = true)]
+async fn the_only_size_that_a_policy_allows_is_reached() {
+    let all = World::new().await;
+    let types = all.provider.instance_types(&all.class).await.unwrap();
+    let mut sizes: Vec<(UsdPerHour, String)> = types
+        .types()
+        .iter()
+        .filter_map(|one| {
+            let offered = one.offerings.iter().filter(|offering| offering.available);
+            Some((offered.map(|offering| offering.price).min()?, one.name.clone()))
+        })
+        .collect();
+    sizes.sort();
+    // The others would only make the test slower.
+    let sizes: Vec<String> = sizes.into_iter().map(|(_, size)| size).step_by(2).take(300).collect();
+    let world = World::with(|config| config.sizes = sizes.iter().cloned().collect()).await;
+    let (dearest, forbidden) = sizes.split_last().unwrap();
+    let mut faults = "faults:".to_owned();
+    for size in forbidden {
+        write!(
+            faults,
+            "\n- refusedCreates: {{size: {size}, status: 403, code: RequestDisallowedByPolicy, \
+             message: Resource was disallowed by policy.}}"
+        )
+        .unwrap();
+    }
+    world.emulator.schedule_faults(&faults).unwrap();
+    for number in 0..sizes.len() {
+        let claim = claim(&format!("default-{number:05}"), "1", &[]);
+        match world.provider.create(&claim, &world.class, &[]).await {
+            Ok(made) => {
+                assert_eq!(&made.labels["node.kubernetes.io/instance-type"], dearest);
+                let marks = world.provider.capacity_memory(None).unwrap().len();
+                assert!(marks < 200_000, "{marks} bytes of a ConfigMap");
+                return;
+            }
+            Err(error) => assert_eq!(error.class, ErrorClass::Capacity, "{error}"),
+        }
+    }
+    panic!("{dearest} was never tried");
 }

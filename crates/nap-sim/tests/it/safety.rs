@@ -104,6 +104,16 @@ async fn a_restart_during_a_launch_launches_once_whatever_list_comes_last() {
     }
 }
 
+/// Provider ids of the VMs that Azure has.
+fn vms(user: &User) -> BTreeSet<String> {
+    user.world.azure().machines().into_iter().map(|vm| vm.provider_id).collect()
+}
+
+/// Provider ids that NodeClaims name.
+fn named(claims: &[NodeClaim]) -> BTreeSet<String> {
+    claims.iter().filter_map(|claim| claim.status.as_ref()?.provider_id.clone()).collect()
+}
+
 /// Scale up, drift with replacement, scale down: every loop writes. Returns what is left.
 async fn story(crash: Option<Crash>) -> (usize, String) {
     let user = small_world().await;
@@ -144,11 +154,7 @@ async fn story(crash: Option<Crash>) -> (usize, String) {
     .await;
     assert!(lowest.get() >= 3, "{crash:?}: the budget of 3 pods was broken: {}", lowest.get());
     let (claims, nodes) = (user.claims().await, user.nodes().await);
-    let vms: BTreeSet<String> =
-        user.world.azure().machines().into_iter().map(|vm| vm.provider_id).collect();
-    let known: BTreeSet<String> =
-        claims.iter().filter_map(|claim| claim.status.as_ref()?.provider_id.clone()).collect();
-    assert_eq!(vms, known, "{crash:?}: VMs and NodeClaims differ");
+    assert_eq!(vms(&user), named(&claims), "{crash:?}: VMs and NodeClaims differ");
     let pods = user.running().await;
     let end = format!("{pods} pods, {} nodeclaims, {} nodes", claims.len(), nodes.len());
     (faults.writes(), end)
@@ -175,9 +181,9 @@ async fn a_crash_after_a_write_changes_nothing() {
     crash_at_writes(false, true).await;
 }
 
-/// A launch, the deletion of its NodeClaim, a second launch and its end. Returns the number of
-/// reads from Azure and what is left.
-async fn launch_and_delete(crash: Option<Crash>) -> (usize, String) {
+/// A launch, the deletion of its NodeClaim, a second launch and its end. Returns the faults that
+/// have counted its requests, and what is left.
+async fn launch_and_delete(crash: Option<Crash>) -> (Faults, String) {
     let user = small_world().await;
     let faults = Faults::new(user.world.clock().clone());
     if let Some(crash) = crash {
@@ -195,6 +201,8 @@ async fn launch_and_delete(crash: Option<Crash>) -> (usize, String) {
         })
         .await;
         user.until_running(1).await;
+        let claims = user.claims().await;
+        assert_eq!((vms(&user), claims.len()), (named(&claims), 1), "{crash:?}");
         bought.set(user.machines_ever());
         user.scale("web", 0).await;
         user.until("every VM is gone", async || user.machines() == 0).await;
@@ -213,18 +221,40 @@ async fn launch_and_delete(crash: Option<Crash>) -> (usize, String) {
     })
     .await;
     let left = (user.machines(), user.nodes().await.len(), user.machines_ever());
-    (faults.azure_reads(), format!("{} VMs bought, then {left:?}", bought.get()))
+    (faults, format!("{} VMs bought, then {left:?}", bought.get()))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_read_from_azure_changes_nothing() {
-    let (reads, undisturbed) = launch_and_delete(None).await;
+    let (faults, undisturbed) = launch_and_delete(None).await;
+    let reads = faults.azure_reads();
     assert!(reads > 10, "{reads} reads are no story");
     assert_eq!(undisturbed, "2 VMs bought, then (0, 0, 2)");
     for number in 1..=reads {
         let crash = Crash::AzureRead { number };
         assert_eq!(launch_and_delete(Some(crash)).await.1, undisturbed, "{crash:?} of {reads}");
     }
+}
+
+/// Crashes at every write of a launch and a delete.
+async fn crash_at_writes_of_a_launch(delivered: bool) {
+    let (faults, undisturbed) = launch_and_delete(None).await;
+    let writes = faults.writes();
+    assert!(writes > 20, "{writes} writes are no story");
+    for number in 1..=writes {
+        let crash = Crash::Write { number, delivered };
+        assert_eq!(launch_and_delete(Some(crash)).await.1, undisturbed, "{crash:?} of {writes}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_before_any_write_of_a_launch_and_a_delete_changes_nothing() {
+    crash_at_writes_of_a_launch(false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_write_of_a_launch_and_a_delete_changes_nothing() {
+    crash_at_writes_of_a_launch(true).await;
 }
 
 fn replica(identity: &str) -> Settings {

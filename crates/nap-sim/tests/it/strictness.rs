@@ -1,13 +1,62 @@
 //! What the emulator refuses as Azure does: API versions, members of bodies, sizes and images.
 
+use http::Method;
+use http_body_util::Full;
 use nap_cloud::{CloudProvider as _, ErrorClass};
 use nap_sim::azure::SUBSCRIPTION;
 use serde_json::{Value, json};
+use tower::ServiceExt as _;
 
-use crate::arm::{Arm, BASE, machine_body, machine_url, pool_url};
+use crate::arm::{Arm, BASE, TOKEN_URL, machine_body, machine_url, pool_url};
 use crate::world::{DEFAULT_POOL, World, claim};
 
 const SIZE: &str = "Standard_D4s_v5";
+
+/// Prices and tokens are asked for without a namespace, and are as strict.
+#[tokio::test(start_paused = true)]
+async fn prices_and_tokens_have_their_own_versions_filters_and_audiences() {
+    let world = World::new().await;
+    let arm = Arm::new(&world.emulator).await;
+    let prices = "https://prices.azure.com/api/retail/prices";
+    for (query, status) in [
+        ("api-version=2023-01-01-preview&$filter=armRegionName%20eq%20'eastus'", 200),
+        ("$filter=priceType eq 'Consumption' and armRegionName eq 'eastus'", 200),
+        ("api-version=2019-01-01", 400),
+        ("$filter=armRegion eq 'eastus'", 400),
+        ("$filter=armRegionName eq 'eastus' and kind eq 'Consumption'", 400),
+        ("$filter=armRegionName eq eastus", 400),
+        ("$filter=armRegionName ne 'eastus'", 400),
+    ] {
+        let url = format!("{prices}?{}", query.replace(' ', "%20"));
+        assert_eq!(arm.get(&url).await.status, status, "{query}");
+    }
+    let token = |query: &str| format!("{TOKEN_URL}?{query}");
+    for (query, status) in [
+        ("api-version=2018-02-01&resource=https://management.azure.com/", 200),
+        ("api-version=2018-02-01&resource=https://management.azure.com", 200),
+        ("api-version=2018-02-01&resource=https://graph.microsoft.com/", 400),
+        ("api-version=2019-08-01&resource=https://management.azure.com/", 400),
+        ("resource=https://management.azure.com/", 400),
+    ] {
+        let metadata = [("metadata", "true")];
+        let answer = arm.send(Method::GET, &token(query), &metadata, &Value::Null).await;
+        assert_eq!(answer.status, status, "{query}");
+    }
+    for (scope, status) in [
+        ("https://management.azure.com/.default", 200),
+        ("http://127.0.0.1:9/.default", 200),
+        ("https://management.azure.com/", 400),
+        ("https://graph.microsoft.com/.default", 400),
+    ] {
+        let form = format!("client_id=c&client_assertion=a&scope={scope}");
+        let request = http::Request::builder()
+            .method(Method::POST)
+            .uri("https://login.microsoftonline.com/t/oauth2/v2.0/token")
+            .body(Full::new(bytes::Bytes::from(form)));
+        let answer = world.emulator.clone().oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{scope}");
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn unknown_api_versions_are_refused_with_the_known_ones() {

@@ -268,3 +268,58 @@ async fn claim_without_matching_offering_is_a_capacity_error() {
     }
     assert_eq!(world.emulator.requests().get("PUT machine"), None);
 }
+
+/// An offering that is tried again only after an hour, with Azure's words about it.
+fn is_remembered(world: &World, size: &str, zone: &str) -> bool {
+    let shortages = world.provider.shortages(&nap_api::Requirements::new());
+    let expected = format!("{size} spot in {zone} until ");
+    shortages.iter().any(|one| one.starts_with(&expected) && one.contains("evicted"))
+}
+
+/// Azure evicts without a notice too: the VM is gone, and its machine says so.
+#[tokio::test(start_paused = true)]
+async fn an_offering_whose_vm_was_evicted_without_a_notice_is_avoided() {
+    let spot = (labels::CAPACITY_TYPE, &["spot"][..]);
+    for is_listed in [true, false] {
+        let world = World::new().await;
+        let made = launch(&world, &[SIZE, spot]).await.unwrap();
+        let zone = made.labels[labels::ZONE].clone();
+        world.provider.instance_types(&world.class).await.unwrap();
+        assert!(!is_remembered(&world, SIZE.1[0], &zone));
+        assert!(world.emulator.evict(&world.emulator.machines()[0].name));
+        world.clock.sleep(Duration::from_secs(1)).await;
+        if is_listed {
+            world.provider.list().await.unwrap();
+        } else {
+            // The NodeClaim whose instance is gone tells the offering by its labels.
+            let mut gone = claim("default-00000", "1", &[SIZE, spot]);
+            gone.metadata.labels = Some(made.labels.clone());
+            world.provider.remember_eviction(&gone).await;
+        }
+        assert!(is_remembered(&world, SIZE.1[0], &zone), "listed: {is_listed}");
+        let counted = world.provider.unavailable_offerings();
+        assert_eq!(counted.get(&(CapacityType::Spot, "eviction")), Some(&1), "{counted:?}");
+        let next = claim("default-00009", "1", &[SIZE, spot]);
+        let next = world.provider.create(&next, &world.class, &[]).await.unwrap();
+        assert_ne!(next.labels[labels::ZONE], zone);
+    }
+}
+
+/// AKS may take its time to name the VM of a machine that it has accepted.
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_vm_is_not_named_yet_counts_in_the_quota_and_is_adopted() {
+    let world = World::with(|config| {
+        config.vm_ids = nap_sim::azure::VmIds::MissingUntilCreated;
+        config.vm_create = Duration::from_mins(2)..=Duration::from_mins(2);
+    })
+    .await;
+    let slow = claim("default-00000", "1", &[SIZE, ON_DEMAND]);
+    let error = world.provider.create(&slow, &world.class, &[]).await.unwrap_err();
+    assert_eq!((error.class, error.code.as_str()), (ErrorClass::Transient, "NoVirtualMachine"));
+    assert!(world.provider.quota().holds.contains_key("default-00000"));
+    until_created(&world.clock).await;
+    until_created(&world.clock).await;
+    let made = world.provider.create(&slow, &world.class, &[]).await.unwrap();
+    assert_eq!(made.node_claim.as_deref(), Some("default-00000"));
+    assert_eq!(world.emulator.machines().len(), 1);
+}

@@ -12,8 +12,6 @@ use nap_units::UsdPerHour;
 pub struct Offering {
     /// Position of the size among the instance types.
     pub size: usize,
-    /// Capacity type.
-    pub capacity_type: CapacityType,
     /// Price.
     pub price: UsdPerHour,
 }
@@ -43,11 +41,10 @@ impl Offerings {
                 let mut machine = kind.requirements.clone();
                 machine.extend(&offering.requirements);
                 machines.push(machine);
-                let capacity_type = offering.capacity_type;
-                let key = (kind.name.clone(), offering.zone.clone(), capacity_type);
+                let key = (kind.name.clone(), offering.zone.clone(), offering.capacity_type);
                 let next = ids.0.len();
                 of_offerings.push(*ids.0.entry(key).or_insert(next));
-                all.push(Offering { size, capacity_type, price: offering.price });
+                all.push(Offering { size, price: offering.price });
             }
         }
         let mut keys: Vec<&str> =

@@ -14,7 +14,7 @@ use nap_api::{
 };
 use nap_azure::embedded::EmbeddedCatalogue;
 use nap_controllers::EXTREME_PRICE;
-use nap_engine::{CapacityType, Catalogue, InstanceType};
+use nap_engine::{Catalogue, InstanceType};
 use nap_units::{CPU, MEMORY, Resources, Rounding};
 use serde_json::Value;
 
@@ -142,7 +142,6 @@ fn dearest(
         |kind: &InstanceType| limits.iter().all(|(name, limit)| kind.capacity.get(name) <= limit);
     let reachable = allowed.offerings.ones().map(|number| &offerings.all[number]);
     let found = reachable
-        .filter(|offering| offering.capacity_type == CapacityType::OnDemand)
         .filter(|offering| within(&types[offering.size]))
         .map(|offering| (offering.price, types[offering.size].name.as_str()))
         .max();

@@ -52,7 +52,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     } else {
         Clock::wall()
     };
-    let azure = AzureConfig::from_variables(|name| std::env::var(name).ok()).map_err(|error| {
+    let azure = AzureConfig::from_env().and_then(|azure| azure.check().map(|()| azure));
+    let azure = azure.map_err(|error| {
         let all = "`docs/running.md` lists every variable";
         let hint = match error.hint() {
             Some(hint) => format!("set it to {hint}; {all}"),

@@ -36,6 +36,7 @@ impl AzureServer {
         let clock = Clock::starting_at(Clock::wall().now(), SPEED);
         let mut config = EmulatorConfig::new("eastus", 1, clock);
         change(&mut config);
+        config.token_audiences.insert("https://aud.example".to_owned());
         let (emulator, events) = Emulator::new(config).expect("a region");
         let (sender, receiver) = std::sync::mpsc::channel();
         let served = emulator.clone();

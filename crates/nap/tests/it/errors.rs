@@ -323,6 +323,12 @@ fn a_missing_variable_has_its_hint_on_a_line_of_its_own() {
     let expected = "error: environment variable `ARM_SUBSCRIPTION_ID` is not set\nhint: set it to \
                     the id of the cluster's subscription; `docs/running.md` lists every variable\n";
     assert_eq!(error, expected);
+    let cluster = ["ARM_RESOURCE_GROUP", "CLUSTER_NAME", "LOCATION", "AZURE_NODE_RESOURCE_GROUP"];
+    command.envs(cluster.map(|name| (name, "x"))).env("ARM_SUBSCRIPTION_ID", "s");
+    let error = refused_by(command.env("AKS_MACHINES_POOL_NAME", "my-pool"));
+    let line = "error: environment variable `AKS_MACHINES_POOL_NAME` has the value `my-pool`, which \
+                is not at most 12 lower-case letters and digits, a letter first\nhint: ";
+    assert!(error.starts_with(line), "{error}");
 }
 
 #[test]

@@ -110,7 +110,12 @@ async fn answer(service: HttpService, emulator: String, own: String, request: Re
     }
     let asks_for_token = path.starts_with("/identity?");
     let path = path.replace("/identity?", "/metadata/identity/oauth2/token?");
-    let path = path.replace(API_VERSIONS[0], API_VERSIONS[1]);
+    // The endpoint of App Service has a version of its own.
+    let path = if asks_for_token {
+        path.replace("api-version=2019-08-01", "api-version=2018-02-01")
+    } else {
+        path.replace(API_VERSIONS[0], API_VERSIONS[1])
+    };
     head.uri = format!("{emulator}{path}").parse().expect("a path");
     head.headers.remove(header::HOST);
     head.headers.insert("metadata", HeaderValue::from_static("true"));
